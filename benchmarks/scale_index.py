@@ -77,7 +77,7 @@ def file_crc32c(shard: int) -> int:
 
 def _add(gathered: Gathered, results: Iterable[IndexedShard]) -> None:
     for result in results:
-        gathered.add(result)
+        result.gather(gathered)
 
 
 def _results(tasks: Iterable[IndexTask]) -> Iterator[list[IndexedShard]]:

@@ -52,7 +52,7 @@ def _convert(steps: Steps, directory: str, inputs: str, shards: int) -> None:
     gathered = Gathered()
     for results in made_results(taken.prepared):
         for result in results:
-            gathered.add(result)
+            result.gather(gathered)
     found = steps.sent(gathered, gathers=True)
     make_shards(taken.prepared)
     done = steps.timed(

@@ -13,11 +13,12 @@ import collections
 import functools
 import pathlib
 import tempfile
+from collections.abc import Iterable
 
 from benchmarks.scale_files import made_results, make_inputs, make_shards
 from benchmarks.scale_steps import Steps, graph_bytes
 from gristmill import loader
-from gristmill.dataset.base.columns import Gathered
+from gristmill.dataset.base.columns import Gatherable, Gathered
 from gristmill.transforms import ConversionJob, ConvertFiles
 from gristmill.transforms.conversion.begin import plan_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
@@ -50,6 +51,11 @@ def _begun(steps: Steps, planned: PreparedJob) -> PreparedJob:
     return steps.timed("begin", lambda: take_output(planned)).prepared
 
 
+def _gather(results: Iterable[Gatherable], gathered: Gathered) -> None:
+    for result in results:
+        result.gather(gathered)
+
+
 def finish(steps: Steps, prepared: PreparedJob, shards: int) -> None:
     """Begins a planned job, and commits it."""
     job = prepared.job
@@ -64,8 +70,7 @@ def finish(steps: Steps, prepared: PreparedJob, shards: int) -> None:
     steps.timed("load_in_a_worker", lambda: task.prepared)
     gathered = Gathered()
     for results in made_results(prepared):
-        add_all = functools.partial(collections.deque, map(gathered.add, results), 0)
-        steps.timed("gather", add_all)
+        steps.timed("gather", functools.partial(_gather, results, gathered))
     found = steps.timed("gather", lambda: steps.sent(gathered, gathers=True))
     make_shards(prepared)
     steps.timed("commit", lambda: commit_shards([job], found))

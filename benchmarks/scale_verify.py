@@ -49,7 +49,7 @@ def measure(shards: int) -> dict[str, float]:
 
         def gather(tasks: VerifyTasks) -> None:
             for check in _results(tasks):
-                gathered.add(check)
+                check.gather(gathered)
 
         steps.timed("gather", functools.partial(gather, plan.tasks))
         job = VerifyJob(directory)

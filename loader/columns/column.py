@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.errors import InvalidDatasetError
+from gristmill.dataset.base.errors import InvalidDatasetError, ReplacedError
 from gristmill.dataset.columns.column_file import ColumnFile, open_column
 from gristmill.dataset.columns.column_type import ColumnType
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import ColumnTable
+from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.base.indices import IntArray, counted_from_end
@@ -194,6 +195,21 @@ class Column:
         return out
 
 
+def _check_not_replaced(dataset: str, path: str) -> None:
+    """Raises ReplacedError if no edition has the column of a file any more."""
+    manifest = read_manifest(dataset)
+    splits = () if manifest is None else manifest.splits.values()
+    parts = itertools.chain.from_iterable(split.known.values() for split in splits)
+    tables = {str(c.get("table")) for part in parts for c in part.columns.values()}
+    name = path.rpartition(".")[2]
+    if not any(table.endswith(f".{name}.columns.npz") for table in tables):
+        raise ReplacedError(
+            "column was replaced while it was in use",
+            where=layout.join(dataset, path),
+            cure="open the dataset again: it has what was attached since",
+        )
+
+
 def _open_file(
     kind: ColumnType,
     files: Sequence[ColumnFiles],
@@ -210,13 +226,13 @@ def _open_file(
     head = storage.peek(path, 0, min(stored.file_bytes, _HEAD_BYTES))
     size = None if head is None else head[0].size_bytes
     if head is None or size != stored.file_bytes:
+        _check_not_replaced(dataset, stored.path)
         raise InvalidDatasetError(
             "column is missing" if size is None else "column has the wrong size",
             where=path,
             expected=f"{stored.file_bytes:,} bytes",
             got=None if size is None else f"{size:,}",
-            cure="restore it from a copy, or attach the column again with --overwrite; "
-            "if that was done meanwhile, open the dataset again",
+            cure="restore it from a copy, or attach the column again with --overwrite",
         )
 
     def ranges(begin: int, end: int) -> bytes:

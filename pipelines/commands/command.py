@@ -106,6 +106,10 @@ def wants_json(arguments: Sequence[str]) -> bool:
     return "--json" in arguments or said in ("1", "on", "t", "true", "y", "yes")
 
 
+# Commands that change nothing, and whose end matters to who reads their output.
+_READING = frozenset(("plan", "verify"))
+
+
 @contextlib.contextmanager
 def errors_reported(*, looks: bool = False, as_json: bool = False) -> Iterator[None]:
     """Ends the process with a message and an exit code where the body raises an error.
@@ -229,7 +233,9 @@ def _system_errors(looks: bool) -> Iterator[None]:
                 # `gristmill head | head -1` has seen what it wanted.
                 _give_up_stdout()
                 sys.exit()
-            raise printing_failed(e, looks=looks) from e
+            context = click.get_current_context(silent=True)
+            reads = looks or (context is not None and context.info_name in _READING)
+            raise printing_failed(e, looks=reads) from e
 
 
 def is_of_print(error: BaseException) -> bool:
