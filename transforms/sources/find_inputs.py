@@ -393,6 +393,7 @@ def check_sets(patterns: Sequence[str], paths: Sequence[str]) -> None:
         if match := _OF_SET.fullmatch(path):
             name = (match[1], len(match[2]), match[4])
             sets[name][int(match[3])].add(int(match[2]))
+    stands = [_stands(pattern) for pattern in stand_for]
     for (begin, width, end), counts in sets.items():
         if len(counts) > 1:
             raise InputError(
@@ -406,7 +407,7 @@ def check_sets(patterns: Sequence[str], paths: Sequence[str]) -> None:
         ((count, numbers),) = counts.items()
         missing = (n for n in range(count) if n not in numbers)
         names = (f"{begin}{n:0{width}}-of-{count:0{width}}{end}" for n in missing)
-        stood_for = (name for name in names if any(_stands(p, name) for p in stand_for))
+        stood_for = (name for name in names if any(stand(name) for stand in stands))
         lost = [*itertools.islice(stood_for, 100)]
         if lost:
             raise InputError(
@@ -419,11 +420,12 @@ def check_sets(patterns: Sequence[str], paths: Sequence[str]) -> None:
             )
 
 
-def _stands(pattern: str, path: str) -> bool:
-    """Returns whether a pattern, or the files directly in a directory, has a path."""
+def _stands(pattern: str) -> Callable[[str], object]:
+    """Returns what tells whether a pattern, or a directory's own files, has a path."""
     if has_magic(pattern):
-        return compile_pattern(pattern).fullmatch(path) is not None
-    return path.rpartition("/")[0] == pattern.rstrip("/")
+        return compile_pattern(pattern).fullmatch
+    folder = pattern.rstrip("/")
+    return lambda path: path.rpartition("/")[0] == folder
 
 
 def _empty(paths: Sequence[str], got: str) -> InputError:
