@@ -421,7 +421,7 @@ def check_sets(patterns: Sequence[str], paths: Sequence[str]) -> None:
 
 
 def _stands(pattern: str) -> Callable[[str], object]:
-    """Returns what tells whether a pattern, or a directory's own files, has a path."""
+    """Returns the test whether a pattern, or a directory's own files, has a path."""
     if has_magic(pattern):
         return compile_pattern(pattern).fullmatch
     folder = pattern.rstrip("/")
