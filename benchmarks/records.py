@@ -1,8 +1,8 @@
 """The cost of a record that a pipeline of Grain gets one by one.
 
 Documents of 2.4 kB in a shuffled order without end, on one host: `batches.records`
-with steps of several sizes, `read_together`, and Grain's own reader of ArrayRecord
-files. They alternate; each is warm when it is measured.
+with steps of several sizes, and Grain's own reader of ArrayRecord files. They
+alternate; each is warm when it is measured.
 
     python -m benchmarks.records
 """
@@ -47,13 +47,12 @@ def readers(dataset: loader.Dataset) -> dict[str, Callable[[], Iterator[bytes]]]
     def shuffled(source: object) -> grain.MapDataset:
         return grain.MapDataset.source(source).shuffle(1).repeat()
 
-    ours, theirs = loader.ArrayRecordDataSource, grain.sources.ArrayRecordDataSource
+    theirs = grain.sources.ArrayRecordDataSource
     few = grain.ReadOptions(num_threads=2, prefetch_buffer_size=16)
     return {
         "records, 8 rows a step": lambda: records(8),
         "records, 64 rows a step": lambda: records(64),
         "records, 256 rows a step": lambda: records(256),
-        "read_together": lambda: iter(loader.read_together(shuffled(ours(files)))),
         "Grain, 2 threads": lambda: iter(shuffled(theirs(files)).to_iter_dataset(few)),
         "Grain, 16 threads (default)": lambda: iter(
             shuffled(theirs(files)).to_iter_dataset()

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from gristmill.loader.feed.global_arrays import rows_of
     from gristmill.loader.feed.jax_feed import JaxFeed, to_jax
     from gristmill.loader.feed.state import continued_batches
-    from gristmill.loader.grain.batched_source import in_batches, read_together
     from gristmill.loader.grain.record_source import ArrayRecordDataSource
     from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
     from gristmill.loader.order.step_records import MixedBatch, Sighting
@@ -103,8 +102,6 @@ __all__ = [
     "WorkerDiedError",
     "continued_batches",
     "global_batches",
-    "in_batches",
-    "read_together",
     "rows_of",
     "to_jax",
     "token_weights",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import grain
@@ -15,8 +14,6 @@ from gristmill.loader.maxtext.options import PREFIX, Options
 from gristmill.loader.maxtext.restore import ElasticRecords, HasBatches
 from gristmill.loader.maxtext.settings import Side
 from gristmill.loader.maxtext.sources import Sources
-
-READ_TOGETHER_RECORDS = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,14 +98,17 @@ class RecordDatasets:
                 f"{PREFIX}order=grain",
             )
         found = []
+        ahead = grain.ReadOptions(
+            num_threads=self.side.threads, prefetch_buffer_size=self.side.ahead
+        )
         for part in self.sources.parts:
-            dataset = grain.MapDataset.source(_Records(part.dataset))
+            dataset = grain.MapDataset.source(part.dataset)
             if self.side.shuffled:
                 dataset = dataset.shuffle(seed=self.side.seed)
             dataset = dataset.repeat(self.side.epochs)
             if elastic:
                 return dataset
-            found.append(self._read_together(dataset[share]))
+            found.append(dataset[share].to_iter_dataset(ahead))
         if not self.sources.names:
             return found[0]
         weights = [float(part.weight) for part in self.sources.parts]
@@ -119,29 +119,3 @@ class RecordDatasets:
         names = self.sources.names
         named = dict(zip(names, found, strict=True))
         return grain.IterDataset.mix(named, dict(zip(names, shares, strict=True)))
-
-    def _read_together(self, dataset: grain.MapDataset) -> grain.IterDataset:
-        lists = -(-self.side.ahead // READ_TOGETHER_RECORDS)
-        return loader.read_together(
-            dataset,
-            records=READ_TOGETHER_RECORDS,
-            read_options=grain.ReadOptions(
-                num_threads=min(self.side.threads, lists), prefetch_buffer_size=lists
-            ),
-        )
-
-
-class _Records(Sequence[bytes]):
-    """A dataset as a source of Grain, which reads many records by `_getitems`."""
-
-    def __init__(self, dataset: loader.Dataset):
-        self._dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._dataset[index]
-
-    def _getitems(self, indices: Sequence[int]) -> list[bytes]:
-        return self._dataset[indices]

@@ -222,7 +222,7 @@ SETTINGS = (
     ),
     Setting(
         ("grain_num_threads[_eval]", "grain_prefetch_buffer_size[_eval]"),
-        "records read at a time, in whole reads; records read ahead",
+        _SAME,
         "rows read at a time, in whole batches; rows read ahead, without workers",
     ),
     Setting(

@@ -178,7 +178,7 @@ if __name__ == "__main__":
     batches = make_feed().batches
     pipelines = [
         batches.records(process_index=0, process_count=1),
-        loader.read_together(batches.map_dataset()),
+        batches.map_dataset().to_iter_dataset(),
     ]
     workers = grain.MultiprocessingOptions(num_workers=1)
     kept = [iter(each.mp_prefetch(workers)) for each in pipelines]

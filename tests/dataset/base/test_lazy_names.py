@@ -27,7 +27,7 @@ def python(*lines: str, without: str) -> subprocess.CompletedProcess[str]:
             "apache_beam",
             "beam",
         ),
-        ("from gristmill.loader import in_batches", "grain", "loader"),
+        ("from gristmill.loader import to_jax", "grain", "loader"),
         ("from gristmill.transforms.tables import encode_rows", "pyarrow", "parquet"),
     ],
 )

@@ -35,8 +35,7 @@ def test_elements_are_the_rows_of_the_steps(dataset, drop_remainder) -> None:
     assert list(order[5:80:3]) == expected[5:80:3]
     copied = cloudpickle.loads(cloudpickle.dumps(order))
     assert copied[17] == expected[17]
-    together = loader.read_together(order[1::2], records=8)
-    assert list(together) == expected[1::2]
+    assert list(order[1::2].to_iter_dataset()) == expected[1::2]
     with pytest.raises(OutOfRangeError, match="repeat"):
         order[len(order)]
     with pytest.raises(OutOfRangeError):
