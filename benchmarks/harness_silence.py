@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks import c4_like
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.transforms import ConversionJob, PlanOptions
 from gristmill.transforms.checking.verification import plan_verify

@@ -12,7 +12,7 @@ import tempfile
 
 from benchmarks.scale_files import made_results, make_inputs, make_shards
 from benchmarks.scale_steps import Steps
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.commit.garbage import delete_garbage
 from gristmill.transforms import ConversionJob

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from benchmarks.scale_steps import Steps, graph_bytes
 from gristmill import loader
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.base.digest import DIGEST_ROW
 from gristmill.dataset.metadata import layout
 from gristmill.transforms import WriteArrayRecords

@@ -25,8 +25,8 @@ from array_record.python import array_record_module
 
 from benchmarks.c4_like import generate_binary, generate_records
 from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
+from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 
 _BATCH_RECORDS = 256  # As many as a conversion reads at a time, more or less.
 _LEVEL = 3

@@ -26,7 +26,7 @@ from gristmill.dataset.commit.unfinished import (
 )
 from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.kinds import JOB, TABLE
+from gristmill.dataset.metadata.layout import JOB, TABLE
 from gristmill.dataset.metadata.manifest import (
     Manifest,
     read_manifest,

@@ -47,7 +47,7 @@ from gristmill.dataset.metadata.manifest import (
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.sources import common_inputs, read_inputs
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.metadata.tfds_info import FILEPATH_TEMPLATE, path_template
+from gristmill.dataset.metadata.tfds import FILEPATH_TEMPLATE, path_template
 from gristmill.dataset.storage.lookup import storage_for, version_of
 
 _TRIES = 5

@@ -41,7 +41,7 @@ from gristmill.dataset.commit.unfinished import (
 from gristmill.dataset.commit.write import id_in
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import named_values
-from gristmill.dataset.metadata.kinds import (
+from gristmill.dataset.metadata.layout import (
     COLUMN,
     DESCRIBING,
     DIRECTORIES,

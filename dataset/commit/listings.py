@@ -19,7 +19,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.base.findings import Finding, Findings, finding_of, wrong_size
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.kinds import OF_SHARDS, Kind, parser
+from gristmill.dataset.metadata.layout import OF_SHARDS, Kind, parser
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split

@@ -20,7 +20,7 @@ from gristmill.dataset.base.errors import (
     some_of,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.kinds import OF_SHARDS
+from gristmill.dataset.metadata.layout import OF_SHARDS
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.storage.lookup import matcher_below, storage_for
 

@@ -11,7 +11,7 @@ from gristmill.dataset.commit.listings import (
 )
 from gristmill.dataset.commit.write import id_in
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.kinds import (
+from gristmill.dataset.metadata.layout import (
     DESCRIBING,
     JOB,
     TEMPORARY,

@@ -1,6 +1,6 @@
-"""Names: where each file of a dataset is.
+"""Names: the kinds of files of a dataset, and where each of them is.
 
-`kinds` has the table of them; docs/reference/format.md shows a directory.
+docs/reference/format.md shows a directory, and the table of the kinds.
 """
 
 from __future__ import annotations
@@ -9,18 +9,162 @@ import functools
 import os
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError, some_of
-from gristmill.dataset.metadata import kinds
-from gristmill.dataset.metadata.kinds import NAME_PATTERN, SPLIT_PATTERN
 from gristmill.dataset.storage.paths import is_file_name
 
-DATASET_JSON = kinds.DATASET.pattern
-TFDS_INFO_JSON = kinds.TFDS_INFO.pattern
-INDEX_DIR = kinds.INDEX.directory
-ERRORS_DIR = kinds.ERRORS.directory
-COLUMNS_DIR = kinds.VALUES.directory
+# What TFDS, file systems and shells accept in names.
+# POSIX extended regular expressions, which Python's `re` reads alike.
+NAME_PATTERN = "[A-Za-z0-9_][A-Za-z0-9_.+]*(-[A-Za-z0-9_.+]+)*"
+SPLIT_PATTERN = "[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*"
+
+_PARTS = {
+    "NAME": NAME_PATTERN,
+    "SPLIT": SPLIT_PATTERN,
+    "INDEX": "[0-9]{5,}",
+    "COUNT": "[0-9]{5,}",
+    "PART": "[0-9]{5,}",
+    "ATTEMPT": "[0-9]{4,}",
+    "SHARD": "[^/]+",
+    "COLUMN": "[A-Za-z0-9_]+",
+    "WRITE": "[0-9a-f]{16}",
+    "KEY": "[0-9a-f]{16}",
+}
+_WORD = re.compile("|".join(_PARTS))
+_TOKEN = re.compile(f"{_WORD.pattern}|.")
+_OPTIONAL = re.compile(r"\[(.*?)\]")
+
+# How TFDS names shards. A table of shards can have others, of files that were there.
+SHARD_NAME = "NAME-SPLIT.array_record-[WRITE-]INDEX-of-COUNT"
+PART_SHARD_NAME = "NAME-SPLIT.array_record-WRITE-PART-ATTEMPT-INDEX"
+
+
+class Kind(NamedTuple):
+    """A kind of files.
+
+    Attributes:
+        pattern: Their paths. One that ends with a slash is a directory of any files.
+        what: What they are.
+        holds: What of a dataset's records can be in them: `records`, `values` of
+            columns, or nothing.
+    """
+
+    pattern: str
+    what: str
+    holds: str = ""
+
+    @property
+    def directory(self) -> str:
+        """The directory that they are in, "" for the dataset's own."""
+        return self.pattern.rpartition("/")[0]
+
+    @property
+    def suffix(self) -> str:
+        """How the paths end, whatever their parts are."""
+        return re.split(r"[A-Z]+\]?", self.pattern)[-1]
+
+    def path(self, **parts: str) -> str:
+        """Returns the path that has these parts."""
+        return filled(self.pattern, **parts)
+
+    def prefix(self, **parts: str) -> str:
+        """Returns how the paths begin that have these parts."""
+        return filled(self.pattern.partition("[")[0], **parts)
+
+    def of_shard(self, shard: str) -> str:
+        """Returns the path of the file that belongs to a shard."""
+        return self.pattern.replace("SHARD", shard)
+
+    def parse(self, path: str, **known: str) -> Mapping[str, str] | None:
+        """Returns the parts of a path, None if it is of another kind.
+
+        Args:
+            path: The path.
+            known: Parts that it has to have.
+        """
+        return parser(self.pattern, **known)(path)
+
+
+def filled(pattern: str, **parts: str) -> str:
+    """Returns a pattern with its parts, up to the first that has to be given.
+
+    >>> filled(SHARD_NAME, NAME="c4", SPLIT="train")
+    'c4-train.array_record-'
+    """
+    plain = _OPTIONAL.sub(
+        lambda text: text[1] if {*_WORD.findall(text[1])} <= parts.keys() else "",
+        pattern,
+    )
+    missing = (word.start() for word in _WORD.finditer(plain) if word[0] not in parts)
+    return _WORD.sub(lambda word: parts[word[0]], plain[: next(missing, None)])
+
+
+@functools.lru_cache(maxsize=1024)
+def parser(pattern: str, **known: str) -> Callable[[str], Mapping[str, str] | None]:
+    """Returns a function that gives the parts of a path, None for one of other form.
+
+    >>> parser(VALUES.pattern)("columns/c4.ar.score-0123456789abcdef")
+    {'SHARD': 'c4.ar', 'COLUMN': 'score', 'KEY': '0123456789abcdef'}
+    """
+
+    def form(token: re.Match[str]) -> str:
+        text = token[0]
+        if text in _PARTS:
+            part = re.escape(known[text]) if text in known else _PARTS[text]
+            return f"(?P<{text}>{part})"
+        return {"[": "(?:", "]": ")?"}.get(text) or re.escape(text)
+
+    expression = re.compile(_TOKEN.sub(form, pattern))
+
+    def parse(path: str) -> Mapping[str, str] | None:
+        found = expression.fullmatch(path)
+        if found is None:
+            return None
+        parts: dict[str, str | None] = found.groupdict()
+        return {word: part for word, part in parts.items() if part is not None}
+
+    return parse
+
+
+_SPLIT = "index/NAME-SPLIT[.WRITE]"
+
+DATASET = Kind("dataset.json", "what the dataset is, written last")
+TFDS_INFO = Kind("dataset_info.json", "how TFDS reads it, only where TFDS can")
+TFDS_FEATURES = Kind("features.json", "the features of TFDS data, for TFDS")
+SHARD = Kind("SHARD", "a shard", "records")
+INDEX = Kind("index/SHARD.index", "the index of a shard")
+SEGMENTS = Kind("index/SHARD.segments", "the documents of a shard of packed rows")
+TABLE = Kind(f"{_SPLIT}.shards.npz", "the table of shards of an edition")
+JOB = Kind(f"{_SPLIT}.job.json", "what is, or was, written")
+INPUTS = Kind(f"{_SPLIT}.inputs.npz", "the files that were converted")
+REMOVED = Kind(f"{_SPLIT}.removed.npz", "the records that an edition leaves out")
+PART = Kind(f"{_SPLIT}.part-PART-of-COUNT.npz", "a part of an unfinished write")
+COLUMN = Kind(f"{_SPLIT}.COLUMN-KEY.columns.npz", "the table of a column")
+RESULT = Kind("index/.result-NAME-SPLIT-KEY", "the result of a run, until it is read")
+VALUES = Kind("columns/SHARD.COLUMN-KEY", "the values of a shard's records", "values")
+ERRORS = Kind("errors/SHARD.jsonl", "what is left out of a shard's damaged inputs")
+TEMPORARY = Kind("tmp-NAME-SPLIT[.WRITE]/", "shards that are being written", "records")
+UNFINISHED = Kind(".KEY.tmp", "a file being written, in any directory", "records")
+
+KINDS = (
+    *(DATASET, TFDS_INFO, TFDS_FEATURES, SHARD, INDEX, SEGMENTS, TABLE, JOB, INPUTS),
+    *(REMOVED, PART, COLUMN, RESULT, VALUES, ERRORS, TEMPORARY, UNFINISHED),
+)
+OF_SHARDS = tuple(kind for kind in KINDS if "SHARD" in kind.pattern)
+# What is there of a write, whatever its shards are called.
+DESCRIBING = (TABLE, JOB, INPUTS, REMOVED, PART)
+DIRECTORIES = tuple(
+    dict.fromkeys(kind.directory for kind in KINDS if not kind.pattern.endswith("/"))
+)
+
+
+DATASET_JSON = DATASET.pattern
+TFDS_INFO_JSON = TFDS_INFO.pattern
+INDEX_DIR = INDEX.directory
+ERRORS_DIR = ERRORS.directory
+COLUMNS_DIR = VALUES.directory
 
 
 def join(directory: str, *parts: str) -> str:
@@ -131,7 +275,7 @@ def shard_prefix(name: str, split: str) -> str:
     >>> shard_prefix("c4", "train.0123456789abcdef")
     'c4-train.array_record-0123456789abcdef-'
     """
-    return kinds.filled(kinds.SHARD_NAME, **parts_of(name, split))
+    return filled(SHARD_NAME, **parts_of(name, split))
 
 
 def shard_glob(name: str, split: str) -> str:
@@ -150,8 +294,8 @@ def shard_mark(path: str, name: str, split: str) -> str | None:
     ''
     >>> shard_mark("c4-train.array_record-00003-of-00064.md5", "c4", "train")
     """
-    for pattern in (kinds.SHARD_NAME, kinds.PART_SHARD_NAME):
-        found = kinds.parser(pattern, NAME=name, SPLIT=split)(path)
+    for pattern in (SHARD_NAME, PART_SHARD_NAME):
+        found = parser(pattern, NAME=name, SPLIT=split)(path)
         if found is not None:
             return found.get("WRITE", "")
     return None
@@ -181,7 +325,7 @@ def part_shard_name(name: str, key: str, part: int, attempt: int, index: int) ->
 def part_path(name: str, key: str, part: int, parts: int) -> str:
     """Returns the path of the file that describes a part of an unfinished write."""
     numbers = {"PART": f"{part:05d}", "COUNT": f"{parts:05d}"}
-    return kinds.PART.path(**parts_of(name, key), **numbers)
+    return PART.path(**parts_of(name, key), **numbers)
 
 
 def index_path(shard_path: str) -> str:
@@ -190,17 +334,17 @@ def index_path(shard_path: str) -> str:
     >>> index_path("c4-train.array_record-00003-of-00064")
     'index/c4-train.array_record-00003-of-00064.index'
     """
-    return kinds.INDEX.of_shard(shard_path)
+    return INDEX.of_shard(shard_path)
 
 
 def segments_path(shard_path: str) -> str:
     """Returns the path of a packed shard's segment index."""
-    return kinds.SEGMENTS.of_shard(shard_path)
+    return SEGMENTS.of_shard(shard_path)
 
 
 def temporary_dir(dataset: str, name: str, split: str) -> str:
     """Returns the directory of a split's unfinished files."""
-    place = kinds.TEMPORARY.path(**parts_of(name, split)).rstrip("/")
+    place = TEMPORARY.path(**parts_of(name, split)).rstrip("/")
     return join(dataset, place)
 
 
@@ -210,27 +354,27 @@ def errors_path(shard_path: str) -> str:
     >>> errors_path("c4-train.array_record-00003-of-00064")
     'errors/c4-train.array_record-00003-of-00064.jsonl'
     """
-    return kinds.ERRORS.of_shard(shard_path)
+    return ERRORS.of_shard(shard_path)
 
 
 def table_path(name: str, split: str) -> str:
     """Returns the path of a split's table of shards, relative to the dataset."""
-    return kinds.TABLE.path(**parts_of(name, split))
+    return TABLE.path(**parts_of(name, split))
 
 
 def job_path(name: str, split: str) -> str:
     """Returns the path of a write's description, relative to the dataset."""
-    return kinds.JOB.path(**parts_of(name, split))
+    return JOB.path(**parts_of(name, split))
 
 
 def inputs_path(name: str, split: str) -> str:
     """Returns the path of the list of input files, relative to the dataset."""
-    return kinds.INPUTS.path(**parts_of(name, split))
+    return INPUTS.path(**parts_of(name, split))
 
 
 def removed_path(name: str, split: str) -> str:
     """Returns the path of the list of records that an edition leaves out."""
-    return kinds.REMOVED.path(**parts_of(name, split))
+    return REMOVED.path(**parts_of(name, split))
 
 
 def result_path(name: str, split: str, job: str) -> str:
@@ -243,7 +387,7 @@ def result_path(name: str, split: str, job: str) -> str:
         split: The first split that the command is about.
         job: 16 digits that identify the command or the job.
     """
-    return kinds.RESULT.path(NAME=name, SPLIT=split, KEY=job)
+    return RESULT.path(NAME=name, SPLIT=split, KEY=job)
 
 
 def split_paths(name: str, split: str) -> list[str]:
@@ -263,13 +407,13 @@ def column_path(shard_path: str, column: str, attachment: str) -> str:
     >>> column_path("c4-train.array_record-00000-of-00064", "score", "0" * 16)
     'columns/c4-train.array_record-00000-of-00064.score-0000000000000000'
     """
-    return kinds.VALUES.path(SHARD=shard_path, COLUMN=column, KEY=attachment)
+    return VALUES.path(SHARD=shard_path, COLUMN=column, KEY=attachment)
 
 
 def column_table_path(name: str, split: str, column: str, attachment: str) -> str:
     """Returns the path of the table of a column's files, relative to the dataset."""
     parts = parts_of(name, split)
-    return kinds.COLUMN.path(**parts, COLUMN=column, KEY=attachment)
+    return COLUMN.path(**parts, COLUMN=column, KEY=attachment)
 
 
 def check_shard(file: str, *, where: str) -> str:
@@ -277,7 +421,7 @@ def check_shard(file: str, *, where: str) -> str:
 
     Otherwise no reader would open such a file, or the dataset has a file of that name.
     """
-    taken = {DATASET_JSON, *kinds.DIRECTORIES}
+    taken = {DATASET_JSON, *DIRECTORIES}
     if re.search(r"[/\\\0]", file) or file in taken | {".", ".."}:
         raise InputError(
             "file name cannot be the name of a shard",

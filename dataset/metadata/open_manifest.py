@@ -15,7 +15,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.formats.file_formats import HEAD_BYTES, FileFormat, format_of
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.kinds import PART
+from gristmill.dataset.metadata.layout import PART
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo

@@ -14,7 +14,7 @@ import google_crc32c
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import joined_descriptions
-from gristmill.dataset.metadata.kinds import COLUMN
+from gristmill.dataset.metadata.layout import COLUMN
 from gristmill.dataset.metadata.shard_table import ShardTable
 
 
@@ -108,6 +108,12 @@ class Split:
     def alone(self) -> Split:
         """The split without the states that it replaced."""
         return dataclasses.replace(self, replaced=(), last_edition=0)
+
+    @property
+    def writer_parts(self) -> int | None:
+        """The number of parts that a `Writer` wrote it in, None for another split."""
+        parts = self.source.get("parts")
+        return parts if type(parts) is int else None
 
     @property
     def parts(self) -> tuple[Split, ...]:

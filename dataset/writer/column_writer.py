@@ -26,7 +26,7 @@ from gristmill.dataset.commit.attached_split import (
 from gristmill.dataset.commit.listings import walk
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import StoredColumn
-from gristmill.dataset.metadata.kinds import VALUES
+from gristmill.dataset.metadata.layout import VALUES
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text

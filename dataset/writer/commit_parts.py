@@ -6,11 +6,13 @@ import contextlib
 import dataclasses
 
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.dataset.base.errors import (
     DataLossError,
     GristmillError,
     InputError,
+    InvalidDatasetError,
     JobChangedError,
     some_of,
 )
@@ -22,13 +24,14 @@ from gristmill.dataset.metadata.manifest import (
     read_replaced_manifest,
     read_versioned_manifest,
 )
-from gristmill.dataset.metadata.parts import PART_COLUMN, part_count
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.sources import encode_sources
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.dataset.writer.part import PartState
 from gristmill.dataset.writer.parts_job import PartsJob, described_jobs
+
+_PART = "part"  # Column of a table of shards: int64 [shards], the part of each.
 
 
 def commit_parts(
@@ -86,7 +89,7 @@ def commit_parts(
         )
     if begun:
         return commit_job(begun[0], keep_replaced=keep_replaced)
-    if manifest is None or there is None or part_count(there) is None or overwrite:
+    if manifest is None or there is None or there.writer_parts is None or overwrite:
         raise InputError(
             "there are no parts to commit",
             where=f"{output}, split {split}",
@@ -178,5 +181,25 @@ def _joined(job: PartsJob, states: list[PartState | None]) -> ShardTable:
     joined = ShardTable.joined(found)
     # A part without records has an empty shard; the split has one if it has no other.
     rows = np.flatnonzero(joined.records) if joined.records.any() else np.zeros(1, int)
-    joined.columns[PART_COLUMN] = column
+    joined.columns[_PART] = column
     return joined.taken(rows)
+
+
+def part_column(table: ShardTable, *, where: str) -> npt.NDArray[np.int64]:
+    """Returns the part of each shard, int64 [shards], for a split that has parts.
+
+    Args:
+        table: The table of its shards.
+        where: The table's path, for messages.
+
+    Raises:
+        InvalidDatasetError: It does not have them.
+    """
+    column = table.columns.get(_PART)
+    if column is None or column.shape != (len(table),) or column.dtype != np.int64:
+        raise InvalidDatasetError(
+            "table of shards does not say which part each is of",
+            where=where,
+            cure="restore it from a copy, or write the split again with overwrite=True",
+        )
+    return column

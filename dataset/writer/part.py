@@ -18,12 +18,12 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
 )
 from gristmill.dataset.base.places import Places
-from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_replaced_manifest
 from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.writer.parts_job import PartsJob

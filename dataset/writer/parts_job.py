@@ -25,16 +25,20 @@ from gristmill.dataset.arrayrecord.chunk_encoder import (
     check_versions,
     settled,
 )
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.base.errors import InvalidDatasetError, JobChangedError
 from gristmill.dataset.commit.commit import check_files
-from gristmill.dataset.commit.option_differences import option_differences
 from gristmill.dataset.commit.ownership import (
     check_dataset_name,
     check_removal,
     committed_shards,
 )
-from gristmill.dataset.commit.write import Write, described_writes, next_write
+from gristmill.dataset.commit.write import (
+    Write,
+    described_writes,
+    next_write,
+    option_differences,
+)
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
@@ -42,7 +46,6 @@ from gristmill.dataset.metadata.manifest import (
     read_replaced_manifest,
     read_versioned_manifest,
 )
-from gristmill.dataset.metadata.parts import PARTS_FIELD, part_count
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 
@@ -124,7 +127,7 @@ class PartsJob:
         return {
             "job": self.taken.id,
             "content": self.content,
-            PARTS_FIELD: self.parts,
+            "parts": self.parts,
             "options": options,
         }
 
@@ -247,7 +250,7 @@ def _is_next(job: PartsJob, there: Split | None) -> bool:
 def _not_free(job: PartsJob, there: Split) -> JobChangedError:
     """Returns the error for a split that is there."""
     own, origin = there.source.get("content") == job.content, "from another source"
-    if part_count(there) is not None:
+    if there.writer_parts is not None:
         changed = option_differences(there.source["options"], job.options())
         changed = [line for line in changed if not line.startswith("features")]
         origin = f"of a Writer: {'; '.join(changed) or 'with the same options'}"

@@ -13,17 +13,16 @@ from typing import Any, Self
 import google_crc32c
 import numpy as np
 
+from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.simple_chunks import MAX_CHUNK_DECODED_BYTES
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import DataLossError, InputError, StorageError
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.parts import part_column
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.dataset.writer.commit_parts import commit_job
+from gristmill.dataset.writer.commit_parts import commit_job, part_column
 from gristmill.dataset.writer.part import Part
 from gristmill.dataset.writer.parts_job import PartsJob, begin_parts
 

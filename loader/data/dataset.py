@@ -21,7 +21,7 @@ from gristmill.dataset.metadata.features import (
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.metadata.tfds_features import parse_tfds_features
+from gristmill.dataset.metadata.tfds import parse_tfds_features
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.loader.base.indices import (
     IntArray,

@@ -27,7 +27,7 @@ from gristmill.dataset.metadata.manifest import (
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.metadata.tfds_info import parse_info
+from gristmill.dataset.metadata.tfds import parse_info
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.dataset import Dataset, Recipe

@@ -13,7 +13,7 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InvalidDatasetError, NotADatasetError
 from gristmill.dataset.formats.file_formats import check_joined
-from gristmill.dataset.metadata.tfds_info import match_shards
+from gristmill.dataset.metadata.tfds import match_shards
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.data.selected_dataset import selected

@@ -20,7 +20,7 @@ import numpy as np
 from gristmill.dataset.base.errors import InputError, NotADatasetError, RecordKeyError
 from gristmill.dataset.base.system_limits import limits_named
 from gristmill.dataset.formats.file_formats import check_joined
-from gristmill.dataset.metadata.tfds_info import match_shards
+from gristmill.dataset.metadata.tfds import match_shards
 from gristmill.dataset.storage.paths import StrPath, has_magic, path_text
 from gristmill.loader.feed.worker_process import allow_unparsed_flags, end_with_trainer
 from gristmill.loader.reading.batch_reader import BatchReader, Verify

@@ -24,7 +24,7 @@ from gristmill.dataset.packed.row_format import (
     read_heads,
 )
 from gristmill.dataset.packed.segment_index import SegmentIndex
-from gristmill.dataset.shards.open_shard import ShardFacts, read_index
+from gristmill.dataset.shards.shard_reader import ShardFacts, read_index
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import (

@@ -13,7 +13,6 @@ from gristmill.dataset.base.errors import CorruptInputError
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.formats.tar.find_sample import sample_at
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.parts import part_count
 from gristmill.dataset.metadata.shard_index import decode_places
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.sources import SourceFile, SourceFiles, read_sources
@@ -98,7 +97,7 @@ def stored_sources(dataset: Dataset, number: int) -> StoredSources | str:
         return _NOT_STORED
     places = shard_places(dataset.path, table, number)
     if places is None:
-        written = part_count(committed.part(edition)) is not None
+        written = committed.part(edition).writer_parts is not None
         return _WRITTEN if written else _NOT_STORED
     files = read_sources(dataset.path, committed.part(edition))
     if files is None or int(places.files.max(initial=-1)) >= len(files):
@@ -237,7 +236,7 @@ def _shards_with(
 ) -> Iterable[int]:
     """Returns the shards that can have places of files: int64 [places, 2]."""
     # Shards of a dataset were read, or a program has told the sources.
-    if "shards_digest" in split.source or part_count(split) is not None:
+    if "shards_digest" in split.source or split.writer_parts is not None:
         return shards
     columns, spans = table.columns, []
     for file in np.unique(asked[:, 0]).tolist():

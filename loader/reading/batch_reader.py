@@ -21,8 +21,7 @@ import google_crc32c
 import numpy as np
 
 from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
-from gristmill.dataset.arrayrecord.simple_chunks import check_blocks
-from gristmill.dataset.arrayrecord.single_record import decode_lone_record
+from gristmill.dataset.arrayrecord.simple_chunks import check_blocks, decode_lone_record
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     InputError,

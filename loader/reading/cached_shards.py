@@ -34,7 +34,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.shards.open_shard import ShardFacts, check_shard
+from gristmill.dataset.shards.shard_reader import ShardFacts, check_shard
 from gristmill.dataset.storage.open_file import OpenFile, open_regular
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.reading.host_files import (

@@ -20,9 +20,9 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
     BoolArray,
     blocks_before,
     check_blocks,
+    decode_lone_record,
     logical,
 )
-from gristmill.dataset.arrayrecord.single_record import decode_lone_record
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     GristmillError,

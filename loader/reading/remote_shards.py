@@ -16,7 +16,7 @@ from gristmill.dataset.base.errors import StorageMissingError
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.shards.open_shard import ShardFacts, check_index, check_shard
+from gristmill.dataset.shards.shard_reader import ShardFacts, check_index, check_shard
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.reading.background_copies import (

@@ -22,7 +22,7 @@ from gristmill.dataset.base.errors import (
     StorageMissingError,
 )
 from gristmill.dataset.metadata.shard_index import ShardIndex
-from gristmill.dataset.shards.open_shard import ShardFacts, check_index, check_shard
+from gristmill.dataset.shards.shard_reader import ShardFacts, check_index, check_shard
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.cached_indexes import FooterCache
 from gristmill.loader.reading.shard_file import (

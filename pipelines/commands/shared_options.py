@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from gristmill.dataset.arrayrecord.writer_options import (
+from gristmill.dataset.arrayrecord.compression import (
     DEFAULT_COMPRESSION,
     DEFAULT_GROUP_SIZE,
 )

@@ -10,7 +10,6 @@ from gristmill.dataset.base.errors import InvalidDatasetError, StorageError
 from gristmill.dataset.commit.listings import encode_names, find_names
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
-from gristmill.dataset.metadata.parts import part_count
 from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.text.formatting import plural, size_text
 
@@ -40,7 +39,7 @@ def _made_by(part: Split) -> str:
     source = part.source
     if "indexed" in source:
         return "index"
-    if part_count(part) is not None:
+    if part.writer_parts is not None:
         return "gristmill.dataset.Writer"
     if "write" in source:
         return "WriteArrayRecords"

@@ -12,7 +12,6 @@ import numpy as np
 from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
 from gristmill.dataset.base.errors import InvalidDatasetError, StorageError, some_of
 from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.parts import part_count
 from gristmill.dataset.metadata.sources import read_inputs
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedSplit
@@ -207,7 +206,7 @@ def packed_facts(split: Split, dataset: str) -> list[tuple[str, str]]:
 
 def source_text(split: Split) -> str | None:
     """Returns the inputs of a split, or of an edition; None if they are not known."""
-    if (count := part_count(split)) is not None:
+    if (count := split.writer_parts) is not None:
         return "gristmill.dataset.Writer" + (f", {count:,} parts" if count > 1 else "")
     inputs, files = map(split.source.get, ("inputs", "files"))
     if not (isinstance(inputs, list) and isinstance(files, int)):

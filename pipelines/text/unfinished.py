@@ -15,7 +15,7 @@ from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.commit.listings import walk
 from gristmill.dataset.commit.unfinished import Over
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.kinds import JOB, VALUES
+from gristmill.dataset.metadata.layout import JOB, VALUES
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.writer.part import PartState

@@ -16,7 +16,7 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
 )
 from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.metadata.kinds import DIRECTORIES
+from gristmill.dataset.metadata.layout import DIRECTORIES
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.columns.attach import attach_tables
 from gristmill.pipelines.columns.row_keys import JoinBy

@@ -27,7 +27,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.roll_back import roll_back
-from gristmill.dataset.metadata.kinds import JOB
+from gristmill.dataset.metadata.layout import JOB
 from gristmill.dataset.metadata.manifest import (
     read_manifest,
     read_versioned_manifest,

@@ -16,10 +16,9 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.places import Places
-from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -29,6 +28,7 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.tokens.best_fit import plan_rows
 from tests.support.records import frames_of, read_array_records

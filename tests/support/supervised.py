@@ -13,15 +13,15 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.commit.commit import commit_dataset, write_table
-from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.tokens.describe_rows import described_rows, row_features

@@ -15,7 +15,7 @@ import apache_beam as beam
 
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.commit.garbage import delete_garbage, find_garbage
-from gristmill.dataset.metadata.kinds import TABLE
+from gristmill.dataset.metadata.layout import TABLE
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for

@@ -40,7 +40,7 @@ from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.join_documents import RECOUNTED, DocumentJoiner
 from gristmill.dataset.packed.row_format import RowFormat
 from gristmill.dataset.packed.segment_index import SegmentIndex
-from gristmill.dataset.shards.open_shard import ShardFacts, check_index
+from gristmill.dataset.shards.shard_reader import ShardFacts, check_index
 from gristmill.dataset.storage.lookup import storage_for
 
 T = TypeVar("T")

@@ -28,7 +28,7 @@ from gristmill.dataset.commit.attached_split import (
 from gristmill.dataset.commit.listings import walk
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import column_entries
-from gristmill.dataset.metadata.kinds import VALUES
+from gristmill.dataset.metadata.layout import VALUES
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.base import explained
 from gristmill.dataset.storage.directory_lock import scratch_directory

@@ -22,7 +22,7 @@ from gristmill.dataset.base.errors import DataLossError, InputError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.tfds_info import (
+from gristmill.dataset.metadata.tfds import (
     INFORMATION,
     TfdsSplit,
     format_of_info,

@@ -26,7 +26,7 @@ from gristmill.dataset.metadata.shard_index import encode_index
 from gristmill.dataset.metadata.shard_report import INDEXED_JOB, ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.shards.open_shard import stored_footer
+from gristmill.dataset.shards.shard_reader import stored_footer
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.indexing.plan_index import IndexTask, plan_index

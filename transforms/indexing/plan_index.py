@@ -22,7 +22,7 @@ from gristmill.dataset.formats.file_formats import (
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_manifest
-from gristmill.dataset.metadata.tfds_info import (
+from gristmill.dataset.metadata.tfds import (
     list_shard_files,
     match_shards,
     parse_info,

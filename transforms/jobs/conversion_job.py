@@ -19,7 +19,7 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.base.columns import load_arrays
 from gristmill.dataset.base.errors import (
     InputError,
@@ -28,10 +28,9 @@ from gristmill.dataset.base.errors import (
     OnCorrupt,
 )
 from gristmill.dataset.commit.editions import newest_edition
-from gristmill.dataset.commit.option_differences import option_differences
-from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.commit.write import Write
+from gristmill.dataset.commit.write import Write, option_differences
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.dataset.storage.paths import path_text, path_texts
 from gristmill.transforms.jobs.pack_options import PackOptions

@@ -17,7 +17,6 @@ from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.digest import RecordsDigest, words_of
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.columns.column_file import encode_column
-from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
@@ -33,7 +32,8 @@ from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.shards.open_shard import (
+from gristmill.dataset.shards.publish_shard import ShardPlace
+from gristmill.dataset.shards.shard_reader import (
     ShardFacts,
     check_shard,
     read_index,

@@ -23,7 +23,7 @@ from gristmill.dataset.commit.listings import check_no_link
 from gristmill.dataset.commit.unfinished import unfinished_files
 from gristmill.dataset.commit.write import Write, described_writes, next_write
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.kinds import DIRECTORIES
+from gristmill.dataset.metadata.layout import DIRECTORIES
 from gristmill.dataset.metadata.manifest import Manifest, is_over
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.removed import (

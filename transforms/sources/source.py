@@ -15,8 +15,8 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, cast
 
+from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
@@ -26,10 +26,10 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
 )
 from gristmill.dataset.base.places import Int64, Places
-from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.storage.base import changed_error
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES

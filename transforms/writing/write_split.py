@@ -22,13 +22,12 @@ from gristmill.dataset.base.errors import DataLossError, JobChangedError
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
 from gristmill.dataset.commit.garbage import tidy_split
 from gristmill.dataset.commit.listings import check_split
-from gristmill.dataset.commit.option_differences import option_differences
 from gristmill.dataset.commit.ownership import (
     check_dataset_name,
     check_removal,
     committed_shards,
 )
-from gristmill.dataset.commit.write import Write, next_write
+from gristmill.dataset.commit.write import Write, next_write, option_differences
 from gristmill.dataset.metadata.manifest import (
     Manifest,
     read_replaced_manifest,

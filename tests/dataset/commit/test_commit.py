@@ -11,8 +11,8 @@ from collections.abc import Callable
 import google_crc32c
 import pytest
 
+from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import DataLossError, StorageChangedError
 from gristmill.dataset.commit.commit import (
     ExtraFiles,
@@ -21,7 +21,6 @@ from gristmill.dataset.commit.commit import (
     write_table,
 )
 from gristmill.dataset.commit.listings import check_split
-from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -29,6 +28,7 @@ from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.storage.lookup import storage_for
 from tests.support.records import read_array_records, text_records
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.kinds import RESULT
+from gristmill.dataset.metadata.layout import RESULT
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert as run_conversion

@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
-from gristmill.dataset.metadata import kinds, layout
-from gristmill.dataset.metadata.kinds import KINDS
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.layout import KINDS
 from gristmill.dataset.storage.base import is_unfinished
 from tests.support.columns import attach_numbers, examples
 from tests.support.removals import remove_from
@@ -32,7 +32,7 @@ def test_the_page_has_the_same_table() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.pattern)
-def test_a_path_is_of_one_kind(kind: kinds.Kind) -> None:
+def test_a_path_is_of_one_kind(kind: layout.Kind) -> None:
     path = kind.path(**PARTS)
     found = kind.parse(path, NAME=PARTS["NAME"])
     assert found is not None
@@ -40,27 +40,27 @@ def test_a_path_is_of_one_kind(kind: kinds.Kind) -> None:
     assert kind.path(**found) == path
     others = [one for one in KINDS if one is not kind and one.parse(path)]
     # Any name can be that of a shard which was indexed.
-    assert [one for one in others if one is not kinds.SHARD] == []
+    assert [one for one in others if one is not layout.SHARD] == []
     assert path.startswith(kind.prefix(**PARTS))
     assert path.endswith(kind.suffix)
 
 
 def test_splits_are_told_apart() -> None:
-    path = kinds.TABLE.path(NAME="c4", SPLIT="en-train")
-    assert kinds.TABLE.parse(path, NAME="c4", SPLIT="en-train")
-    assert not kinds.TABLE.parse(path, NAME="c4", SPLIT="train")
-    assert not kinds.TABLE.parse(path, NAME="c4-en", SPLIT="en-train")
+    path = layout.TABLE.path(NAME="c4", SPLIT="en-train")
+    assert layout.TABLE.parse(path, NAME="c4", SPLIT="en-train")
+    assert not layout.TABLE.parse(path, NAME="c4", SPLIT="train")
+    assert not layout.TABLE.parse(path, NAME="c4-en", SPLIT="en-train")
     named = layout.parts_of("c4", f"train.{WRITE}")
-    assert kinds.TABLE.path(**named) == layout.table_path("c4", f"train.{WRITE}")
+    assert layout.TABLE.path(**named) == layout.table_path("c4", f"train.{WRITE}")
 
 
 def test_what_holds_records_is_found_where_it_is_left() -> None:
-    swept = {*kinds.OF_SHARDS, kinds.TEMPORARY, kinds.UNFINISHED}
+    swept = {*layout.OF_SHARDS, layout.TEMPORARY, layout.UNFINISHED}
     assert {kind for kind in KINDS if kind.holds} <= swept
 
 
 def test_storages_name_unfinished_files_so() -> None:
-    path = kinds.UNFINISHED.path(KEY="0123456789abcdef")
+    path = layout.UNFINISHED.path(KEY="0123456789abcdef")
     assert is_unfinished(path)
 
 
@@ -71,4 +71,4 @@ def test_nothing_else_is_written(tmp_path: pathlib.Path) -> None:
     for file in pathlib.Path(output).rglob("*"):
         path = file.relative_to(output).as_posix()
         found = [kind for kind in KINDS if kind.parse(path, NAME="d", SPLIT="train")]
-        assert found or path in kinds.DIRECTORIES, path
+        assert found or path in layout.DIRECTORIES, path

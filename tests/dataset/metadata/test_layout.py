@@ -9,7 +9,7 @@ import pytest
 
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.kinds import DESCRIBING
+from gristmill.dataset.metadata.layout import DESCRIBING
 
 
 @functools.cache

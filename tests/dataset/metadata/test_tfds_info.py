@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from gristmill.dataset.metadata.tfds_info import list_shard_files, match_shards
+from gristmill.dataset.metadata.tfds import list_shard_files, match_shards
 from tests.support.gcs_server import GcsServer
 
 FILES = {

@@ -18,7 +18,7 @@ from gristmill import loader
 from gristmill.dataset.base.errors import GristmillError, InvalidDatasetError
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.tfds_info import parse_info
+from gristmill.dataset.metadata.tfds import parse_info
 from tests.support.datasets import convert
 from tests.support.json_changes import changes
 from tests.support.records import text_records

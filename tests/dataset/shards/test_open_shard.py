@@ -9,7 +9,7 @@ import pytest
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import map_index
-from gristmill.dataset.shards.open_shard import (
+from gristmill.dataset.shards.shard_reader import (
     ShardFacts,
     check_shard,
     read_index,

@@ -18,7 +18,7 @@ from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import CorruptShardError, StorageError
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
-from gristmill.dataset.shards.open_shard import (
+from gristmill.dataset.shards.shard_reader import (
     ShardFacts,
     check_index,
     check_shard,

@@ -12,7 +12,7 @@ from gristmill.dataset.formats.file_formats import check_joined
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_split_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.tfds_info import match_shards
+from gristmill.dataset.metadata.tfds import match_shards
 from gristmill.dataset.storage.lookup import has_file, storage_for
 
 _log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gristmill.dataset.metadata.features import FeatureSpec
-from gristmill.dataset.metadata.tfds_features import parse_tfds_features
+from gristmill.dataset.metadata.tfds import parse_tfds_features
 from gristmill.loader import ExampleDecoder
 from tests.support.tensorflow_process import with_tensorflow
 
