@@ -63,8 +63,6 @@ def not_a_dataset(path: str) -> NotADatasetError:
         found = _format(file)
         got = "a file" if found is None else f"a file: {found.name}"
         cure = "give a directory" if found is None else found.cure
-    elif storage.stat(layout.join(path, layout.DATASET_JSON)) is not None:
-        got = "one without a split: what was begun was given up"
     elif begun := storage.list(layout.join(path, layout.INDEX_DIR)):
         got = "an unfinished conversion"
         cure = "run the same `gristmill convert` again: it does what is missing"

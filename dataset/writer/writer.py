@@ -119,7 +119,7 @@ class Writer:
             else _positive(records_per_shard, "records_per_shard"),
             writer=writer or WriterOptions(),
             features=_described(features),
-            sources=None if sources is None else dict(sources),
+            sources=_checked_sources(sources),
         )
         self._file_numbers = {path: n for n, path in enumerate(sources or {})}
         self._resume = resume
@@ -390,6 +390,21 @@ def _described(features: Mapping[str, FeatureSpec] | None) -> dict[str, Any] | N
                 cure="describe each feature with a FeatureSpec, or leave features out",
             )
     return None if features is None else encode_features(features)
+
+
+def _checked_sources(sources: Mapping[str, str] | None) -> dict[str, str] | None:
+    pairs = sources.items() if isinstance(sources, Mapping) else ()
+    if sources is not None and not (
+        pairs and all(isinstance(text, str) and text for one in pairs for text in one)
+    ):
+        raise InputError(
+            "sources are not described",
+            expected="the format of each file by its path, such as "
+            "{'a.jsonl': 'jsonl'}",
+            got=f"{sources!r:.60}",
+            cure="give a dictionary, or leave sources out",
+        )
+    return None if sources is None else dict(sources)
 
 
 def _checked_part(part: int | None, parts: int | None) -> tuple[int, int]:

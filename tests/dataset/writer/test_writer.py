@@ -240,6 +240,15 @@ class TestWhatItLeaves:
         ):
             writer.write(b"1", source=("a.jsonl", 0))
 
+    @pytest.mark.parametrize(
+        "sources", [["a.jsonl"], {"a.jsonl": None}, {"": "jsonl"}, {}, "a.jsonl"]
+    )
+    def test_sources_without_their_formats_are_refused(
+        self, tmp_path: pathlib.Path, sources: Any
+    ) -> None:
+        with pytest.raises(InputError, match="sources are not described"):
+            Writer(tmp_path / "data", sources=sources)
+
     @pytest.mark.slow
     def test_in_a_bucket_it_is_the_same(
         self, server: GcsServer, tmp_path: pathlib.Path
