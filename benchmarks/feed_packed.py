@@ -109,7 +109,7 @@ def _feed(
     batches = loader.global_batches(
         dataset, batch_size=_BATCH_ROWS, seed=1, shuffle=shuffle
     )
-    with batches.feed(decode=decode, process_index=0, process_count=1) as feed:
+    with batches.feed(decode=decode, host=(0, 1)) as feed:
         for batch in feed:
             yield len(batch["inputs"] if isinstance(batch, dict) else batch)
 

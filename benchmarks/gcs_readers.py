@@ -87,7 +87,7 @@ def _ours(setting: Setting, *, shuffle: str) -> Iterator[int]:
             dataset, batch_size=setting.batch, seed=1, shuffle=shuffle, epochs=3
         )
         yield 0
-        with batches.feed(process_index=0, process_count=1) as feed:
+        with batches.feed(host=(0, 1)) as feed:
             steps = setting.records // setting.batch * (1 + (shuffle == "block"))
             for _ in range(steps):
                 yield len(next(feed))

@@ -242,7 +242,7 @@ def _feed(shards: Shards, *, workers: int) -> Reader:
         shuffle="global",
         epochs=None,
     )
-    feed = batches.feed(process_index=0, process_count=1, workers=workers)
+    feed = batches.feed(host=(0, 1), workers=workers)
     return Reader(
         step=lambda: len(next(feed)),
         ahead_records=(4 + 2 * workers) * shards.batch_size,

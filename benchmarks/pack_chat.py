@@ -185,7 +185,7 @@ def feed(path: pathlib.Path, seconds: float) -> dict[str, Any]:
     batches = loader.global_batches(rows, batch_size=_BATCH_ROWS, seed=1, epochs=None)
     decode = loader.PackedRows.of(rows)
     fed = 0
-    with batches.feed(decode=decode, process_index=0, process_count=1) as batch:
+    with batches.feed(decode=decode, host=(0, 1)) as batch:
         for _ in range(_WARM_BATCHES):
             next(batch)
         cpu, started = time.process_time(), time.perf_counter()

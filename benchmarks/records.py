@@ -42,7 +42,7 @@ def readers(dataset: loader.Dataset) -> dict[str, Callable[[], Iterator[bytes]]]
 
     def records(rows: int) -> Iterator[bytes]:
         batches = loader.global_batches(dataset, batch_size=rows, seed=1)
-        return iter(batches.records(process_index=0, process_count=1))
+        return iter(batches.records(host=(0, 1)))
 
     def shuffled(source: object) -> grain.MapDataset:
         return grain.MapDataset.source(source).shuffle(1).repeat()

@@ -169,7 +169,7 @@ def run_feed(path: str, seconds: float) -> dict[str, Any]:
     dataset = loader.open(path)
     batches = loader.global_batches(dataset, batch_size=_BATCH, seed=1)
     given = size_bytes = 0
-    with batches.feed(process_index=0, process_count=1) as feed:
+    with batches.feed(host=(0, 1)) as feed:
         for _ in range(_WARM_BATCHES):
             next(feed)
         cpu, started = time.process_time(), time.perf_counter()

@@ -97,9 +97,8 @@ class Check:
     def feed(self, mesh: Mesh) -> loader.JaxFeed:
         """Returns a feed of this process's rows, as arrays on a mesh."""
         sharding = NamedSharding(mesh, PartitionSpec("data"))
-        rows = loader.rows_of(sharding, batch_size=self._batches.batch_size)
         feed = self._batches.feed(
-            decode=as_bytes(self._length), rows=rows, workers=self._workers
+            decode=as_bytes(self._length), host=sharding, workers=self._workers
         )
         return loader.to_jax(feed, sharding)
 

@@ -60,8 +60,7 @@ class KauldronBatches(kd.data.Pipeline):
         decode = self.decode or loader.PackedRows.of(rows, names=self.names)
         return self.batches.feed(
             decode=decode,
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
+            host="jax",
         )
 
     @functools.cached_property

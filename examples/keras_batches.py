@@ -2,7 +2,7 @@
 
     batches = loader.global_batches(loader.open("data/c4"), batch_size=64, seed=42)
     data = KerasBatches(
-        batches, steps_per_epoch=1000, decode=decode, process_index=0, process_count=1
+        batches, steps_per_epoch=1000, decode=decode, host=(0, 1)
     )
     kept = keras.callbacks.BackupAndRestore("backup")
     model.fit(data, epochs=10, shuffle=False, callbacks=[kept, data.follow()])
@@ -32,7 +32,7 @@ class KerasBatches(keras.utils.PyDataset):
         steps_per_epoch: Steps of an epoch of Keras.
         options: Arguments of `batches.feed`: `decode` turns the records of a step into
             the input of `fit`, a dict of arrays, or a tuple of inputs, targets and
-            weights; `process_index`, `process_count`, `workers`.
+            weights; `host`, `workers`.
     """
 
     def __init__(

@@ -86,9 +86,7 @@ def main() -> None:
     trained = jax.device_put(nnx.state((model, optimizer)), whole)
     nnx.update((model, optimizer), trained)
 
-    feed = batches.feed(
-        decode=decode, rows=loader.rows_of(rows, batch_size=args.batch_size)
-    )
+    feed = batches.feed(decode=decode, host=rows)
     output = pathlib.Path(args.output).absolute()
     with (
         loader.to_jax(feed, rows) as feed,

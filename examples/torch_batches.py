@@ -44,7 +44,7 @@ class TorchBatches(IterableDataset):
     ):
         self._batches, self._decode = batches, decode
         self._rank, self._ranks = rank, ranks
-        with batches.feed(process_index=rank, process_count=ranks) as feed:
+        with batches.feed(host=(rank, ranks)) as feed:
             if state is not None:
                 feed.set_state(state)  # It is checked here, before workers start.
             self._state = feed.get_state()
@@ -57,7 +57,7 @@ class TorchBatches(IterableDataset):
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         rank, ranks = self._rank, self._ranks
-        records = self._batches.records(process_index=rank, process_count=ranks)
+        records = self._batches.records(host=(rank, ranks))
         # The DataLoader takes a batch of each worker in turn: the first worker has the
         # first step, wherever that is.
         first = self._state["step"] + worker

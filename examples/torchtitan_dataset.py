@@ -84,7 +84,7 @@ class GristmillDataset:
             weights=self.weights,
         )
         records: grain.IterDataset = batches.records(
-            process_index=policy.dp_rank, process_count=policy.dp_world_size
+            host=(policy.dp_rank, policy.dp_world_size)
         )
         processor = self.processor.build(context=context)
         return (

@@ -164,7 +164,7 @@ def evaluate(args: argparse.Namespace, parameters: Any, rows: NamedSharding) -> 
     decode = loader.TokenDecoder(length=args.length, stored="uint16")
     feed = batches.feed(
         decode=lambda records: {"tokens": decode(records)},
-        rows=loader.rows_of(rows, batch_size=args.batch_size),
+        host=rows,
         mask="mask",
     )
     total = records = 0
@@ -223,7 +223,7 @@ def train(args: argparse.Namespace) -> None:
     )
     feed = batches.feed(
         decode=loader.TokenDecoder(length=args.length, stored="uint16"),
-        rows=loader.rows_of(rows, batch_size=args.batch_size),
+        host=rows,
         workers=args.workers,
     )
     options = ocp.CheckpointManagerOptions(

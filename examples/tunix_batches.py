@@ -57,7 +57,7 @@ class TunixBatches:
         batch_size: Rows of a batch, over all processes.
         seed: Seed of the order.
         epochs: How often each row is seen; None for no end.
-        topology: As for `feed`: which rows this process gets.
+        host: As for `feed`: which rows this process gets.
     """
 
     def __init__(
@@ -67,20 +67,20 @@ class TunixBatches:
         batch_size: int,
         seed: int = 0,
         epochs: int | None = None,
-        topology: Any = "jax",
+        host: Any = "jax",
     ) -> None:
         dataset = loader.open(path)
         self.batches = loader.global_batches(
             dataset, batch_size=batch_size, seed=seed, epochs=epochs
         )
         self._decode = loader.PackedRows.of(dataset, names=NAMES)
-        self._topology = topology
+        self._host = host
         self._feed: loader.Feed | None = None
 
     def load_next_train_batch(self, train_ctx: Any) -> Any:
         """Returns the next batch, None at the end; the first is that of the step."""
         if self._feed is None:
-            self._feed = self.batches.feed(decode=self._decode, topology=self._topology)
+            self._feed = self.batches.feed(decode=self._decode, host=self._host)
             if train_ctx.iter_steps:
                 state = self._feed.get_state()
                 self._feed.set_state({**state, "step": train_ctx.iter_steps})

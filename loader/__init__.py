@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     )
     from gristmill.loader.decode.tokens import TokenDecoder
     from gristmill.loader.feed.feed import Feed
-    from gristmill.loader.feed.global_arrays import rows_of
     from gristmill.loader.feed.jax_feed import JaxFeed, to_jax
     from gristmill.loader.feed.state import continued_batches
     from gristmill.loader.grain.record_source import ArrayRecordDataSource
@@ -102,7 +101,6 @@ __all__ = [
     "WorkerDiedError",
     "continued_batches",
     "global_batches",
-    "rows_of",
     "to_jax",
     "token_weights",
 ]

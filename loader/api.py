@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, cast
-
-import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.lazy_names import packages_named
@@ -26,9 +24,9 @@ from gristmill.loader.data.batches import (
 )
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.feed.batch_columns import checked_columns
-from gristmill.loader.feed.step_reads import check_mask, given_rows, host_of
+from gristmill.loader.feed.step_reads import check_mask
 from gristmill.loader.order.dataset_order import DatasetOrder
-from gristmill.loader.order.hosts import host_rows
+from gristmill.loader.order.hosts import Host, checked_host, host_rows
 from gristmill.loader.order.mixture import Mixture, Weight, exact_weights
 from gristmill.loader.order.shuffle import (
     BlockShuffle,
@@ -51,7 +49,7 @@ from gristmill.loader.provenance.locate import Location, locate
 if TYPE_CHECKING:
     import grain
 
-    from gristmill.loader.feed.feed import Feed, RowsOf
+    from gristmill.loader.feed.feed import Feed
     from gristmill.loader.feed.step_reads import Decode
 
 
@@ -164,11 +162,8 @@ class GlobalBatches(Batches):
     def feed(
         self,
         *,
+        host: Host,
         decode: Decode | None = None,
-        process_index: int | None = None,
-        process_count: int | None = None,
-        topology: Literal["jax"] | None = None,
-        rows: npt.ArrayLike | Callable[[int], npt.ArrayLike] | None = None,
         workers: int = 0,
         prefetch: int = 2,
         start_step: int = 0,
@@ -178,14 +173,11 @@ class GlobalBatches(Batches):
         """Returns an iterator of one host's rows of the batches, read ahead.
 
         Args:
+            host: This host. Its index, from 0, and the number of hosts: host h takes
+                the h-th part of every batch. "jax" takes both from JAX. A sharding of
+                JAX: the rows that devices of this process hold, on any mesh.
             decode: Called with a batch's records of this host, list[bytes]; what it
                 returns is what the feed gives. It must pickle if there are workers.
-            process_index: Which host this is, from 0.
-            process_count: How many hosts there are.
-            topology: "jax" takes both numbers from JAX.
-            rows: Numbers of the rows to read, instead of the host's number, for hosts
-                whose rows are not contiguous; `rows_of` returns those of JAX's devices.
-                A function of the batch size that returns them, if that changes.
             workers: Processes that read and decode; 0 for threads of this one.
             prefetch: Batches that are ready ahead of the trainer. Those being read come
                 on top, with workers up to four each.
@@ -200,8 +192,8 @@ class GlobalBatches(Batches):
                 as a dict, and decides.
 
         Raises:
-            InputError: The host is not given, or given twice; a batch from the first
-                step on does not divide among the hosts; a number is out of range;
+            InputError: The host is none of these; a batch from the first step on does
+                not divide among the hosts; a number is out of range;
                 decode is not a function, or not for what the datasets hold; a dataset
                 lacks a column; or there is a mask and no decode, no end, or no last
                 batch that is kept.
@@ -222,31 +214,9 @@ class GlobalBatches(Batches):
         with packages_named():
             from gristmill.loader.feed.feed import Feed
 
-        if rows is None:
-            index, count = host_of(process_index, process_count, topology)
-            rows_of: RowsOf = functools.partial(
-                host_rows, process_index=index, process_count=count
-            )
-        elif (process_index, process_count, topology) != (None, None, None):
-            raise InputError(
-                "rows and topology exclude each other",
-                expected="rows, or process_index and process_count, or topology",
-                got=f"rows, process_index={process_index}, "
-                f"process_count={process_count}, topology={topology!r}",
-                cure="leave out rows, or all of the others",
-            )
-        elif len({*self.schedule.sizes_from(0)}) > 1 and not callable(rows):
-            raise InputError(
-                "the batch size changes, and the rows are of one size only",
-                got=f"{rows!r:.100}",
-                cure="give a function of the batch size, such as rows=lambda size: "
-                "loader.rows_of(sharding, batch_size=size)",
-            )
-        else:
-            rows_of = functools.partial(given_rows, rows)
         return Feed(
             self,
-            rows_of=rows_of,
+            rows_of=functools.partial(host_rows, host=checked_host(host)),
             decode=decode,
             workers=workers,
             prefetch=prefetch,
@@ -256,19 +226,17 @@ class GlobalBatches(Batches):
         )
 
     def records(
-        self, *, process_index: int, process_count: int, prefetch: int = 2
+        self, *, host: Literal["jax"] | tuple[int, int], prefetch: int = 2
     ) -> grain.IterDataset:
         """Returns the records of one host, bytes, one by one in the order of the steps.
 
         Grain's pipelines, and trainers that are built on them, continue from there. A
-        host has the same rows of every step as in a feed: its n-th record is row
-        `process_index * batch_size / process_count + n`. A last batch that is not full
+        host has the same rows of every step as in a feed. A last batch that is not full
         is divided evenly. A worker of `mp_prefetch` has whole steps: worker w of W the
         steps w, w + W, ...
 
         Args:
-            process_index: Which host this is, from 0.
-            process_count: How many hosts there are.
+            host: This host, as in `feed`.
             prefetch: Steps that are ready ahead of the trainer.
 
         Raises:
@@ -276,14 +244,21 @@ class GlobalBatches(Batches):
                 range.
         """
         prefetch = checked_count(prefetch, what="prefetch")
+        this = checked_host(host)
+        if not isinstance(this, tuple):
+            raise InputError(
+                "records come one by one, not as the devices of a sharding hold them",
+                expected='"jax", or (index, number of hosts)',
+                got=f"{host!r:.100}",
+                cure='give "jax", or make a feed: batches.feed(host=sharding)',
+            )
         with packages_named():
             from gristmill.loader.feed.feed import Feed
             from gristmill.loader.grain.record_dataset import RecordDataset
 
         return RecordDataset(
             self,
-            process_index=process_index,
-            process_count=process_count,
+            host=this,
             feed_of=functools.partial(Feed, decode=None, workers=0, prefetch=prefetch),
         )
 

@@ -74,13 +74,13 @@ if __name__ == "__main__":
     found = []
     for workers in (0, 2):
         with batches.feed(
-            decode=decode, process_index=0, process_count=1, workers=workers
+            decode=decode, host=(0, 1), workers=workers
         ) as feed:
             found.append([next(feed)["id"].tolist() for _ in range(3)])
             state = feed.get_state()
             after = next(feed)["id"].tolist()
         with batches.feed(
-            decode=decode, process_index=0, process_count=1, workers=workers
+            decode=decode, host=(0, 1), workers=workers
         ) as feed:
             feed.set_state(state)
             assert next(feed)["id"].tolist() == after

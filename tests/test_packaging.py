@@ -220,7 +220,7 @@ from gristmill import loader
 dataset = loader.open("data/demo")
 batches = loader.global_batches(dataset, batch_size=64)
 decode = loader.ExampleDecoder({"id": loader.FixedFeature("int32")})
-with batches.feed(decode=decode, process_index=0, process_count=1) as feed:
+with batches.feed(decode=decode, host=(0, 1)) as feed:
     print(len(next(feed)["id"]))
 """
 

@@ -56,13 +56,13 @@ from gristmill.dataset.arrayrecord import chunk_hash
 dataset = loader.open("made/demo")
 batches = loader.global_batches(dataset, batch_size=64, seed=42)
 decode = loader.ExampleDecoder({"id": loader.FixedFeature("int32")})
-with batches.feed(decode=decode, topology="jax") as feed:
+with batches.feed(decode=decode, host="jax") as feed:
     ids = [jax.device_get(next(feed)["id"]).tolist() for _ in range(3)]
     state = feed.get_state()
     after = jax.device_get(next(feed)["id"]).tolist()
 if __name__ == "__main__":
     with batches.feed(
-        decode=decode, process_index=0, process_count=1, workers=2
+        decode=decode, host=(0, 1), workers=2
     ) as feed:
         feed.set_state(state)
         assert next(feed)["id"].tolist() == after

@@ -11,11 +11,13 @@ from gristmill.dataset.base.errors import InputError, SystemLimitError
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.order.dataset_order import DatasetOrder
+from gristmill.loader.order.hosts import Host
 from gristmill.loader.order.mixture import Mixture, Weight
 from gristmill.loader.order.step_records import (
     ALL_ROWS,
     MixedBatch,
     Phase,
+    Rows,
     RowsBySize,
     Schedule,
     Sighting,
@@ -118,20 +120,20 @@ class Batches:
         """
         return self.schedule.indices(step)
 
-    def host_rows(
-        self, *, process_index: int, process_count: int, step: int = 0
-    ) -> slice:
+    def host_rows(self, host: Host, *, step: int = 0) -> Rows:
         """Returns the rows of a step's global batch that one host takes.
 
         They are the same in all batches of one size.
+
+        Args:
+            host: As in `feed`.
+            step: Number of the step.
 
         Raises:
             InputError: The batch does not divide among the hosts, or there is no such
                 host.
         """
-        return self.schedule.host_rows(
-            process_index=process_index, process_count=process_count, step=step
-        )
+        return self.schedule.host_rows(host, step=step)
 
     def read(self, step: int, rows: RowsBySize = ALL_ROWS) -> list[bytes]:
         """Returns the records of rows of a step's global batch.

@@ -12,6 +12,7 @@ from gristmill.loader.data.batches import Batches
 from gristmill.loader.feed.feed import Feed
 from gristmill.loader.feed.read_ahead import Passes
 from gristmill.loader.feed.step_reads import Decode, StepReads
+from gristmill.loader.order.step_records import Rows
 from gristmill.loader.stats.causes import Waiting, waits_for
 from gristmill.loader.stats.feed_stats import FeedStats, Meter, ReadBatch
 
@@ -119,7 +120,7 @@ def measure(
             got=f"{batches.steps:,} steps",
             cure="make them with epochs=None",
         )
-    rows = batches.host_rows(process_index=0, process_count=hosts)
+    rows = batches.host_rows((0, hosts))
     alone = _measure_alone(batches, rows, decode, seconds / 4)
     feed = Feed(
         batches,
@@ -140,7 +141,7 @@ def measure(
 
 
 def _measure_alone(
-    batches: Batches, rows: slice, decode: Decode | None, seconds: float
+    batches: Batches, rows: Rows, decode: Decode | None, seconds: float
 ) -> Alone:
     reads = StepReads(batches, rows=rows, decode=decode, in_turn=(0, 1))
     passes = Passes(reads.read, itertools.count(), threads=1)
@@ -171,7 +172,7 @@ def _measure_alone(
 
 
 def _batches_in_memory(
-    batches: Batches, rows: slice, decode: Decode | None, count: int
+    batches: Batches, rows: Rows, decode: Decode | None, count: int
 ) -> list[ReadBatch]:
     """Returns the first batches; all of them are in memory at once."""
     reads = StepReads(batches, rows=rows, decode=decode, in_turn=(0, 1))

@@ -1,20 +1,20 @@
 """Global `jax.Array`s of the rows that each process reads.
 
 Every process reads the rows of the global batch that its own devices hold, and no data
-is sent between processes. `rows_of` returns these rows.
+is sent between processes.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Sharding
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.base.indices import IntArray, checked_count
+from gristmill.loader.base.indices import IntArray
+from gristmill.loader.order.hosts import rows_held
 
 
 class RowsRead(NamedTuple):
@@ -22,33 +22,6 @@ class RowsRead(NamedTuple):
 
     read: IntArray
     batch_size: int
-
-
-def rows_of(sharding: Sharding, *, batch_size: int) -> IntArray:
-    """Returns the rows of a global batch that this process's devices hold.
-
-    The process has to read these rows: `batches.feed(rows=rows_of(...))`. On meshes
-    whose devices are in the order of processes, `topology="jax"` gives the same rows;
-    where devices are in another order, or several processes hold the same rows (a model
-    axis spans them), only this function is right.
-
-    Args:
-        sharding: The sharding of the batch; only its first axis counts.
-        batch_size: Rows of the global batch.
-
-    Returns:
-        int64 [rows], sorted.
-
-    Raises:
-        InputError: The rows do not divide among the devices, or the sharding has no
-            device of this process.
-    """
-    batch_size = checked_count(batch_size, what="batch_size")
-    if isinstance(sharding, NamedSharding):
-        # Of arrays of any rank only the first axis matters.
-        spec = PartitionSpec(*sharding.spec[:1])
-        sharding = NamedSharding(sharding.mesh, spec)
-    return _rows_held(sharding, (batch_size,), "the global batch")
 
 
 def global_arrays(batch: Any, sharding: Any, rows: RowsRead | None) -> Any:
@@ -121,7 +94,7 @@ def _global_shape(
             "is one",
         )
     shape: tuple[int, ...] = (rows.batch_size, *array.shape[1:])
-    held = _rows_held(sharding, shape, where)
+    held = rows_held(sharding, shape, where)
     if not np.array_equal(held, rows.read):
         raise InputError(
             "the feed reads other rows of the global batch than the devices of this "
@@ -130,7 +103,7 @@ def _global_shape(
             expected=f"rows {_rows_text(held)}",
             got=f"rows {_rows_text(rows.read)}",
             cure="let the feed read the rows that the devices hold: "
-            "feed(rows=loader.rows_of(sharding, batch_size=...))",
+            "feed(host=sharding)",
         )
     return shape
 
@@ -172,32 +145,6 @@ def _check_array(array: Any, rows: int, where: str) -> None:
                 got=f"{least} to {most}",
                 cure="set jax_enable_x64, or let decode return smaller numbers",
             )
-
-
-@functools.lru_cache(maxsize=256)
-def _rows_held(sharding: Sharding, shape: tuple[int, ...], where: str) -> IntArray:
-    """Returns the rows of a global array that this process's devices hold, sorted."""
-    try:
-        slices = sharding.addressable_devices_indices_map(shape).values()
-    except (IndexError, ValueError) as e:  # JAX's, for an axis that is not there
-        raise InputError(
-            "the array does not divide among the devices of its sharding",
-            where=where,
-            expected=str(sharding),
-            got=f"global shape {shape}: {e}",
-            cure="choose a batch_size that the devices along the batch axis divide, "
-            "and no more axes in the sharding than the array has",
-        ) from e
-    if not slices:
-        raise InputError(
-            "the sharding has no device of this process",
-            where=f"{where}, process {jax.process_index()}",
-            cure="make a mesh with devices of every process that reads",
-        )
-    spans = {index[0].indices(shape[0]) for index in slices if index is not None}
-    held = np.unique(np.concatenate([np.arange(*span) for span in spans]))
-    held.flags.writeable = False  # Callers share it.
-    return held.astype(np.int64, copy=False)
 
 
 def _rows_text(rows: IntArray) -> str:

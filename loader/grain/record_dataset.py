@@ -79,14 +79,13 @@ class RecordDataset(grain.IterDataset):  # type: ignore[misc]  # Grain has no ty
         self,
         batches: Batches,
         *,
-        process_index: int,
-        process_count: int,
+        host: tuple[int, int],
         feed_of: FeedOf,
     ):
         super().__init__()
         allow_unparsed_flags()
         self.batches = batches
-        self._reader = Reader(process_index, process_count)
+        self._reader = Reader(*host)
         self._feed_of = feed_of
         for size in batches.schedule.sizes_from(0):
             self._reader.check(size)

@@ -22,19 +22,19 @@ class Reader:
     """Which records one reader has: those of a host, or of one of its workers.
 
     Attributes:
-        process_index: Which host.
-        process_count: Number of hosts.
+        host: Which host.
+        hosts: Number of hosts.
         worker: Which worker of the host.
         workers: Number of workers; each has every so many-th step.
     """
 
-    process_index: int
-    process_count: int
+    host: int
+    hosts: int
     worker: int = 0
     workers: int = 1
 
     def __str__(self) -> str:
-        text = f"host {self.process_index} of {self.process_count}"
+        text = f"host {self.host} of {self.hosts}"
         if self.workers > 1:
             text += f", worker {self.worker} of {self.workers}"
         return text
@@ -44,11 +44,7 @@ class Reader:
 
         They must divide among the hosts.
         """
-        host_rows(
-            batch_size,
-            process_index=self.process_index,
-            process_count=self.process_count,
-        )
+        host_rows(batch_size, (self.host, self.hosts))
 
     def rows(self, count: int) -> slice:
         """Returns the rows of a batch of so many, which need not divide among hosts.
@@ -57,8 +53,8 @@ class Reader:
         pattern of a mixture again and again at the same places, and hosts would have
         other shares of its datasets.
         """
-        host, hosts = self.process_index, self.process_count
-        return slice(host * count // hosts, (host + 1) * count // hosts)
+        first, end = self.host * count, (self.host + 1) * count
+        return slice(first // self.hosts, end // self.hosts)
 
     def part(self, worker: int, workers: int) -> Reader:
         """Returns one of the workers who share the steps of this reader."""
@@ -85,8 +81,8 @@ def record_state(feed: dict[str, Any], row: int, reader: Reader) -> dict[str, An
     return {
         "feed": feed,
         "next_row": row,
-        "process_index": reader.process_index,
-        "process_count": reader.process_count,
+        "host": reader.host,
+        "hosts": reader.hosts,
         "worker": reader.worker,
         "workers": reader.workers,
     }
@@ -124,12 +120,10 @@ def check_reader(fields: StateFields, reader: Reader, step: Any, row: int) -> No
     begins = (step, row, theirs.worker, theirs.workers) == (0, 0, 0, 1)
     if begins and theirs.part(reader.worker, reader.workers) == reader:
         return
-    if theirs.process_count != reader.process_count:
-        cure = (
-            f"run {theirs.process_count} hosts: no state says where all of them are. "
-        )
+    if theirs.hosts != reader.hosts:
+        cure = f"run {theirs.hosts} hosts: no state says where all of them are. "
         cure += "Another number can continue from the state of a feed, batches.feed()"
-    elif theirs.process_index != reader.process_index:
+    elif theirs.host != reader.host:
         cure = "give each host the state that it wrote itself"
     else:
         cure = f"run {theirs.workers} workers, which each wrote a state"

@@ -83,7 +83,7 @@ class PackedBatches:
     def __iter__(self) -> loader.Feed:
         return self.batches.feed(
             decode=self.decode,
-            rows=self.rows_of,
+            host=self.sharding,
             workers=self.workers,
             prefetch=self.prefetch,
         )
@@ -91,10 +91,6 @@ class PackedBatches:
     def global_arrays(self, batch: Mapping[str, npt.NDArray[Any]]) -> Any:
         """Returns the arrays of all hosts, of the rows of this one."""
         return jax.make_array_from_process_local_data(self.sharding, dict(batch))
-
-    def rows_of(self, batch_size: int) -> npt.NDArray[np.int64]:
-        """Returns the rows of this host, of a batch of so many."""
-        return loader.rows_of(self.sharding, batch_size=batch_size)
 
 
 def packed_batches(
@@ -107,7 +103,7 @@ def packed_batches(
     """
     batches = sources.batches(side, options, rows=side.rows)
     on_all = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    rows = loader.rows_of(on_all, batch_size=side.rows)
+    rows = np.arange(side.rows)[batches.host_rows(on_all)]
     datasets = [part.dataset for part in sources.parts]
     decode = loader.PackedRows.of(*datasets, length=config.max_target_length)
     # A single process would do no more than a thread, and imports MaxText first.

@@ -67,8 +67,7 @@ class RecordDatasets:
             self.elastic.append(batches)
             return batches.map_dataset()
         records = batches.records(
-            process_index=host,
-            process_count=hosts,
+            host=(host, hosts),
             prefetch=self.side.batches_ahead(self.rows),
         )
         self.made.append(records)

@@ -85,7 +85,7 @@ class OrderedIterator(grain.DatasetIterator):  # type: ignore[misc]
     def _feed(self, position: int) -> loader.Feed:
         """Returns a feed at the step up to which the order must be the same."""
         step = position // self._batches.batch_size
-        return self._batches.feed(process_index=0, process_count=1, start_step=step)
+        return self._batches.feed(host=(0, 1), start_step=step)
 
 
 ONE_FILE = "process_0.json"

@@ -2,35 +2,75 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.base.indices import checked_count
+from gristmill.dataset.base.lazy_names import packages_named
+from gristmill.loader.base.indices import IntArray, checked_count
+
+if TYPE_CHECKING:
+    from jax.sharding import Sharding
+
+Host: TypeAlias = 'Literal["jax"] | tuple[int, int] | Sharding'
+"""This host: JAX's process, `(index, count)`, or the sharding of the batch."""
 
 
-def host_rows(batch_size: int, *, process_index: int, process_count: int) -> slice:
-    """Returns the rows that one host takes of a batch.
+def checked_host(host: Host) -> tuple[int, int] | Sharding:
+    """Returns the index of a host and their number, or the sharding of the batch.
 
     Raises:
-        InputError: The batch does not divide among the hosts, or there is no such
-            host.
+        InputError: It is none of the ways to name a host.
     """
-    process_count = checked_count(process_count, what="process_count")
-    process_index = checked_count(
-        process_index, what="process_index", least=0, most=process_count - 1
+    if isinstance(host, str) and host == "jax":
+        with packages_named():
+            import jax
+
+        return jax.process_index(), jax.process_count()
+    if isinstance(host, tuple) and len(host) == 2:
+        count = checked_count(host[1], what="number of hosts")
+        index = checked_count(
+            host[0], what="index of the host", least=0, most=count - 1
+        )
+        return index, count
+    if hasattr(host, "addressable_devices_indices_map"):
+        sharding: Sharding = host
+        return sharding
+    raise InputError(
+        "the host of the feed is not given",
+        expected='"jax", the sharding of the batch, or (index, number of hosts)',
+        got=f"host={host!r:.100}",
+        cure="on a single host: host=(0, 1)",
     )
-    rows, left = divmod(batch_size, process_count)
+
+
+def host_rows(batch_size: int, host: tuple[int, int] | Sharding) -> slice | IntArray:
+    """Returns the rows that one host takes of a batch.
+
+    Of a sharding these are the rows that devices of this process hold, sorted.
+
+    Raises:
+        InputError: The batch does not divide among the hosts, or among the devices; or
+            the sharding has no device of this process.
+    """
+    if not isinstance(host, tuple):
+        return _rows_of_devices(host, batch_size)
+    index, count = host
+    rows, left = divmod(batch_size, count)
     if left:
-        sizes = [n * process_count for n in (rows, rows + 1) if n]
-        counts = nearest_divisors(batch_size, process_count)
+        sizes = [n * count for n in (rows, rows + 1) if n]
+        counts = nearest_divisors(batch_size, count)
         hosts = "1 host" if counts == [1] else f"{_either(counts)} hosts"
         raise InputError(
             "the global batch does not divide among the hosts",
-            expected=f"a multiple of {process_count:,} rows",
-            got=f"{batch_size:,} rows for {process_count:,} hosts",
+            expected=f"a multiple of {count:,} rows",
+            got=f"{batch_size:,} rows for {count:,} hosts",
             cure=f"choose batch_size {_either(sizes)}, or run {hosts}",
         )
-    return slice(process_index * rows, (process_index + 1) * rows)
+    return slice(index * rows, (index + 1) * rows)
 
 
 def nearest_divisors(number: int, near: int) -> list[int]:
@@ -52,3 +92,39 @@ def nearest_divisors(number: int, near: int) -> list[int]:
 
 def _either(numbers: list[int]) -> str:
     return " or ".join(f"{number:,}" for number in numbers)
+
+
+def _rows_of_devices(sharding: Any, batch_size: int) -> IntArray:
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    if isinstance(sharding, NamedSharding):
+        # Of arrays of any rank only the first axis matters.
+        spec = PartitionSpec(*sharding.spec[:1])
+        sharding = NamedSharding(sharding.mesh, spec)
+    return rows_held(sharding, (batch_size,), "the global batch")
+
+
+@functools.lru_cache(maxsize=256)
+def rows_held(sharding: Sharding, shape: tuple[int, ...], where: str) -> IntArray:
+    """Returns the rows of a global array that this process's devices hold, sorted."""
+    try:
+        slices = sharding.addressable_devices_indices_map(shape).values()
+    except (IndexError, ValueError) as e:  # JAX's, for an axis that is not there
+        raise InputError(
+            "the array does not divide among the devices of its sharding",
+            where=where,
+            expected=str(sharding),
+            got=f"global shape {shape}: {e}",
+            cure="choose a batch_size that the devices along the batch axis divide, "
+            "and no more axes in the sharding than the array has",
+        ) from e
+    if not slices:
+        raise InputError(
+            "the sharding has no device of this process",
+            where=where,
+            cure="make a mesh with devices of every process that reads",
+        )
+    spans = {index[0].indices(shape[0]) for index in slices if index is not None}
+    held = np.unique(np.concatenate([np.arange(*span) for span in spans]))
+    held.flags.writeable = False  # Callers share it.
+    return held.astype(np.int64, copy=False)

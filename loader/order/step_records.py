@@ -30,7 +30,7 @@ from gristmill.loader.base.indices import (
     checked_integer,
 )
 from gristmill.loader.order.dataset_order import DatasetOrder
-from gristmill.loader.order.hosts import host_rows
+from gristmill.loader.order.hosts import Host, checked_host, host_rows
 from gristmill.loader.order.mixture import Mixture
 
 Rows: TypeAlias = slice | IntArray
@@ -462,20 +462,18 @@ class Schedule:
             ]
         return found
 
-    def host_rows(
-        self, *, process_index: int, process_count: int, step: int = 0
-    ) -> slice:
+    def host_rows(self, host: Host, *, step: int = 0) -> Rows:
         """Returns the rows of a step's global batch that one host takes.
 
-        They are the same in all batches of one size: contiguous, and equally many on
-        all hosts. From a partial last batch, the last hosts get fewer rows, or none.
+        They are the same in all batches of one size. From a partial last batch, the
+        last hosts get fewer rows, or none.
 
         Raises:
             InputError: The batch does not divide among the hosts, or there is no such
                 host.
         """
         size = self.batch_size(checked_count(step, what="step", least=0))
-        return host_rows(size, process_index=process_index, process_count=process_count)
+        return host_rows(size, checked_host(host))
 
 
 def _first_step(phase: Phase) -> int:

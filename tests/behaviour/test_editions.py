@@ -226,7 +226,7 @@ class TestWhileItGrows:
 
 class TestState:
     def stream(self, batches, state=None):
-        feed = batches.feed(process_index=0, process_count=1)
+        feed = batches.feed(host=(0, 1))
         if state is not None:
             feed.set_state(state)
         return list(feed)
@@ -244,7 +244,7 @@ class TestState:
             )
 
         then = batches_of(grown / str(edition))
-        feed = then.feed(process_index=0, process_count=1, start_step=5)
+        feed = then.feed(host=(0, 1), start_step=5)
         state = json.loads(json.dumps(feed.get_state()))
         assert state["phases"][0]["datasets"][0]["edition"] == edition
         assert self.stream(batches_of(whole), state) == self.stream(then)[5:]
@@ -252,7 +252,7 @@ class TestState:
     def test_states_of_later_or_of_other_editions_are_refused(self, grown, whole):
         state = (
             loader.global_batches(loader.open(whole), batch_size=8)
-            .feed(process_index=0, process_count=1)
+            .feed(host=(0, 1))
             .get_state()
         )
         first = loader.global_batches(loader.open(whole, edition=1), batch_size=8)
@@ -342,7 +342,7 @@ class TestPhases:
 
     def test_its_state_names_the_editions_and_is_traced(self, whole, tmp_path):
         batches = self.changed(whole)
-        feed = batches.feed(process_index=0, process_count=1, start_step=21)
+        feed = batches.feed(host=(0, 1), start_step=21)
         state = json.loads(json.dumps(feed.get_state()))
         named = [phase["datasets"][0]["edition"] for phase in state["phases"]]
         assert named == [1, 2, 3]
@@ -350,7 +350,7 @@ class TestPhases:
             loader.open(whole), batch_size=8, seed=2, epochs=2, drop_remainder=False
         )
         with pytest.raises(StateMismatchError, match="does not match the records"):
-            newest.feed(process_index=0, process_count=1).set_state(state)
+            newest.feed(host=(0, 1)).set_state(state)
         (tmp_path / "state.json").write_text(json.dumps(state))
         options = ["trace", str(whole), "--state", str(tmp_path / "state.json")]
         for step, row in [(step, row) for step in (4, 14, 21) for row in (0, 7)]:

@@ -18,7 +18,7 @@ from tests.support.packed import documents, pack
 LENGTH = 32
 # Ids without a tokenizer take 4 bytes.
 ROWS = RowFormat(LENGTH, id_bytes=4)
-HOST = {"process_index": 0, "process_count": 1}
+HOST = {"host": (0, 1)}
 
 
 @pytest.fixture(scope="module")
@@ -174,10 +174,7 @@ def assert_same(found, expected):
 def on_hosts(batches, state, hosts, stop):
     """What feeds of all hosts give from a state up to a step, and their state."""
     decode = loader.PackedRows.of(*batches.datasets)
-    feeds = [
-        batches.feed(decode=decode, process_index=host, process_count=hosts)
-        for host in range(hosts)
-    ]
+    feeds = [batches.feed(decode=decode, host=(host, hosts)) for host in range(hosts)]
     for feed in feeds:
         feed.set_state(state)
     steps = []
@@ -231,7 +228,7 @@ def test_packed_rows_are_global_arrays_of_jax(opened, places):
     sharding = NamedSharding(mesh, PartitionSpec("data"))
     feed = batches.feed(
         decode=decode,
-        rows=lambda size: loader.rows_of(sharding, batch_size=size),
+        host=sharding,
         start_step=2,
     )
     with loader.to_jax(feed, sharding) as arrays:

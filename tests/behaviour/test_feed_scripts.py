@@ -22,7 +22,7 @@ from tests.support import decoders
 
 def make_feed(**options):
     batches = loader.global_batches(loader.open(DATASET), batch_size=12)
-    return batches.feed(process_index=0, process_count=1, **options)
+    return batches.feed(host=(0, 1), **options)
 """
 
 
@@ -177,7 +177,7 @@ import grain
 if __name__ == "__main__":
     batches = make_feed().batches
     pipelines = [
-        batches.records(process_index=0, process_count=1),
+        batches.records(host=(0, 1)),
         batches.map_dataset().to_iter_dataset(),
     ]
     workers = grain.MultiprocessingOptions(num_workers=1)

@@ -15,7 +15,7 @@ CELLS = (
     "{sys.executable} -m gristmill verify made/demo",
     "from gristmill import loader\ndataset = loader.open('made/demo')\ndataset",
     "batches = loader.global_batches(dataset, batch_size=64, seed=1)\nbatches",
-    "feed = batches.feed(process_index=0, process_count=1)\nbatch = next(feed)\nfeed",
+    "feed = batches.feed(host=(0, 1))\nbatch = next(feed)\nfeed",
     "feed.close()\nbatch[0]",
 )
 

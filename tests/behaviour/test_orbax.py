@@ -41,7 +41,7 @@ ROWS, OTHER_MESH = mesh_of(data=8), mesh_of(data=4, model=2)
 
 
 def arrays_of(batches, *, sharding=ROWS, ahead=2, **options):
-    feed = batches.feed(decode=DECODE, process_index=0, process_count=1, **options)
+    feed = batches.feed(decode=DECODE, host=(0, 1), **options)
     return loader.to_jax(feed, sharding, ahead=ahead)
 
 
@@ -118,9 +118,7 @@ def test_the_feed_goes_on_with_other_hosts(batches, whole, directory, hosts):
     state = restored(directory, 4)["feed"]
     parts = []
     for host in range(hosts):
-        with batches.feed(
-            decode=DECODE, process_index=host, process_count=hosts
-        ) as feed:
+        with batches.feed(decode=DECODE, host=(host, hosts)) as feed:
             feed.set_state(state)
             parts.append([next(feed) for _ in range(4, STEPS)])
     for step, expected in zip(range(4, STEPS), whole[0][4:], strict=True):
@@ -189,7 +187,7 @@ def test_a_checkpoint_of_another_order_is_refused(batches, directory):
 
 def test_grain_s_handler_keeps_a_packed_pipeline_of_records(batches, tmp_path):
     def pipeline():
-        records = batches.records(process_index=0, process_count=2)
+        records = batches.records(host=(0, 2))
         tokens = records.map(lambda record: {"x": np.frombuffer(record, np.uint8)})
         packed = grain.experimental.FirstFitPackIterDataset(
             tokens, length_struct={"x": 3 * LENGTH}, num_packing_bins=5

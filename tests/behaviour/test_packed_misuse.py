@@ -14,7 +14,7 @@ from gristmill.transforms.jobs.pack_options import PackOptions
 from tests.support.datasets import convert
 from tests.support.packed import documents, pack
 
-HOST = {"process_index": 0, "process_count": 1}
+HOST = {"host": (0, 1)}
 EXAMPLES = loader.ExampleDecoder({"inputs": loader.FixedFeature("int64")})
 TOKENS = loader.TokenDecoder(length=32, stored="uint16")
 

@@ -100,7 +100,7 @@ def test_commands(
         assert said in shown, (command, shown)
     dataset = loader.open("gs://out/more")
     batches = loader.global_batches(dataset, batch_size=50, epochs=1)
-    with batches.feed(process_index=0, process_count=1) as feed:
+    with batches.feed(host=(0, 1)) as feed:
         seen = [record for batch in feed for record in batch]
     assert sorted(seen) == sorted(
         record for count in (300, 200) for record in text_records(count, seed=count)

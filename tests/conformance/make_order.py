@@ -57,7 +57,7 @@ def rows_of(configuration: dict[str, Any]) -> list[list[Any]]:
     )
     found = []
     for step, hosts, host in configuration["steps"]:
-        rows = schedule.host_rows(process_index=host, process_count=hosts, step=step)
+        rows = schedule.host_rows(host=(host, hosts), step=step)
         batch = schedule.batch(step, rows)
         found.append([batch.datasets.tolist(), batch.records.tolist()])
     return found

@@ -66,9 +66,7 @@ def test_an_epoch_of_keras_is_some_steps(
     opened = loader.open(rows)
     decode = loader.PackedRows.of(opened)
     batches = loader.global_batches(opened, batch_size=4, seed=2, epochs=3)
-    data = module.KerasBatches(
-        batches, steps_per_epoch=3, decode=decode, process_index=1, process_count=2
-    )
+    data = module.KerasBatches(batches, steps_per_epoch=3, decode=decode, host=(1, 2))
     try:
         assert data.num_batches == 3
         callback = data.follow()

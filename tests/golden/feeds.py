@@ -124,7 +124,7 @@ def facts(batches: Iterator[Any], steps: int = 12) -> dict[str, Any]:
 
 def alone(batches: loader.GlobalBatches, **options: Any) -> loader.Feed:
     """Returns the feed of the only host."""
-    return batches.feed(process_index=0, process_count=1, **options)
+    return batches.feed(host=(0, 1), **options)
 
 
 @case
@@ -207,10 +207,7 @@ def state_on_other_hosts(_: pathlib.Path) -> dict[str, Any]:
     with alone(examples(), decode=decode) as feed:
         ids += [next(feed)["id"].tolist() for _ in range(4)]
         state = json.dumps(feed.get_state())
-    feeds = [
-        examples().feed(process_index=host, process_count=3, decode=decode)
-        for host in range(3)
-    ]
+    feeds = [examples().feed(host=(host, 3), decode=decode) for host in range(3)]
     for feed in feeds:
         feed.set_state(json.loads(state))
     for _ in range(3):
@@ -244,9 +241,7 @@ def evaluation_with_a_mask(_: pathlib.Path) -> dict[str, Any]:
     batches = examples(shuffle="none", epochs=1, batch_size=50, drop_remainder=False)
     found = {}
     for host in range(2):
-        with batches.feed(
-            process_index=host, process_count=2, decode=decode, mask="real"
-        ) as feed:
+        with batches.feed(host=(host, 2), decode=decode, mask="real") as feed:
             seen = [
                 [batch["id"].tolist(), batch["real"].tolist(), len(batch["text"])]
                 for batch in feed
@@ -268,9 +263,7 @@ def global_arrays(_: pathlib.Path) -> dict[str, Any]:
     decode = loader.ExampleDecoder({"id": loader.FixedFeature("int32")})
     mesh = Mesh(np.array(jax.devices()), ("data",))
     sharding = NamedSharding(mesh, PartitionSpec("data"))
-    feed = examples(batch_size=24).feed(
-        decode=decode, rows=loader.rows_of(sharding, batch_size=24)
-    )
+    feed = examples(batch_size=24).feed(decode=decode, host=sharding)
     with loader.to_jax(feed, sharding) as arrays:
         return facts({"id": np.asarray(batch["id"])} for batch in arrays)
 

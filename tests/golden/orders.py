@@ -262,7 +262,7 @@ def parts_of_hosts(_: pathlib.Path) -> dict[str, Any]:
     for hosts in (1, 2, 3, 8):
         parts = []
         for host in range(hosts):
-            with batches.feed(process_index=host, process_count=hosts) as feed:
+            with batches.feed(host=(host, hosts)) as feed:
                 parts.append([next(feed) for _ in range(12)])
         joined = [
             [r for part in step for r in part] for step in zip(*parts, strict=True)
@@ -279,8 +279,9 @@ def parts_of_hosts(_: pathlib.Path) -> dict[str, Any]:
 def rows_that_are_given(_: pathlib.Path) -> dict[str, Any]:
     """Rows of a host that do not follow each other."""
     batches = loader.global_batches(numbered(65), batch_size=8, seed=2)
-    with batches.feed(rows=[6, 0, 3]) as feed:
-        return {"records": [b" ".join(next(feed)).decode() for _ in range(20)]}
+    rows = np.array([6, 0, 3])
+    taken = (batches.read(step, rows) for step in range(20))
+    return {"records": [b" ".join(records).decode() for records in taken]}
 
 
 @case
@@ -367,13 +368,13 @@ def resume_on_other_hosts(_: pathlib.Path) -> dict[str, Any]:
         ("mixture", lambda: mixed(batch_size=12, seed=5).then(batch_size=18, step=3)),
     ):
         batches = make()
-        with batches.feed(process_index=1, process_count=2) as feed:
+        with batches.feed(host=(1, 2)) as feed:
             for _ in range(7):
                 next(feed)
             state = json.loads(json.dumps(feed.get_state()))
         parts = []
         for host in range(3):
-            with make().feed(process_index=host, process_count=3) as feed:
+            with make().feed(host=(host, 3)) as feed:
                 feed.set_state(state)
                 parts.append([next(feed) for _ in range(3)])
         joined = [

@@ -47,7 +47,7 @@ def main() -> None:
     """Runs one of the processes."""
     given = pickle.load(sys.stdin.buffer)
     batches, state, host, hosts, stop, decode = given
-    feed = batches.feed(decode=decode, process_index=host, process_count=hosts)
+    feed = batches.feed(decode=decode, host=(host, hosts))
     feed.set_state(state)
     read = []
     while feed.get_state()["step"] < stop and (batch := next(feed, None)) is not None:

@@ -77,8 +77,7 @@ def evaluate(path: str, sharding: NamedSharding) -> np.ndarray:
     batches = loader.global_batches(
         loader.open(path), batch_size=24, epochs=1, drop_remainder=False
     )
-    rows = loader.rows_of(sharding, batch_size=24)
-    feed = batches.feed(decode=lengths, rows=rows, mask="mask")
+    feed = batches.feed(decode=lengths, host=sharding, mask="mask")
     with loader.to_jax(feed, sharding) as arrays:
         return np.sum([np.asarray(sums(batch)) for batch in arrays], axis=0)
 
@@ -99,18 +98,16 @@ def main(path: str, job: str, folder: str) -> None:
             "tokens": NamedSharding(mesh, spec),
             "of": NamedSharding(mesh, rows_spec),
         }
-        rows = loader.rows_of(shardings["tokens"], batch_size=BATCH_SIZE)
-        with loader.to_jax(batches.feed(decode=decode, rows=rows), shardings) as feed:
+        mine = batches.feed(decode=decode, host=shardings["tokens"])
+        with loader.to_jax(mine, shardings) as feed:
             for step, batch in zip(range(2), feed, strict=False):
                 whole = multihost_utils.process_allgather(batch, tiled=True)
                 leaves = [whole["tokens"], *whole["of"], feed.get_state()["step"]]
                 for number, leaf in enumerate(leaves):
                     out[f"{name}/{step}/{number}"] = np.asarray(leaf)
-        out[f"{name}/rows"] = rows
+        out[f"{name}/rows"] = mine.rows
         # The rows of hosts in turn, where they are others, are refused.
-        with loader.to_jax(
-            batches.feed(decode=decode, topology="jax"), shardings
-        ) as feed:
+        with loader.to_jax(batches.feed(decode=decode, host="jax"), shardings) as feed:
             try:
                 next(feed)
             except InputError as e:

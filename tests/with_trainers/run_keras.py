@@ -39,8 +39,7 @@ def data_of(index=0, count=1):
         batches,
         steps_per_epoch=5,
         decode=decode,
-        process_index=index,
-        process_count=count,
+        host=(index, count),
         prefetch=1,
     )
 

@@ -40,7 +40,7 @@ def main():
         _, later = of_loader(rank, workers=0, state=data.state(FIRST))
         for half in halves[2 * FIRST + rank :: 2]:
             check(next(later), half)
-    options = {"decode": rows, "process_index": 0, "process_count": 1}
+    options = {"decode": rows, "host": (0, 1)}
     with batches.feed(**options, workers=2) as feed:
         for step in range(FIRST):
             check(

@@ -41,7 +41,7 @@ class Loader:
         if len(data) > 1:
             how["weights"] = dict(zip("ab", job.weights, strict=True))
         given = dict(zip("ab", data, strict=True)) if len(data) > 1 else data[0]
-        host = {"process_index": job.host, "process_count": job.hosts}
+        host = {"host": (job.host, job.hosts)}
         batches = loader.global_batches(given, **how)
         self._feed = batches.feed(decode=decode, workers=job.workers, **host)
         self.close = self._feed.close

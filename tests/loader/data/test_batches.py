@@ -83,14 +83,14 @@ def test_rows_can_be_had_by_their_numbers(web):
     whole = batches.read(2)
     assert batches.read(2, rows) == [whole[row] for row in rows]
     assert batches.read(3, rows) == [batches.read(3)[row] for row in (1, 6)]  # of 7
-    feed = batches.feed(rows=rows, decode=len)
-    assert list(feed) == [4, 4, 4, 2]
-    with pytest.raises(OutOfRangeError, match="not those of batches") as refused:
-        batches.feed(rows=range(11))
-    assert "row 10\n" in str(refused.value)
-    assert "batch_size=10" in str(refused.value)
-    with pytest.raises(InputError, match="exclude each other"):
-        batches.feed(rows=rows, topology="jax")
+
+
+@pytest.mark.parametrize("host", [None, "tpu", 0, (0,), (2, 2), (-1, 2), ("0", 2)])
+def test_another_host_than_there_is_is_refused(web, host):
+    batches = loader.global_batches(web, batch_size=10)
+    for made in (batches.feed, batches.records, batches.host_rows):
+        with pytest.raises(InputError, match="host"):
+            made(host=host)
 
 
 def test_a_mixture_without_weights_is_in_proportion_to_the_lengths(web, code):
@@ -156,7 +156,7 @@ def test_what_cannot_be_is_refused(web, code):
     with pytest.raises(OutOfRangeError, match="no such step"):
         single.read(3)
     with pytest.raises(InputError, match="does not divide among the hosts"):
-        single.host_rows(process_index=0, process_count=3)
+        single.host_rows(host=(0, 3))
 
 
 @pytest.mark.parametrize(

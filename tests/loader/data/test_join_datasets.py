@@ -72,8 +72,8 @@ def test_digests_are_those_of_one_dataset(joined, first, second, tmp_path) -> No
     batches = [loader.global_batches(data, batch_size=8) for data in (joined, whole)]
     assert batches[0].read(7) == batches[1].read(7)
     assert joined.edition is None
-    state = batches[0].feed(process_index=0, process_count=1, start_step=3).get_state()
-    with batches[0].feed(process_index=0, process_count=1) as feed:
+    state = batches[0].feed(host=(0, 1), start_step=3).get_state()
+    with batches[0].feed(host=(0, 1)) as feed:
         feed.set_state(state)
         assert next(feed) == batches[1].read(3)
 

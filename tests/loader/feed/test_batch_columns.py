@@ -15,7 +15,7 @@ from tests.support.columns import NUMBER, attach, attach_numbers, examples
 from tests.support.conversion import convert, job_of
 from tests.support.packed_datasets import documents, pack, write_frames
 
-HOST: dict[str, Any] = {"process_index": 0, "process_count": 1}
+HOST: dict[str, Any] = {"host": (0, 1)}
 COLUMNS = ["score", "language"]
 
 
@@ -60,7 +60,7 @@ def random_batches(output: str, rng: random.Random) -> loader.GlobalBatches:
 def check_a_feed(output: str, seed: int) -> None:
     rng = random.Random(seed)
     batches = random_batches(output, rng)
-    host = {"process_index": rng.randrange(2), "process_count": 2}
+    host = {"host": (rng.randrange(2), 2)}
     how = {"decode": ids, "columns": COLUMNS, **host}
     with batches.feed(**how, prefetch=rng.randrange(1, 4)) as feed:
         for _ in range(rng.randrange(5)):
@@ -89,8 +89,7 @@ def test_a_last_batch_is_filled_up(output: str) -> None:
             decode=ids,
             columns=["score"],
             mask="mask",
-            process_index=index,
-            process_count=6,
+            host=(index, 6),
         ) as feed:
             _, last = feed
         there = last["mask"]
@@ -162,9 +161,7 @@ def test_decode_gets_the_columns(output: str, workers: int) -> None:
     given = {"decode": weighted, "columns": COLUMNS, "workers": workers}
     seen = 0
     for host in range(2):
-        with batches.feed(
-            **given, mask="there", process_index=host, process_count=2
-        ) as feed:
+        with batches.feed(**given, mask="there", host=(host, 2)) as feed:
             for batch in feed:
                 there = batch["there"]
                 check({name: values[there] for name, values in batch.items()}, 63)

@@ -38,7 +38,7 @@ def numbers(records):
 
 
 def feed_of(batches, decode=numbers, **options):
-    return batches.feed(decode=decode, process_index=0, process_count=1, **options)
+    return batches.feed(decode=decode, host=(0, 1), **options)
 
 
 def sharding(*spec, **axes):
@@ -111,7 +111,7 @@ def test_global_arrays_are_the_batch_on_any_mesh_from_any_processes(
         message = str(found["rows on several processes/refused"])
         assert "rows [8, 16)" in message
         assert "rows [12, 16)" in message
-        assert "rows_of(sharding" in message
+        assert "feed(host=sharding)" in message
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
@@ -195,7 +195,7 @@ def decode(records):
 
 if __name__ == "__main__":
     batches = loader.global_batches(loader.open(sys.argv[1]), batch_size=8)
-    feed = batches.feed(decode=decode, process_index=0, process_count=1, workers=1)
+    feed = batches.feed(decode=decode, host=(0, 1), workers=1)
     feed = loader.to_jax(feed, SingleDeviceSharding(jax.devices()[0]), ahead=3)
     for batch in feed:
         if feed.stats.batches == 20:
@@ -242,7 +242,7 @@ def test_batches_that_the_devices_do_not_divide_are_refused(path):
     with pytest.raises(InputError, match=message):
         next(loader.to_jax(feed_of(batches), ROWS))
     with pytest.raises(InputError, match=message):
-        loader.rows_of(ROWS, batch_size=12)
+        batches.feed(host=ROWS)
 
 
 def test_a_last_batch_that_is_not_full_is_refused_before_it_comes(path):
@@ -256,14 +256,17 @@ def test_a_last_batch_that_is_not_full_is_refused_before_it_comes(path):
 
 
 def test_rows_of_another_host_are_refused(batches):
-    feed = batches.feed(decode=numbers, process_index=1, process_count=2)
+    feed = batches.feed(decode=numbers, host=(1, 2))
     with pytest.raises(InputError, match=r"rows \[0, 16\)\n.*rows \[8, 16\)"):
         next(loader.to_jax(feed, ROWS))
 
 
-def test_rows_of_a_single_device_and_of_a_replicated_batch_are_all():
+def test_rows_of_a_single_device_and_of_a_replicated_batch_are_all(batches):
     for given in (sharding(), SingleDeviceSharding(jax.devices()[0]), ROWS):
-        assert loader.rows_of(given, batch_size=24).tolist() == list(range(24))
+        rows = batches.host_rows(given)
+        assert rows.tolist() == list(range(batches.batch_size))
+    with pytest.raises(InputError, match="records come one by one"):
+        batches.records(host=ROWS)
 
 
 def test_batches_that_grow_are_arrays_of_their_sizes(batches):
@@ -279,10 +282,7 @@ def test_batches_that_grow_are_arrays_of_their_sizes(batches):
         feed.set_state(feed_of(ramp, start_step=3).get_state())
         assert np.asarray(next(feed)).tolist() == expected[3]
 
-    def rows(size):
-        return loader.rows_of(ROWS, batch_size=size)
-
-    with loader.to_jax(ramp.feed(decode=numbers, rows=rows), ROWS) as feed:
+    with loader.to_jax(ramp.feed(decode=numbers, host=ROWS), ROWS) as feed:
         assert taken(feed) == expected
     kept = loader.global_batches(
         batches.datasets[0], batch_size=16, epochs=1, drop_remainder=False

@@ -43,9 +43,7 @@ def test_every_record_is_once_on_some_host(path, batch_size, hosts, shuffle) -> 
     batches = batches_of(path, batch_size, shuffle=shuffle)
     seen = collections.Counter[bytes]()
     for host in range(hosts):
-        with batches.feed(
-            decode=decode, process_index=host, process_count=hosts, mask="mask"
-        ) as feed:
+        with batches.feed(decode=decode, host=(host, hosts), mask="mask") as feed:
             got = list(feed)
         assert len(got) == batches.steps
         assert feed.stats.records == sum(batch["mask"].sum() for batch in got)
@@ -62,16 +60,10 @@ def test_every_record_is_once_on_some_host(path, batch_size, hosts, shuffle) -> 
     assert seen == collections.Counter(FILES[0] + FILES[1])
 
 
-def test_a_feed_without_rows_has_none_of_padding(path) -> None:
-    with batches_of(path).feed(decode=decode, rows=[], mask="there") as feed:
-        for batch in feed:
-            assert len(batch["there"]) == len(batch["texts"]) == 0
-
-
 def test_it_goes_on_at_a_step_and_where_sizes_change(path) -> None:
     batches = batches_of(path).then(batch_size=48, step=2)
-    options = {"decode": decode, "process_count": 2, "mask": "mask"}
-    with batches.feed(process_index=1, **options) as feed:
+    options = {"decode": decode, "host": (1, 2), "mask": "mask"}
+    with batches.feed(**options) as feed:
         masks = [int(batch["mask"].sum()) for batch in feed]
         assert masks == [12, 12, 24, 24, 0]
         feed.set_state({**feed.get_state(), "step": 2})
@@ -95,8 +87,7 @@ def test_a_record_that_does_not_fit_is_named_also_where_it_fills_up(path) -> Non
         with (
             batches.feed(
                 decode=as_dict(tokens),
-                process_index=host,
-                process_count=2,
+                host=(host, 2),
                 mask="mask",
             ) as feed,
             pytest.raises(loader.DecodeError, match=r"record \d+"),
@@ -105,7 +96,7 @@ def test_a_record_that_does_not_fit_is_named_also_where_it_fills_up(path) -> Non
     # The second host has 39 rows of 60, and of a larger batch none.
     with (
         batches_of(path, 240).feed(
-            decode=as_dict(tokens), process_index=1, process_count=2, mask="mask"
+            decode=as_dict(tokens), host=(1, 2), mask="mask"
         ) as feed,
         pytest.raises(loader.DecodeError, match=r"record 0 .*row 0 of step 0"),
     ):

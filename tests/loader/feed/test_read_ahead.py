@@ -126,7 +126,7 @@ def test_records_of_hosts_and_workers_are_read_by_windows(
     assert len(expected[46]) == 56
     for worker in range(2):
         server.requests.clear()
-        dataset = batches.records(process_index=1, process_count=2)
+        dataset = batches.records(host=(1, 2))
         dataset.set_slice(slice(worker, None, 2))
         rows = [step[len(step) // 2 :] for step in expected[worker::2]]
         assert list(dataset) == list(itertools.chain(*rows))
@@ -143,7 +143,7 @@ def test_records_of_batches_that_change_their_size_are_those_of_their_steps(
         for step in range(batches.steps)
         for i in np.array_split(batches.indices(step), 2)[0]
     ]
-    dataset = batches.records(process_index=0, process_count=2)
+    dataset = batches.records(host=(0, 2))
     assert list(dataset) == expected
 
 

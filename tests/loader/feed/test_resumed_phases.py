@@ -18,7 +18,7 @@ from tests.support.removals import remove
 WEB = [text_records(40, seed=1), text_records(29, seed=2)]
 MORE = [text_records(31, seed=4)]
 CODE = [text_records(37, seed=5)]
-HOST = {"process_index": 0, "process_count": 1}
+HOST = {"host": (0, 1)}
 OPTIONS = {"batch_size": 12, "seed": 5, "epochs": 3, "drop_remainder": False}
 
 
@@ -57,10 +57,7 @@ def batches(request, grown, code, week) -> loader.GlobalBatches:
 
 def rest_of(batches, state, hosts, **options):
     """The rest of the stream of all hosts together, and their states at each step."""
-    feeds = [
-        batches.feed(process_index=host, process_count=hosts, **options)
-        for host in range(hosts)
-    ]
+    feeds = [batches.feed(host=(host, hosts), **options) for host in range(hosts)]
     rest, states = [], []
     for feed in feeds:
         feed.set_state(json.loads(state))
@@ -162,7 +159,7 @@ def test_a_run_of_removed_records_goes_on_in_a_new_epoch(tmp_path) -> None:
     assert (gone.note, gone.counts.documents) == (GONE, 48)
     assert sum(part.counts.documents for part in left) == 24
     # The same script goes on when it is started again.
-    with batches.feed(process_index=1, process_count=2) as feed:
+    with batches.feed(host=(1, 2)) as feed:
         feed.set_state(later)
         assert next(feed) == batches.read(5)[6:]
 
@@ -201,19 +198,13 @@ def test_hosts_must_divide_the_sizes_from_the_step_on(grown) -> None:
     batches = loader.global_batches(loader.open(grown), batch_size=6, epochs=9)
     batches = batches.then(batch_size=8, step=4)
     with pytest.raises(InputError, match="does not divide among the hosts") as refused:
-        batches.feed(process_index=0, process_count=4)
+        batches.feed(host=(0, 4))
     assert "later start_step" in refused.value.__notes__[0]
-    feed = batches.feed(process_index=1, process_count=4, start_step=4)
+    feed = batches.feed(host=(1, 4), start_step=4)
     assert next(feed) == batches.read(4)[2:4]
     with pytest.raises(InputError, match="does not divide among the hosts"):
         feed.set_state(state_of(batches, 3))
     assert next(feed) == batches.read(5)[2:4]
-    feed.close()
-    with pytest.raises(InputError, match="rows are of one size only"):
-        batches.feed(rows=[0, 1])
-    feed = batches.feed(rows=lambda size: [0, size - 1], start_step=3)
-    for step in (3, 4):
-        assert next(feed) == [batches.read(step)[0], batches.read(step)[-1]]
     feed.close()
 
 

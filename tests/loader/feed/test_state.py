@@ -46,9 +46,7 @@ def batches(request, web, code) -> loader.GlobalBatches:
 
 def rest_of(batches, state, hosts):
     """The rest of the stream of all hosts together, and their states at each step."""
-    feeds = [
-        batches.feed(process_index=host, process_count=hosts) for host in range(hosts)
-    ]
+    feeds = [batches.feed(host=(host, hosts)) for host in range(hosts)]
     rest, states = [], []
     for feed in feeds:
         if state is not None:
@@ -77,7 +75,7 @@ def test_resumed_at_every_step_on_any_hosts_the_rest_is_the_same(batches):
 
 def test_batches_that_were_read_ahead_do_not_count(web):
     batches = loader.global_batches(web, batch_size=4)
-    with batches.feed(process_index=0, process_count=1, prefetch=5) as feed:
+    with batches.feed(host=(0, 1), prefetch=5) as feed:
         next(feed)
         while feed.stats.ready_batches < 5:
             pass
@@ -125,7 +123,7 @@ def test_another_order_is_refused_and_named(name, web):
 
 
 def feed_of(batches, **options):
-    return batches.feed(process_index=0, process_count=1, **options)
+    return batches.feed(host=(0, 1), **options)
 
 
 def test_another_dataset_is_refused_and_named(web, tmp_path):

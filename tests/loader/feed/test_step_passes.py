@@ -45,7 +45,7 @@ def test_a_failed_pass_gives_the_batches_before_the_error(batches):
             raise ValueError("not this one")
         return records
 
-    with batches.feed(decode=decode, process_index=0, process_count=1) as feed:
+    with batches.feed(decode=decode, host=(0, 1)) as feed:
         got = [next(feed) for _ in range(33)]
         for _ in range(2):
             with pytest.raises(ValueError, match="not this one") as raised:

@@ -50,7 +50,7 @@ def batches(path) -> loader.GlobalBatches:
 
 
 def feed_of(batches, **options):
-    return batches.feed(process_index=0, process_count=1, **options)
+    return batches.feed(host=(0, 1), **options)
 
 
 def source_of(batches, decode, **options) -> BatchSource:

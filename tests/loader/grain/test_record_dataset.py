@@ -110,7 +110,7 @@ def test_any_host_worker_and_state_has_the_records_of_its_rows(
         batches = batches.then(batch_size=2 * hosts, step=data.draw(st.integers(0, 9)))
     host = data.draw(st.integers(0, hosts - 1))
     worker = data.draw(st.integers(0, workers - 1))
-    dataset = batches.records(process_index=host, process_count=hosts)
+    dataset = batches.records(host=(host, hosts))
     if workers > 1:
         dataset.set_slice(slice(worker, None, workers))
     expected = joined(of_host(steps_of(batches), host, hosts)[worker::workers])
@@ -131,7 +131,7 @@ def test_any_host_worker_and_state_has_the_records_of_its_rows(
 def test_the_state_of_an_iterator_that_has_ended_is_the_end(single, workers) -> None:
     batches = loader.global_batches(single, batch_size=26, epochs=1)
     for worker in range(workers):
-        dataset = batches.records(process_index=0, process_count=1)
+        dataset = batches.records(host=(0, 1))
         dataset.set_slice(slice(worker, None, workers))
         ended = iter(dataset)
         assert len([*ended]) == 26 * len(range(worker, 5, workers))
@@ -145,10 +145,7 @@ def test_the_last_short_batch_is_dealt_evenly(single) -> None:
         single, batch_size=48, epochs=1, drop_remainder=False
     )
     assert batches.schedule.remainder == 34
-    counts = [
-        len(list(batches.records(process_index=host, process_count=4)))
-        for host in range(4)
-    ]
+    counts = [len(list(batches.records(host=(host, 4)))) for host in range(4)]
     assert counts == [24 + 8, 24 + 9, 24 + 8, 24 + 9]
 
 
@@ -160,7 +157,7 @@ def test_every_host_has_the_weights_of_a_mixture(several) -> None:
         record: name for name, part in zip("abc", FILES, strict=True) for record in part
     }
     for host in range(2):
-        iterator = iter(batches.records(process_index=host, process_count=2))
+        iterator = iter(batches.records(host=(host, 2)))
         for _ in range(6):
             names = [named[next(iterator)] for _ in range(16)]
             assert [names.count(name) for name in "abc"] == [8, 6, 2]
@@ -168,7 +165,7 @@ def test_every_host_has_the_weights_of_a_mixture(several) -> None:
 
 def test_a_dataset_begins_anew_pickles_and_leaves_nothing(single) -> None:
     batches = loader.global_batches(single, batch_size=8, seed=1)
-    dataset = batches.records(process_index=1, process_count=2)
+    dataset = batches.records(host=(1, 2))
     expected = joined(of_host(steps_of(batches, 5), 1, 2))
     for copied in (dataset, pickle.loads(cloudpickle.dumps(dataset)), dataset):
         with started() as own:
@@ -205,8 +202,8 @@ def test_a_dataset_begins_anew_pickles_and_leaves_nothing(single) -> None:
         (lambda state: state | {"next_row": 4}, "next_row"),
         (lambda state: state | {"next_row": -1}, "next_row"),
         (lambda state: state | {"next_row": "1"}, "next_row"),
-        (lambda state: state | {"process_count": 4}, "run 4 hosts"),
-        (lambda state: state | {"process_index": 0}, "wrote itself"),
+        (lambda state: state | {"hosts": 4}, "run 4 hosts"),
+        (lambda state: state | {"host": 0}, "wrote itself"),
         (lambda state: state | {"workers": 3, "worker": 1}, "run 3 workers"),
         (lambda state: state | {"feed": state["feed"] | {"seed": 4}}, "as it was"),
         (lambda state: state | {"feed": state["feed"] | {"step": 99}}, "step"),
@@ -215,7 +212,7 @@ def test_a_dataset_begins_anew_pickles_and_leaves_nothing(single) -> None:
 )
 def test_another_state_is_refused_and_changes_nothing(single, change, message) -> None:
     batches = loader.global_batches(single, batch_size=8, epochs=1)
-    iterator = iter(batches.records(process_index=1, process_count=2))
+    iterator = iter(batches.records(host=(1, 2)))
     for _ in range(10):
         next(iterator)
     state = through_json(iterator.get_state())
@@ -229,17 +226,17 @@ def test_the_state_of_other_workers_is_refused(single) -> None:
     batches = loader.global_batches(single, batch_size=8, epochs=1)
 
     def of_worker(worker: int, workers: int) -> grain.DatasetIterator:
-        dataset = batches.records(process_index=0, process_count=1)
+        dataset = batches.records(host=(0, 1))
         dataset.set_slice(slice(worker, None, workers))
         return iter(dataset)
 
-    alone = iter(batches.records(process_index=0, process_count=1))
+    alone = iter(batches.records(host=(0, 1)))
     start = alone.get_state()
     next(alone)
     second = of_worker(1, 2)
     second.set_state(start)  # As Grain gives it to workers that have not begun.
     assert next(second) == steps_of(batches)[1][0]
-    other = batches.records(process_index=1, process_count=2)
+    other = batches.records(host=(1, 2))
     with pytest.raises(StateMismatchError, match="run 1 hosts"):
         iter(other).set_state(start)
     with pytest.raises(StateMismatchError, match="one worker, or none"):
@@ -268,11 +265,11 @@ def test_all_hosts_and_workers_go_to_the_step_of_a_feed(
         single, batch_size=6 * hosts, epochs=1, drop_remainder=False
     )
     step = min(step, batches.steps)
-    feed = batches.feed(process_index=0, process_count=1, start_step=step)
+    feed = batches.feed(host=(0, 1), start_step=step)
     state = through_json(feed.get_state())
     host = data.draw(st.integers(0, hosts - 1))
     worker = data.draw(st.integers(0, workers - 1))
-    dataset = batches.records(process_index=host, process_count=hosts)
+    dataset = batches.records(host=(host, hosts))
     dataset.set_slice(slice(worker, None, workers))
     iterator = iter(dataset)
     iterator.set_state(state)
@@ -282,20 +279,18 @@ def test_all_hosts_and_workers_go_to_the_step_of_a_feed(
     assert list(iterator) == joined(rest)
 
 
-@pytest.mark.parametrize(
-    "host", [{"process_index": 2}, {"process_index": 0, "process_count": 3}]
-)
+@pytest.mark.parametrize("host", [(2, 2), (0, 3)])
 def test_hosts_that_do_not_divide_the_batch_are_refused(single, host) -> None:
     batches = loader.global_batches(single, batch_size=8)
-    with pytest.raises(InputError, match=r"process_index|does not divide"):
-        batches.records(**{"process_count": 2} | host)
+    with pytest.raises(InputError, match=r"index of the host|does not divide"):
+        batches.records(host=host)
 
 
 def test_a_state_of_an_earlier_edition_goes_on_with_that(tmp_path) -> None:
     def records() -> grain.IterDataset:
         dataset = loader.open(str(tmp_path / "out"))
         batches = loader.global_batches({"x": dataset}, batch_size=4, epochs=1)
-        return batches.records(process_index=0, process_count=1)
+        return batches.records(host=(0, 1))
 
     convert(tmp_path, [text_records(30, seed=7)])
     iterator = iter(records())
@@ -318,7 +313,7 @@ def test_workers_give_the_same_global_batches_and_go_on(single) -> None:
     )
     expected = of_host(steps_of(batches), 1, 2)
     pipeline = (
-        batches.records(process_index=1, process_count=2)
+        batches.records(host=(1, 2))
         .batch(6, batch_fn=list)
         .mp_prefetch(grain.MultiprocessingOptions(num_workers=2))
     )

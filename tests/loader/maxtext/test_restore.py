@@ -29,12 +29,12 @@ def iterator_of(kind: str, dataset: str):
     """Returns MaxText's iterator of a kind of data."""
     batches = loader.global_batches(loader.open(dataset, "train"), batch_size=4)
     if kind == "feed":
-        local = batches.feed(process_index=0, process_count=1)
+        local = batches.feed(host=(0, 1))
     elif kind == "elastic":
         shard = grain.sharding.ShardOptions(shard_index=0, shard_count=1)
         local = grain.experimental.ElasticIterator(batches.map_dataset(), 4, shard)
     else:
-        local = iter(batches.records(process_index=0, process_count=1))
+        local = iter(batches.records(host=(0, 1)))
     return types.SimpleNamespace(local_iterator=local)
 
 
@@ -106,10 +106,10 @@ class Loaded:
 def test_hosts_change_weights_at_one_step(tmp_path, records, others, caplog):
     def restarted(number: int) -> Loaded:
         batches = mixture_of(records, others, 4, a=3, b=1)
-        return Loaded(batches.records(process_index=number, process_count=2))
+        return Loaded(batches.records(host=(number, 2)))
 
     old = mixture_of(records, others, a=1, b=1)
-    hosts = [iter(old.records(process_index=i, process_count=2)) for i in range(2)]
+    hosts = [iter(old.records(host=(i, 2))) for i in range(2)]
     # Behind packing they stop at other steps.
     for host, given in zip(hosts, (3, 10), strict=True):
         for _ in range(given):
@@ -146,7 +146,7 @@ def test_hosts_change_weights_at_one_step(tmp_path, records, others, caplog):
 
 def test_a_mixture_of_other_datasets_is_refused_with_what_to_do(records, others):
     old = mixture_of(records, others, a=1)
-    state = old.feed(process_index=0, process_count=1).get_state()
+    state = old.feed(host=(0, 1)).get_state()
     new = mixture_of(records, others, a=1, b=1)
     with pytest.raises(StateMismatchError, match="other datasets") as refused:
         changed_batches(new, [(state, 0)])
@@ -169,7 +169,7 @@ def test_what_is_left_of_a_record_is_not_of_other_weights(records, others, opera
     length = {"ids": 5}
 
     def rows_of(batches):
-        ids = batches.records(process_index=0, process_count=1).map(
+        ids = batches.records(host=(0, 1)).map(
             lambda record: {"ids": np.frombuffer(record, np.uint8)}
         )
         if operation == "chunks":

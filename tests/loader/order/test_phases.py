@@ -142,8 +142,7 @@ def check(schedule: Schedule, phases: list[Phase], hosts: int) -> None:
         assert list(zip(*map(np.ndarray.tolist, found), strict=True)) == wanted
         if len(batch) == schedule.batch_size(step) and len(batch) % hosts == 0:
             of_hosts = [
-                schedule.host_rows(process_index=h, process_count=hosts, step=step)
-                for h in range(hosts)
+                schedule.host_rows(host=(h, hosts), step=step) for h in range(hosts)
             ]
             parts = [schedule.batch(step, rows).records for rows in of_hosts]
             assert np.concatenate(parts).tolist() == found.records.tolist()

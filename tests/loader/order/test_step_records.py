@@ -77,10 +77,10 @@ def test_a_schedule_without_end_goes_on(schedule):
 def test_hosts_together_have_every_row_once(schedule, process_count):
     if schedule.batch_size(0) % process_count:
         with pytest.raises(InputError, match="does not divide among the hosts"):
-            schedule.host_rows(process_index=0, process_count=process_count)
+            schedule.host_rows(host=(0, process_count))
         return
     rows = [
-        schedule.host_rows(process_index=index, process_count=process_count)
+        schedule.host_rows(host=(index, process_count))
         for index in range(process_count)
     ]
     assert {part.stop - part.start for part in rows} == {
@@ -100,7 +100,7 @@ def test_every_record_once_an_epoch_over_all_hosts(process_count, shuffle):
     schedule = Schedule.of(orders=(order,), batch_size=24, drop_remainder=False)
     count = collections.Counter()
     for index in range(process_count):
-        rows = schedule.host_rows(process_index=index, process_count=process_count)
+        rows = schedule.host_rows(host=(index, process_count))
         for step in range(schedule.steps):
             count.update(schedule.indices(step)[rows].tolist())
     assert count == dict.fromkeys(range(1_003), 3)

@@ -163,7 +163,7 @@ def test_a_feed_names_the_record_that_is_no_row(tmp_path):
         return decode(records)
 
     with (
-        batches.feed(decode=of_rows, process_index=0, process_count=1) as feed,
+        batches.feed(decode=of_rows, host=(0, 1)) as feed,
         pytest.raises(DecodeError, match=r"packed, record 0 (.|\n)*of 3 bytes"),
     ):
         next(feed)

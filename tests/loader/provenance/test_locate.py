@@ -242,7 +242,7 @@ def test_a_feed_names_the_record_that_does_not_decode(tmp_path, workers):
     convert(job_of(tmp_path / "in", tmp_path / "out", plan=("match_shards", None)))
     batches = batches_of(tmp_path / "out", shuffle="none")
     decode = loader.TokenDecoder(length=2)
-    rows = {"process_index": 1, "process_count": 2}
+    rows = {"host": (1, 2)}
     with (
         batches.feed(decode=decode, workers=workers, **rows) as feed,
         pytest.raises(

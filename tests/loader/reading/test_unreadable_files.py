@@ -100,7 +100,7 @@ def test_the_trainer_survives_and_goes_on_when_the_shard_is_back(
     batches = loader.global_batches(loader.open(copy), batch_size=90, epochs=2)
     path = batches.datasets[0].shard(1).path
     data = pathlib.Path(path).read_bytes()
-    with batches.feed(process_index=0, process_count=1, workers=workers) as feed:
+    with batches.feed(host=(0, 1), workers=workers) as feed:
         assert next(feed) == batches.read(0)
         os.truncate(path, 0)
         with pytest.raises(GristmillError) as raised:

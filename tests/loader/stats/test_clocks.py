@@ -79,7 +79,7 @@ def spans(folder: pathlib.Path) -> Iterator[tuple[str, dict[str, int], str]]:
 
 def test_a_trace_shows_waiting_and_sending_by_name(batches, tmp_path):
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    feed = batches.feed(decode=lengths, process_index=0, process_count=1)
+    feed = batches.feed(decode=lengths, host=(0, 1))
     with loader.to_jax(feed, sharding) as arrays:
         next(arrays)  # No trace runs: this one is in none.
         with jax.profiler.trace(tmp_path):
@@ -105,9 +105,7 @@ def test_a_trace_shows_waiting_and_sending_by_name(batches, tmp_path):
 
 @pytest.mark.slow
 def test_a_trace_shows_what_comes_from_workers(batches, tmp_path):
-    with batches.feed(
-        decode=lengths, process_index=0, process_count=1, workers=1
-    ) as feed:
+    with batches.feed(decode=lengths, host=(0, 1), workers=1) as feed:
         next(feed)
         with jax.profiler.trace(tmp_path):
             for _ in range(5):

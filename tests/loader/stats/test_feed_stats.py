@@ -95,9 +95,7 @@ def slow(records):
 @pytest.mark.alone
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_slow_decode_makes_the_trainer_wait(batches, workers):
-    with batches.feed(
-        process_index=1, process_count=2, workers=workers, prefetch=1, decode=slow
-    ) as feed:
+    with batches.feed(host=(1, 2), workers=workers, prefetch=1, decode=slow) as feed:
         read = [record for batch in feed for record in batch]
         stats = feed.stats
     assert (stats.batches, stats.records) == (batches.steps, len(read)) == (9, 90)

@@ -216,7 +216,7 @@ def test_options_mean_what_the_arguments_of_the_loader_mean(root, tmp_path, way)
 def test_a_state_means_the_same(root, tmp_path, way):
     batches = WAYS[way].made(opened(root))
     state = tmp_path / "state.json"
-    with batches.feed(process_index=0, process_count=1) as feed:
+    with batches.feed(host=(0, 1)) as feed:
         state.write_text(json.dumps(feed.get_state()))
     options = given(root, WAYS[way].options)
     kept = [n for n, one in enumerate(options) if one in ("--split", "--edition")]
@@ -229,7 +229,7 @@ def test_a_state_means_the_same(root, tmp_path, way):
 def test_a_state_has_what_changes_at_steps(root, tmp_path):
     batches = changed(opened(root))
     state = tmp_path / "state.json"
-    with batches.feed(process_index=0, process_count=1) as feed:
+    with batches.feed(host=(0, 1)) as feed:
         state.write_text(json.dumps(feed.get_state()))
     check(batches, (*given(root, "pq=p pq=r q=q"), "--state", state), tmp_path)
 

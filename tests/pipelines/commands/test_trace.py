@@ -198,7 +198,7 @@ def test_the_state_of_a_feed_says_the_order(converted, mixture, tmp_path):
     places = [f"{name}={converted}/{name}-out" for name in mixture]
     for batches, datasets in ((single, [converted / "plain-out"]), (mixed, places)):
         state = tmp_path / "feed.json"
-        with batches.feed(process_index=0, process_count=1, start_step=9) as feed:
+        with batches.feed(host=(0, 1), start_step=9) as feed:
             state.write_text(json.dumps(feed.get_state()))
         for step in (2, 7):
             at = ("--step", step, "--row", 5, "--json")

@@ -70,7 +70,7 @@ def test_the_order_of_a_state_and_of_a_mixture(tmp_path: pathlib.Path) -> None:
     datasets = {name: loader.open(path) for name, path in paths.items()}
     weights = {"web": 3, "code": 1}
     batches = loader.global_batches(datasets, batch_size=4, seed=9, weights=weights)
-    with batches.feed(process_index=0, process_count=1) as feed:
+    with batches.feed(host=(0, 1)) as feed:
         for _ in range(3):
             next(feed)
         (tmp_path / "state.json").write_text(json.dumps(feed.get_state()))

@@ -141,7 +141,7 @@ def test_rows_of_steps_are_those_of_the_feed(tmp_path: pathlib.Path) -> None:
     content = written(tmp_path, datasets, batches=batches, steps=range(14))
     assert content["order"] == batches.order_text
     assert [one["title"] for one in content["datasets"]] == ["web", "code"]
-    with batches.feed(process_index=0, process_count=1) as feed:
+    with batches.feed(host=(0, 1)) as feed:
         for step in range(14):
             found, rows = content["steps"][str(step)], list(next(feed))
             assert found["count"] == len(rows) == (6 if step >= 9 else 4)
