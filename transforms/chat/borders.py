@@ -1,27 +1,28 @@
-"""The borders of a message's turn: where its header ends, and its end of turn."""
+"""The borders of a turn: where the prompt for it ends, and where its end is."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from gristmill.transforms.chat.conversation import Conversation
 from gristmill.transforms.chat.located import Located
-from gristmill.transforms.chat.marks import UnprovenError, unmarked
+from gristmill.transforms.chat.marks import ASSISTANT, UnprovenError, unmarked
 from gristmill.transforms.chat.template import Template, TemplateFailedError
 
 _MOST_KEPT = 4096
 _MOST_KEPT_CHARS = 512
-_BLANK = re.compile(r"\s*")
+_SHOWN = 40
 
 T = TypeVar("T")
+_Key = tuple[object, ...]
 
 
 class Borders:
-    """Finds the borders of turns, each proved by what the template writes alone.
+    """Finds the borders of turns by what the template writes for the messages before.
 
-    What was proved once is kept, by the text around it.
+    What was found once is kept, by the text around it.
 
     Args:
         template: The template.
@@ -32,127 +33,177 @@ class Borders:
         self._template = template
         longest_first = sorted(filter(None, special_tokens), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-        self._headers: dict[tuple[object, ...], int | None] = {}
-        self._ends: dict[tuple[object, ...], bool] = {}
+        self._prompts: dict[_Key, int] = {}
+        self._shared: dict[_Key, int] = {}
 
     def specials(self, text: str) -> list[tuple[int, int]]:
         """Returns begin and end of each special token in a text, in characters."""
         return [match.span() for match in self._special.finditer(text)]
 
-    def header_end(
-        self, found: Located, conversation: Conversation, number: int, after: int
-    ) -> int | None:
-        """Returns where the header of a message of the assistant ends.
+    def prompt_end(
+        self,
+        found: Located,
+        conversation: Conversation,
+        message: int,
+        first: int | None,
+    ) -> int:
+        """Returns where the prompt for a message of the assistant ends.
 
-        That is where the prompt for generation ends, or where a plain content would
-        begin; None if neither is in the text.
+        The prompt is the conversation so far, with `add_generation_prompt`.
 
         Args:
             found: Where the messages are.
             conversation: The conversation.
-            number: Number of the place with which the message begins.
-            after: End of what stands before its header.
-        """
-        place = found.places[number]
-        part = found.parts[place.part]
-        gap = found.text[after : place.begin]
-        key = self._roles(conversation, part.message), part.role, part.inner, gap
-        if key not in self._headers:
-            end = self._header_end(found, conversation, part.message, place.begin)
-            known = None if end is None or end < after else end - after
-            if len(gap) > _MOST_KEPT_CHARS:
-                return None if known is None else after + known
-            _keep(self._headers, key, known)
-        kept = self._headers[key]
-        return None if kept is None else after + kept
+            message: Number of the message.
+            first: Number of its first place, None if it has none.
 
-    def _header_end(
-        self, found: Located, conversation: Conversation, message: int, limit: int
-    ) -> int | None:
-        text, tools = found.text, conversation.tools
-        before = conversation.messages[:message]
-        render = self._template.render
+        Raises:
+            UnprovenError: The conversation does not go on from such a prompt.
+        """
+        if first is None:
+            return self._prompt_end(found, conversation, message, first)
+        after = found.cores[first - 1].end if first else 0
+        gap = found.text[after : found.cores[first].begin]
+        role = found.parts[found.places[first].part].role
+        key = self._around(conversation, message - 1, message), role, gap
+        if key in self._prompts:
+            return after + self._prompts[key]
+        end = self._prompt_end(found, conversation, message, first)
+        if after <= end and len(gap) <= _MOST_KEPT_CHARS:
+            _keep(self._prompts, key, end - after)
+        return end
+
+    def _prompt_end(
+        self,
+        found: Located,
+        conversation: Conversation,
+        message: int,
+        first: int | None,
+    ) -> int:
+        before = found.marker.messages[:message]
         try:
-            prompted = render(before, tools, prompt=True)
-            bare = render(before, tools)
-        except TemplateFailedError:  # Such as without a message before.
-            prompted = bare = ""
-        is_prompt = prompted.startswith(bare) and len(bare) < len(prompted) <= limit
-        if is_prompt and text.startswith(prompted):
-            return _past_blanks(text, len(prompted), limit)
-        plain = {"role": conversation.messages[message]["role"]}
-        mark = chr(found.base)
-        try:
-            shown = render([*before, plain | {"content": f"{mark}a{mark}"}], tools)
-        except TemplateFailedError:
-            return None
-        header = shown.partition(mark)[0].rstrip()
-        if not header or len(header) > limit or not text.startswith(header):
-            return None
-        return _past_blanks(text, len(header), limit)
+            rendered = self._template.render(before, conversation.tools, prompt=True)
+            prompt = unmarked(rendered, found.base)
+        except TemplateFailedError as error:
+            raise UnprovenError(
+                f"the template writes no prompt for message {message}: {error}"
+            ) from error
+        begin = at = 0
+        if prompt.places:
+            last = prompt.places[-1]
+            known = [place for place in found.cores[:first] if place.part == last.part]
+            if not known:
+                raise UnprovenError(f"message {message} stands before its prompt")
+            begin, at = known[-1].end, last.end
+        tail = prompt.text[at:]
+        if not found.text.startswith(tail, begin):
+            got = found.text[begin : begin + len(tail)]
+            shared = _same(tail, got)
+            raise UnprovenError(
+                f"message {message} does not go on from its generation prompt: that "
+                f"has {tail[shared:][:_SHOWN]!r}, the conversation "
+                f"{got[shared:][:_SHOWN]!r}; --train last, or another template"
+            )
+        end = begin + len(tail)
+        if first is not None:
+            place = found.cores[first]
+            part = found.parts[place.part]
+            header = found.text[end : place.begin].strip()
+            if header and part.role == ASSISTANT and not part.inner:
+                bare = self._template.render(before, conversation.tools)
+                if bare == rendered:
+                    raise UnprovenError(
+                        "the template writes no generation prompt: the model would "
+                        f"have to begin message {message} with {header[:_SHOWN]!r}"
+                    )
+        return end
 
     def turn_end(
         self,
         found: Located,
         conversation: Conversation,
-        number: int,
-        special: tuple[int, int],
-    ) -> int | None:
-        """Returns the end of the special token that ends the turn of a message.
+        message: int,
+        place: int,
+        specials: Sequence[tuple[int, int]],
+        *,
+        last: bool,
+    ) -> tuple[int, int] | None:
+        """Returns the special token that ends the turn of a message, if there is one.
 
-        It does if the template writes it also where no message follows: then it does
-        not begin the header of the next.
+        The template writes it also where no message follows: it does not begin the
+        header of the next.
 
         Args:
             found: Where the messages are.
             conversation: The conversation.
-            number: Number of the place with which the message ends.
-            special: Begin and end of the next special token.
+            message: Number of the message.
+            place: Number of the last place before its end, -1 for none.
+            specials: Special tokens from its last text on, in order.
+            last: Whether the last of these ends it, as in calls of tools.
         """
-        place = found.places[number]
-        message = found.parts[place.part].message
-        if message == len(conversation.messages) - 1:
-            return special[1]
-        ending = found.text[place.end : special[1]]
-        roles = self._roles(conversation, message + 1)
-        key = roles, found.parts[place.part].role, ending
-        if key not in self._ends:
-            proved = self._ends_so(found, conversation, place.part, ending)
-            if len(ending) > _MOST_KEPT_CHARS:
-                return special[1] if proved else None
-            _keep(self._ends, key, proved)
-        return special[1] if self._ends[key] else None
+        begin = found.cores[place].end if place >= 0 else 0
+        stop = len(found.text)
+        if place + 1 < len(found.cores):
+            stop = found.cores[place + 1].begin
+        if message < len(conversation.messages) - 1:
+            gap = found.text[begin:stop]
+            role = found.parts[found.places[place].part].role if place >= 0 else None
+            key = self._around(conversation, message, message + 1), role, gap
+            shared = self._shared.get(key)
+            if shared is None:
+                shared = self._shared_end(found, conversation, message, place, gap)
+                if len(gap) <= _MOST_KEPT_CHARS:
+                    _keep(self._shared, key, shared)
+            stop = begin + shared
+        ends = []
+        for special in specials:
+            if special[1] > stop:
+                break
+            ends.append(special)
+            if not last:
+                break
+        return ends[-1] if ends else None
 
-    def _ends_so(
-        self, found: Located, conversation: Conversation, part: int, ending: str
-    ) -> bool:
-        """Returns whether a conversation that ends with a message has an ending."""
-        last = found.parts[part].message
-        messages = found.marker.messages[: last + 1]
+    def _shared_end(
+        self,
+        found: Located,
+        conversation: Conversation,
+        message: int,
+        place: int,
+        gap: str,
+    ) -> int:
+        """Returns how much of a gap is also written where no message follows."""
+        messages = found.marker.messages[: message + 1]
         try:
             rendered = self._template.render(messages, conversation.tools)
             alone = unmarked(rendered, found.base)
         except (TemplateFailedError, UnprovenError):
-            return False
-        ends = [place.end for place in alone.places if place.part == part]
-        part_trail = found.parts[part].trail
-        return bool(ends) and any(
-            alone.text.startswith(before + ending, ends[-1])
-            for before in {"", part_trail}
-        )
+            return 0
+        begin = 0
+        if place >= 0:
+            part = found.places[place].part
+            ends = [each.end for each in alone.places if each.part == part]
+            if not ends:
+                return 0
+            begin = ends[-1]
+        return _same(gap, alone.text[begin : begin + len(gap)])
 
-    def _roles(self, conversation: Conversation, number: int) -> tuple[object, ...]:
-        """Returns the roles of a message and of the one before it."""
-        roles = [message["role"] for message in conversation.messages]
-        return tuple(roles[max(0, number - 1) : number + 1])
+    def _around(self, conversation: Conversation, one: int, other: int) -> _Key:
+        """Returns the kinds of two messages, on which a template can depend."""
+        messages = conversation.messages
+        pair = [messages[each] for each in (one, other) if each >= 0]
+        kinds = tuple((each["role"], bool(each.get("tool_calls"))) for each in pair)
+        return *kinds, conversation.tools is None
 
 
-def _past_blanks(text: str, begin: int, limit: int) -> int:
-    match = _BLANK.match(text, begin, limit)
-    return begin if match is None else match.end()
-
-
-def _keep(kept: dict[tuple[object, ...], T], key: tuple[object, ...], value: T) -> None:
+def _keep(kept: dict[_Key, T], key: _Key, value: T) -> None:
     if len(kept) >= _MOST_KEPT:
         kept.clear()
     kept[key] = value
+
+
+def _same(one: str, other: str) -> int:
+    """Returns how many characters two texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    differ = (at for at, (a, b) in pairs if a != b)
+    return next(differ, min(len(one), len(other)))

@@ -232,7 +232,7 @@ class ConversationReader:
             borders,
         )
         if turns.open_turns:
-            counts["open_turns"] = turns.open_turns
+            counts["open_turns"] = len(turns.open_turns)
         return Rendered(
             text,
             turns.spans,
@@ -283,9 +283,7 @@ class ConversationReader:
                 )
             except UnprovenError as error:
                 raise AsideError("unproven", str(error)) from error
-        found = token_spans(placed, each.spans)
-        if found.merged:
-            counts["merged_tokens"] = found.merged
+        begins, ends = token_spans(placed, each.spans)
         length = len(placed.ids)
         if length > self._options.length:
             length = self._cut(each, placed)
@@ -294,7 +292,7 @@ class ConversationReader:
         rows = []
         is_trained = False
         for span, begin, end in zip(
-            each.spans, found.begins.tolist(), found.ends.tolist(), strict=True
+            each.spans, begins.tolist(), ends.tolist(), strict=True
         ):
             end = min(end, length)
             if begin < end:

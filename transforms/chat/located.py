@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ class Located(NamedTuple):
     Attributes:
         text: The text.
         places: Places of parts, in order, with the white space that is theirs.
+        cores: The same without it.
         parts: The parts that places name.
         regions: What generation tags hold; None if the template has none.
         marker: The marks that proved it.
@@ -40,6 +42,7 @@ class Located(NamedTuple):
 
     text: str
     places: list[Place]
+    cores: list[Place]
     parts: list[Part]
     regions: list[tuple[int, int]] | None
     marker: Marker
@@ -59,23 +62,19 @@ def located(template: Template, conversation: Conversation, text: str) -> Locate
     """
     base = free_base(text)
     failed = ""
-    tried: list[tuple[list[Part], list[int]]] = []
+    tried: list[list[Part]] = []
     for names, empties in _ATTEMPTS:
         marker = Marker(conversation, base, names=names, empties=empties)
-        if (marker.parts, marker.unmarked_calls) in tried:
+        if marker.parts in tried:
             continue
-        tried.append((marker.parts, marker.unmarked_calls))
+        tried.append(marker.parts)
         try:
             found = _found(template, conversation, marker, base)
             if found.text != text:
                 raise UnprovenError("the template changes a content")  # noqa: TRY301
-            if marker.unmarked_calls:
-                raise UnprovenError(  # noqa: TRY301
-                    f"a tool call of message {marker.unmarked_calls[0]} has no text "
-                    "that can be marked"
-                )
             _check_once(marker, found)
             _check_dropped(template, conversation, marker, found)
+            _check_calls(template, conversation, marker, text)
         except UnprovenError as error:
             failed = str(error)
             continue
@@ -83,7 +82,7 @@ def located(template: Template, conversation: Conversation, text: str) -> Locate
         if any(part.lead or part.trail for part in marker.parts):
             places = _with_space(template, conversation, marker, found, base)
         regions = found.regions if template.has_generation else None
-        return Located(text, places, marker.parts, regions, marker, base)
+        return Located(text, places, found.places, marker.parts, regions, marker, base)
     raise UnprovenError(failed)
 
 
@@ -135,6 +134,23 @@ def _check_dropped(
         text = ""
     if text != found.text:
         raise UnprovenError("the template changes a thought")
+
+
+def _check_calls(
+    template: Template, conversation: Conversation, marker: Marker, text: str
+) -> None:
+    """Checks that a call of a tool without a mark has an effect on the text."""
+    for number, at in marker.unmarked_calls:
+        messages = list(conversation.messages)
+        calls = messages[number]["tool_calls"]
+        messages[number] = messages[number] | {
+            "tool_calls": calls[:at] + calls[at + 1 :]
+        }
+        with contextlib.suppress(TemplateFailedError):
+            if template.render(messages, conversation.tools) == text:
+                raise UnprovenError(
+                    f"the template leaves out a tool call of message {number}"
+                )
 
 
 def _with_space(

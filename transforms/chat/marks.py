@@ -108,7 +108,7 @@ class Marker:
     Attributes:
         messages: The messages with marks.
         parts: The parts, in the order of their marks.
-        unmarked_calls: Messages with a call of a tool that has no text to mark.
+        unmarked_calls: Message and number of each call of a tool without a mark.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Marker:
         self._names, self._empties = names, empties
         self._stripped, self._replaced = stripped, replaced
         self.parts: list[Part] = []
-        self.unmarked_calls: list[int] = []
+        self.unmarked_calls: list[tuple[int, int]] = []
         self.messages = [
             self._message(number, message, role)
             for number, (message, role) in enumerate(
@@ -178,7 +178,8 @@ class Marker:
             marked["content"] = self._leaves(content, number, role)
         if message.get("tool_calls"):
             marked["tool_calls"] = [
-                self._call(call, number) for call in message["tool_calls"]
+                self._call(call, number, at)
+                for at, call in enumerate(message["tool_calls"])
             ]
         return marked
 
@@ -200,7 +201,7 @@ class Marker:
         said = self._text(rest, number, ASSISTANT, inner=True)
         return content[:begin] + thought + end + said
 
-    def _call(self, call: Mapping[str, Any], number: int) -> dict[str, Any]:
+    def _call(self, call: Mapping[str, Any], number: int, at: int) -> dict[str, Any]:
         function = call.get("function")
         inside = function if isinstance(function, Mapping) else call
         before = len(self.parts)
@@ -211,7 +212,7 @@ class Marker:
             if name in inside:
                 marked[name] = self._leaves(inside[name], number, TOOL_CALL)
         if len(self.parts) == before:
-            self.unmarked_calls.append(number)
+            self.unmarked_calls.append((number, at))
         return marked if inside is call else {**call, "function": marked}
 
     def _leaves(self, value: Any, number: int, role: int) -> Any:
@@ -226,9 +227,9 @@ class Marker:
 
     def _text(self, text: str, number: int, role: int, *, inner: bool = False) -> str:
         core = text.strip()
-        if not core and (text or role != ASSISTANT or not self._empties or inner):
+        if not core and (role != ASSISTANT or not self._empties or inner):
             return text
-        begin = text.index(core)
+        begin = text.index(core) if core else len(text)
         lead, trail = text[:begin], text[begin + len(core) :]
         part = len(self.parts)
         self.parts.append(Part(number, role, lead, trail, inner))

@@ -30,36 +30,32 @@ class PlacedText(NamedTuple):
     size_bytes: int
 
 
-class TokenSpans(NamedTuple):
-    """Spans of a document in tokens, and what the borders cost.
+def token_spans(placed: PlacedText, spans: Sequence[TextSpan]) -> tuple[Int64, Int64]:
+    """Returns the first token of each of some spans of a text, and the one after it.
 
-    Attributes:
-        begins: int64 [spans], the first token of each.
-        ends: int64 [spans], the token after its last.
-        merged: Tokens that belong to two parts: they go with the one they begin in.
-    """
-
-    begins: Int64
-    ends: Int64
-    merged: int
-
-
-def token_spans(placed: PlacedText, spans: Sequence[TextSpan]) -> TokenSpans:
-    """Returns the tokens that begin in each of some spans of a text, in order.
+    A token that reaches over a border belongs to the span in which it begins; but one
+    that is not wholly before a trained span, which a model has to generate, to that.
 
     Args:
         placed: The tokens of the text.
-        spans: The spans, in characters.
+        spans: The spans, in characters and in order.
     """
     borders = byte_places(
         placed.text, [place for span in spans for place in (span.begin, span.end)]
     )
     tokens = np.searchsorted(placed.begins, borders, "left")
-    # A token that begins before a border and ends after it.
+    begins, ends = tokens[0::2], tokens[1::2]
     starts = np.append(placed.begins, placed.size_bytes)
-    inside = (starts[np.minimum(tokens, len(placed.ids))] > borders) & (tokens > 0)
-    merged = len(np.unique(tokens[inside]))
-    return TokenSpans(tokens[0::2], tokens[1::2], merged)
+    for number, span in enumerate(spans):
+        before = spans[number - 1] if number else None
+        if span.trained and not (
+            before and before.trained and before.end == span.begin
+        ):
+            over = starts[begins[number]] > borders[2 * number] and begins[number] > 0
+            begins[number] -= over
+            if number:
+                ends[number - 1] = min(ends[number - 1], begins[number])
+    return begins, ends
 
 
 def token_at(placed: PlacedText, places: Sequence[int]) -> list[int]:

@@ -15,7 +15,6 @@ from gristmill.transforms.chat.marks import (
     OF_ASSISTANT,
     THINKING,
     TOOL_CALL,
-    Place,
     UnprovenError,
 )
 from gristmill.transforms.jobs.pack_options import ChatOptions
@@ -45,21 +44,29 @@ class Turns(NamedTuple):
     Attributes:
         spans: The spans, in order; none overlap.
         ends: Where trained messages end, with their end of turn, in characters.
-        open_turns: Trained messages after which no end of turn is written, or that have
-            no place in the text.
+        open_turns: Numbers of trained messages after which no end of turn is written.
     """
 
     spans: list[TextSpan]
     ends: list[int]
-    open_turns: int
+    open_turns: list[int]
 
 
-class _Message(NamedTuple):
-    """The places of a message that stand together, by number: a half-open range."""
+class _Turn(NamedTuple):
+    """A message in the text.
+
+    Attributes:
+        message: Its number.
+        places: Its places, by number.
+        begin, end: Its extent in characters, without the special token that ends it.
+        special: Begin and end of that; None if nothing shows where the turn ends.
+    """
 
     message: int
-    first: int
-    stop: int
+    places: range
+    begin: int
+    end: int
+    special: tuple[int, int] | None = None
 
 
 def turns_of(
@@ -71,57 +78,60 @@ def turns_of(
 ) -> Turns:
     """Returns the spans of a conversation.
 
+    What the assistant has to generate is the text from the end of the prompt for it to
+    the end of its turn: all of it is in spans.
+
     Args:
         found: Where its messages are.
         conversation: The conversation.
         specials: Special tokens in the text.
         options: What to train on.
-        borders: Finds headers and ends of turns.
+        borders: Finds ends of prompts and of turns.
 
     Raises:
-        UnprovenError: Messages are mixed up in the text.
+        UnprovenError: Messages are mixed up in the text, or do not go on from their
+            prompts.
     """
     trained = trained_messages(conversation, options)
     roles = options.trained_roles
-    ends_trained = options.train_end_of_turn == "yes"
     runs = _runs(found)
     regions = _regions(found, conversation, runs)
+    turns = []
+    for message in range(len(conversation.messages)):
+        of_message = [run for run in runs if run.message == message]
+        if regions is not None and conversation.roles[message] == ASSISTANT:
+            places = of_message[0].places if of_message else range(0)
+            if message in regions:
+                begin, end = regions[message]
+                said = found.places[places[-1]].end if places else begin
+                special = (end, end) if _has(specials, said, end) else None
+                turns.append(_Turn(message, places, begin, end, special))
+        elif message in trained and conversation.roles[message] == ASSISTANT:
+            run = of_message[0] if of_message else None
+            turns.append(_answer(found, conversation, message, run, specials, borders))
+        else:
+            for run in of_message:
+                if message in trained and run is of_message[-1]:
+                    run = _ended(found, conversation, run, specials, borders)
+                turns.append(run)
     spans: list[TextSpan] = []
     ends: list[int] = []
-    open_turns = 0
-    for run in runs:
-        first, last = found.places[run.first], found.places[run.stop - 1]
-        begin, end = first.begin, last.end
-        is_trained = run.message in trained
-        of_assistant = conversation.roles[run.message] == ASSISTANT
-        after = found.places[run.first - 1].end if run.first else 0
-        closed = True
-        if regions is not None and of_assistant:
-            if run.message in regions:
-                begin, end = regions[run.message]
-            else:
-                is_trained = False
-        elif is_trained:
-            part = found.parts[first.part]
-            if part.inner or part.role in (THINKING, TOOL_CALL):
-                header = borders.header_end(found, conversation, run.first, after)
-                if header is not None and not _has(specials, header, begin):
-                    begin = header
-            if ends_trained and found.parts[last.part].role in roles:
-                turn = _turn_end(found, conversation, run, specials, borders)
-                closed, end = turn is not None, end if turn is None else turn
-        inside = found.places[run.first : run.stop]
-        made = _filled(found, inside, (begin, end), run.message, roles, specials)
-        if not is_trained:
+    open_turns: list[int] = []
+    for turn in turns:
+        role = ASSISTANT
+        if turn.places:
+            role = found.parts[found.places[turn.places[-1]].part].role
+        if options.train_end_of_turn == "yes":
+            if turn.special is not None:
+                turn = turn._replace(end=turn.special[1])
+            elif turn.message in trained and role in roles:
+                open_turns.append(turn.message)
+        made = _filled(found, turn, roles)
+        if turn.message not in trained:
             made = [span._replace(trained=False) for span in made]
-        if any(span.trained for span in made):
-            ends.append(end)
-            open_turns += not closed
+        if any(span.trained for span in made) or turn.message in trained:
+            ends.append(turn.end)
         spans += made
-    written = {run.message for run in runs} | {*(regions or ())}
-    open_turns += len(trained - written)
-    if regions is not None:
-        spans += _without_places(found, regions, runs, trained, roles, ends)
     spans.sort()
     for one, next_ in itertools.pairwise(spans):
         if one.end > next_.begin:
@@ -129,6 +139,23 @@ def turns_of(
                 f"messages {one.message} and {next_.message} overlap in the text"
             )
     return Turns(spans, sorted(ends), open_turns)
+
+
+def _answer(
+    found: Located,
+    conversation: Conversation,
+    message: int,
+    run: _Turn | None,
+    specials: list[tuple[int, int]],
+    borders: Borders,
+) -> _Turn:
+    """Returns the turn of a message of the assistant: all that it has to generate."""
+    first = run.places[0] if run else None
+    begin = borders.prompt_end(found, conversation, message, first)
+    before = [n for n, place in enumerate(found.cores) if place.end <= begin]
+    places = run.places if run else range(len(before), len(before))
+    turn = _Turn(message, places, begin, max(begin, run.end if run else begin))
+    return _ended(found, conversation, turn, specials, borders)
 
 
 def trained_messages(conversation: Conversation, options: ChatOptions) -> set[int]:
@@ -147,18 +174,20 @@ def trained_messages(conversation: Conversation, options: ChatOptions) -> set[in
     return {number for number in found if conversation.weights[number] > 0}
 
 
-def _runs(found: Located) -> list[_Message]:
+def _runs(found: Located) -> list[_Turn]:
     """Returns the places that stand together, by message."""
-    runs: list[_Message] = []
+    runs: list[_Turn] = []
     for number, place in enumerate(found.places):
         message = found.parts[place.part].message
         if runs and runs[-1].message == message:
-            runs[-1] = runs[-1]._replace(stop=number + 1)
+            places = range(runs[-1].places.start, number + 1)
+            runs[-1] = runs[-1]._replace(places=places, end=place.end)
         else:
-            runs.append(_Message(message, number, number + 1))
+            places = range(number, number + 1)
+            runs.append(_Turn(message, places, place.begin, place.end))
     seen: set[int] = set()
     for run in runs:
-        role = found.parts[found.places[run.first].part].role
+        role = found.parts[found.places[run.places[0]].part].role
         if run.message in seen and role in OF_ASSISTANT:
             raise UnprovenError(
                 f"the template writes message {run.message} in more than one place"
@@ -168,7 +197,7 @@ def _runs(found: Located) -> list[_Message]:
 
 
 def _regions(
-    found: Located, conversation: Conversation, runs: list[_Message]
+    found: Located, conversation: Conversation, runs: list[_Turn]
 ) -> dict[int, tuple[int, int]] | None:
     """Returns the texts in generation tags, by message; None without tags."""
     if found.regions is None:
@@ -180,14 +209,8 @@ def _regions(
         inside = {
             run.message
             for run in runs
-            if found.places[run.first].begin < end
-            and begin < found.places[run.stop - 1].end
-        }
-        inside |= {
-            run.message
-            for run in runs
-            if begin <= found.places[run.first].begin
-            and found.places[run.stop - 1].end <= end
+            if (run.begin < end and begin < run.end)
+            or (begin <= run.begin and run.end <= end)
         }
         if not inside:
             if last_message is not None and regions[last_message][1] == begin:
@@ -200,11 +223,10 @@ def _regions(
             raise UnprovenError("a generation tag holds several messages")
         (message,) = inside
         (run,) = (run for run in runs if run.message == message)
-        first, last = found.places[run.first], found.places[run.stop - 1]
         if conversation.roles[message] != ASSISTANT or message in regions:
             role = ROLES[conversation.roles[message]]
             raise UnprovenError(f"a generation tag holds message {message} ({role})")
-        if first.begin < begin or last.end > end:
+        if run.begin < begin or run.end > end:
             raise UnprovenError(f"a generation tag cuts message {message}")
         regions[message] = begin, end
         last_message = message
@@ -220,72 +242,44 @@ def _regions(
     return regions
 
 
-def _without_places(
-    found: Located,
-    regions: dict[int, tuple[int, int]],
-    runs: list[_Message],
-    trained: set[int],
-    roles: frozenset[int],
-    ends: list[int],
-) -> list[TextSpan]:
-    """Returns the spans of messages that generation tags hold and that have no text."""
-    del found
-    spans = []
-    for message in regions.keys() - {run.message for run in runs}:
-        begin, end = regions[message]
-        is_trained = message in trained and ASSISTANT in roles
-        spans.append(TextSpan(begin, end, ASSISTANT, message, is_trained))
-        if is_trained:
-            ends.append(end)
-    return spans
-
-
-def _turn_end(
+def _ended(
     found: Located,
     conversation: Conversation,
-    run: _Message,
+    turn: _Turn,
     specials: list[tuple[int, int]],
     borders: Borders,
-) -> int | None:
-    """Returns where the turn of a message ends, None if nothing shows its end."""
-    end = found.places[run.stop - 1].end
-    at = bisect.bisect_left(specials, (end, 0))
-    if at == len(specials):
-        return None
-    special = specials[at]
-    if run.stop < len(found.places) and special[1] > found.places[run.stop].begin:
-        return None
-    return borders.turn_end(found, conversation, run.stop - 1, special)
+) -> _Turn:
+    """Returns a turn with the special token that ends it."""
+    last = turn.places.stop - 1
+    calls = not turn.places or conversation.messages[turn.message].get("tool_calls")
+    at = bisect.bisect_left(specials, (turn.end, 0))
+    special = borders.turn_end(
+        found, conversation, turn.message, last, specials[at:], last=bool(calls)
+    )
+    if special is None:
+        return turn
+    return turn._replace(end=special[0] if calls else turn.end, special=special)
 
 
-def _filled(
-    found: Located,
-    places: list[Place],
-    extent: tuple[int, int],
-    message: int,
-    roles: frozenset[int],
-    specials: list[tuple[int, int]],
-) -> list[TextSpan]:
+def _filled(found: Located, turn: _Turn, roles: frozenset[int]) -> list[TextSpan]:
     """Returns spans that fill the extent of a message.
 
-    What the template writes between two parts is trained on where both are, and it
-    holds no special token; within generation tags also with one.
+    What the template writes beside a thought or a call of a tool belongs to that.
     """
     spans: list[TextSpan] = []
-    tagged = found.regions is not None
-    cursor, before = extent[0], None
-    for place in places:
+    cursor, before = turn.begin, None
+    for number in turn.places:
+        place = found.places[number]
         role = found.parts[place.part].role
+        begin = max(place.begin, cursor)
         between = _role_between(before, role)
-        trained = role in roles and (before is None or before in roles)
-        if not tagged and before is not None:
-            trained = trained and not _has(specials, cursor, place.begin)
-        if trained or tagged:
-            spans.append(TextSpan(cursor, place.begin, between, message, trained))
-        spans.append(TextSpan(place.begin, place.end, role, message, role in roles))
+        spans += [
+            TextSpan(cursor, begin, between, turn.message, between in roles),
+            TextSpan(begin, place.end, role, turn.message, role in roles),
+        ]
         cursor, before = place.end, role
-    if cursor < extent[1] and before is not None:
-        spans.append(TextSpan(cursor, extent[1], before, message, before in roles))
+    role = ASSISTANT if before is None else before
+    spans.append(TextSpan(cursor, turn.end, role, turn.message, role in roles))
     return _joined(spans)
 
 
@@ -300,7 +294,7 @@ def _joined(spans: list[TextSpan]) -> list[TextSpan]:
     """Joins spans that touch and are alike; leaves out empty ones."""
     joined: list[TextSpan] = []
     for span in spans:
-        if span.begin == span.end:
+        if span.begin >= span.end:
             continue
         if joined and joined[-1].end == span.begin and joined[-1][2:] == span[2:]:
             joined[-1] = joined[-1]._replace(end=span.end)

@@ -14,10 +14,12 @@ import tokenizers
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.message_spans import ROLES
 from tests.support.conversations import (
+    TEMPLATES,
     WORDS,
     chat_options,
     read,
     seen_spans,
+    special_tokens,
     write_bpe,
 )
 
@@ -41,27 +43,30 @@ STYLES = {
     "chatml": Style(CHATML, "<|im_start|>{}\n", "<|im_end|>", "\n"),
     "trimmed": Style(
         "{% for m in messages %}{{ '<|h|>' + m.role + '<|h|>\n\n' + m.content|trim + "
-        "'<|eot|>' }}{% endfor %}",
+        "'<|eot|>' }}{% endfor %}{% if add_generation_prompt %}<|h|>assistant<|h|>\n\n"
+        "{% endif %}",
         "<|h|>{}<|h|>\n\n",
         "<|eot|>",
         "",
         trims=True,
     ),
     "words": Style(
-        "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}",
+        "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}",
         "{}: ",
         "",
         "\n",
     ),
     "header_is_special": Style(
-        "{% for m in messages %}{{ '<|h|>' + m.role + '|' + m.content }}{% endfor %}",
+        "{% for m in messages %}{{ '<|h|>' + m.role + '|' + m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<|h|>assistant|{% endif %}",
         "<|h|>{}|",
         "",
         "",
     ),
     "ending_after_blank": Style(
         "{% for m in messages %}{{ '[' + m.role + ']' + m.content + ' </s>' }}"
-        "{% endfor %}",
+        "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}",
         "[{}]",
         " </s>",
         "",
@@ -242,8 +247,11 @@ def test_a_content_that_cannot_be_found_is_set_aside(
     folder: pathlib.Path, name: str
 ) -> None:
     template, reason = CHANGED[name]
-    if reason == "" and "messages[0]" not in template:
-        template = "{{ messages[0].content }}|" + template
+    if reason == "":
+        template = (
+            "{{ messages[0].content }}{% if add_generation_prompt %}|{% elif "
+            "messages[1] %}|" + template + "{% endif %}"
+        )
     documents = made(folder, template, SAID)
     aside = documents.counts.set_aside
     assert aside == ({reason: 1} if reason else {}), aside
@@ -266,9 +274,22 @@ def test_tags_decide_what_is_trained_on(folder: pathlib.Path) -> None:
     ]
 
 
-def test_an_empty_answer_trains_on_its_end(folder: pathlib.Path) -> None:
-    found = spans_of(folder, CHATML, [SAID[0], {"role": "assistant", "content": ""}])
-    assert found[-1] == (1, 3, True, "<|im_end|>")
+@pytest.mark.parametrize("content", ["", " ", " \n "])
+@pytest.mark.parametrize("name", ["chatml", "trimmed", "chosen"])
+def test_an_empty_answer_is_trained_on_with_its_end(
+    folder: pathlib.Path, name: str, content: str
+) -> None:
+    chosen = CHATML.replace(
+        "{{ m.content }}", "{% if m.content %}{{ m.content }}{% endif %}"
+    )
+    template = chosen if name == "chosen" else STYLES[name].template
+    said = [SAID[0], {"role": "assistant", "content": content}]
+    end = STYLES.get(name, STYLES["chatml"]).ending
+    kept = "" if name == "trimmed" else content
+    for messages in (said, [*said, *SAID]):
+        found = spans_of(folder, template, messages)
+        own = [text for number, _, trained, text in found if trained and number == 1]
+        assert "".join(own) == kept + end
 
 
 def test_pad_that_equals_eos_is_trained_on(folder: pathlib.Path) -> None:
@@ -288,16 +309,63 @@ def test_a_turn_without_an_end_is_counted(folder: pathlib.Path) -> None:
     assert documents.counts.open_turns == 1
 
 
-def test_tokens_over_a_border_go_with_their_begin(folder: pathlib.Path) -> None:
+def test_a_token_that_is_not_wholly_in_the_prompt_is_trained(
+    folder: pathlib.Path,
+) -> None:
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     messages = [
         {"role": "user", "content": "hello wor"},
         {"role": "assistant", "content": "ld hello"},
     ]
-    documents = made(folder, template, messages)
-    found = seen_spans(documents, folder / "tokenizer.json")
-    assert documents.counts.merged_tokens == 1
-    assert [text for *_, text in found] == ["hello world", " hello"]
+    found = spans_of(folder, template, messages)
+    assert [text for *_, text in found] == ["hello", " world hello"]
+
+
+def test_a_template_without_a_generation_prompt_is_told(folder: pathlib.Path) -> None:
+    template = CHATML.partition("{% if add")[0]
+    with pytest.raises(InputError, match=r"begin message 1 with '<\|im_start\|>"):
+        made(folder, template, SAID, unusable="refuse")
+    thinks = CHATML.replace("assistant\n", "assistant\n<think>")
+    with pytest.raises(InputError, match="does not go on from its generation prompt"):
+        made(folder, thinks, SAID, unusable="refuse")
+
+
+CALL = {"name": "f", "arguments": {"n": 3, "of": [1, {"x": None}]}}
+CALLS = [
+    SAID[0],
+    {"role": "assistant", "tool_calls": [{"function": CALL}] * 2},
+    {"role": "tool", "content": "9"},
+    SAID[1],
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "end"),
+    [
+        ("qwen3", "<tool_call>\n{", "}\n</tool_call><|im_end|>"),
+        ("mistral_v3_tekken", "[TOOL_CALLS][{", "}]</s>"),
+        ("gptoss", " to=functions.f", "<|call|>"),
+    ],
+)
+def test_all_of_a_tool_call_is_trained(
+    tmp_path: pathlib.Path, name: str, begin: str, end: str
+) -> None:
+    template = TEMPLATES / f"{name}.jinja"
+    write_bpe(tmp_path, tuple(special_tokens(template.read_text("utf-8"))))
+    calls = json.loads(json.dumps(CALLS))
+    if name == "gptoss":  # It writes one call only.
+        del calls[1]["tool_calls"][1]
+    for call in calls[1]["tool_calls"]:
+        call["id"] = calls[2]["tool_call_id"] = "abcdefghi"
+    options = chat_options(template, tmp_path / "tokenizer.json", date="2025-01-31")
+    found = seen_spans(read(options, {"messages": calls}), tmp_path / "tokenizer.json")
+    said = "".join(
+        text for number, _, trained, text in found if trained and number == 1
+    )
+    assert said.startswith(begin), said
+    assert said.endswith(end), said
+    arguments = '{"n": 3, "of": [1, {"x": null}]}'
+    assert said.count(arguments) == len(calls[1]["tool_calls"])
 
 
 def test_unknown_roles_are_told_and_not_trained_on(folder: pathlib.Path) -> None:

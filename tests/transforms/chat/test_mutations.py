@@ -211,7 +211,7 @@ def outcome(folder: pathlib.Path, template: str, messages: list[Any]) -> str:
         (trained if is_trained else shown).append(own)
         at = end
     shown.append(known.decode(documents.ids[at:], skip_special_tokens=False))
-    if told.merged_tokens or told.special_contents or told.open_turns:
+    if told.special_contents or told.open_turns:
         return "told"
     owners = collections.defaultdict(set)
     for number, message in enumerate(messages):
