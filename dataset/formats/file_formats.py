@@ -17,6 +17,7 @@ from gristmill.dataset.formats.streams.inflated_stream import (
     Compression,
     detect_compression,
     inflated_head,
+    zstd_dictionary,
 )
 from gristmill.dataset.formats.tfrecord.frame_layout import HEADER_BYTES, is_header
 
@@ -38,7 +39,7 @@ _NO_UTF8 = "text that is not UTF-8"
 _CONTROL = "text with control characters"
 _UTF16 = "UTF-16 text"
 # Converted as they are, also compressed.
-_STREAMS = (TFRECORD, "CSV", "JSON lines", "TSV", "text")
+_STREAMS = (TFRECORD, "CSV", "JSON array", "JSON lines", "TSV", "text")
 _CURES = {
     **dict.fromkeys((*_STREAMS, "Parquet"), CONVERT),
     _UTF16: "write it again as UTF-8, as with: iconv -f UTF-16 -t UTF-8",
@@ -46,7 +47,7 @@ _CURES = {
     "that is its encoding",
     _CONTROL: "remove them from its source: text has no NUL and no Ctrl-Z; to learn "
     "where they are, name its format with --input-format",
-    "JSON": "write each object on a line of its own, and convert these JSON lines",
+    "JSON": "write each object on a line of its own, or all in one array",
     ARRAY_RECORD: "make a dataset of it, in place, with `gristmill index`; or write "
     "its records anew with `gristmill convert`",
     "Avro": "read it with Beam's ReadFromAvro, and write the records with "
@@ -133,8 +134,12 @@ def format_of(head: bytes) -> FileFormat | None:
     name = _name_of(head)
     # Only the first bytes decide, as the rest of the stream may be damaged.
     compression = "none" if name else compression_of(head)
+    if compression == "zstd" and (number := zstd_dictionary(head)):
+        name = f"compressed by zstd with dictionary {number}"
     if compression == "none":
         return None if name is None else FileFormat(name, _CURES.get(name, _WRITE))
+    if name is not None:
+        return FileFormat(name, "decompress it with zstd -d -D DICTIONARY")
     inner = _name_of(inflated_head(head, compression, HEAD_BYTES))
     if inner is None:
         return None
@@ -200,7 +205,9 @@ def _kind_of_text(head: bytes) -> str | None:
         # An object alone is a line too, also one that continues after the head.
         cut = len(lines) == 1 and len(head) >= HEAD_BYTES
         several = start[0] == "{" or len(lines) > 1
-        return "JSON lines" if several and (cut or _is_json(lines[0])) else "JSON"
+        if several and (cut or _is_json(lines[0])):
+            return "JSON lines"
+        return "JSON" if start[0] == "{" else "JSON array"
     whole = lines if len(head) < HEAD_BYTES else lines[:-1]
     # A comma of a sentence is followed by a blank.
     for name, separator in (("TSV", "\t"), ("CSV", ",(?! )")):

@@ -125,7 +125,7 @@ COLUMNS = text(
     "--columns",
     "NAME,...",
     "Columns to take, separated by commas; for WebDataset, members by extension. For "
-    "JSON lines and CSV, a:float gives the type of a, and * means all others.",
+    "JSON and CSV, a:float gives the type of a, and * means all others.",
     "all",
 )
 RECORD = text(

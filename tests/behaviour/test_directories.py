@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 from click.testing import CliRunner, Result
 
 from gristmill import loader
@@ -49,6 +50,12 @@ def texts_in(output: pathlib.Path, split: str) -> list[str]:
     decode = loader.ExampleDecoder({"text": loader.FixedFeature("bytes")})
     batch = decode(dataset.read(range(len(dataset))))
     return [text.decode() for text in batch["text"]]
+
+
+def with_window(data: bytes) -> bytes:
+    asked = zstandard.ZstdCompressionParameters(window_log=31)
+    file = zstandard.ZstdCompressor(compression_params=asked).compressobj()
+    return file.compress(data) + file.flush()
 
 
 # Files of a directory, and the texts of each split.
@@ -91,6 +98,29 @@ READ: dict[str, tuple[dict[str, Any], dict[str, list[str]]]] = {
             "default/partial-validation/0000.parquet": table("b"),
         },
         {"train": ["a"], "validation": ["b"]},
+    ),
+    "an array of objects over many lines": (
+        {"a.json": json.dumps([{"text": "a"}, {"text": "b]"}], indent=2)},
+        {"train": ["a", "b]"]},
+    ),
+    "arrays on one line, of a repository": (
+        {
+            "README.md": README,
+            "train.json": '[{"text": "a", "n": [[1], []]}]',
+            "test.json": '\ufeff[{"text": "b\\n"}]\n',
+        },
+        {"train": ["a"], "test": ["b\n"]},
+    ),
+    "a compressed array without values, and one with": (
+        {
+            "a.json.gz": gzip.compress(b"[\n   \n]"),
+            "b.json.gz": gzip.compress(b'[{"text": "a"},\n\n{"text": "b"}]'),
+        },
+        {"train": ["a", "b"]},
+    ),
+    "lines compressed with a window of 2 GiB": (
+        {"a.jsonl.zst": with_window(lines("a", "b"))},
+        {"train": ["a", "b"]},
     ),
     "some files of a set, by their pattern": (
         {f"x-0000{n}-of-00004.jsonl": lines(str(n)) for n in (0, 1, 3)},
@@ -206,6 +236,12 @@ def test_times_within_it_are_kept(tmp_path: pathlib.Path) -> None:
     assert parsed(second) == {}
 
 
+def with_dictionary() -> bytes:
+    samples = [lines(f"text {n}" * 9) for n in range(999)]
+    found = zstandard.train_dictionary(2000, samples, dict_id=7)
+    return zstandard.ZstdCompressor(dict_data=found).compress(lines("text 1" * 9))
+
+
 DELTA = {"a.parquet": table("a"), "gone.parquet": table("b")}
 # Files of a directory, what stands for them, and what the error names.
 REFUSED: dict[str, tuple[dict[str, Any], str, list[str]]] = {
@@ -248,6 +284,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str, list[str]]] = {
         "",
         ["several sets", "1 of 1, 2 of 2", "x-*-of-00002"],
     ),
+    "an array with a comma at its end": (
+        {"a.json": '[{"text": "a"},\n]'},
+        "",
+        ["element 2", "a.json", "not valid JSON"],
+    ),
+    "an array that was cut": ({"a.json": '[{"text": "a"}, '}, "", ["no end", "a.json"]),
+    "an array of texts": ({"a.json": '["a", "b"]'}, "", ["a.json", "JSON object"]),
     "text of 16 bits a character": (
         {"a.csv": "a,b\n1,2\n".encode("utf-16")},
         "/a.csv",
@@ -270,6 +313,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, list[str]]] = {
     ),
     "a NUL in a text": ({"a.txt": b"some \x00 text\n" * 3}, "/a.txt", ["control"]),
     "an end of file of DOS": ({"a.jsonl": lines("a") + b"\x1a"}, "", ["control"]),
+    "lines that need a dictionary of zstd": (
+        {"a.jsonl.zst": with_dictionary()},
+        "",
+        ["a.jsonl.zst", "dictionary 7", "zstd -d -D"],
+    ),
     "an archive of the web": (
         {"a.warc": b"WARC/1.0\r\nWARC-Type: warcinfo\r\nContent-Length: 0\r\n\r\n"},
         "/a.warc",
@@ -292,6 +340,21 @@ def test_what_is_none_is_refused_by_name(tmp_path: pathlib.Path, name: str) -> N
     for word in named:
         assert word in ended.output
     assert not (tmp_path / "out/dataset.json").exists()
+
+
+@pytest.mark.parametrize("skips", [[], ["--nulls", "skip"]])
+def test_the_first_row_that_no_record_holds_is_named(tmp_path, skips) -> None:
+    table = pa.table(
+        {
+            "a": pa.array([1, None, 3, 1 << 63], pa.uint64()),
+            "b": pa.array([[1], [1], [None], [1]]),
+        }
+    )
+    inputs = made(tmp_path, {"a.parquet": table})
+    ended = run("convert", inputs, str(tmp_path / "out"), *skips)
+    assert ended.exit_code != 0
+    row = 3 if skips else 2
+    assert f"a.parquet, row group 0, row {row}\n" in ended.output
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])

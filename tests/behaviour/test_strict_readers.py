@@ -98,16 +98,27 @@ def refuse(name: str) -> None:
     raise ValueError(name)
 
 
+def strict_value(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=no_twice, parse_constant=refuse)
+
+
+def objects(values: list[Any]) -> list[Any]:
+    if not all(isinstance(one, dict) for one in values):
+        raise ValueError("no object")
+    json.dumps(values, ensure_ascii=False).encode()  # No half of a surrogate.
+    return [{name: v for name, v in one.items() if v is not None} for one in values]
+
+
 def strict_json(data: bytes) -> list[Any]:
-    found = []
-    for line in text_of(data).split("\n"):
-        if line.strip(" \t\r"):
-            one = json.loads(line, object_pairs_hook=no_twice, parse_constant=refuse)
-            if not isinstance(one, dict):
-                raise ValueError("no object")
-            json.dumps(one, ensure_ascii=False).encode()  # No half of a surrogate.
-            found.append({name: v for name, v in one.items() if v is not None})
-    return found
+    lines = text_of(data).split("\n")
+    return objects([strict_value(line) for line in lines if line.strip(" \t\r")])
+
+
+def strict_array(data: bytes) -> list[Any]:
+    found = strict_value(text_of(data))
+    if not isinstance(found, list):
+        raise TypeError("no array")
+    return objects(found)
 
 
 def strict_text(data: bytes) -> list[Any]:
@@ -173,6 +184,12 @@ FORMATS: dict[str, tuple[bytes, Callable[[bytes], list[Any]], dict[str, Any]]] =
     "csv": (table_text(","), strict_table(","), {"columns": TYPED}),
     "tsv": (table_text("\t"), strict_table("\t"), {"columns": TYPED}),
     "jsonl": (JSON, strict_json, {}),
+    "json": (json.dumps(ROWS, indent=1).encode(), strict_array, {}),
+    "json.gz": (
+        gzip.compress(json.dumps(ROWS).encode(), mtime=0),
+        lambda data: strict_array(gzip.decompress(data)),
+        {},
+    ),
     "text": (LINES, strict_text, {}),
     "tfrecord": (frames_of([b"one", b"", bytes(300)]), strict_frames, {}),
     "webdataset": (tar_of(), strict_tar, {"record": "column:txt"}),

@@ -152,6 +152,7 @@ MAKERS: dict[str, Callable[[], bytes]] = {
     "SQLite": _sqlite,
     "JSON lines": lambda: JSON_LINES,
     "JSON": lambda: json.dumps({"texts": TEXTS}, indent=2).encode(),
+    "JSON array": lambda: json.dumps([{"text": one} for one in TEXTS]).encode(),
     "CSV": lambda: _table(","),
     "TSV": lambda: _table("\t"),
     "text": lambda: b"A title, and\na line.\n\n" + "\n".join(TEXTS).encode(),
@@ -179,8 +180,8 @@ MORE: list[tuple[str, Callable[[], bytes]]] = [
     ("Arrow", arrow_stream),
     ("ZIP", _npz),
     ("JSON lines", lambda: "\ufeff".encode() + JSON_LINES),
-    ("JSON", lambda: json.dumps(TEXTS * 100).encode()),
-    ("JSON", lambda: b"[" * 5000),
+    ("JSON array", lambda: json.dumps(TEXTS * 100).encode()),
+    ("JSON array", lambda: b"[" * 5000),
     ("text", lambda: b"x text that goes on"),  # As a header of zlib begins.
     ("text", lambda: ("a" + "ü" * 5000).encode()),  # Cut within a character.
     ("bzip2", lambda: bz2.compress(b"")),

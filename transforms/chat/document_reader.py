@@ -13,7 +13,7 @@ from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.tokens.documents import DocumentReader, document_records
 
-_LINES = ("jsonl", "text")
+_LINES = ("jsonl", "json", "text")
 
 
 def reader_of(
@@ -55,7 +55,7 @@ def records_for(
         )
     if records.input_format in _LINES:
         return dataclasses.replace(
-            records, record="line" if records.input_format == "jsonl" else ""
+            records, record="" if records.input_format == "text" else "line"
         )
     if records.input_format == "parquet":
         return dataclasses.replace(

@@ -164,23 +164,7 @@ def _check_selected(job: ConversionJob) -> None:
 
 def input_notes(job: ConversionJob, files: InputFiles) -> list[str]:
     """Returns notes for the user on the inputs of a job."""
-    return [*split_notes(job, files), *files.notes(), *_rounding_notes(files)]
-
-
-def _rounding_notes(files: InputFiles) -> list[str]:
-    """Returns a note on columns of which fractions are rounded, none without any."""
-    features = source_of(files.spec).features() or {}
-    names = [
-        name
-        for name, spec in features.items()
-        if spec["kind"] == "float" and spec.get("type") == "double"
-    ]
-    if not names:
-        return []
-    return [
-        f"fractions of {some_of(names)} are rounded to 32 bits, as a tf.train.Example "
-        "holds them"
-    ]
+    return [*split_notes(job, files), *files.notes(), *source_of(files.spec).notes()]
 
 
 def split_notes(job: ConversionJob, files: InputFiles) -> list[str]:

@@ -62,6 +62,12 @@ FORMATS: dict[str, SourceFormat] = {
         f"{_HERE}.lines.json_source",
         accepts=("JSON", "text", *_FAULTY_TEXT),
     ),
+    "json": SourceFormat(
+        "JSON array",
+        f"{_HERE}.lines.json_source",
+        stream=True,
+        accepts=("JSON", "text", *_FAULTY_TEXT),
+    ),
     "csv": SourceFormat(
         "CSV",
         f"{_HERE}.lines.csv_source",
@@ -77,12 +83,20 @@ FORMATS: dict[str, SourceFormat] = {
     "text": SourceFormat(
         "text",
         f"{_HERE}.lines.text_source",
-        accepts=("CSV", "JSON", "JSON lines", "TSV", "XML", *_FAULTY_TEXT),
+        accepts=(
+            "CSV",
+            "JSON",
+            "JSON array",
+            "JSON lines",
+            "TSV",
+            "XML",
+            *_FAULTY_TEXT,
+        ),
     ),
 }
 
 Nulls = Literal["fail", "skip"]
-_WITH_NULLS = ("jsonl", "parquet")
+_WITH_NULLS = ("jsonl", "json", "parquet")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from gristmill.dataset.base.errors import (
     CorruptRecordError,
     MissingPackageError,
     StorageChangedError,
+    some_of,
 )
 from gristmill.dataset.base.places import Int64, Places
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
@@ -404,6 +405,20 @@ class Source(abc.ABC):
         None if records are plain bytes.
         """
         return None
+
+    def notes(self) -> list[str]:
+        """Returns notes for the user, such as on fractions that are rounded."""
+        names = [
+            name
+            for name, spec in (self.features() or {}).items()
+            if spec["kind"] == "float" and spec.get("type") == "double"
+        ]
+        if not names:
+            return []
+        return [
+            f"fractions of {some_of(names)} are rounded to 32 bits, as a "
+            "tf.train.Example holds them"
+        ]
 
     def place_text(self, place: int) -> str:
         """Returns the name of a place in messages, such as `byte offset 1,234`."""

@@ -25,6 +25,8 @@ _BLOCK_BYTES = 1 << 20
 # Four bytes of zstd can hold 128 KiB: read this many at a time, fewer if they held
 # much.
 _ZSTD_STEP_BYTES = 4096
+# What `--ultra --long=31` writes; by default, a decoder refuses more than 128 MiB.
+_MOST_WINDOW_BYTES = 1 << 31
 _ZSTD_MUCH_BYTES, _ZSTD_SHORT_STEP_BYTES = 1 << 20, 256
 
 
@@ -40,6 +42,13 @@ def detect_compression(head: bytes) -> Compression:
     except zlib.error:
         return "none"
     return "zlib" if len(head) >= 2 else "none"
+
+
+def zstd_dictionary(head: bytes) -> int:
+    """Returns the number of the dictionary that a zstd file needs, 0 for none."""
+    with contextlib.suppress(zstandard.ZstdError):
+        return int(zstandard.get_frame_parameters(head).dict_id)
+    return 0
 
 
 def inflated_head(
@@ -81,7 +90,9 @@ class _ZstdInflater:
     """
 
     def __init__(self) -> None:
-        self._inflater = zstandard.ZstdDecompressor().decompressobj()
+        self._inflater = zstandard.ZstdDecompressor(
+            max_window_size=_MOST_WINDOW_BYTES
+        ).decompressobj()
         self._step = _ZSTD_STEP_BYTES
         self.unconsumed_tail = b""
 
@@ -119,8 +130,8 @@ class InflatedStream:
     Concatenated gzip members are read as one, as TensorFlow does, and so are zstd
     frames; zeros after a gzip member are passed over, as gzip(1) does. Memory is
     bounded by the size of one read, whatever the compressed data claims; for zstd, by
-    the most that 4 KiB can hold, 128 MiB. Data before damage is returned before the
-    error is raised.
+    its window, and the most that 4 KiB can hold, 128 MiB. Data before damage is
+    returned before the error is raised.
 
     Args:
         stream: The compressed bytes.

@@ -43,7 +43,10 @@ def test_each_format(tmp_path, name):
     (tmp_path / "in").write_bytes(MAKERS[name]())
     message = refused(tmp_path / "in")
     assert f"unsupported format: {name}\n" in message
-    assert "expected: TFRecord, ArrayRecord, Parquet, tar, JSON lines, CSV" in message
+    assert (
+        "expected: TFRecord, ArrayRecord, Parquet, tar, JSON lines, JSON array, CSV"
+        in message
+    )
     assert f"where:    {tmp_path}/in" in message
     assert "to do:" in message
     assert "again from its source" not in message

@@ -43,7 +43,12 @@ class _Rows(Protocol):
 
 
 def _made(
-    rows: _Rows, lines: Lines, make: MakeRecords, skip: Skip = None
+    rows: _Rows,
+    lines: Lines,
+    make: MakeRecords,
+    skip: Skip = None,
+    *,
+    as_text: bool = False,
 ) -> tuple[list[bytes] | None, Positions, int]:
     batch, kept = rows.rows(lines)
     if make is None:
@@ -56,12 +61,16 @@ def _made(
     try:
         return make(batch), kept, found - len(kept)
     except RowError as error:
+        cure = error.cure or "leave out the column with --columns"
+        if as_text and error.column:
+            column = error.column.partition(".")[0]
+            cure = f"keep it as JSON, with --columns '*,{column}:json'; or {cure}"
         raise BadLineError(
             int(kept[error.row]),
             error.what,
             expected=error.expected or "a value that a record can hold",
             got=error.got or "another",
-            cure=error.cure or "leave out the column with --columns",
+            cure=cure,
         ) from None
 
 
@@ -72,13 +81,24 @@ class JsonLines:
         rows: Reads the objects.
         make: Makes the records.
         skip: The features whose nulls leave a row out.
+        as_text: Whether any field can be kept as JSON.
+        strips: Whether lines that are records lose blanks at their ends.
     """
 
     format_name = "JSON lines"
     newlines = True
 
-    def __init__(self, rows: JsonRows, make: MakeRecords, skip: Skip = None):
+    def __init__(
+        self,
+        rows: JsonRows,
+        make: MakeRecords,
+        skip: Skip = None,
+        *,
+        as_text: bool = False,
+        strips: bool = False,
+    ):
         self._rows, self._make, self._skip = rows, make, skip
+        self._as_text, self._strips = as_text, strips
 
     def ends(self, data: bytes) -> Positions:
         """See `LineParser`."""
@@ -91,11 +111,15 @@ class JsonLines:
 
     def records(self, lines: Lines) -> Made:
         """See `LineParser`."""
-        made, kept, nulls = _made(self._rows, lines, self._make, self._skip)
+        made, kept, nulls = _made(
+            *(self._rows, lines, self._make, self._skip), as_text=self._as_text
+        )
         if made is None:
             texts = split_lines(lines)
             blank = len(kept) < len(texts)
             made = [texts[line] for line in kept.tolist()] if blank else texts
+            if self._strips:
+                made = [text.strip(b" \t\r") for text in made]
         return Made(made, kept, nulls)
 
 

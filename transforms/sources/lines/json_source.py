@@ -1,10 +1,9 @@
-"""JSON lines as a source: one object a line."""
+"""JSON as a source: one object a line, or those of an array."""
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow as pa
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.lines.json_array import ArrayReader
 from gristmill.transforms.sources.lines.json_csv_records import (
     JsonLines,
     column_of,
@@ -19,29 +19,53 @@ from gristmill.transforms.sources.lines.json_csv_records import (
     make_records,
     refuse_columns,
 )
-from gristmill.transforms.sources.lines.json_numbers import Number, leaf_types
 from gristmill.transforms.sources.lines.json_table import JsonRows
-from gristmill.transforms.sources.lines.json_text import parsed_line
-from gristmill.transforms.sources.lines.json_types import (
+from gristmill.transforms.sources.lines.json_text import Number, parsed_line
+from gristmill.transforms.sources.lines.json_values import (
+    JSON_TEXT,
     DifferentTypesError,
+    has_gap,
     joined,
+    leaf_types,
     type_of,
 )
+from gristmill.transforms.sources.lines.line_reader import LineReader
 from gristmill.transforms.sources.lines.parser import newline_ends
 from gristmill.transforms.sources.lines.schema import (
     LineSchema,
     Sample,
     sample_lines,
     wanted_columns,
-    with_integers,
 )
 from gristmill.transforms.sources.lines.text_source import LineSource
 from gristmill.transforms.tables import features_of, null_error
+from gristmill.transforms.tables.leaves import leaves_of
 from gristmill.transforms.tables.whole_numbers import (
     NumbersSeen,
     is_lost,
     whole_number,
 )
+
+_READERS: dict[str, type[LineReader]] = {"json": ArrayReader, "jsonl": LineReader}
+
+
+class JsonSource(LineSource):
+    """Objects of JSON; see `Source`."""
+
+    def notes(self) -> list[str]:
+        """Returns a note on the fields that become texts, too."""
+        names = [
+            one.name
+            for one in LineSchema.from_text(self.spec.schema).fields
+            if JSON_TEXT in leaf_types(one.type)
+        ]
+        if not names:
+            return super().notes()
+        return [
+            *super().notes(),
+            f"{some_of(names)}: kept as JSON text, as no features hold such values; "
+            "--columns leaves fields out",
+        ]
 
 
 def make_source(spec: SourceSpec) -> LineSource:
@@ -53,8 +77,16 @@ def make_source(spec: SourceSpec) -> LineSource:
     column, skip = column_of(spec.record), None
     if spec.nulls == "skip":
         skip = features_of(fields).__contains__ if column is None else column.__eq__
-    parser = JsonLines(JsonRows(fields, only=only), make, skip)
-    return LineSource(spec, parser, described(spec.record, fields))
+    as_text = spec.record == "example"
+    parser = JsonLines(
+        JsonRows(fields, only=only),
+        make,
+        skip,
+        as_text=as_text,
+        strips=spec.format == "json",
+    )
+    features = described(spec.record, fields)
+    return JsonSource(spec, parser, features, _READERS[spec.format])
 
 
 def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
@@ -65,15 +97,16 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
     """
     record = options.record or "example"
     refuse_columns(record, options.columns)
-    fields = pa.schema([])
+    fields, column = pa.schema([]), column_of(record)
     if record != "line":
-        column = column_of(record)
         wanted = wanted_columns(options.columns)
         if column is not None:
             wanted = wanted._replace(names=(column, column.partition(".")[0]))
-        samples = sample_lines(files, newline_ends)
+        samples = sample_lines(files, newline_ends, _READERS[options.input_format])
         found = _common_types(
-            samples, lambda name: wanted.has(name) and name not in wanted.types
+            samples,
+            lambda name: wanted.has(name) and name not in wanted.types,
+            as_text=record == "example",
         )
         if column is not None:
             name = column if column in found else column.partition(".")[0]
@@ -82,67 +115,96 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
                 found[name] = pa.string()  # Any other would be refused.
         fields = _with_integers(wanted.of(found), samples)
     make_records(record, fields)  # Refuses types that no record can hold.
-    column = column_of(record)
     if column is not None and options.nulls == "fail":
         _check_nulls(samples, column)
-    return SourceSpec("jsonl", record, options.columns, LineSchema(fields).to_text())
+    return SourceSpec(
+        options.input_format, record, options.columns, LineSchema(fields).to_text()
+    )
 
 
-def _common_types(
-    samples: Iterable[Sample], wanted: Callable[[str], bool]
-) -> dict[str, pa.DataType]:
-    """Returns the types of the wanted fields of all objects in samples.
+def _objects(
+    samples: Iterable[Sample], number: type[str] | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the objects in samples, each with its place.
 
     A line that is not an object is left to the conversion, which names it.
     """
-    types: dict[str, pa.DataType] = {}
-    objects, paths = 0, []
     for path, lines in samples:
-        paths.append(path)
-        for number, line in enumerate(lines, 1):
-            where = f"{path}, line {number:,}"
+        for at, line in enumerate(lines, 1):
             try:
-                found = parsed_line(line)
+                found = parsed_line(line, number)
             except (ValueError, RecursionError):
                 continue
-            if not isinstance(found, dict):
-                continue
-            objects += 1
-            for name, value in found.items():
-                if not wanted(name):
-                    types.setdefault(name, pa.null())
-                    continue
-                types[name] = _with(types.get(name, pa.null()), value, name, where)
-    if not objects:
+            if isinstance(found, dict):
+                yield f"{path}, line {at:,}", found
+
+
+def _common_types(
+    samples: Iterable[Sample], wanted: Callable[[str], bool], *, as_text: bool
+) -> dict[str, pa.DataType]:
+    """Returns the types of the wanted fields of all objects in samples.
+
+    Args:
+        samples: The samples.
+        wanted: Returns whether to take a field, by its name.
+        as_text: Whether lists and objects that no features hold become texts.
+    """
+    types: dict[str, pa.DataType] = {}
+    for where, found in _objects(samples):
+        for name, value in found.items():
+            known = types.get(name, pa.null())
+            if not wanted(name):
+                types.setdefault(name, pa.null())
+            elif known != JSON_TEXT:
+                nested = isinstance(value, list | dict) or pa.types.is_nested(known)
+                try:
+                    types[name] = joined(known, type_of(value, name), name)
+                except DifferentTypesError as error:
+                    if not (nested and as_text):
+                        raise _no_type(error.field, error.got, where) from None
+                    types[name] = JSON_TEXT
+                except RecursionError:
+                    got = "one that is nested too deeply"
+                    raise _no_type(name, got, where) from None
+    if not types and not any(True for _ in _objects(samples)):
         raise InputError(
             "no JSON object is in the first lines of the input files",
-            where=some_of(paths),
+            where=some_of(path for path, _ in samples),
             expected="a JSON object in each line",
             cure="check the files, or their format with --input-format",
         )
+    nested_types = {n: kind for n, kind in types.items() if pa.types.is_nested(kind)}
+    if as_text and nested_types:
+        for _, found in _objects(samples):
+            for name, kind in nested_types.items():
+                if has_gap(found.get(name), kind):
+                    types[name] = JSON_TEXT
+        for name, kind in nested_types.items():
+            if not _has_features(name, kind):
+                types[name] = JSON_TEXT
     return types
+
+
+def _has_features(name: str, kind: pa.DataType) -> bool:
+    try:
+        [*leaves_of(pa.schema([(name, kind)]))]
+    except InputError:
+        return False
+    return True
 
 
 def _check_nulls(samples: Iterable[Sample], column: str) -> None:
     """Raises InputError if a column is null in some objects of samples."""
-    rows = nulls = 0
-    first = ""
-    for path, lines in samples:
-        for number, line in enumerate(lines, 1):
-            try:
-                found = parsed_line(line)
-            except (ValueError, RecursionError):
-                continue
-            if not isinstance(found, dict):
-                continue
-            for name in [column] if column in found else column.split("."):
-                found = found.get(name) if isinstance(found, dict) else None
-            rows += 1
-            nulls += found is None
-            if found is None:
-                first = first or f"{path}, line {number:,}"
+    rows, nulls = 0, []
+    for where, found in _objects(samples):
+        value: Any = found
+        for name in [column] if column in found else column.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        rows += 1
+        if value is None:
+            nulls.append(where)
     if nulls:
-        raise null_error(column, nulls=nulls, rows=rows, where=first)
+        raise null_error(column, nulls=len(nulls), rows=rows, where=nulls[0])
 
 
 def _with_integers(fields: pa.Schema, samples: Iterable[Sample]) -> pa.Schema:
@@ -154,17 +216,20 @@ def _with_integers(fields: pa.Schema, samples: Iterable[Sample]) -> pa.Schema:
     if pa.float64() not in leaf_types(pa.struct(fields)):
         return fields
     seen: defaultdict[str, NumbersSeen] = defaultdict(NumbersSeen)
-    for line in itertools.chain.from_iterable(lines for _, lines in samples):
-        try:
-            found = parsed_line(line, number=Number)
-        except (ValueError, RecursionError):
-            continue
-        for field in fields if isinstance(found, dict) else ():
+    for _, found in _objects(samples, Number):
+        for field in fields:
             _see(found.get(field.name), field.type, field.name, seen)
     integers = {name for name, numbers in seen.items() if numbers.are_integers(name)}
-    return pa.schema(
-        [(one.name, with_integers(one.type, one.name, integers)) for one in fields]
-    )
+
+    def typed(kind: pa.DataType, name: str) -> pa.DataType:
+        if pa.types.is_list(kind):
+            return pa.list_(typed(kind.value_type, name))
+        if pa.types.is_struct(kind):
+            inner = ((one.name, one.type) for one in kind)
+            return pa.struct([(n, typed(of, f"{name}.{n}")) for n, of in inner])
+        return pa.int64() if name in integers else kind
+
+    return pa.schema([(one.name, typed(one.type, one.name)) for one in fields])
 
 
 def _see(
@@ -182,26 +247,17 @@ def _see(
         seen[name].add([value] * lost, [value] * (whole is None))
 
 
-def _with(known: pa.DataType, value: object, name: str, where: str) -> pa.DataType:
-    try:
-        return joined(known, type_of(value, name), name)
-    except DifferentTypesError as error:
-        return _refuse(error.field, " and ".join(error.types), where)
-    except OverflowError as error:
-        return _refuse(str(error), "an integer of more than 64 bits", where)
-    except RecursionError:
-        return _refuse(name, "one that is nested too deeply", where)
-
-
-def _refuse(field: str, got: str, where: str) -> pa.DataType:
+def _no_type(field: str, got: str, where: str) -> InputError:
     texts = ""
-    if got.count("a string") and (got.count("a number") or got.count("an integer")):
+    if "a string" in got and ("a number" in got or "an integer" in got):
         texts = f"take numbers as texts, with --columns '*,{field}:string'; or "
-    raise InputError(
+    column = field.partition(".")[0]
+    return InputError(
         f"values of the field {field!r} have no common type",
         where=where,
         expected="values of one type in all lines",
         got=got,
-        cure=f"{texts}leave the field out with --columns, or keep lines as they are "
-        "with --record line",
+        cure=f"{texts}keep any values as JSON, with --columns '*,{column}:json'; or "
+        "leave the field out with --columns, or keep lines as they are with --record "
+        "line",
     )

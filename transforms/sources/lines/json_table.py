@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import json
 import re
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json
 
-from gristmill.transforms.sources.lines.json_numbers import JsonNumbers, Number
-from gristmill.transforms.sources.lines.json_text import parsed_line, refuse_constant
-from gristmill.transforms.sources.lines.json_types import difference
+from gristmill.transforms.sources.lines.json_text import Number, parsed_line
+from gristmill.transforms.sources.lines.json_values import (
+    JSON_TEXT,
+    UnfitError,
+    column_value,
+    leaf_types,
+)
 from gristmill.transforms.sources.lines.parser import (
     MOST_BYTES,
     NEWLINE,
@@ -24,19 +29,17 @@ from gristmill.transforms.sources.lines.parser import (
     Lines,
     Positions,
     check_text,
-    first_bad,
 )
 
 _BLANK = np.zeros(256, np.bool_)
 _BLANK[[NEWLINE, RETURN, SPACE, TAB]] = True
 # pyarrow takes these for numbers. JSON does not.
-_NO_NUMBERS = [
-    re.compile(rb"NaN\s*[,\]}]"),
-    re.compile(rb"Inf(?:inity)?\s*[,\]}]"),
-]
+_NO_NUMBERS = re.compile(rb"(?:NaN|Inf(?:inity)?)\s*[,\]}]")
+# Only whole numbers this long can change as doubles.
+_LONG = re.compile(rb"[\[:,\s-]\d{16}")
 
-# Errors of a block or a line that cannot be read.
-_ERRORS = (pa.ArrowException, ValueError, RecursionError, BadLineError)
+# Errors of lines that cannot be read.
+_ERRORS = (pa.ArrowException, ValueError, RecursionError, BadLineError, UnfitError)
 
 
 class JsonRows:
@@ -44,7 +47,9 @@ class JsonRows:
 
     pyarrow parses whole blocks. It takes more than JSON lines allow: objects that go
     over several lines, several of them in a line, NaN, bytes that are not UTF-8. All of
-    these are found by checks of the whole block, and by the count of rows.
+    these are found by checks of the whole block, and by the count of rows. Where it
+    refuses a block, Python's `json` reads the lines one by one: some values change, as
+    2.0 becomes an integer in a column of these, and the first bad line is named.
 
     Args:
         schema: Types of the fields to be read, by name.
@@ -52,13 +57,13 @@ class JsonRows:
     """
 
     def __init__(self, schema: pa.Schema, *, only: bool = False):
-        self._schema = schema
-        self._only = only
-        self._numbers = JsonNumbers(
-            schema, functools.partial(parsed_line, number=Number)
-        )
-        # pyarrow takes infinity for a number of 32 bits.
-        self._read = pa.schema([(one.name, _as_doubles(one.type)) for one in schema])
+        self._names, self._only = schema.names, only
+        self._kind = pa.struct(schema)
+        types = leaf_types(self._kind)
+        self._at_once = JSON_TEXT not in types
+        doubtful = (_NO_NUMBERS, _LONG) if pa.float64() in types else (_NO_NUMBERS,)
+        self._doubtful = doubtful
+        self._read = pa.schema([(one.name, _read_type(one.type)) for one in schema])
         self._options = pyarrow.json.ParseOptions(
             explicit_schema=self._read,
             newlines_in_values=False,
@@ -71,33 +76,34 @@ class JsonRows:
         Raises:
             BadLineError: The first line that is not such an object.
         """
-        try:
-            return self._fitted(lines)
-        except _ERRORS:
-            index = first_bad(lines, self._fitted, errors=_ERRORS)
-            raise self._explained(lines, index) from None
-
-    def _fitted(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
-        """Returns the rows, with numbers as required by the schema."""
-        try:
-            return self._parsed(lines)
-        except _ERRORS:
-            fitted = self._numbers.fitted(lines)
-            if fitted is None:
+        if self._at_once:
+            with contextlib.suppress(*_ERRORS):
+                return self._parsed(lines)
+        rows, found = [], []
+        for index in range(len(lines.ends)):
+            if not lines.line(index).strip(b" \t\r"):
+                continue
+            try:
+                found.append(self._row(lines.part(index, index + 1)))
+            except BadLineError as error:
+                error.index = index
                 raise
-        return self._parsed(fitted)
+            rows.append(index)
+        batch = pa.RecordBatch.from_pylist(found, self._read)
+        return batch, np.array(rows, np.int64)
 
     def _parsed(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
-        """Returns the rows, or raises ValueError if any line is bad."""
+        """Returns the rows, or raises one of `_ERRORS` if any line is in doubt."""
         check_text(lines)
         rows = _objects(lines)
         data = lines.data
         if len(data) > MOST_BYTES:
             raise ValueError("too long")
         if not len(rows):
-            return pa.RecordBatch.from_pylist([], schema=self._read), rows
-        _check_numbers(lines)
-        self._numbers.check(lines)
+            return pa.RecordBatch.from_pylist([], self._read), rows
+        for pattern in self._doubtful:
+            for match in pattern.finditer(data):
+                self._value(lines.line(lines.index_at(match.end() - 1)))
         table = pyarrow.json.read_json(
             pa.py_buffer(data),
             read_options=pyarrow.json.ReadOptions(
@@ -107,59 +113,58 @@ class JsonRows:
         )
         if len(table) != len(rows):
             raise ValueError("not one object a line")
-        if not self._schema.names:
-            return pa.RecordBatch.from_pylist([{}] * len(rows), self._schema), rows
+        if not self._names:
+            return pa.RecordBatch.from_pylist([{}] * len(rows), self._read), rows
         (batch,) = table.combine_chunks().to_batches()
         return batch, rows
 
-    def _explained(self, lines: Lines, index: int) -> BadLineError:
-        """Returns the fault of a bad line, in terms of JSON."""
-        line = lines.line(index)
-        try:
-            check_text(lines.part(index, index + 1))
-        except BadLineError as error:
-            error.index = index
-            return error
+    def _value(self, line: bytes) -> Any:
+        value = parsed_line(line, number=Number)
+        return column_value(value, self._kind, only=self._only)
 
-        def bad(what: str, expected: str, got: str) -> BadLineError:
-            return BadLineError(index, what, expected=expected, got=got)
+    def _row(self, line: Lines) -> Any:
+        """Returns the values of one line; raises BadLineError."""
+        check_text(line)
+        if len(line.data) > MOST_BYTES:
+            expected, got = f"at most {MOST_BYTES:,} bytes", f"{len(line.data):,} bytes"
+            raise BadLineError(0, "JSON line is too long", expected=expected, got=got)
+        try:
+            return self._value(line.line(0))
+        except (ValueError, RecursionError, UnfitError) as error:
+            # Fields that are passed over are only what pyarrow takes: nested deeply.
+            if self._at_once:
+                with contextlib.suppress(*_ERRORS):
+                    return self._parsed(line)[0].to_pylist()[0]
+            raise _fault(error) from None
 
-        if len(line) > MOST_BYTES:
-            expected = f"a line of at most {MOST_BYTES:,} bytes"
-            return bad("JSON line is too long", expected, f"{len(line):,} bytes")
-        try:
-            found = parsed_line(line)
-        except json.JSONDecodeError as error:
-            got = f"no JSON from character {error.pos + 1:,} of it on: {error.msg}"
-            return bad("line is not valid JSON", "one JSON object", got)
-        except (ValueError, RecursionError) as error:
-            return bad("line is not valid JSON", "one JSON object", str(error))
-        wrong = difference(found, self._schema, only=self._only)
-        if wrong is not None:
+
+def _fault(error: Exception) -> BadLineError:
+    if isinstance(error, UnfitError):
+        if error.is_lost:
             return BadLineError(
-                index,
-                "line does not have the fields of the job's schema",
-                expected=wrong[0],
-                got=wrong[1],
-                cure="give the field its type, as in --columns '*,score:float' (or "
-                "int, or string), or take only some fields, as in --columns a,b",
-            )
-        try:
-            self._numbers.check(lines.part(index, index + 1))
-        except ValueError as error:
-            return BadLineError(
-                index,
+                0,
                 "line has a whole number that a float32 does not hold",
-                expected="another number, or a type for its field",
-                got=str(error),
-                cure="give the field its type: --columns '*,id:int' keeps whole "
-                "numbers of id, --columns '*,id:float' rounds all to 32 bits",
+                expected=error.expected,
+                got=error.got,
+                cure="give the field its type: --columns '*,id:float' rounds all "
+                "numbers of id to 32 bits, --columns '*,id:string' keeps their texts, "
+                "and --columns '*,id:int' keeps whole numbers if all of them are",
             )
-        try:
-            self._fitted(lines.part(index, index + 1))
-        except (pa.ArrowException, ValueError) as error:
-            return bad("line cannot be read as JSON", "one JSON object", str(error))
-        return bad("lines cannot be read together", "one JSON object a line", "others")
+        return BadLineError(
+            0,
+            "line does not have the fields of the job's schema",
+            expected=error.expected,
+            got=error.got,
+            cure="give the field its type, as in --columns '*,score:float' (or int, "
+            "string, or json for any values, as JSON), or take only some fields, as in "
+            "--columns a,b",
+        )
+    got = str(error)
+    if isinstance(error, json.JSONDecodeError):
+        got = f"no JSON from character {error.pos + 1:,} of it on: {error.msg}"
+    return BadLineError(
+        0, "line is not valid JSON", expected="one JSON object", got=got
+    )
 
 
 def _objects(lines: Lines) -> Positions:
@@ -175,16 +180,11 @@ def _objects(lines: Lines) -> Positions:
     first = starts.copy()
     last = _moved(data, last, -1, starts)
     first = _moved(data, first, 1, lines.ends - 1)
-    kept = np.flatnonzero(~_is_space(data[last]))
+    kept = np.flatnonzero(~_BLANK[data[last]])
     wrong = (data[first[kept]] != ord("{")) | (data[last[kept]] != ord("}"))
     if wrong.any():
         raise ValueError("not an object")
     return kept
-
-
-def _is_space(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    blank: npt.NDArray[np.bool_] = _BLANK[data]
-    return blank
 
 
 def _moved(
@@ -195,22 +195,18 @@ def _moved(
     moving = np.arange(len(places))
     while len(moving):
         at = places[moving]
-        moving = moving[_is_space(data[at]) & (at != limits[moving])]
+        moving = moving[_BLANK[data[at]] & (at != limits[moving])]
         places[moving] += by
     return places
 
 
-def _as_doubles(kind: pa.DataType) -> pa.DataType:
+def _read_type(kind: pa.DataType) -> pa.DataType:
+    """Returns the type in which a column is read."""
     if pa.types.is_list(kind):
-        return pa.list_(_as_doubles(kind.value_type))
+        return pa.list_(_read_type(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([(one.name, _as_doubles(one.type)) for one in kind])
+        return pa.struct([(one.name, _read_type(one.type)) for one in kind])
+    if kind == JSON_TEXT:
+        return pa.large_string()
+    # pyarrow takes infinity for a number of 32 bits.
     return pa.float64() if kind == pa.float32() else kind
-
-
-def _check_numbers(lines: Lines) -> None:
-    """Raises ValueError for a line with a number that JSON does not have."""
-    for pattern in _NO_NUMBERS:
-        for match in pattern.finditer(lines.data):
-            line = lines.line(lines.index_at(match.start()))
-            json.loads(line, parse_constant=refuse_constant)

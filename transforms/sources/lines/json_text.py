@@ -6,6 +6,12 @@ import json
 from typing import Any
 
 
+class Number(str):
+    """A number as its text."""
+
+    __slots__ = ()
+
+
 def parsed_line(line: bytes | str, number: type[str] | None = None) -> Any:
     """Returns the value of a text, by Python's `json`.
 
@@ -20,14 +26,31 @@ def parsed_line(line: bytes | str, number: type[str] | None = None) -> Any:
     return json.loads(
         line,
         object_pairs_hook=_without_duplicates,
-        parse_constant=refuse_constant,
+        parse_constant=_refuse_constant,
         parse_int=number,
         parse_float=number,
     )
 
 
-def refuse_constant(name: str) -> Any:
-    """Raises ValueError for a constant such as NaN."""
+def text_of(value: Any) -> str:
+    """Returns a value as JSON, each `Number` with its own digits.
+
+    Raises:
+        ValueError: A text has half of a character.
+    """
+    if isinstance(value, Number):
+        return str(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(text_of, value))}]"
+    if isinstance(value, dict):
+        items = (f"{text_of(name)}: {text_of(item)}" for name, item in value.items())
+        return f"{{{', '.join(items)}}}"
+    text = json.dumps(value, ensure_ascii=False)
+    text.encode()
+    return text
+
+
+def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name}, which JSON does not have")
 
 

@@ -44,6 +44,7 @@ class LineReader(StreamBuffer):
         block_bytes: How much to read at a time.
     """
 
+    item = "line"
     # The previous byte tells whether a line begins at a byte.
     lookback_bytes: ClassVar[int] = 1
 
@@ -57,8 +58,8 @@ class LineReader(StreamBuffer):
         size_bytes: int | None = None,
         block_bytes: int = BLOCK_BYTES,
     ):
-        super().__init__(stream, offset=offset, block_bytes=block_bytes)
         self._path = path
+        super().__init__(stream, offset=offset, block_bytes=block_bytes)
         self._parser = parser
         self._size_bytes = size_bytes
         self._lines_at_once = sys.maxsize
@@ -159,7 +160,7 @@ class LineReader(StreamBuffer):
 
     def _where(self) -> str:
         line = self._line_number()
-        named = "" if line is None else f"line {line:,}, "
+        named = "" if line is None else f"{self.item} {line:,}, "
         return f"{self._path}, {named}byte offset {self.offset:,}"
 
     def _corrupt(
@@ -181,7 +182,7 @@ class LineReader(StreamBuffer):
             "--on-corrupt skip",
         )
         error.reason, error.offset, error.end = reason, self.offset, end
-        error.line = self._line_number()
+        error.line = self._line_number() if self.item == "line" else None
         error.detail = f"{what}: expected {expected}, got {got}"
         return error
 
@@ -207,11 +208,16 @@ class LineReader(StreamBuffer):
         # Raised once: a caller that sets the damage aside continues after it.
         error, self._stream_error = self._stream_error, None
         if error is not None:
+            inflated = bool(error.detail)
             raise self._corrupt(
-                "compressed",
-                "compressed file is damaged, or ends too early",
-                expected="an intact compressed stream",
-                got=error.detail,
+                "compressed" if inflated else "truncated",
+                "compressed file is damaged, or ends too early"
+                if inflated
+                else error.what,
+                expected="an intact compressed stream"
+                if inflated
+                else str(error.expected),
+                got=error.detail or str(error.got),
             ) from error
 
     def begins_at(self, offset: int) -> bool:

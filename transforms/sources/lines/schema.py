@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -19,6 +19,7 @@ from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.lines.json_values import JSON_TEXT
 from gristmill.transforms.sources.lines.line_reader import LineReader
 from gristmill.transforms.sources.lines.parser import (
     Lines,
@@ -39,7 +40,11 @@ class Sample(NamedTuple):
     lines: list[bytes]
 
 
-def sample_lines(files: InputFiles, ends: Callable[[bytes], Positions]) -> list[Sample]:
+def sample_lines(
+    files: InputFiles,
+    ends: Callable[[bytes], Positions],
+    reader: type[LineReader] = LineReader,
+) -> list[Sample]:
     """Returns the first lines of some files, in the order of the files.
 
     The choice depends only on their number and content: 256 KiB of each of 32 files,
@@ -48,13 +53,18 @@ def sample_lines(files: InputFiles, ends: Callable[[bytes], Positions]) -> list[
     Args:
         files: The files.
         ends: Finds the ends of lines, as `LineParser.ends`.
+        reader: Reads the lines.
     """
     count = min(len(files), _FILES)
     chosen = [files[at * len(files) // count] for at in range(count)]
-    return list(map_all(lambda file: _first_lines(file, ends), chosen, at_once=16))
+    return list(
+        map_all(lambda file: _first_lines(file, ends, reader), chosen, at_once=16)
+    )
 
 
-def _first_lines(file: InputFile, ends: Callable[[bytes], Positions]) -> Sample:
+def _first_lines(
+    file: InputFile, ends: Callable[[bytes], Positions], open_reader: type[LineReader]
+) -> Sample:
     path = file.path
     lines: list[bytes] = []
     size = 0
@@ -66,7 +76,7 @@ def _first_lines(file: InputFile, ends: Callable[[bytes], Positions]) -> Sample:
             if file.compression == "none"
             else InflatedStream(opened, path=path, compression=file.compression)
         )
-        reader = LineReader(
+        reader = open_reader(
             stream, path=path, parser=_RawLines(ends), block_bytes=_FILE_BYTES // 4
         )
         try:
@@ -108,6 +118,7 @@ _TYPES = {
     "int": pa.int64(),
     "float": pa.float32(),  # Numbers are rounded, as requested.
     "string": pa.large_string(),  # The text of numbers.
+    "json": JSON_TEXT,
 }
 # Types as found, without loss.
 _FOUND_TYPES = {"null": pa.null(), "double": pa.float64(), "text": pa.string()}
@@ -208,7 +219,7 @@ def wanted_columns(columns: Sequence[str]) -> Wanted:
         elif base not in _TYPES:
             raise InputError(
                 "unknown type in --columns",
-                expected="bool, float, int or string, or a list such as int[]",
+                expected="bool, float, int, string or json, or a list such as int[]",
                 got=column,
                 cure="give names of columns, each with a type or without",
             )
@@ -218,22 +229,6 @@ def wanted_columns(columns: Sequence[str]) -> Wanted:
         names.append(name)
     every = not names or _ALL in names
     return Wanted(types, None if every else tuple(names))
-
-
-def with_integers(
-    kind: pa.DataType, name: str, integers: Collection[str]
-) -> pa.DataType:
-    """Returns the type of a column with some named fields as int64."""
-    if pa.types.is_list(kind):
-        return pa.list_(with_integers(kind.value_type, name, integers))
-    if pa.types.is_struct(kind):
-        return pa.struct(
-            [
-                (one.name, with_integers(one.type, f"{name}.{one.name}", integers))
-                for one in kind
-            ]
-        )
-    return pa.int64() if name in integers else kind
 
 
 def _with_type(

@@ -32,6 +32,7 @@ class LineSource(StreamSource):
         spec: How records are made.
         parser: Parser of the lines.
         features: Features of the records for `dataset.json`, if they are examples.
+        reader: Reads the lines.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class LineSource(StreamSource):
         spec: SourceSpec,
         parser: LineParser,
         features: dict[str, Any] | None = None,
+        reader: type[LineReader] = LineReader,
     ):
         super().__init__(
             spec,
@@ -46,7 +48,7 @@ class LineSource(StreamSource):
             lookback_bytes=LineReader.lookback_bytes,
             sure=True,
         )
-        self._parser = parser
+        self._parser, self._opened = parser, reader
         self._features = features
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
@@ -88,7 +90,7 @@ class LineSource(StreamSource):
         offset: int,
         size_bytes: int | None,
     ) -> LineReader:
-        return LineReader(
+        return self._opened(
             stream,
             path=path,
             parser=self._parser,

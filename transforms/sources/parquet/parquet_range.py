@@ -152,7 +152,7 @@ class ParquetRange(RangeReader[ParquetFile]):
             begin, end = max(first - row, 0), min(last - row, batch.num_rows)
             if begin < end:
                 yield from self._records_of(
-                    batch.slice(begin, end - begin), row + begin
+                    batch.slice(begin, end - begin), row + begin, group
                 )
             if row + batch.num_rows >= last:
                 if last < group.end_row:
@@ -186,35 +186,46 @@ class ParquetRange(RangeReader[ParquetFile]):
             else:
                 return
 
-    def _records_of(self, batch: pa.RecordBatch, row: int) -> Iterator[RecordBatch]:
-        kept = kept_rows(self._spec, self._features, batch)
-        nulls = 0 if kept is None else batch.num_rows - len(kept)
-        if nulls:
-            batch = batch.take(kept)
-            yield RecordBatch([], [], [], nulls)
-        places = row + (np.arange(batch.num_rows) if kept is None else kept)
+    def _records_of(
+        self, batch: pa.RecordBatch, row: int, group: RowGroup
+    ) -> Iterator[RecordBatch]:
         while batch.num_rows:
             good, error = batch.num_rows, None
-            try:
-                records = make_records(self._spec, self._features, batch)
-            except RowError as e:
-                good, error = e.row, e
-                records = make_records(self._spec, self._features, batch.slice(0, good))
-            if records:
-                self._records += len(records)
-                crc32cs = list(map(google_crc32c.value, records))
-                yield RecordBatch(places[:good].tolist(), records, crc32cs)
+            while True:  # Of several columns, another can have an earlier fault.
+                try:
+                    made = self._made(batch.slice(0, good), row)
+                except RowError as e:
+                    good, error = e.row, e
+                else:
+                    break
+            self._records += len(made.records)
+            if made.records or made.null_rows:
+                yield made
             if error is None:
                 return
-            self._refuse_row(error, int(places[good]))
-            batch, places = batch.slice(good + 1), places[good + 1 :]
+            self._refuse_row(error, row + good, group)
+            batch, row = batch.slice(good + 1), row + good + 1
 
-    def _refuse_row(self, error: RowError, row: int) -> None:
+    def _made(self, batch: pa.RecordBatch, row: int) -> RecordBatch:
+        """Returns the records of rows; raises RowError with the row in the batch."""
+        kept, nulls = np.arange(batch.num_rows), 0
+        whole = kept_rows(self._spec, self._features, batch)
+        if whole is not None:
+            nulls, kept = batch.num_rows - len(whole), whole
+            batch = batch.take(kept) if nulls else batch
+        try:
+            records = make_records(self._spec, self._features, batch)
+        except RowError as error:
+            raise error.of(row=int(kept[error.row])) from None
+        crc32cs = list(map(google_crc32c.value, records))
+        return RecordBatch((row + kept).tolist(), records, crc32cs, nulls)
+
+    def _refuse_row(self, error: RowError, row: int, group: RowGroup) -> None:
         """Leaves out a row that cannot become a record."""
         damage = corrupt_rows(
             "row",
             error.what,
-            where=f"{self.path}, row {row:,}",
+            where=f"{self.path}, row group {group.number:,}, row {row:,}",
             expected=error.expected or "a row that can become a record",
             got=error.got or "another",
             place=(row, row + 1),

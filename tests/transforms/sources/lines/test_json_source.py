@@ -179,14 +179,39 @@ def test_one_column_is_the_record(tmp_path):
     assert "line 2" in str(error.value.where)
 
 
-def test_what_no_example_holds_is_refused_before_the_conversion(tmp_path):
-    pattern = written(tmp_path, [{"a": [[1]]}])
-    with pytest.raises(InputError):
-        fields_of(pattern)
-    pattern = written(tmp_path, [{"a": [1, 2]}, {"a": [1, None]}, {"a": [3]}])
+NESTED = {
+    "lists of lists": ['{"a": [[1], [2, 3]]}', '{"a": []}'],
+    "items of other types": ['{"a": [1, "x"]}', '{"a": [2]}'],
+    "objects of other types": ['{"a": {"b": 1.50}}', '{"a": {"b": "x"}}'],
+    "a null in a list": ['{"a": [1, null]}', '{"a": [2]}'],
+    "a field that some items lack": ['{"a": [{"b": 1}, {"c": 1e2}]}', '{"a": []}'],
+    "a number of more than 64 bits": ['{"a": [99999999999999999999]}', '{"a": null}'],
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_nested_values_that_no_feature_holds_are_kept_as_json(tmp_path, name):
+    lines = NESTED[name]
+    pattern = written(tmp_path, lines)
+    texts = [line.removeprefix('{"a": ').removesuffix("}") for line in lines]
+    found = list(map(example_of, records_of(pattern)))
+    assert found == [{"a": text} if text != "null" else {} for text in texts]
+    (note,) = source_of(spec_of(pattern)).notes()
+    assert "a: kept as JSON text" in note
+    # Who wants it gets any field so.
+    found = map(example_of, records_of(pattern, columns=("a:json",)))
+    assert [one.get("a", "null") for one in found] == texts
+
+
+def test_a_later_list_that_no_feature_holds_is_named_with_a_cure_that_works(tmp_path):
+    lines = ['{"a": [1, 2]}' + PADDING] * BEYOND_A_SAMPLE + ['{"a": [1, null]}']
+    pattern = written(tmp_path, lines)
     with pytest.raises(CorruptRecordError, match="null") as error:
         records_of(pattern)
-    assert "line 2, byte offset 14" in str(error.value.where)
+    assert f"line {BEYOND_A_SAMPLE + 1:,}" in str(error.value.where)
+    assert "--columns '*,a:json'" in str(error.value.cure)
+    found = map(example_of, records_of(pattern, columns=("*", "a:json")))
+    assert [*found][-1] == {"a": "[1, null]"}
 
 
 def test_a_field_that_is_nested_too_deeply(tmp_path):

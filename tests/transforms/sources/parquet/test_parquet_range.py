@@ -198,7 +198,7 @@ class TestDamage:
         files, kept = listed(path, record="column:text"), SkippedRegions()
         with pytest.raises(CorruptRecordError, match="not UTF-8") as caught:
             read(files, 0, -1)
-        assert caught.value.where == f"{path}, row 1"
+        assert caught.value.where == f"{path}, row group 0, row 1"
         places, records, span = read(files, 0, -1, skipped=kept)
         assert (places, records) == ([0, 2], [b"a", b"c"])
         assert (span.start_bytes, span.stop_bytes) == (0, 4)

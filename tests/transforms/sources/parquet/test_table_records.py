@@ -135,6 +135,6 @@ def test_whole_numbers_of_doubles_beside_others(tmp_path, other):
     assert (found[0]["a"], found[1]["b"]) == ([BIG - 1.0], [b"y"])
     with pytest.raises(CorruptRecordError, match="is not an integer") as error:
         examples_of(tmp_path, table, columns=("a:int",))
-    assert error.value.where.endswith("0.parquet, row 1")
+    assert error.value.where.endswith("0.parquet, row group 0, row 1")
     with pytest.raises(InputError, match="has no floats"):
         examples_of(tmp_path, table, columns=("a", "b:int"))

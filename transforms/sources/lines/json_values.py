@@ -1,0 +1,215 @@
+"""The values of JSON fields: their types in a sample, and what a column takes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyarrow as pa
+
+from gristmill.transforms.sources.lines.json_text import Number, text_of
+from gristmill.transforms.tables.whole_numbers import INT64, is_lost, whole_number
+
+JSON_TEXT = pa.string_view()
+"""The type of a column that keeps any values, as JSON."""
+
+_NAMES: dict[pa.DataType, str] = {
+    pa.null(): "null",
+    pa.bool_(): "true or false",
+    pa.int64(): "an integer of 64 bits",
+    pa.float32(): "a number",
+    pa.float64(): "a number",
+    pa.string(): "a string",
+    pa.large_string(): "a string or a number",
+}
+
+
+class DifferentTypesError(Exception):
+    """Two values of a field without a common type.
+
+    Attributes:
+        field: The field.
+        got: Their types.
+    """
+
+    def __init__(self, field: str, got: str):
+        super().__init__(field)
+        self.field, self.got = field, got
+
+
+class UnfitError(Exception):
+    """A value that a column does not take.
+
+    Attributes:
+        expected: The expected value, with its field.
+        got: The value.
+        is_lost: Whether it is a whole number that a float32 does not hold.
+    """
+
+    def __init__(self, expected: str, got: str, *, is_lost: bool = False):
+        super().__init__(got)
+        self.expected, self.got, self.is_lost = expected, got, is_lost
+
+
+def type_of(value: Any, field: str = "") -> pa.DataType:
+    """Returns the type of a value that `json` has read.
+
+    Raises:
+        DifferentTypesError: A list holds values of different types, or an integer is
+            too large.
+    """
+    if value is None:
+        return pa.null()
+    if isinstance(value, bool):
+        return pa.bool_()
+    if isinstance(value, int):
+        if value not in INT64:
+            raise DifferentTypesError(field, "an integer of more than 64 bits")
+        return pa.int64()
+    if isinstance(value, float):
+        return pa.float64()
+    if isinstance(value, str):
+        return pa.string()
+    if isinstance(value, list):
+        inner = pa.null()
+        if set(map(type, value)) <= {float, int}:  # All at once, as lists can be long.
+            value = [*_extremes(value)]
+        for item in value:
+            inner = joined(inner, type_of(item, field), field)
+        return pa.list_(inner)
+    return pa.struct(
+        [(name, type_of(item, f"{field}.{name}")) for name, item in value.items()]
+    )
+
+
+def _extremes(numbers: list[Any]) -> set[Any]:
+    """Returns numbers that have the types, and the bounds, of all."""
+    ints = [number for number in numbers if type(number) is int]
+    found = {min(ints), max(ints)} if ints else set()
+    return found if len(ints) == len(numbers) else {*found, 0.5}
+
+
+def joined(a: pa.DataType, b: pa.DataType, field: str) -> pa.DataType:
+    """Returns the common type of two.
+
+    Integers are numbers, null has any type, objects have the fields of both.
+
+    Raises:
+        DifferentTypesError: There is none.
+    """
+    if a.equals(b) or pa.types.is_null(b):
+        return a
+    if pa.types.is_null(a):
+        return b
+    if {a, b} == {pa.int64(), pa.float64()}:
+        return pa.float64()
+    if pa.types.is_list(a) and pa.types.is_list(b):
+        return pa.list_(joined(a.value_type, b.value_type, field))
+    if pa.types.is_struct(a) and pa.types.is_struct(b):
+        types = {one.name: one.type for one in a}
+        for one in b:
+            known = types.get(one.name, pa.null())
+            types[one.name] = joined(known, one.type, f"{field}.{one.name}")
+        return pa.struct(types.items())
+    raise DifferentTypesError(field, f"{type_name(a)} and {type_name(b)}")
+
+
+def has_gap(value: Any, kind: pa.DataType, *, inside: bool = False) -> bool:
+    """Returns whether a list of a value has a null or lacks a field in an item.
+
+    No feature holds such a list: its values would not be known from others.
+    """
+    if value is None:
+        return inside and not pa.types.is_null(kind)
+    if isinstance(value, list) and pa.types.is_list(kind):
+        item = kind.value_type
+        if not pa.types.is_nested(item):
+            return None in value and not pa.types.is_null(item)
+        return any(has_gap(each, item, inside=True) for each in value)
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        fields = ((value.get(one.name), one.type) for one in kind)
+        return any(has_gap(each, of, inside=inside) for each, of in fields)
+    return False
+
+
+def column_value(
+    value: Any, kind: pa.DataType, *, only: bool = False, field: str = ""
+) -> Any:
+    """Returns the value that a column takes for one of JSON.
+
+    Args:
+        value: The value, its numbers as `Number`.
+        kind: The type of the column; of a whole line a struct.
+        only: Whether objects may have other fields, which are left out.
+        field: Place of the value, for the error.
+
+    Raises:
+        UnfitError: The column does not take it as it is.
+        ValueError: A text has half of a character.
+    """
+    if kind == JSON_TEXT and value is not None:
+        return text_of(value)
+    if value is None and field:
+        return None
+    named = f"field {field[1:]!r}: " if field else ""
+    is_number = isinstance(value, Number)
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        types = {one.name: one.type for one in kind}
+        new = next((name for name in value if name not in types), None)
+        if new is not None and not only:
+            known = ", ".join(map(repr, types))
+            raise UnfitError(f"{named}only the fields {known}", f"a new field {new!r}")
+        return {
+            name: column_value(item, types[name], only=only, field=f"{field}.{name}")
+            for name, item in value.items()
+            if name in types
+        }
+    if pa.types.is_list(kind) and isinstance(value, list):
+        item = kind.value_type
+        return [column_value(one, item, only=only, field=field) for one in value]
+    if pa.types.is_boolean(kind) and isinstance(value, bool):
+        return value
+    if pa.types.is_large_string(kind) and is_number:
+        return str(value)
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if is_text and isinstance(value, str) and not is_number:
+        value.encode()
+        return value
+    if is_number and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        whole = whole_number(value)
+        if pa.types.is_integer(kind):
+            if whole is not None:
+                return whole
+        else:
+            if kind == pa.float64():
+                vast = value.lstrip("-").isdecimal() and value != "-0"
+                if vast if whole is None else is_lost(whole):
+                    expected = f"{named}another number, or a type for it"
+                    raise UnfitError(expected, shown(value), is_lost=True)
+            if math.isfinite(float(value)):
+                return float(value)
+    raise UnfitError(f"{named}{type_name(kind)}", shown(value))
+
+
+def type_name(kind: pa.DataType) -> str:
+    """Returns a type in the words of JSON."""
+    if pa.types.is_list(kind):
+        return f"a list, each item {type_name(kind.value_type)}"
+    if pa.types.is_struct(kind):
+        return "an object"
+    return _NAMES.get(kind, str(kind))
+
+
+def shown(value: Any) -> str:
+    """Returns a value for a message."""
+    text = text_of(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def leaf_types(kind: pa.DataType) -> set[pa.DataType]:
+    """Returns the types of the values in lists and objects, however deep."""
+    if pa.types.is_list(kind):
+        return leaf_types(kind.value_type)
+    if pa.types.is_struct(kind):
+        return set().union(*(leaf_types(one.type) for one in kind))
+    return {kind}
