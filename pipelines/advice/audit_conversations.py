@@ -21,6 +21,7 @@ from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.given_datasets import usual_split
 from gristmill.pipelines.options.job_options import PackingOptions
 from gristmill.pipelines.text.formatting import plural
+from gristmill.pipelines.text.printer import fact_lines
 from gristmill.pipelines.text.supervision import (
     BEGIN,
     END,
@@ -29,7 +30,7 @@ from gristmill.pipelines.text.supervision import (
     marked,
     piece_lines,
     supervised_documents,
-    supervision_lines,
+    supervision_facts,
     template_pieces,
 )
 from gristmill.transforms.chat.conversation_reader import AsideError, ConversationReader
@@ -102,29 +103,21 @@ class Audit:
         """Returns it for people."""
         counts = self.counts
         rendered = counts.tokens + counts.truncated_tokens
-        facts = [
-            (
-                "rendered",
-                f"{plural(rendered, 'token')} in "
-                f"{plural(counts.documents, 'conversation')} = "
-                f"{counts.trained_tokens:,} trained + "
-                f"{counts.tokens - counts.trained_tokens:,} not trained + "
-                f"{counts.truncated_tokens:,} truncated",
-            ),
-            *supervision_lines(counts, named=True),
-        ]
-        examples = collections.defaultdict(list)
+        aside = collections.defaultdict(list)
         for each in self.set_aside:
-            examples[each.reason].append(each)
-        for some in examples.values():
-            facts += [("", f"{each.place}: {each.detail}") for each in some[:_EXAMPLES]]
-            if len(some) > _EXAMPLES:
-                facts.append(("", f"and {len(some) - _EXAMPLES:,} like the last"))
-        heads = itertools.chain(["template"], itertools.repeat(""))
-        pieces = piece_lines(self.pieces, self.special, self.texts)
-        facts += zip(heads, pieces, strict=False)
-        lines = [f"{self.source}: the first {plural(self.records, 'record')}"]
-        lines += [f"  {head:<9} {text}" for head, text in facts]
+            aside[each.reason].append(f"{each.place}: {each.detail}")
+        facts = {
+            "rendered": f"{plural(rendered, 'token')} in "
+            f"{plural(counts.documents, 'conversation')} = "
+            f"{counts.trained_tokens:,} trained + "
+            f"{counts.tokens - counts.trained_tokens:,} not trained + "
+            f"{counts.truncated_tokens:,} truncated",
+            **supervision_facts(counts, named=True),
+            **{reason: some[:_EXAMPLES] for reason, some in aside.items()},
+            "template": piece_lines(self.pieces, self.special, self.texts),
+        }
+        head = f"{self.source}: the first {plural(self.records, 'record')}"
+        lines = [head, *fact_lines(facts)]
         for place, text in self.shown:
             if len(text) > _MOST_SHOWN:
                 text = f"{text[:_MOST_SHOWN]}... ({len(text):,} characters)"

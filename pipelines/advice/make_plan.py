@@ -17,7 +17,7 @@ from gristmill.pipelines.advice.convert_sample import (
 from gristmill.pipelines.local.pool import default_workers
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions, command_of
-from gristmill.pipelines.text.formatting import plural, size_text
+from gristmill.pipelines.text.formatting import plural
 from gristmill.transforms.conversion.list_inputs import list_inputs
 from gristmill.transforms.planning.shard_plan import (
     DEFAULT_SHARD_BYTES,
@@ -70,34 +70,6 @@ class Plan:
     seconds: float
     notes: tuple[str, ...]
     command: str
-
-    def text(self) -> str:
-        """Returns the plan for people."""
-        splits = f", splits {', '.join(self.splits)}" if len(self.splits) > 1 else ""
-        share = self.sampled_bytes / self.input_bytes
-        mean = self.raw_bytes / max(1, self.records)
-        lines = [
-            f"input    {plural(self.files, 'file')}, {size_text(self.input_bytes)} of "
-            f"{self.format}{splits}",
-            f"sample   {size_text(self.sampled_bytes)}, {share:.2%} of the input, "
-            "converted here",
-            f"records  {self.records:,}, {size_text(mean)} on average",
-            f"output   {size_text(self.file_bytes)} in {plural(self.shards, 'shard')}, "
-            f"{self.file_bytes / self.input_bytes:.0%} of the input",
-            f"time     {_duration(self.seconds)} with {plural(self.workers, 'worker')} "
-            "on this machine, if storage keeps up",
-            *(f"note     {note}" for note in self.notes),
-            f"command  {self.command}",
-        ]
-        return "\n".join(lines)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.1f} min"
-    return f"{seconds / 3600:,.1f} h"
 
 
 def make_plan(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from gristmill.dataset.base.errors import some_of
 from gristmill.dataset.columns.column_type import ColumnType
 from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.pipelines.text.formatting import plural, size_text
+from gristmill.pipelines.text.formatting import plural
 
 SHOWN = 20
 """Keys of rows or records that a result or an error shows."""
@@ -44,20 +43,13 @@ class Attached:
     shown: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     done_before: bool = False
 
-    def text(self) -> str:
-        """Returns the result for a person."""
-        split = self.manifest.splits[self.split]
-        columns = ", ".join(f"{name} ({kind})" for name, kind in self.columns.items())
+    @property
+    def title(self) -> str:
+        """What was done to how many records."""
+        records = plural(self.manifest.splits[self.split].records, "record")
         done = "attached before" if self.done_before else "attached"
-        lines = [
-            f"{self.manifest.name}/{self.split}: {columns} {done} to "
-            f"{plural(split.records, 'record')}; these stay as they were",
-            f"  written      {size_text(self.file_bytes)}",
-        ]
-        if self.rows is not None:
-            lines.append(f"  rows         {self.rows:,}, for {self.records:,} records")
-        for name in ("missing", "repeated", "unmatched"):
-            if count := getattr(self, name):
-                shown = some_of([*self.shown.get(name, ())], SHOWN)
-                lines.append(f"  {name:<12} {count:,}: {shown}")
-        return "\n".join(lines)
+        names = ", ".join(f"{name} ({kind})" for name, kind in self.columns.items())
+        return (
+            f"{self.manifest.name}/{self.split}: {names} {done} to {records}; these "
+            "stay as they were"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -147,10 +147,6 @@ def bench_loader(
             got=None if workers else line,  # Lines of workers do not come here.
             cure="fix the function",
         ) from e
-    rows = f"{batch_size // hosts:,}"
-    rows += "" if hosts == 1 else f" of {batch_size:,} rows"
-    how = "1 worker" if workers == 1 else f"{workers or 'no'} workers"
-    how += f", batches of {rows}, {shuffle} shuffle, seed {seed}"
     fed = measured.fed
     fields = {
         **vars(measured),
@@ -159,7 +155,7 @@ def bench_loader(
         "waiting_share": fed.waiting_share,
         "waits_for": measured.waiting,
     }
-    show(fields, f"{opened!r}"[1:-1] + "\n" + measured_text(measured, how))
+    show(fields, f"{opened!r}"[1:-1] + "\n" + measured_text(measured))
     _next(measured.waiting.cause, workers, shuffle)
 
 
@@ -178,59 +174,37 @@ def _next(cause: Cause, workers: int, shuffle: ShuffleName) -> None:
         next_step(*again, "--workers", cores, why="with a process for each core")
 
 
-def measured_text(measured: Measured, how: str) -> str:
-    """Returns the measurements as text.
-
-    Args:
-        measured: It.
-        how: The options of the feed, for the reader.
-    """
+def measured_text(measured: Measured) -> str:
+    """Returns the measurements for people."""
     from gristmill.pipelines.text.formatting import size_text
+    from gristmill.pipelines.text.printer import fact_lines
 
-    alone, fed = measured.alone, measured.fed
+    alone, fed, waiting = measured.alone, measured.fed, measured.waiting
+    seconds = max(alone.seconds, 1e-9)
 
     def rate(records: float, record_bytes: float) -> str:
         return f"{records:,.0f} records/s, {size_text(record_bytes)}/s"
 
-    def share(seconds: float) -> str:
-        return f"{seconds / alone.seconds:.0%}"
-
-    waiting = measured.waiting
-    lines = [
-        (
-            "alone",
-            rate(alone.records / alone.seconds, alone.record_bytes / alone.seconds),
-        ),
-        (
-            "",
-            f"{share(alone.io_seconds)} waiting for storage, "
-            f"{share(alone.read_seconds)} decompression and checks, "
-            f"{share(alone.decode_seconds)} decode",
-        ),
-        ("fed", rate(fed.records_per_second, fed.record_bytes_per_second)),
-        ("", how),
-        (
-            "trainer",
-            f"waits {fed.waiting_share:.0%} of its time, at "
-            f"{measured.step_seconds * 1000:g} ms a step; "
-            f"{fed.startup_seconds:.1f} s for the first",
-        ),
-        ("cause", f"{waiting.cause}: {waiting.text}"),
-        ("", waiting.cure),
-    ]
+    facts: dict[str, Any] = {
+        "alone": [
+            rate(alone.records / seconds, alone.record_bytes / seconds),
+            f"{alone.io_seconds / seconds:.0%} waiting for storage, "
+            f"{alone.read_seconds / seconds:.0%} decompression and checks, "
+            f"{alone.decode_seconds / seconds:.0%} decode",
+        ],
+        "from_disk_bytes": alone.storage_bytes,
+        "fed": rate(fed.records_per_second, fed.record_bytes_per_second),
+        "trainer": f"waits {fed.waiting_share:.0%} of its time, at "
+        f"{measured.step_seconds * 1000:g} ms a step; {fed.startup_seconds:.1f} s for "
+        "the first",
+    }
+    if fed.cache.hits or fed.cache.misses:
+        facts["cache"] = fed.cache
     if (cached := measured.cached) is not None:
         gain = cached.records_per_second / max(fed.records_per_second, 1e-9)
-        speed = rate(cached.records_per_second, cached.record_bytes_per_second)
-        lines[-2:-2] = [
-            ("in memory", speed),
-            ("", f"{gain:.2f} times fed: the most that a faster feed can gain"),
+        facts["in memory"] = [
+            rate(cached.records_per_second, cached.record_bytes_per_second),
+            f"{gain:.2f} times fed: the most that a faster feed can gain",
         ]
-    cache = fed.cache
-    if cache.hits or cache.misses:
-        local = cache.hits / (cache.hits + cache.misses)
-        filled = f"{size_text(cache.filled_bytes)} fetched, {cache.evictions:,} evicted"
-        lines.insert(4, ("cache", f"{local:.0%} of records from copies; {filled}"))
-    if alone.storage_bytes is not None:
-        stored = f"{size_text(alone.storage_bytes)} from disk, the rest from memory"
-        lines.insert(2, ("", stored))
-    return "\n".join(f"  {name:10}{text}" for name, text in lines)
+    facts["cause"] = [f"{waiting.cause}: {waiting.text}", waiting.cure]
+    return "\n".join(fact_lines(facts))

@@ -209,15 +209,5 @@ def unique(
         workers=where.workers,
         show_progress=not is_quiet(),
     )
-    before = ", found before" if found.done_before else ""
-    show(
-        {
-            **{"split": found.split, "by": found.by, "records": found.records},
-            **{"kept": found.kept, "duplicates": found.duplicates},
-            "done_before": found.done_before,
-        },
-        f"{found.manifest.name}/{found.split}: {found.records:,} records = "
-        f"{found.kept:,} kept + {found.duplicates:,} duplicates, by "
-        f"{found.by}{before}\n  column       duplicate_of",
-    )
+    show(found)
     next_step("inspect", dataset)

@@ -21,15 +21,16 @@ def rollback(dataset: str, edition: int, split: str | None) -> None:
     """
     from gristmill.dataset.commit.roll_back import roll_back
     from gristmill.dataset.metadata.open_manifest import chosen_split, open_manifest
-    from gristmill.pipelines.text.edition_history import edition_numbers
-    from gristmill.pipelines.text.formatting import plural
 
     name = chosen_split(dataset, open_manifest(dataset), split)
     now = roll_back(dataset, name, edition).splits[name]
     show(
-        {"split": name, "editions": now.numbers, "records": now.records},
-        f"{dataset}, split {name}: {edition_numbers(now)}\n"
-        f"  {plural(now.records, 'record')}, digest {now.records_digest}",
+        {
+            "split": name,
+            "editions": now.numbers,
+            "records": now.records,
+            "digest": now.records_digest,
+        }
     )
     next_step("inspect", dataset)
 
@@ -49,18 +50,13 @@ def clean(dataset: str, dry_run: bool, unfinished: bool) -> None:
     stays: its files belong to future editions.
     """
     from gristmill.dataset.commit.clean import clean as clean_dataset
-    from gristmill.pipelines.text.formatting import plural, size_text
 
     def seen(path: str, size_bytes: int) -> None:
         if dry_run and not as_json():
             click.echo(f"{size_bytes:>15,} {path}")
 
     found = clean_dataset(dataset, unfinished=unfinished, delete=not dry_run, seen=seen)
-    gone = "would be kept no longer" if dry_run else "is kept no longer"
-    lines = [f"split {name}: edition {n:,} {gone}" for name, n in found.editions]
-    done = "to delete" if dry_run else "deleted"
-    lines += [f"{done}: {plural(found.files, 'file')}, {size_text(found.file_bytes)}"]
-    show({"deleted": not dry_run, **vars(found)}, "\n".join(lines))
+    show({"deleted": not dry_run, **vars(found)})
     if dry_run and found.files:
         next_step("clean", dataset, *["--unfinished"] * unfinished)
     elif not dry_run:

@@ -16,7 +16,7 @@ import click
 
 from gristmill import __version__
 from gristmill.pipelines.options.job_options import flag_of
-from gristmill.pipelines.text.printer import json_text
+from gristmill.pipelines.text.printer import json_text, text_of
 
 if TYPE_CHECKING:
     from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
@@ -41,7 +41,7 @@ def show(result: Any, text: str | None = None) -> None:
     if as_json():
         click.echo(json_text(result))
     else:
-        click.echo(result.text() if text is None else text)
+        click.echo(text_of(result) if text is None else text)
 
 
 def texts_of(tokenizer: str | None) -> TokenTexts | None:

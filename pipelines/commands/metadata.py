@@ -53,8 +53,11 @@ def inspect(
         open_manifest,
         state_of,
     )
-    from gristmill.pipelines.text.contents import manifest_fields, manifest_text
-    from gristmill.pipelines.text.edition_history import edition_files
+    from gristmill.pipelines.text.editions import (
+        edition_files,
+        manifest_fields,
+        manifest_text,
+    )
     from gristmill.pipelines.text.unfinished import read_unfinished
 
     try:

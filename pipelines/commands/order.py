@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from gristmill.loader import Dataset
     from gristmill.loader.data.batches import Batches
     from gristmill.loader.order.mixture import Weight
-    from gristmill.loader.order.shuffle import ShuffleName
 
 
 ORDER = together(
@@ -114,75 +112,66 @@ ORDER = together(
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Order:
-    """What was trained on, and in which order: the values of `ORDER`."""
+_OF_ORDER_ALONE = (
+    *("seed", "batch_size", "shuffle", "block_records", "window_blocks", "epochs"),
+    *("keep_remainder", "weights", "token_weights", "tokens_per_row"),
+)
 
-    dataset: tuple[str, ...]
-    split: str | None
-    edition: str | None
-    select: str | None
-    seed: int
-    batch_size: int | None
-    shuffle: ShuffleName
-    block_records: int | None
-    window_blocks: int | None
-    epochs: int | None
-    keep_remainder: bool
-    weights: str | None
-    token_weights: str | None
-    tokens_per_row: str | None
-    state: str | None
 
-    def given(self) -> list[str]:
-        """Returns those options of the order alone that the command was given."""
-        others = ("dataset", "split", "edition", "select", "state")
-        names = (field.name for field in dataclasses.fields(self))
-        return options_given(name for name in names if name not in others)
+def order_given() -> list[str]:
+    """Returns those options of the order alone that the command was given."""
+    return options_given(_OF_ORDER_ALONE)
 
-    def opened(self) -> Dataset | dict[str, Dataset]:
-        """Opens the dataset, or those of the mixture by their names.
 
-        Raises:
-            InputError: The options do not go together, or there is no such dataset.
-        """
-        opened = opened_datasets(self.dataset, self.split, self.edition)
-        if self.select is None:
-            return opened
-        if not isinstance(opened, dict):
-            return opened.select(self.select)
-        for item in self.select.split(";"):
-            name, _, condition = map(str.strip, item.partition("="))
-            if name not in opened:
-                raise InputError(
-                    "--select names no dataset of the mixture",
-                    expected=f"'NAME=CONDITION; ...' with one of {', '.join(opened)}",
-                    got=self.select,
-                    cure="give the names of the datasets",
-                )
-            opened[name] = opened[name].select(condition)
+def opened_of(order: Any) -> Dataset | dict[str, Dataset]:
+    """Opens the dataset, or those of the mixture by their names.
+
+    Args:
+        order: The values of `ORDER`, as attributes.
+
+    Raises:
+        InputError: The options do not go together, or there is no such dataset.
+    """
+    opened = opened_datasets(order.dataset, order.split, order.edition)
+    if order.select is None:
         return opened
+    if not isinstance(opened, dict):
+        return opened.select(order.select)
+    for item in order.select.split(";"):
+        name, _, condition = map(str.strip, item.partition("="))
+        if name not in opened:
+            raise InputError(
+                "--select names no dataset of the mixture",
+                expected=f"'NAME=CONDITION; ...' with one of {', '.join(opened)}",
+                got=order.select,
+                cure="give the names of the datasets",
+            )
+        opened[name] = opened[name].select(condition)
+    return opened
 
 
-def opened_batches(order: Order) -> Batches:
+def opened_batches(order: Any) -> Batches:
     """Returns the batches that the options of a command mean.
 
     Says which order they mean, since another one has other records.
 
+    Args:
+        order: The values of `ORDER`, as attributes.
+
     Raises:
         InputError: They do not go together, or there are no such batches.
     """
-    given = order.given()
+    given = order_given()
     if order.state is not None and given:
         raise InputError(
             "--state and options of the order exclude each other",
             got=", ".join(given),
             cure="leave out these options, or --state",
         )
-    for name in ("weights", "token_weights"):
-        if getattr(order, name) is not None:
-            check_mixture(order.dataset, f"--{name.replace('_', '-')}")
-    datasets = order.opened()
+    for name in ("--weights", "--token-weights"):
+        if name in given:
+            check_mixture(order.dataset, name)
+    datasets = opened_of(order)
     if order.state is not None:
         return _batches_of_state(datasets, order.state)
     batches = _batches(datasets, order)
@@ -204,7 +193,7 @@ def usage_errors() -> Iterator[None]:
         raise InputError(**e.facts()) from e
 
 
-def _batches(datasets: Dataset | dict[str, Dataset], order: Order) -> Batches:
+def _batches(datasets: Dataset | dict[str, Dataset], order: Any) -> Batches:
     from gristmill.loader import BlockShuffle, global_batches
 
     shuffle = order.shuffle
@@ -232,7 +221,7 @@ def _batches(datasets: Dataset | dict[str, Dataset], order: Order) -> Batches:
 
 
 def _weights(
-    datasets: Dataset | Mapping[str, Dataset], order: Order
+    datasets: Dataset | Mapping[str, Dataset], order: Any
 ) -> Mapping[str, Weight] | None:
     """Returns the shares of rows that the options of a mixture mean."""
     from gristmill.loader import token_weights as weights_of_tokens

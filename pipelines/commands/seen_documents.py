@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv as csv_files
 import functools
+import io
 import json
+import types
 from typing import Any
 
 from gristmill.dataset.base.errors import InputError, StorageError
@@ -12,7 +15,6 @@ from gristmill.pipelines.commands.command import command
 from gristmill.pipelines.commands.messages import show
 from gristmill.pipelines.commands.order import (
     ORDER,
-    Order,
     opened_batches,
     read_state,
     usage_errors,
@@ -57,10 +59,10 @@ def account(
     """
     from gristmill.loader.accounting.account import Counts
     from gristmill.loader.accounting.account import account as accounted
-    from gristmill.pipelines.text.seen_table import csv_text, part_fields, table_lines
+    from gristmill.pipelines.text.printer import json_value, table_lines
     from gristmill.pipelines.text.training_summary import training_summary
 
-    order = Order(**given)
+    order = types.SimpleNamespace(**given)
     if steps is None and order.state is None:
         raise InputError(
             "the progress of the run is not given",
@@ -72,21 +74,32 @@ def account(
             steps = read_state(order.state or "")["step"]
         tokens = not documents_only
         parts = accounted(batches, steps, by=by, tokens=tokens)
-    rows = [part_fields(part) for part in parts]
+    rows = [json_value({**part._asdict(), **part.counts._asdict()}) for part in parts]
+    for row in rows:
+        del row["counts"]
     counts = (part.counts for part in parts)
     total = functools.reduce(Counts.plus, counts, Counts())._asdict()
     if csv is not None:
-        _write(csv, csv_text(rows, [*total]), "--csv")
+        file = io.StringIO()
+        writer = csv_files.DictWriter(file, [*rows[0]] if rows else [])
+        writer.writeheader()
+        writer.writerows(rows)
+        _write(csv, file.getvalue(), "--csv")
     if summary is not None:
         held = [one.packed_counts() for each in batches.datasets for one in each.parts]
         of_text = all(one is not None and one.text_bytes for one in held)
         known = total["different_tokens"] if of_text else None
         fields = training_summary(text_tokens=known, sources=rows)
         _write(summary, json.dumps(fields, indent=1) + "\n", "--summary")
-    last = {"dataset": "", "value": f"in {steps:,} steps", **total}
-    lines = table_lines([*rows, last], by, mixed=bool(batches.names))
     told = {"steps": steps, "by": by, "total": total, "parts": rows}
-    show(told, "\n".join(lines))
+    last = {"dataset": "", "value": f"in {steps:,} steps", "note": None, **total}
+    table = [
+        {name: row[name] for name in total}
+        | {"dataset": row["dataset"] if batches.names else None}
+        | {by: f"({row['note']})" if row["note"] else row["value"] or row["dataset"]}
+        for row in [*rows, last]
+    ]
+    show(told, "\n".join(table_lines(table)))
 
 
 def _write(path: str, content: str, option: str) -> None:

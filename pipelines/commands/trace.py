@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import types
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,9 @@ from gristmill.pipelines.commands.messages import (
 )
 from gristmill.pipelines.commands.order import (
     ORDER,
-    Order,
     opened_batches,
+    opened_of,
+    order_given,
     usage_errors,
 )
 from gristmill.pipelines.commands.shared_options import (
@@ -39,31 +40,6 @@ if TYPE_CHECKING:
     from gristmill.loader.data.batches import Batches
     from gristmill.loader.data.dataset import Dataset
     from gristmill.loader.order.step_records import Sighting
-    from gristmill.loader.provenance.find_document import FoundDocument
-    from gristmill.loader.provenance.locate import Location
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Wanted:
-    """What to trace: the options of `gristmill trace` alone."""
-
-    step: int | None
-    row: int | None
-    token: int | None
-    records: str | None
-    document: str | None
-    of: str | None
-    first_epoch: int
-    stop_epoch: int | None
-    tokenizer: str | None
-    show: bool
-
-    @property
-    def epochs(self) -> dict[str, int]:
-        """The epochs to search, as arguments of a search."""
-        first, stop = self.first_epoch, self.stop_epoch
-        stop = first + 1 if stop is None else stop
-        return {"first_epoch": first, "stop_epoch": stop}
 
 
 @command(looks=True)
@@ -129,9 +105,7 @@ def trace(**given: Any) -> None:
     """
     from gristmill.dataset.base.errors import InputError
 
-    names = [field.name for field in dataclasses.fields(_Wanted)]
-    options = _Wanted(**{name: given.pop(name) for name in names})
-    order = Order(**given)
+    options = types.SimpleNamespace(**given)
     step, row, document = options.step, options.row, options.document
     wanted = [one is not None for one in (step, options.records, document)]
     if (step is None) != (row is None) or sum(wanted) != 1:
@@ -144,34 +118,30 @@ def trace(**given: Any) -> None:
         raise InputError(
             "--token is a token of a row", cure="give --step and --row with it"
         )
-    _check(order.dataset, options)
+    _check(options)
     records = _numbers(options.records)
     with usage_errors():
         epochs = options_given(("first_epoch", "stop_epoch", "state"))
-        if records and not (order.given() or epochs):
-            _trace_sources(order, records, options)
+        if records and not (order_given() or epochs):
+            _trace_sources(records, options)
             return
         of_edition = None
-        if records and order.state and (order.edition or "").isdecimal():
+        if records and options.state and (options.edition or "").isdecimal():
             # The state says which editions were open.
-            of_edition = int(order.edition or "")
-            order = dataclasses.replace(order, edition=None)
-        batches = opened_batches(order)
-        if step is not None and row is not None:
-            seen = _trace_row(batches, step, row, options)
-            if not options.show:
-                next_step(*command_line(), "--show", why="what is in it")
-            else:
-                again = command_line(without=("step", "row", "token"))
-                of = ("--of", seen.dataset) if batches.names else ()
-                where = ("--records", seen.record, *of)
-                next_step(*again, *where, why="where it is seen again")
+            of_edition, options.edition = int(options.edition), None
+        batches = opened_batches(options)
+        if step is not None:
+            _trace_row(batches, options)
         elif records:
             _trace_records(batches, records, of_edition, options)
-        elif document is not None:
-            documents = _trace_document(batches, document, options)
-            pieces = (piece for one in documents for piece in one.pieces)
-            _next_row([seen for piece in pieces for seen in piece.sightings])
+        else:
+            _trace_document(batches, options)
+
+
+def _epochs(options: Any) -> dict[str, int]:
+    """Returns the epochs to search, as arguments of a search."""
+    first, stop = options.first_epoch, options.stop_epoch
+    return {"first_epoch": first, "stop_epoch": first + 1 if stop is None else stop}
 
 
 def _numbers(given: str | None) -> list[int]:
@@ -190,18 +160,17 @@ def _numbers(given: str | None) -> list[int]:
 
 
 def _trace_records(
-    batches: Batches,
-    records: Sequence[int],
-    edition: int | None,
-    options: _Wanted,
+    batches: Batches, records: Sequence[int], edition: int | None, options: Any
 ) -> None:
     """Prints the steps and rows that see records."""
+    from gristmill.pipelines.text.places import sightings_text
+
     found: list[Sighting] = []
     for record in records:
-        seen = batches.find(record, options.of, edition=edition, **options.epochs)
+        seen = batches.find(record, options.of, edition=edition, **_epochs(options))
         if len(records) > 1 and not as_json():
             click.echo(f"record {record:,}")
-        _print_sightings(seen)
+        show(seen, "\n".join(sightings_text(seen)))
         if options.show:
             of_it = batches.datasets[batches.numbers_of(options.of)[0]]
             of_it = of_it if edition is None else of_it.as_of(edition)
@@ -210,14 +179,13 @@ def _trace_records(
     _next_row(found)
 
 
-def _trace_sources(order: Order, records: Sequence[int], options: _Wanted) -> None:
+def _trace_sources(records: Sequence[int], options: Any) -> None:
     """Prints where records come from, whatever the order."""
     from gristmill.dataset.base.errors import InputError
     from gristmill.loader.provenance.locate import locate_record
-    from gristmill.pipelines.text.location import location_json, location_text
-    from gristmill.pipelines.text.source_details import detailed
+    from gristmill.pipelines.text.places import located, place_text
 
-    opened = order.opened()
+    opened = opened_of(options)
     name = options.of
     if isinstance(opened, Mapping):
         if name not in opened:
@@ -229,56 +197,58 @@ def _trace_sources(order: Order, records: Sequence[int], options: _Wanted) -> No
             )
         opened = opened[name]
     for record in records:
-        location = detailed(locate_record(opened, record, name=name), [opened])
-        fields = location_json(location)
-        del fields["epoch"]
-        show(fields, location_text(location))
+        found = located(locate_record(opened, record, name=name), [opened])
+        del found["epoch"]
+        show(found, place_text(found))
         if options.show:
             _print_record(opened, record, options)
     again = (*command_line(without=("show",)), "--batch-size", "N")
     next_step(*again, why="the steps that it is seen in")
 
 
-def _trace_row(batches: Batches, step: int, row: int, options: _Wanted) -> Location:
-    """Prints the content of a row, and returns the place of its record."""
+def _trace_row(batches: Batches, options: Any) -> None:
+    """Prints the content of a row."""
     from gristmill.loader.data.batches import row_at
     from gristmill.loader.provenance.locate import locate
-    from gristmill.pipelines.text.location import location_json, location_text
-    from gristmill.pipelines.text.source_details import detailed
+    from gristmill.pipelines.text.places import located, place_text
 
-    location = detailed(locate(batches, step, row, options.token), batches.datasets)
-    show(
-        {"step": step, "row": row, **location_json(location)},
-        f"step {step:,}, row {row:,}: epoch {location.found.epoch:,}\n"
-        f"{location_text(location, options.token)}",
-    )
-    if options.show:
-        seen = row_at(batches, step, row)
-        _print_record(seen.dataset, seen.record, options)
-    return location.found
+    step, row = options.step, options.row
+    found = located(locate(batches, step, row, options.token), batches.datasets)
+    epoch = found["epoch"]
+    text = f"step {step:,}, row {row:,}: epoch {epoch:,}\n"
+    text += place_text(found, options.token)
+    show({"step": step, "row": row, **found}, text)
+    if not options.show:
+        next_step(*command_line(), "--show", why="what is in it")
+        return
+    seen = row_at(batches, step, row)
+    _print_record(seen.dataset, seen.record, options)
+    again = command_line(without=("step", "row", "token"))
+    of = ("--of", found["dataset"]) if batches.names else ()
+    where = ("--records", found["record"], *of)
+    next_step(*again, *where, why="where it is seen again")
 
 
-def _trace_document(
-    batches: Batches, document: str, options: _Wanted
-) -> list[FoundDocument]:
-    """Prints where a document is, and returns that."""
+def _trace_document(batches: Batches, options: Any) -> None:
+    """Prints where a document is."""
     from gristmill.dataset.base.errors import InputError
     from gristmill.loader.provenance.find_document import find_document
-    from gristmill.pipelines.text.location import FilePlace, document_text
-    from gristmill.pipelines.text.source_details import line_offset, listed_sources
+    from gristmill.pipelines.text.places import (
+        FilePlace,
+        document_text,
+        listed_sources,
+    )
 
-    place = FilePlace.parse(document)
+    place = FilePlace.parse(options.document)
     if place is None:
         raise InputError(
             "not a place of a file",
             expected="FILE@PLACE, with a byte offset, the number of a row or record, "
             "or line:N",
-            got=document,
+            got=options.document,
             cure="give the file as it was given to the conversion, @, and the place",
         )
-    number: int | None = place.number
-    if place.is_line:
-        number = line_offset(listed_sources(batches.datasets, place.path), place.number)
+    number = place.in_files(listed_sources(batches.datasets, place.path))
     if number is None:
         raise InputError(
             "there is no such line",
@@ -287,9 +257,10 @@ def _trace_document(
             got=f"line {place.number:,}",
             cure="give FILE as trace shows it, with a byte offset or such a line",
         )
-    found = find_document(batches, place.path, number, options.of, **options.epochs)
+    found = find_document(batches, place.path, number, options.of, **_epochs(options))
     show(found, "\n".join(map(document_text, found)))
-    return found
+    pieces = (piece for one in found for piece in one.pieces)
+    _next_row([seen for piece in pieces for seen in piece.sightings])
 
 
 def _next_row(found: Sequence[Sighting]) -> None:
@@ -301,13 +272,13 @@ def _next_row(found: Sequence[Sighting]) -> None:
         next_step(*order, *place, "--show", why="the first of these rows")
 
 
-def _check(dataset: tuple[str, ...], options: _Wanted) -> None:
+def _check(options: Any) -> None:
     """Refuses options that do not go together."""
     from gristmill.dataset.base.errors import InputError
 
     if options.of is not None:
-        check_mixture(dataset, "--of")
-    mixture = mixture_of(dataset)
+        check_mixture(options.dataset, "--of")
+    mixture = mixture_of(options.dataset)
     if options.records is not None and options.of is None and mixture is not None:
         raise InputError(
             "record numbers are those of a dataset of the mixture",
@@ -325,16 +296,7 @@ def _check(dataset: tuple[str, ...], options: _Wanted) -> None:
         )
 
 
-def _print_record(dataset: Dataset, number: int, options: _Wanted) -> None:
+def _print_record(dataset: Dataset, number: int, options: Any) -> None:
     from gristmill.pipelines.text.records import shown_record
 
     show(shown_record(dataset, number, texts_of(options.tokenizer)))
-
-
-def _print_sightings(found: list[Sighting]) -> None:
-    from gristmill.pipelines.text.location import NOT_SEEN
-
-    lines = [
-        f"step {step:,}, row {row:,}: epoch {epoch:,}" for epoch, step, row in found
-    ]
-    show(found, "\n".join(lines or [NOT_SEEN]))

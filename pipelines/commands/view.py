@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import shlex
+import types
 import webbrowser
 from typing import Any
 
@@ -14,8 +15,9 @@ from gristmill.pipelines.commands.command import command
 from gristmill.pipelines.commands.messages import command_line, next_step, texts_of
 from gristmill.pipelines.commands.order import (
     ORDER,
-    Order,
     opened_batches,
+    opened_of,
+    order_given,
     read_state,
 )
 from gristmill.pipelines.commands.shared_options import flag, text, tokenizer_of_rows
@@ -70,10 +72,10 @@ def view(
     from gristmill.pipelines.view.write_html import Subject, write_html
 
     split = given["split"] or _default_split(given["dataset"])
-    order = Order(**{**given, "split": split})
+    order = types.SimpleNamespace(**{**given, "split": split})
     batches, wanted = None, numbers_by_name(steps, "--steps").get("", [])
-    if order.state is None and not order.given():
-        found = order.opened()
+    if order.state is None and not order_given():
+        found = opened_of(order)
         datasets = {"": found} if isinstance(found, Dataset) else found
         if wanted:
             raise InputError(

@@ -21,8 +21,7 @@ from gristmill.loader.data.selected_dataset import selected
 from gristmill.loader.decode.features import RaggedFeature
 from gristmill.loader.decode.scan import scan_examples
 from gristmill.loader.provenance.stored_sources import find_places
-from gristmill.pipelines.text.location import FilePlace
-from gristmill.pipelines.text.source_details import line_offset
+from gristmill.pipelines.text.places import FilePlace
 from gristmill.transforms.removal.removal_job import (
     done_before,
     open_split,
@@ -183,10 +182,7 @@ def _made_of(
         of_path = files.numbers_of(place.path for place in places)
         numbers, wanted = [], []
         for number, place in enumerate(places):
-            at: int | None = place.number
-            if place.is_line:
-                own = (files[n] for n in of_path[place.path])
-                at = line_offset(own, place.number)
+            at = place.in_files(files[n] for n in of_path[place.path])
             if at is not None:
                 numbers.append(number)
                 wanted.append((place.path, at))

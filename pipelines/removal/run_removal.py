@@ -17,8 +17,6 @@ from gristmill.transforms.removal.removal_job import (
     RemovalResult,
 )
 
-_SHOWN = 20
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Removed:
@@ -69,43 +67,43 @@ class Removed:
             ),
         )
 
-    def text(self) -> str:
-        """Returns the result for a person."""
-        result, split = self.result, self.split
+    @property
+    def title(self) -> str:
+        """How many records were removed, or that they were removed before."""
+        result, left = self.result, f"{self.split.records:,} left"
         name = f"{result.manifest.name}/{result.split}"
         if not result.editions:
-            left = f"{split.records:,} left"
-            lines = [f"{name}: these records were removed before; {left}"]
-        else:
-            numbers = " and ".join(map(str, result.editions))
-            word = "edition" if len(result.editions) == 1 else "editions"
+            return f"{name}: these records were removed before; {left}"
+        numbers = " and ".join(map(str, result.editions))
+        word = "edition" if len(result.editions) == 1 else "editions"
+        lost = f"{plural(result.records, 'record')} removed, {left}"
+        return f"{name}: {lost}, committed as {word} {numbers}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What people get besides."""
+        result, split, facts = self.result, self.split, dict[str, Any]()
+        if result.editions:
+            parts = [part for part in split.parts if part.edition in result.editions]
+            lists = [str(part.removed["list"]) for part in parts if part.removed]
             shards = plural(result.cut_shards, "shard")
-            lost = f"{plural(result.records, 'record')} removed, {split.records:,} left"
-            lines = [
-                f"{name}: {lost}, committed as {word} {numbers}",
-                f"  removed      {size_text(result.raw_bytes)}; listed in "
-                + ", ".join(
-                    str(part.removed["list"])
-                    for part in split.parts
-                    if part.removed and part.edition in result.editions
-                ),
-                f"  written      {shards} again; {result.shared_shards:,} are shared "
-                "with the edition before",
-                f"  digest       {split.records_digest}",
-            ]
+            facts = {
+                "removed": f"{size_text(result.raw_bytes)}; listed in "
+                + ", ".join(lists),
+                "written": f"{shards} again; {result.shared_shards:,} are shared with "
+                "the edition before",
+                "digest": split.records_digest,
+            }
         if self.missing:
-            shown = self.missing[:_SHOWN]
-            more = len(self.missing) - len(shown)
-            lines.append(f"  not found    {plural(len(self.missing), 'line')}:")
-            lines += [f"    {line}" for line in shown]
-            lines += [f"    and {more:,} more"] * bool(more)
+            facts["not found"] = [f"{plural(len(self.missing), 'line')}:"]
+            facts["not found"] += self.missing
         if self.erased:
-            lines.append("  erased       the editions before, with their files")
-            lines += [f"  NOT erased   {place}" for place in self.elsewhere]
+            facts["erased"] = "the editions before, with their files"
+            facts["NOT erased"] = self.elsewhere
         elif split.replaced:
             kept = "the edition before; --erase deletes it, with the records"
-            lines.append(f"  kept         {kept}")
-        return "\n".join(lines)
+            facts["kept"] = kept
+        return facts
 
 
 def remove(

@@ -9,16 +9,10 @@ from gristmill.dataset.base.errors import GristmillError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.splits import Split
-from gristmill.pipelines.text.edition_history import glob_warning
-from gristmill.pipelines.text.formatting import plural, size_text
-from gristmill.pipelines.text.split_description import (
-    map_name,
-    map_text,
-    packed_lines,
-    packed_split,
-    selected_text,
-    skipped_text,
-)
+from gristmill.pipelines.text.editions import glob_warning
+from gristmill.pipelines.text.formatting import plural
+from gristmill.pipelines.text.printer import fact_lines
+from gristmill.pipelines.text.split_facts import map_name, split_facts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,45 +52,17 @@ class Outcome:
             only, _ = layout.parse_write_key(name)
             head = f"{self.manifest.name}/{only}"
             head += f", edition {split.edition:,}" if name != only else ""
+            head += f": {plural(split.records, noun)} in "
+            head += plural(split.shards, "shard")
             if name in self.committed_before:
-                lines.append(
-                    f"{head}: committed already, {plural(split.records, noun)} in "
-                    f"{plural(split.shards, 'shard')}; nothing to do"
-                )
+                lines.append(f"{head}, committed already; nothing to do")
                 continue
+            lines.append(f"{head}, committed")
             raw_bytes += split.source["raw_bytes"]
-            lines.append(
-                f"{head}: {plural(split.records, noun)} in "
-                f"{plural(split.shards, 'shard')}, committed"
-            )
-            lines.append(
-                f"  read         {size_text(split.source['raw_bytes'])} in "
-                f"{plural(split.source['records'], 'record')} from "
-                f"{plural(split.source['files'], 'file')}"
-            )
-            if nulls := split.source.get("null_rows"):
-                lines.append(f"  nulls        {plural(nulls, 'row')} left out")
-            if (mapped := map_text(split)) is not None:
-                lines.append(f"  --map        {mapped}")
-            if (selected := selected_text(split)) is not None:
-                lines.append(f"  selected     {selected}")
-            if split.columns:
-                lines.append(f"  columns      {some_of(sorted(split.columns))}")
-            if (packed := packed_split(split, self.output)) is not None:
-                tokens += packed.counts.tokens
-                lines += [
-                    f"  {head:<11}  {text}" for head, text in packed_lines(packed)
-                ]
-            lines.append(
-                f"  written      {size_text(split.file_bytes)} with "
-                f"{split.writer_options}"
-            )
-            if split.skipped_regions:
-                lines.append(
-                    f"  SKIPPED      {skipped_text(split)}: see {self.output}/errors/"
-                )
-            lines.append(f"  compared     {self._compared(split)}")
-            lines.append(f"  digest       {split.records_digest}")
+            tokens += (split.packed or {}).get("tokens", 0)
+            facts = split_facts(split, self.output)
+            compared = "every record with what was made of the input"
+            lines += fact_lines({**facts, "records": None, "compared": compared})
         lines += [f"note: {note}" for note in (*self.notes, *self._globs())]
         seconds = max(self.seconds, 1e-9)
         lines.append(
@@ -114,17 +80,6 @@ class Outcome:
             for name in names
             if (split := self.manifest.splits.get(name)) is not None and split.replaced
         ]
-
-    def _compared(self, split: Split) -> str:
-        """Says what was compared before the commit."""
-        mapped = split.source["options"]["map"] is not None
-        if split.packed is not None:
-            return "every document, joined from the rows, with what was tokenised"
-        copies = split.source["format"] == "arrayrecord" and not mapped
-        what = "every record in the shards"
-        if copies:
-            what = f"the hash of each copied chunk, and otherwise {what},"
-        return f"{what} with what {'--map returned' if mapped else 'was read'}"
 
 
 def edition_notes(manifest: Manifest, name: str, write: str) -> list[str]:

@@ -36,52 +36,52 @@ _REASONS = {
 }
 
 
-def supervision_lines(
-    counts: PackedCounts, *, named: bool = False
-) -> list[tuple[str, str]]:
-    """Returns the tokens of conversations by role, as pairs of a head and a text.
+def supervision_facts(counts: PackedCounts, *, named: bool = False) -> dict[str, Any]:
+    """Returns the tokens of conversations by role, for people; none of other rows.
 
     The tokens of all roles and of the template are those of the rows; with those that
-    were truncated, they are those that were rendered. Nothing for other rows.
+    were truncated, they are those that were rendered.
 
     Args:
         counts: The counts.
         named: Whether the conversations that were set aside are named after it.
     """
-    lines = []
+    facts: dict[str, Any] = {}
     if counts.is_supervised:
         share = 100 * counts.trained_tokens / counts.tokens
-        lines = [
-            (
-                "trained",
-                f"{counts.trained_tokens:,} of {plural(counts.tokens, 'token')} "
-                f"({share:.2f} %), of which {counts.trained_targets:,} are targets",
-            )
+        facts["trained"] = (
+            f"{counts.trained_tokens:,} of {plural(counts.tokens, 'token')} "
+            f"({share:.2f} %), of which {counts.trained_targets:,} are targets"
+        )
+        known = {role: tokens for role, tokens in counts.role_tokens.items() if tokens}
+        facts["roles"] = [
+            f"{role}: {plural(tokens, 'token')} in "
+            f"{plural(counts.role_documents[role], 'conversation')}, "
+            f"{counts.role_trained[role]:,} trained"
+            for role, tokens in known.items()
         ]
-        own = 0
-        for role in ROLES:
-            if tokens := counts.role_tokens[role]:
-                own += tokens
-                documents = plural(counts.role_documents[role], "conversation")
-                trained = f"{counts.role_trained[role]:,} trained"
-                text = f"{role}: {plural(tokens, 'token')} in {documents}, {trained}"
-                lines.append(("" if own > tokens else "roles", text))
-        template = plural(counts.tokens - own, "token")
-        lines.append(("", f"template: {template}, 0 trained"))
+        others = counts.tokens - sum(known.values())
+        facts["roles"] += [f"template: {plural(others, 'token')}, 0 trained"]
     if aside := counts.set_aside:
         reasons = [f"{count:,} {_REASONS[name]}" for name, count in aside.items()]
-        all_of_them = plural(sum(aside.values()), "conversation")
-        lines.append(("SET ASIDE", f"{all_of_them}: {', '.join(reasons)}"))
+        every = plural(sum(aside.values()), "conversation")
+        facts["SET ASIDE"] = [f"{every}: {', '.join(reasons)}"]
         if not named:
-            lines.append(("", "`gristmill audit` names them, and says why"))
-    for count, noun, text in (
-        (counts.merged_tokens, "token", "of two parts, given to the first"),
-        (counts.special_contents, "content", "with the text of a special token"),
-        (counts.open_turns, "trained message", "without an end of turn to train on"),
-    ):
-        if count:
-            lines.append(("", f"{plural(count, noun)} {text}"))
-    return lines
+            facts["SET ASIDE"] += ["`gristmill audit` names them, and says why"]
+    facts["beside"] = [
+        f"{plural(count, noun)} {text}"
+        for count, noun, text in (
+            (counts.merged_tokens, "token", "of two parts, given to the first"),
+            (counts.special_contents, "content", "with the text of a special token"),
+            (
+                counts.open_turns,
+                "trained message",
+                "without an end of turn to train on",
+            ),
+        )
+        if count
+    ]
+    return facts
 
 
 def marked(parts: Sequence[str], trained: npt.NDArray[np.bool_], between: str) -> str:
@@ -244,11 +244,9 @@ def template_lines(
     )
     rows = [*first_records(dataset, name, _SAMPLE_ROWS)]
     found = template_pieces(_pieces_of_rows(rows, row_format), special)
-    lines = [f"  template  in the first {plural(len(rows), 'row')}, a sample:"]
-    if texts is None:
-        lines[0] = f"{lines[0][:-1]}, as ids; --tokenizer shows them as text:"
-    lines += [f"            {line}" for line in piece_lines(found, special, texts)]
-    return lines
+    how = ", as ids; --tokenizer shows them as text" * (texts is None)
+    head = f"in the first {plural(len(rows), 'row')}, a sample{how}:"
+    return [head, *piece_lines(found, special, texts)]
 
 
 def _special_ids(split: Split) -> Mapping[int, str]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
+from gristmill.dataset.base.errors import some_of
 from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.text.formatting import plural, size_text
 from gristmill.pipelines.text.printer import json_text
-from gristmill.pipelines.text.supervision import supervision_lines
+from gristmill.pipelines.text.split_facts import packed_facts
 
 _FINDINGS_SHOWN = 20
-_LEFTOVERS_SHOWN = 3
 _CURE = (
     "restore these files from a copy; or delete them and run the same `gristmill "
     "convert` or `gristmill pack` again, which makes missing shards"
@@ -89,59 +90,40 @@ class Verification:
     def _in_bucket(self) -> bool:
         return "://" in self.dataset
 
-    def text(self) -> str:
-        """Returns the result for a person."""
+    @property
+    def title(self) -> str:
+        """The first findings, and what they mean."""
         lines = [str(finding) for finding in self.findings[:_FINDINGS_SHOWN]]
         count = self.findings_count
         if count > len(lines):
             lines.append(f"... and {count - len(lines):,} more")
+        verdict = "nothing wrong in what was checked" if self.quick else "whole"
         if count:
             verdict = f"DAMAGED: {plural(count, 'finding')}"
-        else:
-            verdict = "nothing wrong in what was checked" if self.quick else "whole"
         what = plural(self.shards, "shard")
         if self.records is not None and self.raw_bytes is not None:
             records = plural(self.records, "record")
             what = f"{records} ({size_text(self.raw_bytes)}) in {what}, every byte"
-        lines.append(f"{self.dataset}: {verdict}; {what} in {self.seconds:,.1f} s")
-        if self.packed is not None:
-            lines += _packed_lines(self.packed)
+        seconds = f"in {self.seconds:,.1f} s"
+        return "\n".join([*lines, f"{self.dataset}: {verdict}; {what} {seconds}"])
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What people get besides."""
+        facts = {} if self.packed is None else packed_facts(self.packed)
         if self.quick:
-            lines.append(f"  checked      {', '.join(self.checked)}")
-            lines.append(
-                f"  NOT checked  {', '.join(self.not_checked)}: leave out --quick"
-            )
+            unchecked = f"{', '.join(self.not_checked)}: leave out --quick"
+            facts |= {"checked": ", ".join(self.checked), "NOT checked": unchecked}
         if self.leftovers:
             files = plural(len(self.leftovers) + self.more_leftovers, "file")
-            some = ", ".join(self.leftovers[:_LEFTOVERS_SHOWN])
-            more = ", ..." if len(self.leftovers) > _LEFTOVERS_SHOWN else ""
-            lines.append(
-                f"  left over    {files} of a command that was killed, or that still "
-                f"runs: {some}{more}"
-            )
-            clean = "gristmill clean deletes them; unfinished work, with --unfinished"
-            lines.append(f"               {clean}")
-        if self.findings:
-            lines.append(f"  to do        {_CURE}")
-        return "\n".join(lines)
+            facts["left over"] = [
+                f"{files} of a command that was killed, or that still runs: "
+                f"{some_of(self.leftovers)}",
+                "gristmill clean deletes them; unfinished work, with --unfinished",
+            ]
+        return facts | ({"to do": _CURE} if self.findings else {})
 
     def write(self, path: str) -> None:
         """Writes the result to a file, as JSON."""
         data = json_text(self) + "\n"
         storage_for(path).write(path, data.encode("utf-8", "surrogateescape"))
-
-
-def _packed_lines(counts: PackedCounts) -> list[str]:
-    """Returns the counts of packed rows, for a person."""
-    places = counts.tokens + counts.padding_tokens
-    padding = 100 * counts.padding_tokens / max(places, 1)
-    truncated = f"{counts.truncated_documents:,} truncated"
-    if counts.truncated_tokens:
-        truncated += f" by {plural(counts.truncated_tokens, 'token')}"
-    return [
-        f"  tokens       targets {counts.targets:,} = tokens {counts.tokens:,} - "
-        f"pieces {counts.pieces:,}; {padding:.2f} % padding",
-        f"  documents    {counts.documents:,}, {counts.cut_documents:,} of them cut; "
-        f"{truncated}; {counts.empty_documents:,} dropped without a token",
-        *(f"  {head:<11}  {text}" for head, text in supervision_lines(counts)),
-    ]

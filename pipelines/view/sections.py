@@ -12,16 +12,10 @@ from gristmill.dataset.base.errors import GristmillError, some_of
 from gristmill.dataset.metadata.sources import read_sources
 from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.data.dataset import Dataset, shards_of
-from gristmill.pipelines.text.contents import feature_text
-from gristmill.pipelines.text.edition_history import made_by
+from gristmill.pipelines.text.editions import made_by
 from gristmill.pipelines.text.formatting import size_text
-from gristmill.pipelines.text.split_description import (
-    map_text,
-    packed_facts,
-    selected_text,
-    skipped_text,
-    source_text,
-)
+from gristmill.pipelines.text.printer import fact_pairs
+from gristmill.pipelines.text.split_facts import feature_text, split_facts
 from gristmill.pipelines.view.charts import length_charts, shards_chart
 
 _LISTED = 100
@@ -29,6 +23,8 @@ _LISTED = 100
 
 _FEW_SHARDS = 16
 """Up to so many, a table says more than a chart."""
+
+_IN_TILES = ("records", "size", "digest")
 
 _STORED = (["Records", 1], ["Shards", 1], ["Not compressed", 1], ["Stored", 1])
 Section = dict[str, Any]
@@ -167,18 +163,18 @@ def _size(size_bytes: int) -> str:
 def _contents(
     dataset: Dataset, found: Sequence[tuple[Dataset, Split]]
 ) -> Iterator[Section]:
-    facts: list[tuple[str, str | None]] = []
-    for part, split in found:
-        facts += [("source", source_text(edition)) for edition in split.parts]
-        facts += [("--map", map_text(split)), ("selected", selected_text(split))]
-        damaged = skipped_text(split) if split.skipped_regions else None
-        facts += [("left out", damaged and f"{damaged}: see errors/")]
-        facts += packed_facts(split, part.path)
-        facts += [("written", split.writer_options)]
-    facts += [("digest", dataset.records_digest)]
-    known = [[head, text] for head, text in dict.fromkeys(facts) if text]
-    if known:
-        yield {"title": "Facts", "facts": known}
+    facts = [
+        [head, line]
+        for part, split in found
+        for edition in split.parts
+        for head, lines in fact_pairs(split_facts(edition, part.path))
+        for line in lines
+        if head not in _IN_TILES
+    ]
+    if (digest := dataset.records_digest) is not None:
+        facts.append(["digest", digest])
+    if facts:
+        yield {"title": "Facts", "facts": facts}
     if features := dataset.features:
         some = itertools.islice(features.items(), _LISTED)
         rows = [[name, feature_text(spec)] for name, spec in some]

@@ -18,8 +18,8 @@ from gristmill.loader.provenance.locate import Location, locate_record
 from gristmill.loader.provenance.packed_shard import packed_of
 from gristmill.loader.provenance.source_fields import SourcePlace
 from gristmill.pipelines.text.formatting import plural
-from gristmill.pipelines.text.location import location_text, source_lines
-from gristmill.pipelines.text.source_details import Detail, DetailedLocation
+from gristmill.pipelines.text.places import place_facts, source_facts
+from gristmill.pipelines.text.printer import fact_pairs
 from gristmill.pipelines.text.supervision import spans_of_piece
 
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 _VALUES, _NUMBERS = 32, 256
 _CHARACTERS, _BYTES, _TOKENS = 20_000, 512, 16_384
 _PREVIEW_TOKENS, _PREVIEW_CHARACTERS = 32, 80
-_HEAD = 9
-"""Characters before the text in a line of `trace`."""
-
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 # Images that pages show without running anything in them; SVG is text.
 _IMAGES = {
@@ -75,11 +72,11 @@ def _shown(
 ) -> dict[str, Any]:
     (data,) = dataset.read([number])
     location = locate_record(dataset, number, name=name)
-    bare = dataclasses.replace(location, pieces=())
-    place = location_text(DetailedLocation(bare, Detail(), ()))
+    bare = dataclasses.asdict(dataclasses.replace(location, pieces=()))
+    del bare["pieces"]
     found = {
         "bytes": len(data),
-        "place": [[line[:_HEAD].strip(), line[_HEAD:]] for line in place.split("\n")],
+        "place": _pairs(place_facts(bare)),
         "source": _source(location),
     }
     (shard,) = dataset.find([number])[0].tolist()
@@ -109,8 +106,16 @@ def _source(found: Location) -> str:
 
 
 def _source_facts(place: SourcePlace) -> list[list[str]]:
-    lines = source_lines(place, Detail())
-    return [[line[:_HEAD].strip(), line[_HEAD:]] for line in lines]
+    return _pairs(source_facts(dataclasses.asdict(place)))
+
+
+def _pairs(facts: dict[str, Any]) -> list[list[str]]:
+    """Returns facts as the page has them, each line with a head or none."""
+    return [
+        ["" if number else head, line]
+        for head, lines in fact_pairs(facts)
+        for number, line in enumerate(lines)
+    ]
 
 
 def _pieces(

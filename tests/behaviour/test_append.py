@@ -182,7 +182,7 @@ class TestAppend:
         manifest = assert_whole(output, OLD, NEW[1:])
         split = manifest.splits["train"]
         assert split.skipped_regions == split.editions[1].skipped_regions == 1
-        assert "SKIPPED      1 damaged region" in outcome.text()
+        assert "LEFT OUT  1 damaged region" in outcome.text()
         outcome = append(output, inputs / "more", map="binascii:hexlify")
         assert "with --map binascii:hexlify, the one before without" in outcome.text()
         assert records_of(output)[-1] == MORE[-1].hex().encode()

@@ -93,7 +93,7 @@ def test_the_ledger_is_printed_and_adds_up(chat: str) -> None:
     assert "4 tokens of two parts" in text
     assert "1 content with the text of a special token" in text
     assert "3 trained messages without an end of turn" in text
-    assert "1 document TRUNCATED by 9 tokens" in text
+    assert "TRUNCATED 1 document by 9 tokens" in text
     packed = json.loads(run("inspect", chat, "--json"))["splits"]["train"]["packed"]
     assert packed["format"] == 2
     assert packed["assistant_trained"] == trained
@@ -161,7 +161,7 @@ def test_trace_names_message_and_role(chat: str, tokenizer: str) -> None:
         if len(seen) == 2 and piece.role != "template":
             text = run("trace", *one)
             trained = "trained" if said.trained else "not trained"
-            line = f"token    {token}: {piece.role}, message {said.message}, {trained}"
+            line = f"token     {token}: {piece.role}, message {said.message}, {trained}"
             assert line in text
             fields = json.loads(run("trace", *one, "--json"))["pieces"][0]
             assert (fields["role"], fields["message"]) == (piece.role, piece.message)

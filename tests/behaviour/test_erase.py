@@ -24,6 +24,7 @@ from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions
 from gristmill.pipelines.removal.run_removal import Removed, remove
+from gristmill.pipelines.text.printer import text_of
 from gristmill.pipelines.verify import verify
 from tests.support.kills import Killer
 from tests.support.records import frames_of
@@ -183,7 +184,7 @@ class TestLeft:
         found = verify(made, workers=1)
         assert found.findings == ()
         assert [path for path in found.leftovers if "of-00002" in path]
-        assert "gristmill clean" in found.text()
+        assert "gristmill clean" in text_of(found)
         clean(made, unfinished=True)
         found = verify(made, workers=1)
         assert (found.findings, found.leftovers) == ((), ())

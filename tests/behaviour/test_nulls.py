@@ -70,7 +70,7 @@ def test_nulls_are_left_out_and_counted(tmp_path, name, plan) -> None:
     assert read_output(tmp_path / "out") == TEXTS
     assert (split.source["null_rows"], split.skipped_regions) == (200, 0)
     assert (
-        "nulls        200 rows left out"
+        "nulls     200 rows left out"
         in run([job_of(path, tmp_path / "told", plan=plan, records=TEXT)]).text()
     )
     run_beam(

@@ -144,4 +144,4 @@ def test_datasets_of_every_origin(source: pathlib.Path, tmp_path: pathlib.Path) 
     run("convert", tmp_path / "written", tmp_path / "two", "--num-shards=3")
     assert read_output(tmp_path / "two") == RECORDS
     text = run("trace", tmp_path / "two", "--step=0", "--row=3", "--batch-size=16")
-    assert f"source   {tmp_path}/written/" in text
+    assert f"source    {tmp_path}/written/" in text

@@ -23,7 +23,7 @@ from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions, PackingOptions
-from gristmill.pipelines.text.source_details import detailed
+from gristmill.pipelines.text.places import located
 from tests.support.records import frames_of, read_array_records
 
 MODULE = """
@@ -204,13 +204,16 @@ def test_rows_of_parquet_by_row_group_and_lines_by_number(
     for make in (parquet, json_lines, compressed_csv):
         batches = pack(make(tmp_path), tmp_path / make.__name__)
         for step in range(0, batches.steps or 0, 7):
-            found = detailed(batches.locate(step, 0), batches.datasets)
-            for piece, detail in zip(found.found.pieces, found.details, strict=True):
+            location = batches.locate(step, 0)
+            found = located(location, batches.datasets)["pieces"]
+            for piece, told in zip(location.pieces, found, strict=True):
                 number = int(read_at(piece).partition(":")[0])
                 if make is parquet:
-                    assert (detail.row_group, detail.row_in_group) == divmod(number, 50)
+                    group = told["source_row_group"], told["source_row_in_group"]
+                    assert group == divmod(number, 50)
                 else:
-                    assert detail.line == number + (2 if make is compressed_csv else 1)
+                    first = 2 if make is compressed_csv else 1
+                    assert told["source_line"] == number + first
 
 
 @pytest.mark.slow
@@ -250,9 +253,9 @@ def test_places_are_taken_as_they_are_told_after_other_datasets(
     batches = pack(str(tmp_path / "b"), tmp_path / "out")
     for gone in "ab":
         shutil.rmtree(tmp_path / gone)
-    location = detailed(batches.locate(3, 0), batches.datasets)
-    piece, line = location.found.pieces[-1], location.details[-1].line
-    for place in (piece.source_offset_bytes, f"line:{line}"):
+    piece = located(batches.locate(3, 0), batches.datasets)["pieces"][-1]
+    line = piece["source_line"]
+    for place in (piece["source_offset_bytes"], f"line:{line}"):
         order = ("--batch-size", "1", "--shuffle", "none")
         given = ("trace", str(tmp_path / "out"), *order, "--json")
         done = CliRunner().invoke(cli, [*given, "--document", f"{source}@{place}"])

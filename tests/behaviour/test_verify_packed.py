@@ -21,7 +21,7 @@ from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.join_documents import RECOUNTED
 from gristmill.dataset.packed.row_format import RowBatch
 from gristmill.dataset.packed.segment_index import SegmentIndex
-from gristmill.pipelines.text.printer import json_text
+from gristmill.pipelines.text.printer import json_text, text_of
 from gristmill.pipelines.verify import verify as verify_all
 from gristmill.transforms.beam.verify_dataset import VerifyDataset
 from tests.support.document_rows import sources_at
@@ -129,15 +129,15 @@ def test_whole_rows(tmp_path) -> None:
     assert found.packed == verify(tmp_path, quick=True).packed == counts
     assert counts.cut_documents
     assert counts.empty_documents
-    text = found.text()
+    text = text_of(found)
     assert (
-        f"targets {counts.tokens - counts.pieces:,} = tokens {counts.tokens:,} - "
-        f"pieces {counts.pieces:,}; " in text
+        f"targets {counts.tokens - counts.pieces:,} = tokens - "
+        f"{counts.pieces:,} pieces; " in text
     )
     padding = counts.padding_tokens / (found.records * FORMAT.length)
     assert f"; {100 * padding:.2f} % padding\n" in text
-    assert f"  documents    {counts.documents:,}, {counts.cut_documents:,} " in text
-    assert f"{counts.empty_documents} dropped without a token" in text
+    assert f"  documents {counts.documents:,}, {counts.cut_documents:,} " in text
+    assert f"{counts.empty_documents} documents without a token" in text
     assert "every document" in found.checked
     fields = json.loads(json_text(found))
     assert fields["targets"] == counts.targets

@@ -16,6 +16,7 @@ from gristmill.dataset.metadata.layout import RESULT
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert as run_conversion
+from gristmill.pipelines.text.printer import text_of
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.jobs.conversion_job import ConversionJob
@@ -61,7 +62,7 @@ def assert_clean(output: pathlib.Path) -> None:
     assert not list(output.glob("tmp-*"))
     found = verify(str(output), workers=1)
     assert (found.findings, found.leftovers) == ((), ())
-    assert "left over" not in found.text()
+    assert "left over" not in text_of(found)
 
 
 @pytest.mark.slow
@@ -112,7 +113,7 @@ def test_of_a_committed_dataset(source, tmp_path, place: str, by: str):
     assert found.findings == ()  # Nothing is wrong with the dataset.
     assert found.leftovers == (str(left.relative_to(output)),)
     assert f"1 file of a command that was killed, or that still runs: {place}" in (
-        found.text()
+        text_of(found)
     )
     if by == "the same command":
         assert begin_job(job).committed is not None
@@ -209,6 +210,7 @@ KILLED_RUNNER = """
 import os, sys
 import gristmill.pipelines.beam.run_pipeline as beam_run
 from gristmill.pipelines.commands.main import main
+from gristmill.pipelines.text.printer import text_of
 true_wait = beam_run._wait
 # Killed after the pipeline is done, before its result is taken: no storage is used.
 def wait(result):

@@ -17,6 +17,7 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.advice.convert_sample import SampleSize, sampled_parts
 from gristmill.pipelines.advice.make_plan import Plan, choose_shards, make_plan
 from gristmill.pipelines.options.job_options import ConvertOptions
+from gristmill.pipelines.text.printer import text_of
 from tests.support.records import frames_of, text_records
 
 SMALL = 64 << 10
@@ -46,7 +47,7 @@ def test_a_sample_tells_of_all_of_it(changing):
     plan = plan_of(changing, SampleSize(part_bytes=SMALL, seconds=60))
     assert plan.sampled_bytes < 0.3 * plan.input_bytes
     assert plan.records == pytest.approx(18_000, rel=0.4)
-    assert len(plan.text().splitlines()) <= 15
+    assert len(text_of(plan).splitlines()) <= 15
 
 
 def test_time_ends_it_early_but_not_at_once(changing):

@@ -63,8 +63,7 @@ def test_a_mixture_in_all_forms(folder: pathlib.Path) -> None:
         for one in expected
     ]
     head, *lines, last = run(*options, "--by", "dataset").splitlines()
-    heads = ["documents", "different", "tokens", "different", "dataset", "dataset"]
-    assert head.split() == heads
+    assert head.split("  ")[-1] == "dataset"
     assert [line.split()[-1] for line in lines] == ["a", "b"]
     assert last.endswith("in 11 steps")
     few = json.loads(run(*options, "--documents-only", "--steps", 2, "--json"))

@@ -63,7 +63,7 @@ def test_the_cause_is_that_of_the_feed(cause, words, measured):
     times |= {"read_seconds": 7, "read_cpu_seconds": 2, **measured}
     fed = FeedStats(batches=3, records=9, **times)
     measured = Measured(alone=alone, fed=fed, step_seconds=0.0)
-    text = measured_text(measured, "how")
+    text = measured_text(measured)
     assert "10% waiting for storage" in text
     (line,) = (line for line in text.splitlines() if line.startswith("  cause "))
     assert line.startswith(f"  cause     {cause}: ")

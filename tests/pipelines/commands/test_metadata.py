@@ -17,7 +17,7 @@ from gristmill.dataset import encode_example
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.text.contents import manifest_text
+from gristmill.pipelines.text.editions import manifest_text
 from tests.support.datasets import convert, describe
 from tests.support.examples import tf_example
 from tests.support.packed import pack
@@ -141,10 +141,10 @@ def test_inspect_shows_what_was_packed(tmp_path):
     text = succeeded("inspect", "rows", cwd=tmp_path)
     digest = hashlib.sha256((tmp_path / "my_words.py").read_bytes()).hexdigest()
     for line in (
-        "  packed    3 documents into rows of 32 tokens (best-fit), 14.58 % padding",
-        "  tokens    82; targets 77 = tokens - 5 pieces",
-        "  cut       1 document in several pieces",
-        "  left out  1 document without a token",
+        "  packed    rows of 32 tokens (best-fit)",
+        "  tokens    82; targets 77 = tokens - 5 pieces; 14.58 % padding",
+        "  documents 3, 1 of them cut",
+        "  empty     1 document without a token",
         f"  tokenizer function, 256 ids, my_words:words, sha256:{digest[:16]}",
     ):
         assert line in text.splitlines()

@@ -240,8 +240,8 @@ def test_a_record_alone_needs_no_order(root):
     out = run("trace", place, *first, "--show")
     dataset = loader.open(place, "train")
     shard = dataset.shard(int(dataset.find([19])[0][0])).path
-    assert f"record   19\nshard    {shard}\n" in out.stdout
-    assert f"source   {root}/new.tfrecord" in out.stdout
+    assert f"record    19\n  shard     {shard}\n" in out.stdout
+    assert f"source    {root}/new.tfrecord" in out.stdout
     assert "record 19:" in out.stdout
     assert "--batch-size N" in out.stderr
     found = json.loads(run("trace", place, *first, "--json").stdout)

@@ -18,7 +18,7 @@ from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import AppendOptions, ConvertOptions
-from gristmill.pipelines.text.source_details import detailed
+from gristmill.pipelines.text.places import located
 from tests.support.records import frames_of
 
 ROWS = [{"url": f"http://{n % 20}/", "n": n, "text": "t" * n} for n in range(60)]
@@ -94,12 +94,12 @@ def remove(folder: pathlib.Path, lines: list[str], *more: str) -> Result:
 
 def place_of(opened: loader.Dataset, record: int) -> str:
     """Returns what `trace` shows as FILE@PLACE."""
-    location, _, _ = detailed(locate_record(opened, record), [opened])
-    place = location.source_record
+    found = located(locate_record(opened, record), [opened])
+    place = found["source_record"]
     if place is None:
-        place = location.source_offset_bytes
-    assert place is not None, location
-    return f"{location.source_path}@{place}"
+        place = found["source_offset_bytes"]
+    assert place is not None, found
+    return f"{found['source_path']}@{place}"
 
 
 SOURCES: list[Callable[[pathlib.Path], pathlib.Path]] = [
@@ -162,7 +162,7 @@ class TestNumbers:
             result.output
         )
         assert "2 shards again; 1 are shared with the edition before" in result.output
-        assert "kept         the edition before; --erase deletes it" in result.output
+        assert "kept      the edition before; --erase deletes it" in result.output
         result = remove(tmp_path, ["59", "5"])
         assert "these records were removed before; 58 left" in result.output
         assert remove(tmp_path, ["5"], "--edition=1").exit_code != 0
@@ -179,7 +179,7 @@ class TestNumbers:
         assert len(loader.open(output)) == 60
         result = remove(tmp_path, lines, "--allow-missing")
         assert result.exit_code == 0
-        assert "not found    3 lines:\n    60\n" in result.output
+        assert "not found 3 lines:\n            60\n" in result.output
         assert list(loader.open(output)) == RECORDS[:5] + RECORDS[6:]
         result = remove(tmp_path, lines[:3], "--allow-missing")
         assert result.exit_code == 2
@@ -230,8 +230,8 @@ class TestErase:
     def test_says_what_it_cannot_reach(self, tmp_path):
         output = made_of(frames(tmp_path), tmp_path / "out")
         result = remove(tmp_path, ["5"], "--erase")
-        assert "erased       the editions before, with their files" in result.output
-        assert f"NOT erased   the inputs: {tmp_path}/in.tfrecord" in result.output
+        assert "erased     the editions before, with their files" in result.output
+        assert f"NOT erased the inputs: {tmp_path}/in.tfrecord" in result.output
         assert "snapshots and backups" in result.output
         assert open_manifest(output).splits["train"].replaced == ()
 

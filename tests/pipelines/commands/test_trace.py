@@ -79,7 +79,8 @@ def upper(record: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("function", "note"), [(upper, ""), (twice, "note     2 of 2 that were made of it")]
+    ("function", "note"),
+    [(upper, ""), (twice, "2 of 2 that were made of it")],
 )
 def test_what_a_function_made_is_traced_to_its_record(
     converted, tmp_path, function, note
@@ -89,7 +90,7 @@ def test_what_a_function_made_is_traced_to_its_record(
     convert(job_of(converted / "plain", tmp_path / "out", plan=plan, map=name))
     order = ("--batch-size", 16, "--shuffle", "none")
     out = trace(tmp_path / "out", *order, "--step", 0, "--row", 5)
-    assert "         frame at byte offset " in out
+    assert "            frame at byte offset " in out
     assert note in out
 
 

@@ -81,8 +81,8 @@ def test_where_a_document_is_seen(packed: pathlib.Path) -> None:
     piece = next(one for one in document["pieces"] if seen in one["sightings"])
     assert len(piece["sightings"]) == 3
     text = trace(packed / "out", *ORDER, "--document", of, *epochs).splitlines()
-    assert text[2] == f"         document {document['document']} of the shard"
-    assert "         step 3, row 1: epoch 0" in text
+    assert text[2].strip() == f"document {document['document']} of the shard"
+    assert "            step 3, row 1: epoch 0" in text
     rows = len(batches.datasets[0])
     last = loader.global_batches(
         batches.datasets[0], batch_size=rows, shuffle="none"

@@ -16,6 +16,7 @@ from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.pipelines.text.printer import text_of
 from gristmill.pipelines.verify import verify as verify_all
 from gristmill.transforms.beam.verify_dataset import VerifyDataset
 from gristmill.transforms.checking.verification import VerifyResult, plan_verify
@@ -274,7 +275,7 @@ def test_leftovers_are_counted(dataset: pathlib.Path) -> None:
     found = verify_all(str(dataset), quick=True)
     assert found.leftovers[0] == "tmp-data-train/00000"
     assert (len(found.leftovers), found.more_leftovers) == (1_000, 203)
-    assert "1,203 files of a command" in found.text()
+    assert "1,203 files of a command" in text_of(found)
 
 
 @pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED])

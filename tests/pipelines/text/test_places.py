@@ -64,7 +64,7 @@ def test_the_line_of_a_record_is_named(tmp_path, name, kind):
             assert line.startswith(b"%d," % ROWS[record]["id"])
         assert found["source_note"] is None
     out = trace(tmp_path / "out", *ORDER, "--step", 0, "--row", 0)
-    assert "         line " in out
+    assert "            line " in out
     assert ", byte offset " in out
     assert loader.open(tmp_path / "out")[:]  # The source is not needed.
 
@@ -79,7 +79,7 @@ def test_the_line_is_named_behind_other_datasets(tmp_path, name, kind):
     places = [("--step", record // 10, "--row", record % 10) for record in records]
     before = [lines_of(tmp_path / "out", *place) for place in places]
     assert None not in [line for line, _ in before]
-    here = "tests.pipelines.text.test_source_details"
+    here = "tests.pipelines.text.test_places"
     convert(job_of(str(tmp_path / "out"), tmp_path / "b", plan=("num_shards", 3)))
     function = f"{here}:upper"
     convert(job_of(str(tmp_path / "b"), tmp_path / "c", map=function))

@@ -1,0 +1,281 @@
+"""The place of a record, and the line or row group there that only its source tells."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from gristmill.dataset.base.errors import GristmillError
+from gristmill.dataset.base.whole_numbers import whole_number
+from gristmill.dataset.formats.parquet.parquet_file import ParquetFile
+from gristmill.dataset.formats.streams.inflated_stream import (
+    InflatedStream,
+    Readable,
+)
+from gristmill.dataset.metadata.sources import SourceFile, read_sources
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.loader.data.dataset import Dataset
+from gristmill.loader.order.step_records import Sighting
+from gristmill.loader.provenance.find_document import FoundDocument
+from gristmill.loader.provenance.locate import Location
+from gristmill.loader.provenance.source_fields import without_message
+from gristmill.pipelines.text.printer import fact_lines
+
+LINE_FORMATS = ("csv", "jsonl", "text", "tsv")
+_BLOCK_BYTES = 1 << 20
+_NOT_HERE = "the path is relative to where the conversion ran, and not found from here"
+
+_NOT_SEEN = (
+    "not seen in these epochs; without --keep-remainder, a last batch that is not full "
+    "is left out"
+)
+
+Fields = dict[str, Any]
+
+
+class FilePlace(NamedTuple):
+    """A place of a source file, as `gristmill trace` shows it.
+
+    Attributes:
+        path: The file.
+        number: A byte offset, or the number of a record, row or line.
+        is_line: Whether it is the number of a line, counted from 1.
+    """
+
+    path: str
+    number: int
+    is_line: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Returns the place that FILE@PLACE names, None of another text."""
+        path, _, place = text.rpartition("@")
+        number = whole_number(place.removeprefix("line:").replace(",", ""))
+        if not path or number is None:
+            return None
+        return cls(path, number, is_line=place.startswith("line:"))
+
+    def in_files(self, files: Iterable[SourceFile]) -> int | None:
+        """Returns its number in the files of its path; None if no line is there.
+
+        A line becomes its byte offset in the first file that has it.
+        """
+        if not self.is_line:
+            return self.number
+        for file in files:
+            if file.format in LINE_FORMATS and self.number > 0:
+                with contextlib.suppress(GristmillError, OSError):
+                    if (begin := _line_begin(file, self.number)) is not None:
+                        return begin
+        return None
+
+
+def located(location: Location, datasets: Iterable[Dataset]) -> Fields:
+    """Returns the fields of a location, and what its source files tell of it.
+
+    Of lines that is `source_line`, counted from 1; of Parquet `source_row_group` and
+    `source_row_in_group`. A packed row has `pieces`, and its sources are theirs.
+
+    Args:
+        location: The location.
+        datasets: Those that it can be in.
+    """
+    found = dataclasses.asdict(location)
+    pieces = found.pop("pieces")
+    places = [found]
+    if pieces:
+        found = {name: found[name] for name in found if "source_" not in name}
+        found["pieces"] = places = [*map(without_message, pieces)]
+    by_file: dict[SourceFile, list[Fields]] = defaultdict(list)
+    for place in places:
+        path = place["source_path"]
+        files = set() if path is None else {*listed_sources(datasets, path)}
+        same = [file for file in files if file.format == place["source_format"]]
+        if len(same) == 1:  # Or several files of its name were read.
+            by_file[same[0]].append(place)
+    for file, some in by_file.items():
+        with contextlib.suppress(GristmillError, OSError, ImportError):
+            _add_details(file, some)
+        # What is not there was deleted, or is on another machine.
+        if not ("://" in file.path or os.path.isabs(file.path)):
+            note = None if os.path.exists(file.path) else _NOT_HERE
+            for place in some:
+                place["source_note"] = place["source_note"] or note
+    return found
+
+
+def listed_sources(datasets: Iterable[Dataset], path: str) -> Iterator[SourceFile]:
+    """Yields the sources of datasets that have a path."""
+    for dataset in datasets:
+        for part in dataset.parts:
+            for split in part.committed.parts if part.committed else ():
+                files = read_sources(part.path, split)
+                if files is not None:
+                    yield from (files[n] for n in files.numbers_of([path])[path])
+
+
+def _add_details(file: SourceFile, places: Sequence[Fields]) -> None:
+    """Reads a file for what only it tells of places in it."""
+    if file.format in LINE_FORMATS:
+        rising = sorted({place["source_offset_bytes"] or 0 for place in places})
+        lines = dict(zip(rising, _lines_at(file, rising), strict=True))
+        for place in places:
+            place["source_line"] = lines[place["source_offset_bytes"] or 0]
+    elif file.format == "parquet":
+        with contextlib.closing(
+            ParquetFile(file.path, file.size_bytes, file.version)
+        ) as opened:
+            for place in places:
+                row = place["source_record"] or 0
+                for group in opened.places.groups_from(row):
+                    place["source_row_group"] = group.number
+                    place["source_row_in_group"] = row - group.first_row
+                    break
+
+
+def _lines_at(file: SourceFile, offsets: Sequence[int]) -> list[int]:
+    """Returns the numbers, from 1, of the lines that begin at rising offsets.
+
+    Reads the file to the last of them, which count bytes of the decompressed file.
+    """
+    found, line, at = [], 1, 0
+    with _opened(file, end=offsets[-1]) as stream:
+        for offset in offsets:
+            while at < offset and (
+                piece := stream.read(min(offset - at, _BLOCK_BYTES))
+            ):
+                line += piece.count(b"\n")
+                at += len(piece)
+            found.append(line)
+    return found
+
+
+def _line_begin(file: SourceFile, line: int) -> int | None:
+    """Returns where a line, counted from 1, begins; None if there is none."""
+    left, at = line - 1, 0
+    with _opened(file) as stream:
+        while left and (piece := stream.read(_BLOCK_BYTES)):
+            count = piece.count(b"\n")
+            if count >= left:
+                end = -1
+                for _ in range(left):
+                    end = piece.index(b"\n", end + 1)
+                return at + end + 1
+            left -= count
+            at += len(piece)
+    return None if left else at
+
+
+@contextlib.contextmanager
+def _opened(file: SourceFile, *, end: int | None = None) -> Iterator[Readable]:
+    """Opens the version of a file that was read, decompressed."""
+    path, kind = file.path, file.compression
+    end = end if kind == "none" else None
+    with storage_for(path).open(path, end=end, version=file.version) as opened:
+        if kind == "none":
+            yield opened
+        else:
+            yield InflatedStream(opened, path=path, compression=kind)
+
+
+def place_facts(found: Mapping[str, Any], token: int | None = None) -> Fields:
+    """Returns the fields of `located` for people.
+
+    Args:
+        found: The fields.
+        token: The token of the row that was asked for.
+    """
+    facts: Fields = {
+        "dataset": found["dataset"],
+        "record": found["record"],
+        "shard": [
+            found["shard"],
+            f"record {found['record_in_shard']:,} of the shard, in the chunk at byte "
+            f"offset {found['offset_bytes']:,}",
+        ],
+    }
+    if "pieces" not in found:
+        facts |= source_facts(found)
+        if token is not None:
+            facts["token"] = f"{token:,} of the row is padding"
+    return facts
+
+
+def place_text(found: Mapping[str, Any], token: int | None = None) -> str:
+    """Returns a place, and those of the pieces of a packed row, for people."""
+    pieces = [piece_facts(piece, token) for piece in found.get("pieces", ())]
+    return "\n".join(
+        line
+        for facts in (place_facts(found, token), *pieces)
+        for line in fact_lines(facts)
+    )
+
+
+def sightings_text(found: Sequence[Sighting]) -> list[str]:
+    """Returns where a record is seen, in lines."""
+    return [
+        f"step {step:,}, row {row:,}: epoch {epoch:,}" for epoch, step, row in found
+    ] or [_NOT_SEEN]
+
+
+def document_text(found: FoundDocument) -> str:
+    """Returns the place and the sightings of a document, for people."""
+    about = f"document {found.document:,} of the shard"
+    about += "" if found.pieces else "; it has no token, and is in no row"
+    facts = {"dataset": found.dataset, "shard": [found.shard, about]}
+    lines = fact_lines(facts)
+    for piece in found.pieces:
+        end = piece.first_token + piece.end_token - piece.begin_token
+        head = (
+            f"{piece.record:,}, tokens {piece.begin_token:,} to {piece.end_token:,}: "
+            f"its tokens {piece.first_token:,} to {end:,}"
+        )
+        lines += fact_lines({"record": [head, *sightings_text(piece.sightings)]})
+    return "\n".join(lines)
+
+
+def piece_facts(piece: Mapping[str, Any], token: int | None = None) -> Fields:
+    """Returns the fields of a piece of a packed row for people."""
+    first = piece["first_token"]
+    begin = f", from its token {first:,} on" if first else ""
+    facts: Fields = {
+        "tokens": f"{piece['begin_token']:,} to {piece['end_token']:,}: document "
+        f"{piece['document']:,} of the shard{begin}"
+    }
+    if token is not None and piece.get("role") is not None:
+        message, weight = piece["message"], piece["weight"]
+        told = [piece["role"] + ("" if message is None else f", message {message:,}")]
+        told += ["trained" if piece["trained"] else "not trained"]
+        told += [] if weight in (None, 1) else [f"weight {weight:g}"]
+        facts["token"] = f"{token:,}: {', '.join(told)}"
+    return facts | source_facts(piece)
+
+
+def source_facts(found: Mapping[str, Any]) -> Fields:
+    """Returns the known facts of a source, for people."""
+    lines = [] if found["source_path"] is None else [found["source_path"]]
+    number, offset_bytes = found["source_record"], found["source_offset_bytes"]
+    if number is not None:
+        unit = "row" if found["source_format"] == "parquet" else "record"
+        group = ""
+        if (of := found.get("source_row_group")) is not None:
+            group = f", row {found['source_row_in_group']:,} of row group {of:,}"
+        lines.append(f"{unit} {number:,} of that file{group}")
+    elif offset_bytes is not None:
+        which = "frame at"
+        if (line := found.get("source_line")) is not None:
+            which = f"line {line:,},"
+        elif found["source_format"] in LINE_FORMATS:
+            which = "line at"
+        elif found["source_format"] == "webdataset":
+            sample = found["source_sample"]
+            which = "sample at" if sample is None else f"sample {sample},"
+        inside = ""
+        if (kind := found["source_compression"]) not in (None, "none"):
+            inside = f" of the decompressed file ({kind})"
+        lines.append(f"{which} byte offset {offset_bytes:,}{inside}")
+    return {"source": lines, "note": found["source_note"]}
