@@ -28,6 +28,7 @@ from benchmarks import c4_like
 from benchmarks.contest import write_between
 from gristmill.dataset import Manifest
 from gristmill.dataset.storage.gcs import GcsStorage
+from gristmill.dataset.storage.lookup import delete_all
 from tests.support.gcs_process import GcsProcess
 
 _MARKS = ("<!-- conversion: begin -->", "<!-- conversion: end -->")
@@ -211,7 +212,7 @@ class Faults:
             AssertionError: It ended otherwise than it must.
         """
         for directory in ("gs://in", "gs://out"):
-            self._storage.delete_tree(directory)
+            delete_all(self._storage.scan(directory, deep=True))
         for path, data in self._inputs.items():
             self._storage.write(path, data)
         self._server.control(clear=True)

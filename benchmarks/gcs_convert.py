@@ -27,6 +27,7 @@ from benchmarks import c4_like, process_cost
 from benchmarks.contest import describe_environment
 from benchmarks.rounds import take_turns
 from gristmill.dataset.storage.gcs import GcsStorage
+from gristmill.dataset.storage.lookup import delete_all
 from tests.support.gcs_process import GcsProcess
 
 _STARTUP_BYTES = 10_000
@@ -96,7 +97,7 @@ class Benchmark:
         if latency_ms is None:
             shutil.rmtree(output)
         else:
-            self._storage.delete_tree("gs://out/c4")
+            delete_all(self._storage.scan("gs://out/c4", deep=True))
         return {
             "kind": kind,
             "workers": workers,

@@ -15,6 +15,7 @@ import numpy as np
 
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.storage.leftovers import is_in_use
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import call_apart, default_workers, run_job
 from gristmill.pipelines.local.progress import preparing_shown
@@ -92,9 +93,7 @@ def convert(
         f"another process of this machine makes shards of split {p.job.split} in "
         f"{p.job.output} now. Both make all that is missing: end one of them"
         for p in todo
-        if storage_for(p.job.output).is_in_use(
-            layout.temporary_dir(p.job.output, p.job.name, p.job.split)
-        )
+        if is_in_use(layout.temporary_dir(p.job.output, p.job.name, p.job.split))
     ]
     if replaced:
         beforehand.append(

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
 
 from gristmill.dataset.base.errors import InvalidDatasetError, StorageError
@@ -34,7 +35,8 @@ from gristmill.dataset.metadata.manifest import (
 )
 from gristmill.dataset.metadata.open_manifest import not_a_dataset
 from gristmill.dataset.storage.base import FileInfo, is_unfinished
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.leftovers import delete_tree, is_in_use
+from gristmill.dataset.storage.lookup import delete_all, storage_for
 
 _TRIES = 5
 
@@ -185,7 +187,12 @@ def sweep(output: str, manifest: Manifest, name: str) -> tuple[str, ...]:
 
 
 def _all_files(output: str, manifest: Manifest, name: str) -> Iterator[FileInfo]:
-    trees = map(storage_for(output).list_tree, _trees(output, manifest, name))
+    storage = storage_for(output)
+    trees = (
+        sorted(storage.scan(tree, deep=True))
+        for tree in _trees(output, manifest, name)
+        if not os.path.islink(tree)  # What it leads to is not in the dataset.
+    )
     yield from itertools.chain(*trees, find_garbage(output, manifest, name))
 
 
@@ -193,7 +200,6 @@ def _delete(
     output: str, manifest: Manifest, name: str, files: Iterator[FileInfo]
 ) -> None:
     """Deletes the garbage of a split; last what tells of it, and tables after that."""
-    storage = storage_for(output)
     last: dict[str, list[FileInfo]] = {JOB.suffix: [], TABLE.suffix: []}
 
     def others() -> Iterator[FileInfo]:
@@ -206,12 +212,12 @@ def _delete(
                 yield info
 
     trees = _trees(output, manifest, name)
-    storage.delete_all(others())
+    delete_all(others())
     for tree in trees:  # What is left of them: directories.
         with contextlib.suppress(StorageError):  # A command makes files there.
-            storage.delete_tree(tree)
+            delete_tree(tree)
     for telling in last.values():
-        storage.delete_all(telling)
+        delete_all(telling)
 
 
 def _trees(output: str, manifest: Manifest, name: str) -> list[str]:
@@ -223,5 +229,5 @@ def _trees(output: str, manifest: Manifest, name: str) -> list[str]:
     return [
         tree
         for key, tree in sorted(trees.items())
-        if is_over(key) and not storage_for(output).is_in_use(tree)
+        if is_over(key) and not is_in_use(tree)
     ]

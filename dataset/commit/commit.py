@@ -48,7 +48,7 @@ from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.sources import common_inputs, read_inputs
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.metadata.tfds import FILEPATH_TEMPLATE, path_template
-from gristmill.dataset.storage.lookup import storage_for, version_of
+from gristmill.dataset.storage.lookup import stat_all, storage_for, version_of
 
 _TRIES = 5
 
@@ -174,7 +174,7 @@ def commit(
     names = () if extra_files is None else extra_files.names
     for left in reversed(range(_TRIES)):
         # Versions come first: what another commit writes from here on stays.
-        extra = storage.stat_all([layout.join(output, file) for file in names])
+        extra = stat_all([layout.join(output, file) for file in names])
         old, seen = read(output)
         try:
             manifest = change(old)

@@ -64,7 +64,8 @@ from gristmill.dataset.metadata.shard_report import INDEXED_JOB
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo, is_unfinished
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.leftovers import delete_tree, delete_unfinished
+from gristmill.dataset.storage.lookup import delete_all, load_all, storage_for
 
 _LOOKED_AT = 64
 
@@ -358,13 +359,13 @@ def _jobs(output: str, shards: Iterable[str]) -> Iterator[str]:
 
     Shards that their command did not name are all indexed files, or none is.
     """
-    storage, waiting = storage_for(output), iter(shards)
+    waiting = iter(shards)
     # The first tells it, unless a deletion was killed that had come to the indexes.
     count = 1
     while some := list(itertools.islice(waiting, count)):
         count = _LOOKED_AT
         paths = [layout.join(output, layout.index_path(shard)) for shard in some]
-        for path, content in zip(paths, storage.load_all(paths), strict=True):
+        for path, content in zip(paths, load_all(paths), strict=True):
             if content is not None:
                 with contextlib.suppress(InvalidDatasetError):
                     yield parse_index(content.data, path=path).report().job
@@ -379,17 +380,17 @@ def delete_garbage(output: str, manifest: Manifest, name: str) -> None:
     """
     found = garbage_editions(output, manifest, name)
     storage = storage_for(output)
-    storage.delete_all(found.described)
+    delete_all(found.described)
     if found.columns:
-        storage.delete_all(_lost_values(output, manifest, None))
-    storage.delete_all(found.columns)
+        delete_all(_lost_values(output, manifest, None))
+    delete_all(found.columns)
     if found.keys:
-        storage.delete_all(_lost_shards(output, manifest, name, found))
+        delete_all(_lost_shards(output, manifest, name, found))
         for key in found.keys:
             if not storage.remote:
-                storage.delete_tree(layout.temporary_dir(output, manifest.name, key))
-    storage.delete_all(found.jobs)
-    storage.delete_all(found.tables)
+                delete_tree(layout.temporary_dir(output, manifest.name, key))
+    delete_all(found.jobs)
+    delete_all(found.tables)
 
 
 def delete_strays(output: str, manifest: Manifest, key: str) -> None:
@@ -409,7 +410,7 @@ def delete_strays(output: str, manifest: Manifest, key: str) -> None:
         return
     shards = {*read_table(output, edition).paths}
     files = files_of_shards(output, layout.shard_prefix(manifest.name, key))
-    storage_for(output).delete_all(i for i, shard in files if shard not in shards)
+    delete_all(i for i, shard in files if shard not in shards)
 
 
 def delete_leftovers(output: str, name: str, splits: Iterable[str]) -> None:
@@ -428,15 +429,15 @@ def delete_leftovers(output: str, name: str, splits: Iterable[str]) -> None:
     for directory in DIRECTORIES:
         with contextlib.suppress(StorageError, InvalidDatasetError):
             check_no_link(layout.join(output, directory), directory)
-            storage.delete_unfinished(layout.join(output, directory))
+            delete_unfinished(layout.join(output, directory))
     place = glob.escape(output)
     for split in splits:
         results = layout.join(place, layout.result_path(name, split, "?" * 16))
         with contextlib.suppress(StorageError):
-            storage.delete_all(storage.match(results))
+            delete_all(storage.match(results))
         if not storage.remote:
             with contextlib.suppress(StorageError):
-                storage.delete_tree(layout.temporary_dir(output, name, split))
+                delete_tree(layout.temporary_dir(output, name, split))
 
 
 def tidy_split(output: str, manifest: Manifest, name: str) -> None:

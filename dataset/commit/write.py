@@ -27,7 +27,7 @@ from gristmill.dataset.commit.ownership import check_no_strangers
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import JOB
 from gristmill.dataset.metadata.manifest import Manifest, read_replaced_manifest
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.lookup import stat_all, storage_for
 
 DAMAGED = -1  # In the place of an edition: `dataset.json` cannot be read.
 
@@ -201,7 +201,7 @@ def _is_free(plain: Write, shards: Collection[str], *, over: bool) -> bool:
     if found is not None:
         return id_in(found.data) == plain.id
     paths = [layout.join(plain.output, p) for p in layout.split_paths(name, split)]
-    if any(storage.stat_all(paths)):
+    if any(stat_all(paths)):
         return False
     try:
         check_no_strangers(plain.output, name, split, shards=shards)

@@ -15,7 +15,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import encode_index, parse_index
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.base import FileInfo
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.lookup import stat_all, storage_for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class ShardPlace:
             names.append(layout.segments_path(path))
         if fresh and storage.remote and not storage.stat(layout.join(output, index)):
             names = []
-        found = storage.stat_all([layout.join(output, name) for name in names])
+        found = stat_all([layout.join(output, name) for name in names])
         seen = zip(names, found, strict=True)
         return cls(
             output=output,

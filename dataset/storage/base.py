@@ -8,7 +8,7 @@ import errno
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
 from gristmill.dataset.base.errors import (
@@ -55,20 +55,6 @@ class Content(NamedTuple):
     version: str
 
 
-class Link(NamedTuple):
-    """A second name for a file, in the same storage.
-
-    Attributes:
-        source: The file.
-        path: The name.
-        replaces: The version of the file that has this path, "" if there is none.
-    """
-
-    source: FileInfo
-    path: str
-    replaces: str
-
-
 class Storage(Protocol):
     """The interface of a kind of storage. Paths are whole, scheme included.
 
@@ -104,9 +90,6 @@ class Storage(Protocol):
 
     def stat(self, path: str) -> FileInfo | None:
         """Returns a file's size and version, or None if it does not exist."""
-
-    def stat_all(self, paths: Sequence[str]) -> Sequence[FileInfo | None]:
-        """Returns the same for several files, asked concurrently, in their order."""
 
     def open(
         self,
@@ -145,9 +128,6 @@ class Storage(Protocol):
     def load(self, path: str) -> Content | None:
         """Returns a whole file with its version, None if it does not exist."""
 
-    def load_all(self, paths: Sequence[str]) -> Sequence[Content | None]:
-        """Returns the same for several files, asked concurrently, in their order."""
-
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
         """Writes a small file atomically: readers see the old one or the new one."""
 
@@ -180,34 +160,6 @@ class Storage(Protocol):
 
         Raises StorageChangedError if the file has another version. The file stays.
         """
-
-    def delete_all(self, files: Iterable[FileInfo]) -> None:
-        """Deletes the listed versions of files, concurrently, as `delete` does."""
-
-    def delete_unfinished(self, directory: str) -> None:
-        """Deletes what killed processes left of `write`s directly in a directory.
-
-        A `write` of a live process still succeeds.
-        """
-
-    def is_in_use(self, directory: str) -> bool:
-        """Returns whether a process of this machine has `temporary` files there."""
-
-    def delete_tree(self, directory: str) -> None:
-        """Deletes a directory with all its files, unless it `is_in_use`."""
-
-    def list_tree(self, directory: str) -> Sequence[FileInfo]:
-        """Lists the files in a directory and below it; empty if it does not exist."""
-
-    def link_all(self, links: Iterable[Link]) -> None:
-        """Gives files second names, concurrently, without reading them here.
-
-        A bucket copies its objects, as does a disk without hard links. If another
-        version has the new path, that file stays, and StorageChangedError is raised.
-        """
-
-    def free_bytes(self, directory: str) -> int | None:
-        """Returns the free space for a directory, None if unknown."""
 
 
 def map_all(call: Callable[[T], R], items: Iterable[T], *, at_once: int) -> Iterator[R]:

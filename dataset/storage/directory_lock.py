@@ -86,16 +86,8 @@ def new_file(path: str) -> Iterator[bool]:
         yield os.fstat(descriptor).st_nlink > 0
 
 
-@contextlib.contextmanager
-def file_in_use(path: str) -> Iterator[None]:
-    """Keeps `delete_unused` from deleting a file, under any name."""
-    with _opened(path, os.O_RDONLY) as descriptor:
-        _lock(descriptor, path, fcntl.LOCK_SH, WAIT_SECONDS)
-        yield
-
-
 def delete_unused(path: str) -> None:
-    """Deletes a file unless a process uses it through `new_file` or `file_in_use`.
+    """Deletes a file unless a process uses it through `new_file`.
 
     Raises FileNotFoundError if the file does not exist.
     """

@@ -8,7 +8,7 @@ import functools
 import io
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import BinaryIO, cast
 
 import google_crc32c
@@ -26,9 +26,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.storage.base import (
     Content,
     FileInfo,
-    Link,
     changed_error,
-    for_all,
 )
 from gristmill.dataset.storage.directory_lock import scratch_directory
 from gristmill.dataset.storage.gcs_connection import (
@@ -48,7 +46,6 @@ from gristmill.dataset.storage.uploads import ObjectWrites
 
 _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
 _AT_ONCE = 16
-_CHANGES_AT_ONCE = 64  # Copies and deletions.
 _TIMEOUT_SECONDS = 30.0
 _DEADLINE_SECONDS = 120.0
 
@@ -214,9 +211,6 @@ class GcsStorage:
                 return None
         return blob_info(blob)
 
-    def stat_all(self, paths: Sequence[str]) -> Sequence[FileInfo | None]:
-        return list(self._pool.map(self.stat, paths))
-
     def _fetch(
         self, path: str, begin: int, end: int | None, version: str | None
     ) -> Piece:
@@ -291,9 +285,6 @@ class GcsStorage:
             return None
         return Content(piece.data, piece.version)
 
-    def load_all(self, paths: Sequence[str]) -> Sequence[Content | None]:
-        return list(self._pool.map(self.load, paths))
-
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
         self._writes.upload(
             path, io.BytesIO(data), len(data), google_crc32c.value(data), replaces
@@ -346,32 +337,6 @@ class GcsStorage:
                 raise changed_error(
                     path, expected=version or "any", got="another one"
                 ) from e
-
-    def delete_all(self, files: Iterable[FileInfo]) -> None:
-        def delete(info: FileInfo) -> None:
-            self.delete(info.path, version=info.version)
-
-        for_all(delete, files, at_once=_CHANGES_AT_ONCE)
-
-    def delete_unfinished(self, directory: str) -> None:
-        pass  # An object exists once all of it has arrived.
-
-    def is_in_use(self, directory: str) -> bool:
-        return False  # Temporary files are on the machines that write them.
-
-    def link_all(self, links: Iterable[Link]) -> None:
-        # A copy takes the service a while.
-        for_all(self._writes.copy, links, at_once=_CHANGES_AT_ONCE)
-
-    def list_tree(self, directory: str) -> Sequence[FileInfo]:
-        return sorted(self.scan(directory, deep=True))
-
-    def delete_tree(self, directory: str) -> None:
-        self.delete_all(self.list_tree(directory))
-
-    def free_bytes(self, directory: str) -> int | None:
-        del directory
-        return None
 
 
 def _below(directory: str) -> str:

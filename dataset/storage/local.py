@@ -8,27 +8,20 @@ import filecmp
 import os
 import pathlib
 import secrets
-import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from gristmill.dataset.storage.base import (
     Content,
     FileInfo,
-    Link,
     changed_error,
     explained,
-    for_all,
-    is_unfinished,
 )
 from gristmill.dataset.storage.directory_lock import (
-    delete_unused,
-    file_in_use,
     in_use,
     locked,
     new_file,
-    unless_in_use,
 )
 from gristmill.dataset.storage.open_file import (
     check_regular,
@@ -37,7 +30,6 @@ from gristmill.dataset.storage.open_file import (
 )
 from gristmill.dataset.storage.paths import matching, status_of_match
 
-_LINKS_AT_ONCE = 16
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS, errno.EXDEV}
 
 
@@ -127,26 +119,6 @@ def _make_later(path: str, than_ns: int) -> None:
         os.utime(path, ns=(status.st_atime_ns, than_ns + step_ns))
 
 
-def _link(path: str, target: str) -> None:
-    """Gives a file a second name; copies it on disks without hard links."""
-    temporary = _temporary_name(os.path.dirname(target))
-    try:
-        with file_in_use(path):
-            os.link(path, temporary)
-            os.replace(temporary, target)
-            return
-    except OSError as e:
-        if e.errno not in _NO_LINKS:
-            raise
-    finally:
-        _delete_if_there(temporary)
-    with _unfinished(os.path.dirname(target)) as temporary:
-        shutil.copy2(path, temporary)
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-
-
 def _sync_directory(directory: str) -> None:
     """Makes new names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -205,9 +177,6 @@ class LocalStorage:
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
-    def stat_all(self, paths: Sequence[str]) -> Sequence[FileInfo | None]:
-        return [self.stat(path) for path in paths]
-
     def open(
         self,
         path: str,
@@ -255,9 +224,6 @@ class LocalStorage:
                     return Content(read_whole(file, path), version)
             except (FileNotFoundError, NotADirectoryError):
                 return None
-
-    def load_all(self, paths: Sequence[str]) -> Sequence[Content | None]:
-        return [self.load(path) for path in paths]
 
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
         with _unfinished(os.path.dirname(path)) as temporary:
@@ -316,73 +282,6 @@ class LocalStorage:
                 if version != (found := _info(path).version):
                     raise changed_error(path, expected=version, got=found)
                 os.unlink(path)
-
-    def delete_all(self, files: Iterable[FileInfo]) -> None:
-        for info in files:
-            self.delete(info.path, version=info.version)
-
-    def delete_unfinished(self, directory: str) -> None:
-        with (
-            explained("delete unfinished files", directory),
-            contextlib.suppress(FileNotFoundError),
-        ):
-            for name in os.listdir(directory):
-                if is_unfinished(name):
-                    with contextlib.suppress(FileNotFoundError):
-                        delete_unused(os.path.join(directory, name))
-
-    def is_in_use(self, directory: str) -> bool:
-        with explained("look into the directory", directory):
-            try:
-                with unless_in_use(directory) as free:
-                    return not free
-            except (FileNotFoundError, NotADirectoryError):
-                return False
-
-    def delete_tree(self, directory: str) -> None:
-        with (
-            explained("delete the directory", directory),
-            contextlib.suppress(FileNotFoundError),
-            unless_in_use(directory) as free,
-        ):
-            if free and not os.path.islink(directory):
-                shutil.rmtree(directory)
-
-    def list_tree(self, directory: str) -> Sequence[FileInfo]:
-        # As those below it: what a link leads to is not in the directory.
-        linked = os.path.islink(directory)
-        return [] if linked else sorted(self.scan(directory, deep=True))
-
-    def link_all(self, links: Iterable[Link]) -> None:
-        by_directory: dict[str, list[Link]] = {}
-        for link in links:
-            by_directory.setdefault(os.path.dirname(link.path) or ".", []).append(link)
-        for directory, here in by_directory.items():
-            with explained("give names to files in the directory", directory):
-                os.makedirs(directory, exist_ok=True)
-                # Concurrent for mounts, where a name takes a while.
-                with locked(directory):
-                    for_all(self._link, here, at_once=_LINKS_AT_ONCE)
-                _sync_directory(directory)
-
-    def _link(self, link: Link) -> None:
-        with explained("give another name to the file", link.source.path):
-            found = self._version(link.path)
-            if found and os.path.samefile(link.source.path, link.path):
-                return
-            if found != link.replaces:
-                raise changed_error(link.path, expected=link.replaces, got=found)
-            if found:
-                _make_later(link.source.path, int(found))
-            _link(link.source.path, link.path)
-
-    def free_bytes(self, directory: str) -> int | None:
-        place = os.path.abspath(directory)
-        while not os.path.exists(place):
-            place = os.path.dirname(place)
-        with explained("find out the free space", place):
-            about = os.statvfs(place)
-        return about.f_bavail * about.f_frsize
 
     def _version(self, path: str) -> str:
         found = self.stat(path)

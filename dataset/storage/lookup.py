@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from gristmill.dataset.base.errors import InputError, StorageError
 from gristmill.dataset.storage import paths
-from gristmill.dataset.storage.base import Storage
+from gristmill.dataset.storage.base import (
+    Content,
+    FileInfo,
+    Storage,
+    for_all,
+    map_all,
+)
 from gristmill.dataset.storage.local import LocalStorage
+from gristmill.dataset.storage.paths import is_remote
 
+T = TypeVar("T")
+_AT_ONCE = 16
+_CHANGES_AT_ONCE = 64
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
@@ -54,9 +66,9 @@ def matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:
     Returns:
         None if the pattern can match nothing there.
     """
-    if ("://" in pattern) != ("://" in directory):
+    if is_remote(pattern) != is_remote(directory):
         return None
-    if "://" in pattern:
+    if is_remote(pattern):
         return paths.matcher_below(pattern, directory)
     return paths.local_matcher_below(pattern, directory)
 
@@ -70,3 +82,32 @@ def version_of(path: str) -> str:
 def has_file(directory: str, name: str) -> bool:
     """Returns whether a directory, if it is one, has a file."""
     return storage_for(directory).stat(posixpath.join(directory, name)) is not None
+
+
+def stat_all(paths: Sequence[str]) -> list[FileInfo | None]:
+    """Returns `stat` of files, in their order; those of a bucket are asked at once."""
+    return _all(lambda path: storage_for(path).stat(path), paths)
+
+
+def load_all(paths: Sequence[str]) -> list[Content | None]:
+    """Returns `load` of files, in their order; those of a bucket are asked at once."""
+    return _all(lambda path: storage_for(path).load(path), paths)
+
+
+def _all(call: Callable[[str], T], paths: Sequence[str]) -> list[T]:
+    remote = len(paths) > 1 and storage_for(paths[0]).remote
+    return [*(map_all(call, paths, at_once=_AT_ONCE) if remote else map(call, paths))]
+
+
+def delete_all(files: Iterable[FileInfo]) -> None:
+    """Deletes the listed versions of files, as `delete`; those of a bucket at once."""
+
+    def delete(info: FileInfo) -> None:
+        storage_for(info.path).delete(info.path, version=info.version)
+
+    for remote, some in itertools.groupby(files, lambda info: is_remote(info.path)):
+        if remote:
+            for_all(delete, some, at_once=_CHANGES_AT_ONCE)
+        else:
+            for info in some:
+                delete(info)

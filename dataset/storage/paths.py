@@ -29,6 +29,11 @@ _TOKEN = re.compile(
 )
 
 
+def is_remote(path: str) -> bool:
+    """Returns whether a path is of a bucket."""
+    return "://" in path
+
+
 def split_path(path: str) -> tuple[str, str]:
     """Returns bucket and object name of a path.
 

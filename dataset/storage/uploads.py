@@ -15,14 +15,13 @@ import requests
 from google.api_core import exceptions as api
 
 from gristmill.dataset.base.errors import StorageChangedError, StorageError
-from gristmill.dataset.storage.base import FileInfo, Link, changed_error
+from gristmill.dataset.storage.base import FileInfo, changed_error
 from gristmill.dataset.storage.gcs_connection import (
     CONTENT_TYPE,
     GcsConnection,
     blob_info,
     described_object,
     encode_crc32c,
-    odd_answer,
 )
 from gristmill.dataset.storage.gcs_diagnosis import is_bad_checksum
 from gristmill.dataset.storage.gcs_session import GcsSession, describe
@@ -300,41 +299,3 @@ class ObjectWrites:
                 path, expected=replaces or "", got=found.version if found else ""
             ) from error
         raise error
-
-    def copy(self, link: Link) -> None:
-        """Copies an object within its bucket: one request, unless it moves far.
-
-        Raises as `upload` does.
-        """
-        source = link.source
-        target = self._connection.blob(link.path)
-        bucket, name = split_path(source.path)
-        version = int(source.version)
-        blob = self._connection.client.bucket(bucket).blob(name, generation=version)
-        # Otherwise the copy has no content type.
-        target.content_type = CONTENT_TYPE
-        written = (source.size_bytes, source.crc32c or 0)
-        with self._connection.explained("copy the object", source.path, writes=True):
-            try:
-                token = None
-                while True:
-                    try:
-                        token, _, _ = target.rewrite(
-                            blob,
-                            token=token,
-                            if_generation_match=int(link.replaces or 0),
-                            if_source_generation_match=version,
-                            retry=self._connection.retry,
-                        )
-                    except (AttributeError, LookupError, TypeError, ValueError) as e:
-                        expected = "numbers of bytes, and the copy or a token"
-                        raise odd_answer(link.path, expected, str(e)) from e
-                    if token is None:
-                        break
-                found = blob_info(target)
-            except api.RetryError:
-                raise
-            except Exception as e:
-                # As after an upload: perhaps only the response was lost.
-                found = self._after_failure(link.path, e, written, link.replaces)
-        self._check_written(link.path, found, written)

@@ -28,7 +28,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import StoredColumn
 from gristmill.dataset.metadata.layout import VALUES
 from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.lookup import delete_all, storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text
 
 Types = Mapping[str, str | tuple[str, Sequence[int]]]
@@ -290,7 +290,7 @@ class _Columns:
         dataset = self.target.dataset
         gone = {path for task in tasks for path in self._paths(task).values()}
         there = walk(dataset, (VALUES,))
-        storage_for(dataset).delete_all(one.info for one in there if one.path in gone)
+        delete_all(one.info for one in there if one.path in gone)
 
     def finished(self, task: ShardTask) -> Written | None:
         """Returns the files of a shard if all are there and whole."""

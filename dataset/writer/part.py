@@ -25,7 +25,7 @@ from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.storage.base import map_all
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.lookup import delete_all, load_all, storage_for
 from gristmill.dataset.writer.parts_job import PartsJob
 
 _VERSION = 1
@@ -52,7 +52,7 @@ class PartState:
         """Returns the states of parts; None for those that nobody has begun."""
         paths = [job.part_file(part) for part in parts]
         states: list[PartState | None] = []
-        contents = storage_for(job.output).load_all(paths)
+        contents = load_all(paths)
         for path, content in zip(paths, contents, strict=True):
             if content is None:
                 states.append(None)
@@ -154,7 +154,7 @@ class Part:
         prefix = layout.part_prefix(self._job.name, self._job.taken.key, self._part)
         for directory in ("", layout.INDEX_DIR):
             place = layout.join(self._job.output, directory)
-            self._storage.delete_all(
+            delete_all(
                 info
                 for info in self._storage.scan(place, prefix=prefix)
                 if layout.base_name(info.path) not in kept

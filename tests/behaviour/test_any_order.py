@@ -40,7 +40,7 @@ class Steps:
 
     def __init__(self, patch: pytest.MonkeyPatch):
         self.left, self.after = 0, False
-        for name in ("write", "publish", "delete", "delete_tree", "link_all"):
+        for name in ("write", "publish", "delete"):
             for after, step in ((False, self._begin), (True, self._end)):
                 at_storage(patch, name, "", step, after=after, times=sys.maxsize)
         watched(patch, os, "link", lambda *_, **__: self._begin())

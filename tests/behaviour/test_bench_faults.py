@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from gristmill.dataset.base.errors import StorageError
-from gristmill.dataset.storage.base import Link
 from gristmill.dataset.storage.gcs import GcsStorage
 from tests.support.gcs_server import GcsServer
 
@@ -53,12 +52,6 @@ def _read(storage: GcsStorage) -> bool:
         return file.read() == DATA == storage.read(f"{PLACE}/a")
 
 
-def _copy(storage: GcsStorage) -> bool:
-    (source,) = (info for info in storage.list(PLACE) if info.path.endswith("/a"))
-    storage.link_all([Link(source, f"{PLACE}/copy", "")])
-    return storage.read(f"{PLACE}/copy") == DATA
-
-
 def _write(storage: GcsStorage, data: bytes) -> bool:
     storage.write(f"{PLACE}/new", data, replaces="")
     return storage.read(f"{PLACE}/new") == data
@@ -83,7 +76,6 @@ CALLS: dict[str, Callable[[GcsStorage], bool]] = {
     "start": lambda storage: _write(storage, LARGE),
     "chunk": lambda storage: _write(storage, LARGE),
     "delete": _delete,
-    "copy": _copy,
 }
 QUICK = {
     *((fault, "media") for fault in FAULTS),

@@ -64,7 +64,7 @@ def holding(output: str) -> list[str]:
     storage = storage_for(output)
     return [
         info.path
-        for info in storage.list_tree(output)
+        for info in sorted(storage.scan(output, deep=True))
         if any(word in storage.read(info.path) for word in (RECORD, VALUE.encode()))
     ]
 

@@ -127,9 +127,9 @@ class TestRule1:
     def test_the_same_job_finds_its_shards(self, output, a):
         begun(output, a)
         storage = storage_for(output)
-        before = {info.path: info.version for info in storage.list_tree(output)}
+        before = {info.path: info.version for info in storage.scan(output, deep=True)}
         convert(output, a)
-        after = {info.path: info.version for info in storage.list_tree(output)}
+        after = {info.path: info.version for info in storage.scan(output, deep=True)}
         shards = [path for path in before if ".array_record-" in path]
         assert len(shards) == 4  # With their indexes.
         assert [before[path] for path in shards] == [after[path] for path in shards]

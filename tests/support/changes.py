@@ -286,6 +286,6 @@ def files_with(output: str, words: Collection[bytes]) -> list[str]:
     storage = storage_for(output)
     return [
         info.path
-        for info in storage.list_tree(output)
+        for info in sorted(storage.scan(output, deep=True))
         if any(word in storage.read(info.path) for word in words)
     ]

@@ -49,5 +49,5 @@ def files_of(output: str) -> dict[str, bytes]:
     storage = storage_for(output)
     return {
         info.path.removeprefix(f"{output}/"): storage.read(info.path)
-        for info in storage.list_tree(output)
+        for info in sorted(storage.scan(output, deep=True))
     }

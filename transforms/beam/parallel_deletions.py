@@ -18,7 +18,7 @@ from gristmill.dataset.commit.garbage import delete_garbage, find_garbage
 from gristmill.dataset.metadata.layout import TABLE
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.base import FileInfo
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.lookup import delete_all
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def _batches(dataset: str) -> Iterator[_Batch]:
 def _delete(batch: _Batch) -> tuple[str, int]:
     dataset, files = batch
     with _logged(dataset):
-        storage_for(dataset).delete_all(files)
+        delete_all(files)
     return dataset, 1
 
 

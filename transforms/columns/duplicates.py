@@ -32,7 +32,7 @@ from gristmill.dataset.metadata.layout import VALUES
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.base import explained
 from gristmill.dataset.storage.directory_lock import scratch_directory
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.lookup import delete_all, storage_for
 from gristmill.transforms.columns.attach_job import BegunColumns, batches_of
 from gristmill.transforms.jobs.job import Begun
 from gristmill.transforms.jobs.pack_options import PackOptions
@@ -381,7 +381,7 @@ def commit_duplicates(gathered: Gathered, *, block_bits: int) -> DuplicatesResul
     manifest, _ = target.commit(attachment, kinds, gathered, source=source)
     known = {"COLUMN": _DIGESTS, "KEY": attachment.key}
     left = walk(target.dataset, (VALUES,), known)
-    storage_for(target.dataset).delete_all(one.info for one in left)
+    delete_all(one.info for one in left)
     return _result(manifest, begun)
 
 

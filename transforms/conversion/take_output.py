@@ -37,7 +37,7 @@ from gristmill.dataset.metadata.manifest import (
     read_versioned_manifest,
 )
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.leftovers import free_bytes
 from gristmill.transforms.conversion.same_inputs import check_same_inputs
 from gristmill.transforms.jobs.appended_job import check_apart, check_features
 from gristmill.transforms.jobs.conversion_job import PreparedJob, ShardNames
@@ -237,8 +237,8 @@ def _check_space(prepared: PreparedJob, split: Split) -> None:
     Raises:
         StorageError: There is plainly not enough space.
     """
-    job, storage = prepared.job, storage_for(prepared.job.output)
-    free, options = storage.free_bytes(job.output), job.options()
+    job = prepared.job
+    free, options = free_bytes(job.output), job.options()
     try:
         before = split.source["options"]
         if free is None or any(before[name] != options[name] for name in _ALIKE):

@@ -31,7 +31,7 @@ from gristmill.dataset.commit.editions import newest_edition
 from gristmill.dataset.commit.write import Write, option_differences
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.shards.publish_shard import ShardPlace
-from gristmill.dataset.storage.lookup import storage_for, version_of
+from gristmill.dataset.storage.lookup import load_all, storage_for, version_of
 from gristmill.dataset.storage.paths import path_text, path_texts
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import PlanOptions, ShardPlan
@@ -334,7 +334,7 @@ class PreparedJob:
         """
         path = layout.join(output, layout.job_path(name, split))
         inputs = layout.join(output, layout.inputs_path(name, split))
-        found, listed = storage_for(output).load_all([path, inputs])
+        found, listed = load_all([path, inputs])
         if found is None or listed is None:
             return None
         arrays = load_arrays(listed.data, where=inputs, version=_VERSION)

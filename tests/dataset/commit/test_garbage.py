@@ -85,7 +85,7 @@ class Files:
         place = layout.join(self.output, "")
         return {
             info.path.removeprefix(place)
-            for info in self.storage.list_tree(self.output)
+            for info in sorted(self.storage.scan(self.output, deep=True))
         }
 
     def garbage(self, split: Split, *given_up: int) -> list[str]:

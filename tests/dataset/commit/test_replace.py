@@ -328,7 +328,7 @@ def test_readers_never_meet_an_error_of_open_or_a_mix(
             assert opened
     split = open_manifest(output).splits["train"]
     assert (split.edition, split.last_edition) == (rounds + 1, rounds + 1)
-    files = [info.path for info in storage_for(output).list_tree(output)]
+    files = [info.path for info in sorted(storage_for(output).scan(output, deep=True))]
     assert writes_in(files) == writes_of(output)
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.directory_lock import in_use, locked, unless_in_use
+from gristmill.dataset.storage.leftovers import delete_tree, is_in_use
 from gristmill.dataset.storage.local import LocalStorage
 from tests.support.watched import failing, watched
 
@@ -121,19 +122,19 @@ def test_a_disk_that_fails_is_no_file_system_without_locks(tmp_path, monkeypatch
 
 def test_a_directory_in_use_is_not_deleted(tmp_path):
     storage, folder = LocalStorage(), tmp_path / "tmp"
-    assert not storage.is_in_use(str(folder))
+    assert not is_in_use(str(folder))
     with holder(folder, "in_use") as process:
         (folder / "half").write_bytes(b"half")
         # Others may use it, too.
         with storage.temporary(str(folder)) as local:
             pathlib.Path(local).write_bytes(b"mine")
-        assert storage.is_in_use(str(folder))
-        storage.delete_tree(str(folder))
+        assert is_in_use(str(folder))
+        delete_tree(str(folder))
         assert os.listdir(folder) == ["half"]
         process.kill()
         process.communicate()
-    assert not storage.is_in_use(str(folder))
-    storage.delete_tree(str(folder))
+    assert not is_in_use(str(folder))
+    delete_tree(str(folder))
     assert not folder.exists()
 
 
@@ -161,7 +162,7 @@ def test_users_and_those_who_delete_at_once(tmp_path):
 
     def delete() -> None:
         while not done.is_set():
-            storage.delete_tree(folder)
+            delete_tree(folder)
 
     deleting = threading.Thread(target=delete)
     deleting.start()

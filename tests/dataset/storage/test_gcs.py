@@ -20,9 +20,9 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
     StorageError,
 )
-from gristmill.dataset.storage.base import Link, Storage
+from gristmill.dataset.storage.base import Storage
 from gristmill.dataset.storage.gcs import GcsStorage
-from gristmill.dataset.storage.lookup import storage_for, version_of
+from gristmill.dataset.storage.lookup import delete_all, storage_for, version_of
 from tests.support.gcs_server import GcsServer
 
 DATA = random.Random(1).randbytes(300_000)
@@ -109,8 +109,7 @@ def test_files_are_written_listed_and_deleted(place: str) -> None:
     storage.delete(f"{folder}/a")
     storage.delete(f"{folder}/a")
     assert storage.stat(f"{folder}/a") is None
-    storage.delete_tree(folder)
-    storage.delete_tree(folder)
+    delete_all(storage.scan(folder, deep=True))
     assert storage.match(f"{place}/**") == storage.match(f"{place}/c44")
 
 
@@ -180,32 +179,14 @@ def test_a_write_replaces_only_what_was_seen(
         storage.write(path, b"four", replaces=first)
 
 
-def test_a_file_that_is_there_is_replaced_in_its_version_only(place: str) -> None:
-    storage = storage_for(place)
-    storage.write(f"{place}/new/a", b"new")
-    source = storage.stat(f"{place}/new/a")
-    assert source is not None
-    storage.write(f"{place}/a", b"old")
-    seen = version_of(f"{place}/a")
-    storage.write(f"{place}/a", b"newer")
-    for replaces in ("", seen):
-        with pytest.raises(StorageChangedError, match="changed while"):
-            storage.link_all([Link(source, f"{place}/a", replaces)])
-        assert storage.read(f"{place}/a") == b"newer"
-    last = version_of(f"{place}/a")
-    storage.link_all([Link(source, f"{place}/a", last)])
-    assert storage.read(f"{place}/a") == b"new"
-    assert version_of(f"{place}/a") not in (seen, last)
-
-
 def test_a_tree_is_deleted(place: str) -> None:
     storage = storage_for(place)
     storage.write(f"{place}/tree/a/b", b"x")
     storage.write(f"{place}/trees", b"x")
-    storage.delete_tree(f"{place}/tree")
-    assert storage.list_tree(f"{place}/tree") == []
+    delete_all(storage.scan(f"{place}/tree", deep=True))
+    assert sorted(storage.scan(f"{place}/tree", deep=True)) == []
     assert storage.stat(f"{place}/trees") is not None
-    storage.delete_tree(f"{place}/tree")
+    delete_all(storage.scan(f"{place}/tree", deep=True))
 
 
 def test_another_version_is_not_opened(place: str) -> None:
@@ -242,7 +223,7 @@ def test_what_pretends_to_be_a_directory_is_no_file(
         storage.list("gs://bucket/in"),
     ):
         assert [info.path for info in found] == ["gs://bucket/in/a"]
-    storage.delete_tree("gs://bucket/in")
+    delete_all(storage.scan("gs://bucket/in", deep=True))
     assert list(server.objects.buckets["bucket"]) == ["in/"]
 
 
@@ -505,7 +486,7 @@ def test_missing_credentials_are_named_at_once(tmp_path: pathlib.Path) -> None:
     }
     environment.pop("STORAGE_EMULATOR_HOST", None)
     code = (
-        "from gristmill.dataset.storage.lookup import storage_for\n"
+        "from gristmill.dataset.storage.lookup import delete_all, storage_for\n"
         "storage_for('gs://bucket/a').read('gs://bucket/a')"
     )
     begin = time.monotonic()

@@ -9,7 +9,7 @@ import requests
 from google.api_core import exceptions as api
 
 from gristmill.dataset.base.errors import StorageError
-from gristmill.dataset.storage.base import FileInfo, Link
+from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.gcs_diagnosis import diagnosis, names_bucket
 from tests.support.gcs_server import GcsServer
@@ -21,7 +21,6 @@ CALLS: list[Callable[[GcsStorage], object]] = [
     lambda storage: storage.list("gs://bucket"),
     lambda storage: storage.write(COPY, b"x"),
     lambda storage: storage.write(COPY, bytes((8 << 20) + 1)),
-    lambda storage: storage.link_all([Link(SOURCE, COPY, "")]),
     lambda storage: storage.delete(SOURCE.path),
 ]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import errno
-import functools
 import os
 import pathlib
 import stat
@@ -19,10 +18,10 @@ from collections.abc import Iterator
 import pytest
 
 from gristmill.dataset.base.errors import StorageChangedError, StorageError
-from gristmill.dataset.storage.base import Link
+from gristmill.dataset.storage.leftovers import delete_tree, delete_unfinished
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import version_of
-from tests.support.watched import failing, meanwhile, watched
+from tests.support.watched import failing, watched
 
 
 @pytest.fixture
@@ -310,9 +309,9 @@ class TestWriting:
         others = ["a", ".hidden", ".tmp", ".0123456789abcdeg.tmp", "x.tmp"]
         for name in (*left, *others):
             (tmp_path / name).write_bytes(b"x")
-        storage.delete_unfinished(str(tmp_path))
+        delete_unfinished(str(tmp_path))
         assert sorted(os.listdir(tmp_path)) == sorted(others)
-        storage.delete_unfinished(str(tmp_path / "missing"))
+        delete_unfinished(str(tmp_path / "missing"))
 
     @pytest.mark.parametrize("moment", ["fsync", "link", "replace"])
     def test_who_tidies_up_meanwhile_deletes_nothing(
@@ -321,7 +320,7 @@ class TestWriting:
         seen = []
 
         def tidy(*args):
-            storage.delete_unfinished(str(tmp_path))
+            delete_unfinished(str(tmp_path))
             seen.append([name for name in os.listdir(tmp_path) if name != "a"])
 
         path = tmp_path / "a"
@@ -333,24 +332,13 @@ class TestWriting:
         assert path.read_bytes() == b"new"
         assert os.listdir(tmp_path) == ["a"]
 
-    def test_a_file_that_is_linked_meanwhile_stays(
-        self, storage, tmp_path, monkeypatch
-    ):
-        storage.write(str(tmp_path / "staged"), b"new")
-        tidy = functools.partial(storage.delete_unfinished, str(tmp_path))
-        meanwhile(monkeypatch, os, "replace", tidy)
-        source = storage.stat(str(tmp_path / "staged"))
-        storage.link_all([Link(source, str(tmp_path / "a"), replaces="")])
-        assert (tmp_path / "a").read_bytes() == b"new"
-        assert sorted(os.listdir(tmp_path)) == ["a", "staged"]
-
     @pytest.mark.slow
     def test_writers_and_those_who_tidy_up_at_once(self, storage, tmp_path):
         ended = threading.Event()
 
         def tidy_up() -> None:
             while not ended.is_set():
-                storage.delete_unfinished(str(tmp_path))
+                delete_unfinished(str(tmp_path))
 
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             tidying = [pool.submit(tidy_up) for _ in range(2)]
@@ -381,10 +369,10 @@ class TestWriting:
         ) as process:
             assert process.stdout is not None
             process.stdout.readline()
-            storage.delete_unfinished(str(tmp_path))
+            delete_unfinished(str(tmp_path))
             assert len(os.listdir(tmp_path)) == 1
             process.kill()
-        storage.delete_unfinished(str(tmp_path))
+        delete_unfinished(str(tmp_path))
         assert os.listdir(tmp_path) == []
 
 
@@ -486,23 +474,6 @@ class TestDeleting:
     def test_trees(self, storage, tmp_path):
         (tmp_path / "t" / "u").mkdir(parents=True)
         (tmp_path / "t" / "u" / "a").write_text("x")
-        storage.delete_tree(str(tmp_path / "t"))
-        storage.delete_tree(str(tmp_path / "t"))
+        delete_tree(str(tmp_path / "t"))
+        delete_tree(str(tmp_path / "t"))
         assert os.listdir(tmp_path) == []
-
-    def test_a_second_name_where_a_disk_has_no_links(
-        self, storage, tmp_path, monkeypatch
-    ):
-        source, target = tmp_path / "a", tmp_path / "named" / "b"
-        source.write_text("x")
-        (info,) = storage.list(str(tmp_path))
-        storage.link_all([Link(info, str(target), "")])
-        assert os.path.samefile(source, target)
-        storage.link_all([Link(info, str(target), "another")])  # It has it already.
-
-        target.unlink()
-        failing(monkeypatch, os, "link", OSError(errno.EPERM, "no links"))
-        storage.link_all([Link(info, str(target), "")])
-        assert not os.path.samefile(source, target)
-        assert target.read_text() == source.read_text() == "x"
-        assert os.listdir(tmp_path / "named") == ["b"]

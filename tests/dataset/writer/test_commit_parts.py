@@ -246,7 +246,7 @@ def crash_at(patch: pytest.MonkeyPatch, number: int) -> None:
         if next(steps, 0) == number:
             raise CrashError
 
-    for name in ("write", "delete", "delete_tree"):
+    for name in ("write", "delete"):
         at_storage(patch, name, "", step, times=number)
     watched(patch, os, "link", step)
 
