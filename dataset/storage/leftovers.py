@@ -1,4 +1,4 @@
-"""What processes leave on the disks of this machine, and what tells that they run.
+"""Files that processes have left on the disks of this machine.
 
 A bucket has none of it: an object exists once all of it has arrived, and temporary
 files are on the machine that writes them.
