@@ -39,10 +39,9 @@ from gristmill.loader.columns.joined_column import (
 from gristmill.loader.data.shard_contents import ShardContents
 from gristmill.loader.data.shard_info import ShardInfo
 from gristmill.loader.reading.batch_reader import BatchReader
-from gristmill.loader.reading.joined_shards import Parts
-from gristmill.loader.reading.shard_list import NOT_CACHED, CacheCounts, ShardList
+from gristmill.loader.reading.shard_list import ShardList
 from gristmill.loader.remote.read_options import ReadOptions
-from gristmill.loader.remote.request_limits import ReadCounts
+from gristmill.loader.remote.request_limits import NOT_CACHED, CacheCounts, ReadCounts
 
 Recipe: TypeAlias = Callable[["Dataset"], tuple[Callable[..., "Dataset"], Any]]
 """Returns the function and the arguments that make a dataset again elsewhere."""
@@ -78,7 +77,6 @@ class Dataset(Sequence[bytes]):
         self._select = select
         self._table, self._manifest = table, manifest
         self._reader, self._shards = reader, reader.shards
-        self._part_shards = Parts([part.num_shards for part in parts])
         self._recipe = recipe
 
     def __len__(self) -> int:
@@ -265,7 +263,7 @@ class Dataset(Sequence[bytes]):
     @property
     def num_shards(self) -> int:
         """Number of shards."""
-        return len(self._shards.paths)
+        return len(self._shards)
 
     @property
     def records_digest(self) -> str | None:
@@ -340,7 +338,7 @@ class Dataset(Sequence[bytes]):
         """Returns the joined dataset that has a shard, and the shard's number there."""
         if len(self.parts) == 1:
             return self, shard
-        part, number = self._part_shards.find(shard)
+        part, number = self._shards.part_of(shard)
         return self.parts[part], number
 
     def find(self, records: npt.ArrayLike) -> tuple[IntArray, IntArray]:

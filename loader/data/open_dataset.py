@@ -20,12 +20,15 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.loader.data.dataset import Dataset, shards_of
 from gristmill.loader.data.open_directory import open_committed, open_tfds
-from gristmill.loader.data.open_files import HowToRead, open_files
+from gristmill.loader.data.open_files import (
+    HowToRead,
+    no_shards_to_cache,
+    open_files,
+)
 from gristmill.loader.data.selected_dataset import selected
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
-from gristmill.loader.reading.cached_shards import no_shards_to_cache
 from gristmill.loader.reading.host_files import cache_dir_text
-from gristmill.loader.reading.joined_shards import JoinedShards
+from gristmill.loader.reading.shard_list import ShardList
 from gristmill.loader.remote.read_options import ReadOptions
 
 _TRIES = 10  # Each time, the dataset was replaced meanwhile.
@@ -214,7 +217,7 @@ def join_datasets(
             )
     if len(parts) == 1:
         return parts[0]
-    shards = JoinedShards.of(list(map(shards_of, parts)))
+    shards = ShardList.joined(list(map(shards_of, parts)))
     return Dataset(
         path=parts[0].path,
         reader=BatchReader(shards, verify=verify, read_options=read_options),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
     ReplacedError,
-    StorageError,
     some_of,
 )
 from gristmill.dataset.metadata import layout
@@ -25,25 +23,21 @@ from gristmill.dataset.metadata.manifest import (
     read_split_table,
 )
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.metadata.tfds import parse_info
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.dataset import Dataset, Recipe
-from gristmill.loader.data.open_files import HowToRead, checked_ends
+from gristmill.loader.data.open_files import (
+    HowToRead,
+    checked_ends,
+    no_shards_to_cache,
+)
 from gristmill.loader.data.selected_dataset import selected
 from gristmill.loader.reading.cached_indexes import footer_cache
-from gristmill.loader.reading.cached_shards import (
-    ShardCache,
-    no_shards_to_cache,
-    shard_cache,
-)
 from gristmill.loader.reading.remote_shards import RemoteShards
 from gristmill.loader.reading.shard_list import ShardList
 from gristmill.loader.remote.read_options import ReadOptions
-
-_log = logging.getLogger(__name__)
 
 
 def open_committed(
@@ -88,13 +82,15 @@ def open_committed(
         raise no_shards_to_cache(path)
     if "://" in path:
         remote = RemoteShards(
+            where=path,
             paths=paths,
             index_paths=index_paths,
             table=table,
             split=manifest.splits[own],
             options=how.options or ReadOptions(),
             cache_dir=how.cache_dir,
-            cache=_shard_cache(path, how, table, manifest.splits[own], again=again),
+            cache_bytes=how.cache_bytes,
+            again=again,
         )
     shards = ShardList(
         paths=paths,
@@ -221,25 +217,6 @@ class _Under(Sequence[str]):
         if self._of_indexes:
             path = layout.index_path(path)
         return layout.join(self._directory, path)
-
-
-def _shard_cache(
-    path: str, how: HowToRead, table: ShardTable, split: Split, *, again: bool
-) -> ShardCache | None:
-    try:
-        return shard_cache(
-            table,
-            split,
-            where=path,
-            cache_dir=how.cache_dir,
-            cache_bytes=how.cache_bytes,
-        )
-    except StorageError as e:
-        if not again:
-            raise
-        # In a worker, perhaps in the middle of training, which continues without.
-        _log.warning("%s is read without local copies of shards: %s", path, e)
-        return None
 
 
 def _by_path(how: HowToRead) -> Recipe:

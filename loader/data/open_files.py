@@ -11,7 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gristmill.dataset.base.errors import InvalidDatasetError, NotADatasetError
+from gristmill.dataset.base.errors import (
+    InputError,
+    InvalidDatasetError,
+    NotADatasetError,
+)
 from gristmill.dataset.formats.file_formats import check_joined
 from gristmill.dataset.metadata.tfds import match_shards
 from gristmill.loader.base.indices import IntArray
@@ -47,6 +51,16 @@ def checked_ends(counts: IntArray, where: str) -> IntArray:
         )
     ends: IntArray = np.cumsum(counts, dtype=np.int64)
     return ends
+
+
+def no_shards_to_cache(where: str) -> InputError:
+    """Returns the error that cache_bytes has no effect on this input."""
+    return InputError(
+        "cache_bytes is only for converted datasets in object storage",
+        expected="the directory of one, as in gs://bucket/c4",
+        got=where,
+        cure="leave cache_bytes out",
+    )
 
 
 _log = logging.getLogger(__name__)

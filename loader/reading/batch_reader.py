@@ -15,7 +15,7 @@ import functools
 import itertools
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, TypeVar, cast
+from typing import Literal
 
 import google_crc32c
 import numpy as np
@@ -51,7 +51,6 @@ from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
 
 Verify = Literal["always", "never"]
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _GONE = StorageChangedError, StorageMissingError
@@ -150,7 +149,7 @@ class BatchReader:
                 )
             places = order[begin:end], numbers[begin:end]
             compare, hashed = self._checks(shard)
-            wanted = Wanted(shard, *places, compare, hashed)
+            wanted = Wanted(number, shard, *places, compare, hashed)
             if shard.version is None:
                 local.append(wanted)
             else:
@@ -168,7 +167,7 @@ class BatchReader:
             decode = functools.partial(decode_planned, limits=self._limits)
             fetch_planned(plan, out, fetcher=self._fetcher, decode=decode)
         if self.shards.remote is not None:
-            self.shards.remote.count_records(
+            self.shards.count_records(
                 copied=_by_shard(local), fetched=_by_shard(stored)
             )
         return out
@@ -271,8 +270,7 @@ class BatchReader:
                 _log.warning(
                     "deleted a damaged local copy of %s: %s", item.shard.path, e
                 )
-                number = cast("int", item.shard.number)
-                shard = self.open_shards.without_copy(number)
+                shard = self.open_shards.without_copy(item.shard_number)
                 left.append(item._replace(shard=shard))
             else:
                 read.append(item)
@@ -308,4 +306,4 @@ def _keep_freed_memory() -> None:
 
 def _by_shard(wanted: list[Wanted]) -> dict[int, int]:
     """Returns the number of wanted records of each shard in object storage."""
-    return {cast("int", item.shard.number): len(item.numbers) for item in wanted}
+    return {item.shard_number: len(item.numbers) for item in wanted}

@@ -39,6 +39,7 @@ _FEW_RECORDS = 40
 class Wanted(NamedTuple):
     """Records of one shard that are in a batch."""
 
+    shard_number: int
     shard: ShardFile
     places: IntArray  # In the batch.
     numbers: IntArray  # In the shard, ascending.

@@ -8,71 +8,84 @@ checksum must be those of the table of shards; the generation is requested from 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from gristmill.dataset.base.errors import StorageMissingError
+from gristmill.dataset.base.errors import StorageError, StorageMissingError
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.shards.shard_reader import ShardFacts, check_index, check_shard
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.reading.background_copies import (
-    REQUESTS_IN_FLIGHT,
-    BackgroundCopies,
-)
 from gristmill.loader.reading.cached_indexes import IndexCache
-from gristmill.loader.reading.cached_shards import ShardCache
 from gristmill.loader.reading.host_files import EditionFiles, cache_root
+from gristmill.loader.reading.shard_copies import REQUESTS_IN_FLIGHT, ShardCopies
 from gristmill.loader.reading.shard_file import ShardFile, StoredBytes
-from gristmill.loader.reading.shard_list import CacheCounter, CacheCounts
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
+from gristmill.loader.remote.request_limits import CacheCounter
+
+_log = logging.getLogger(__name__)
 
 
 class RemoteShards:
     """Opens shards in object storage. Safe to share by threads.
 
-    Indexes are kept in a directory of `cache_root`, and whole shards in `cache`.
+    Indexes are kept in a directory of `cache_root`; so are copies of whole shards if
+    `cache_bytes` is given.
 
     Attributes:
         fetcher: Fetches records and indexes.
-        counter: Counts what the cache of shards did.
-        copies: Makes copies in the cache; None without one.
+        counter: Counts what copies did.
+        copies: The copies of shards; None without them.
     """
 
     def __init__(
         self,
         *,
+        where: str,
         paths: Sequence[str],
         index_paths: Sequence[str],
         table: ShardTable,
         split: Split,
         options: ReadOptions,
         cache_dir: str | None,
-        cache: ShardCache | None = None,
+        cache_bytes: int | None = None,
+        again: bool = False,
     ):
         self._paths, self._index_paths, self._table = paths, index_paths, table
-        self._split, self._cache_dir, self._cache = split, cache_dir, cache
+        self._split, self._cache_dir = split, cache_dir
         self.fetcher, self.counter = RangeFetcher(options), CacheCounter()
         self._lock = threading.Lock()
         self._listed: dict[str, dict[str, FileInfo]] = {}
         self._indexes: IndexCache | None = None
-        self.copies: BackgroundCopies | None = None
-        if cache is not None:
-            few = dataclasses.replace(
-                options, in_flight=REQUESTS_IN_FLIGHT, hedge_factor=None
-            )
-            self.copies = BackgroundCopies(
-                cache,
+        self.copies: ShardCopies | None = None
+        if cache_bytes is None:
+            return
+        few = dataclasses.replace(
+            options, in_flight=REQUESTS_IN_FLIGHT, hedge_factor=None
+        )
+        try:
+            self.copies = ShardCopies(
+                table,
+                split,
                 paths=paths,
-                version=self._version,
+                where=where,
+                cache_dir=cache_dir,
+                cache_bytes=cache_bytes,
                 fetcher=RangeFetcher(few),
+                version=self._version,
                 requests=lambda: self.fetcher.counts.requests,
-                counter=self.counter,
+                counter=lambda: self.counter,
             )
+        except StorageError as e:
+            if not again:
+                raise
+            # In a worker, perhaps in the middle of training, which continues without.
+            _log.warning("%s is read without local copies of shards: %s", where, e)
 
     def open(self, shards: Sequence[int]) -> list[ShardFile]:
         """Opens shards, or local copies of them.
@@ -88,28 +101,10 @@ class RemoteShards:
 
     def copy(self, shard: int, index: ShardIndex) -> ShardFile | None:
         """Returns the local copy of a shard, None if there is none."""
-        data = None if self._cache is None else self._cache.find(shard)
+        data = None if self.copies is None else self.copies.find(shard)
         if data is None:
             return None
-        return ShardFile(path=self._paths[shard], data=data, index=index, number=shard)
-
-    def delete_copy(self, shard: int) -> None:
-        """Deletes the local copy of a shard."""
-        if self._cache is not None:
-            self._cache.delete(shard)
-
-    def count_records(
-        self, *, copied: Mapping[int, int], fetched: Mapping[int, int]
-    ) -> None:
-        """Counts records that were read, by shard, and asks for copies of others.
-
-        They were read from local copies, or fetched.
-        """
-        if self._cache is not None and self.copies is not None:
-            hits, misses = sum(copied.values()), sum(fetched.values())
-            self.counter.add(CacheCounts(hits=hits, misses=misses))
-            self._cache.touch(copied)
-            self.copies.want(fetched)
+        return ShardFile(path=self._paths[shard], data=data, index=index)
 
     def _stored(self, shard: int, index: ShardIndex) -> ShardFile:
         path = self._paths[shard]
@@ -118,7 +113,6 @@ class RemoteShards:
             data=StoredBytes(path),
             index=index,
             version=self._version(shard),
-            number=shard,
         )
 
     def _version(self, shard: int) -> str:

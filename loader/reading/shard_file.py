@@ -138,15 +138,12 @@ class ShardFile:
         index: Where its records are.
         version: The generation to read, of a shard in object storage; None for a
             local file.
-        number: Its number in the dataset, of a shard in object storage or a copy of
-            one; None for others.
     """
 
     path: str
     data: Bytes
     index: ShardIndex
     version: str | None = None
-    number: int | None = None
 
     @functools.cached_property
     def has_crc32cs(self) -> bool:

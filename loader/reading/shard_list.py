@@ -1,4 +1,4 @@
-"""The shards of a dataset, opened when first needed and kept open, and cache counts."""
+"""The shards of a dataset, opened when first needed and kept open."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ import bisect
 import contextlib
 import dataclasses
 import functools
+import itertools
 import resource
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import (
     CorruptShardError,
+    InputError,
+    InvalidDatasetError,
     StorageChangedError,
     StorageError,
     StorageMissingError,
+    some_of,
 )
-from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.shards.shard_reader import ShardFacts, check_index, check_shard
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.cached_indexes import FooterCache
@@ -31,60 +34,9 @@ from gristmill.loader.reading.shard_file import (
     ShardFile,
     open_shard,
 )
-from gristmill.loader.remote.range_fetcher import RangeFetcher
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CacheCounts:
-    """Counts of a cache of shards, in one process or more.
-
-    Attributes:
-        hits: Records that were read from local copies.
-        misses: Records that were read from object storage.
-        filled_bytes: Bytes of shards that were fetched for copies.
-        evictions: Copies that were deleted to make room.
-    """
-
-    hits: int = 0
-    misses: int = 0
-    filled_bytes: int = 0
-    evictions: int = 0
-
-    def __add__(self, other: CacheCounts) -> CacheCounts:
-        if other is NOT_CACHED:
-            return self  # As for every batch without a cache.
-        added = {name: vars(self)[name] + vars(other)[name] for name in vars(self)}
-        return CacheCounts(**added)
-
-    def __sub__(self, other: CacheCounts) -> CacheCounts:
-        left = {name: vars(self)[name] - vars(other)[name] for name in vars(self)}
-        return CacheCounts(**left)
-
-
-NOT_CACHED = CacheCounts()
-
-
-class CacheCounter:
-    """Adds up the counts of a process. Safe to share by threads.
-
-    Attributes:
-        counts: All counts so far.
-    """
-
-    def __init__(self) -> None:
-        self.counts = self._taken = NOT_CACHED
-        self._lock = threading.Lock()
-
-    def add(self, counts: CacheCounts) -> None:
-        """Adds counts."""
-        with self._lock:
-            self.counts += counts
-
-    def take(self) -> CacheCounts:
-        """Returns the additions since the last call."""
-        with self._lock:
-            new, self._taken = self.counts - self._taken, self.counts
-        return new
+if TYPE_CHECKING:
+    from gristmill.loader.reading.remote_shards import RemoteShards
 
 
 # File descriptors that are left to the rest of the process.
@@ -94,33 +46,12 @@ _COUNTING_THREADS = 32
 _ANSWERS = CorruptShardError, StorageChangedError, StorageMissingError
 
 
-class StoredShards(Protocol):
-    """What opens shards in object storage: `remote_shards.RemoteShards`."""
-
-    fetcher: RangeFetcher
-    counter: CacheCounter
-
-    def open(self, shards: Sequence[int]) -> list[ShardFile]:
-        """Opens shards, or local copies of them."""
-
-    def copy(self, shard: int, index: ShardIndex) -> ShardFile | None:
-        """Returns the local copy of a shard, None if there is none."""
-
-    def delete_copy(self, shard: int) -> None:
-        """Deletes the local copy of a shard."""
-
-    def count_records(
-        self, *, copied: Mapping[int, int], fetched: Mapping[int, int]
-    ) -> None:
-        """Counts records that were read, by shard, and asks for copies of others."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardList:
     """Which records of which files make a dataset, in order. Arrays are [shards].
 
     Attributes:
-        paths: The files.
+        paths: The files; none of joined lists.
         starts: First record of each file that is part of the dataset.
         ends: One past the last record of each file, in the numbering of the dataset.
         file_records: Records in each file, -1 where they were not counted.
@@ -130,21 +61,64 @@ class ShardList:
         check_current: Raises InvalidDatasetError if the dataset that names these files
             names others by now.
         index_paths: Their indexes, or None for those that `open_shard` finds.
-        remote: Opens the shards of a dataset in object storage; None for others.
+        remote: Opens the shards of a dataset in object storage; None for others. Joined
+            lists have that of the first, whose fetcher and counter all have.
         footers: Keeps the indexes of plain files.
+        parts: The lists that were joined, each of which opens its own shards.
     """
 
-    paths: Sequence[str]
     starts: IntArray
     ends: IntArray
     file_records: IntArray
     file_bytes: IntArray
     name: str
+    paths: Sequence[str] = ()
     file_crc32cs: npt.NDArray[np.uint32] | None = None
     check_current: Callable[[], None] | None = None
     index_paths: Sequence[str] | None = None
-    remote: StoredShards | None = None
+    remote: RemoteShards | None = None
     footers: FooterCache | None = None
+    parts: tuple[ShardList, ...] = ()
+
+    @classmethod
+    def joined(cls, lists: Sequence[ShardList]) -> Self:
+        """Joins lists of shards, two or more.
+
+        Raises:
+            InputError: Some are read from object storage by their tables, others not.
+            InvalidDatasetError: Together they have too many records.
+        """
+        remotes = [one.remote for one in lists if one.remote is not None]
+        if 0 < len(remotes) < len(lists):
+            raise InputError(
+                "datasets in a bucket are not joined with others",
+                got=some_of([one.name for one in lists]),
+                cure="copy them to one place, or make a mixture of them",
+            )
+        sizes = [one.records for one in lists]
+        if sum(sizes) > 1 << 62:
+            raise InvalidDatasetError(
+                "the datasets together have more than 2^62 records by their own count",
+                where=some_of([one.name for one in lists]),
+                cure="restore them from copies, or convert them again",
+            )
+        for remote in remotes:
+            # One limit for the requests of all.
+            remote.fetcher, remote.counter = remotes[0].fetcher, remotes[0].counter
+        before = itertools.accumulate(sizes, initial=0)
+        ends = [one.ends + first for one, first in zip(lists, before, strict=False)]
+        return cls(
+            starts=np.concatenate([one.starts for one in lists]),
+            ends=np.concatenate(ends),
+            file_records=np.concatenate([one.file_records for one in lists]),
+            file_bytes=np.concatenate([one.file_bytes for one in lists]),
+            name=" + ".join(one.name for one in lists),
+            remote=remotes[0] if remotes else None,
+            parts=tuple(lists),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ends)
 
     @property
     def records(self) -> int:
@@ -167,6 +141,19 @@ class ShardList:
         shard = bisect.bisect_right(self.ends.data, record)
         return shard, record - self.first_record(shard) + int(self.starts[shard])
 
+    def part_of(self, shard: int) -> tuple[int, int]:
+        """Returns the number of the list that has a shard, and the shard's there."""
+        for part, one in enumerate(self.parts):
+            if shard < len(one):
+                return part, shard
+            shard -= len(one)
+        return 0, shard
+
+    def own(self, shard: int) -> tuple[ShardList, int]:
+        """Returns the list that opens a shard, and the shard's number there."""
+        part, number = self.part_of(shard)
+        return (self.parts[part] if self.parts else self), number
+
     def open(self, shards: Sequence[int]) -> list[ShardFile]:
         """Opens shards and compares each with the dataset's description.
 
@@ -174,12 +161,18 @@ class ShardList:
             CorruptShardError: A shard is not the one that the dataset describes.
             InvalidDatasetError: The dataset was replaced since it was opened.
         """
+        if self.parts:
+            opened: dict[int, ShardFile] = {}
+            for part, numbers in self.divided(shards).items():
+                found = self.parts[part].open(list(numbers.values()))
+                opened.update(zip(numbers, found, strict=True))
+            return [opened[shard] for shard in shards]
         try:
             if self.remote is None:
-                opened = [self._open_local(shard) for shard in shards]
+                files = [self._open_local(shard) for shard in shards]
             else:
-                opened = self.remote.open(shards)
-            for shard, file in zip(shards, opened, strict=True):
+                files = self.remote.open(shards)
+            for shard, file in zip(shards, files, strict=True):
                 self._compare(shard, file)
         except (CorruptShardError, StorageError) as error:
             # A bucket that does not answer is not asked for minutes once more.
@@ -187,7 +180,29 @@ class ShardList:
             if known and self.check_current is not None:
                 self.check_current()  # That says more, if it is the reason.
             raise
-        return opened
+        return files
+
+    def divided(self, shards: Iterable[int]) -> dict[int, dict[int, int]]:
+        """Returns, by part, the number there of each of some shards."""
+        found: dict[int, dict[int, int]] = {}
+        for shard in shards:
+            part, number = self.part_of(shard)
+            found.setdefault(part, {})[shard] = number
+        return found
+
+    def count_records(
+        self, *, copied: Mapping[int, int], fetched: Mapping[int, int]
+    ) -> None:
+        """Counts records that were read, by shard, and asks for copies of others."""
+        remotes = [one.remote for one in self.parts or (self,)]
+        if not any(remote is not None and remote.copies for remote in remotes):
+            return
+        for part, numbers in self.divided({**copied, **fetched}).items():
+            if (remote := remotes[part]) is not None and remote.copies is not None:
+                remote.copies.count(
+                    copied={n: copied[s] for s, n in numbers.items() if s in copied},
+                    fetched={n: fetched[s] for s, n in numbers.items() if s in fetched},
+                )
 
     def _open_local(self, shard: int) -> ShardFile:
         index_path = None if self.index_paths is None else self.index_paths[shard]
@@ -227,30 +242,25 @@ class OpenShards:
     @functools.cached_property
     def most(self) -> int:
         """How many are kept open, and how many more a reader may use."""
-        return most_open(len(self._shards.paths), self._limits)
+        return most_open(len(self._shards), self._limits)
 
     def get(self, shard: int) -> ShardFile:
         """Returns a shard, opened."""
-        found = self._open.get(shard)
-        if found is not None:
-            return found
-        (opened,) = self._shards.open([shard])
-        self.keep({shard: opened})
-        return opened
+        return self._open.get(shard) or self.get_many([shard])[shard]
 
     def get_many(self, shards: Sequence[int]) -> dict[int, ShardFile]:
         """Returns shards; opens together those that are not open."""
-        remote = self._shards.remote
         found = {shard: self._open.get(shard) for shard in shards}
         missing = [shard for shard, file in found.items() if file is None]
         opened = dict(zip(missing, self._shards.open(missing), strict=True))
-        if remote is not None:
+        if self._shards.remote is not None:
             for shard, file in found.items():
                 if file is not None and file.version is not None:
                     # A copy may have been made since it was opened.
-                    copy = remote.copy(shard, file.index)
-                    if copy is not None:
-                        found[shard] = opened[shard] = copy
+                    part, number = self._shards.own(shard)
+                    if (remote := part.remote) is not None:
+                        copy = remote.copy(number, file.index)
+                        found[shard] = opened[shard] = copy or file
         self.keep(opened)
         return {shard: file or opened[shard] for shard, file in found.items()}
 
@@ -266,19 +276,12 @@ class OpenShards:
 
     def without_copy(self, shard: int) -> ShardFile:
         """Deletes the local copy of a shard in object storage; returns the shard."""
-        if self._shards.remote is not None:
-            self._shards.remote.delete_copy(shard)
+        part, number = self._shards.own(shard)
+        if part.remote is not None and part.remote.copies is not None:
+            part.remote.copies.delete(number)
         with self._lock:
             self._open.pop(shard, None)
-        return self.get_many([shard])[shard]
-
-    def drop(self, files: Sequence[ShardFile]) -> None:
-        """Closes some shards: they are opened again when they are needed."""
-        dropped = set(map(id, files))
-        with self._lock:
-            for shard, file in list(self._open.items()):
-                if id(file) in dropped:
-                    del self._open[shard]
+        return self.get(shard)
 
     def close(self) -> None:
         """Closes all shards. Reading opens them again."""

@@ -1,7 +1,6 @@
 """Reading a bucket through a cache of shards, over HTTP, by one process and several."""
 
 import contextlib
-import dataclasses
 import gc
 import itertools
 import logging
@@ -24,7 +23,6 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.loader.data.dataset import shards_of
-from gristmill.loader.reading.background_copies import CopyOptions
 from gristmill.loader.remote.read_options import ReadOptions
 from tests.support.buckets import upload
 from tests.support.datasets import convert
@@ -46,9 +44,6 @@ SHARD = "d-train.array_record-0000{}-of-00004"
 OPTIONS = ReadOptions(timeout_seconds=30, deadline_seconds=60, hedge_factor=None)
 IMPATIENT = ReadOptions(timeout_seconds=0.5, deadline_seconds=3, hedge_factor=None)
 PLENTY = 1 << 30
-SOON = CopyOptions(
-    range_bytes=100_000, full_pause_seconds=0.2, failed_pause_seconds=0.2
-)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +65,6 @@ def open_c4(
     cache_bytes: int | None = PLENTY,
     path: str = "c4",
     read_options: ReadOptions = OPTIONS,
-    **options: float,
 ) -> loader.Dataset:
     dataset = loader.open(
         f"gs://bucket/{path}",
@@ -78,13 +72,9 @@ def open_c4(
         cache_dir=tmp_path / "cache",
         cache_bytes=cache_bytes,
     )
-    return copied_soon(dataset, **options)
-
-
-def copied_soon(dataset: loader.Dataset, **options: float) -> loader.Dataset:
     copies = shards_of(dataset).remote.copies
     if copies is not None:
-        copies.options = dataclasses.replace(SOON, **options)
+        copies.pause_seconds = 0.2
     return dataset
 
 

@@ -1,0 +1,370 @@
+"""Copies of shards from object storage on a local disk, shared by all processes.
+
+A copy gets its name only when it is complete and has the checksum of its shard. The
+directory of an edition is named after the content of its shards, so editions of other
+content do not share copies.
+
+    lock                    held by the one process of the host that adds a copy
+    <edition>/              locked, shared, by every process that reads the edition
+    <edition>/00000007.shard
+    <edition>/00000009.tmp  being fetched
+
+A thread makes one copy at a time, by a few large requests beside the hundreds of small
+ones for records. While records are read, it spends at most half of the time on copies.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.util import Finalize
+
+import google_crc32c
+
+from gristmill.dataset.base.errors import (
+    CorruptShardError,
+    GristmillError,
+    InputError,
+    StorageChangedError,
+)
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.shards.shard_reader import ShardFacts, check_shard
+from gristmill.dataset.storage.open_file import OpenFile, open_regular
+from gristmill.loader.base.indices import checked_count
+from gristmill.loader.reading.host_files import (
+    EditionFiles,
+    cache_root,
+    disk_errors,
+    locked,
+)
+from gristmill.loader.remote.object_reads import ByteRange
+from gristmill.loader.remote.range_fetcher import RangeFetcher
+from gristmill.loader.remote.request_limits import CacheCounter, CacheCounts
+
+REQUESTS_IN_FLIGHT = 4
+_COPY, _TEMPORARY = ".shard", ".tmp"
+_RANGE_BYTES = 8 << 20
+_PIECE_BYTES = 1 << 20  # Other threads wait for the checksum of a piece.
+_TRIES = 3  # How often to fetch a shard that arrives damaged.
+_POLL_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 300.0
+# The thread ends as a feed does: before the parts of multiprocessing, and soon.
+_EXIT_PRIORITY = 100
+_EXIT_SECONDS = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class _StoppedError(Exception):
+    """The process is ending."""
+
+
+class ShardCopies:
+    """Copies of the shards of one dataset. Safe to share by threads.
+
+    It makes the directories, which count as in use from then on. Its thread begins with
+    the first read, and ends with it or with the process. It raises InputError if no
+    directory is given or no shard fits, StorageError if the directory cannot be used.
+
+    Args:
+        table: The table of the shards.
+        split: Their split.
+        paths: The shards.
+        where: The dataset, for messages.
+        cache_dir: The directory of the host's caches.
+        cache_bytes: Maximum bytes of all copies there, of all datasets.
+        fetcher: Fetches shards, `REQUESTS_IN_FLIGHT` ranges at a time.
+        version: Returns the version of a shard.
+        requests: Returns how many requests were made for records.
+        counter: Returns what counts records, fetched bytes and evictions.
+
+    Attributes:
+        pause_seconds: How long to wait when no more copies fit, and after a failure of
+            disk or storage; twice as long after each failure that follows.
+    """
+
+    pause_seconds = 5.0
+
+    def __init__(
+        self,
+        table: ShardTable,
+        split: Split,
+        *,
+        paths: Sequence[str],
+        where: str,
+        cache_dir: str | None,
+        cache_bytes: int,
+        fetcher: RangeFetcher,
+        version: Callable[[int], str],
+        requests: Callable[[], int],
+        counter: Callable[[], CacheCounter],
+    ):
+        _check(table, where, cache_dir, cache_bytes)
+        self._cache_bytes, self._paths = cache_bytes, paths
+        self._sizes, self._crc32cs = table.file_bytes, table.file_crc32cs
+        self._fetcher, self._version = fetcher, version
+        self._requests, self._counter = requests, counter
+        self._directory = directory = os.path.join(cache_root(cache_dir), "shards")
+        known = [f"{part.shards_digest} {part.records_digest}" for part in split.parts]
+        self._files = files = EditionFiles(
+            directory,
+            keys=[hashlib.sha256(one.encode()).hexdigest()[:32] for one in known],
+            shards=[part.shards for part in split.parts],
+        )
+        self._wanted: collections.Counter[int] = collections.Counter()
+        self._wrong: collections.Counter[int] = collections.Counter()
+        self._lock = threading.Lock()
+        self._changed, self._stop = threading.Event(), threading.Event()
+        self._trimmed = False
+        self._thread: threading.Thread | None = None
+        self._failures = 0
+        with disk_errors(directory):
+            os.makedirs(directory, exist_ok=True)
+            open_regular(os.path.join(directory, "lock"), "ab").close()
+            for own in files.directories:
+                os.makedirs(own, exist_ok=True)
+                in_use = os.open(own, os.O_RDONLY)
+                weakref.finalize(self, os.close, in_use)
+                fcntl.flock(in_use, fcntl.LOCK_SH)
+
+    def find(self, shard: int) -> OpenFile | None:
+        """Returns an opened copy; None if there is none.
+
+        It stays readable when the copy is deleted.
+        """
+        try:
+            file = OpenFile(self._files.path(shard, _COPY))
+        except OSError:
+            return None  # Not there, or just deleted.
+        if file.size_bytes == int(self._sizes[shard]) > 0:
+            return file
+        self.delete(shard)  # It was truncated.
+        return None
+
+    def delete(self, shard: int) -> None:
+        """Deletes a copy."""
+        _delete(self._files.path(shard, _COPY))
+
+    def count(self, *, copied: Mapping[int, int], fetched: Mapping[int, int]) -> None:
+        """Counts records that were read of shards, and asks for copies of others."""
+        hits, misses = sum(copied.values()), sum(fetched.values())
+        self._counter().add(CacheCounts(hits=hits, misses=misses))
+        with self._lock:
+            self._wanted.update(fetched)
+            if self._thread is None:
+                events = self._changed, self._stop
+                self._thread = threading.Thread(
+                    target=_run,
+                    args=(weakref.ref(self), *events),
+                    name="gristmill-copies",
+                    daemon=True,
+                )
+                self._thread.start()
+                end = (*events, self._thread)
+                Finalize(self, _end, end, exitpriority=_EXIT_PRIORITY)
+        if fetched:
+            self._changed.set()
+
+    def copy_one(self) -> float | None:
+        """Makes the copy that saves most requests for its bytes.
+
+        Returns how many seconds to pause; None until records are read of other shards.
+        """
+        try:
+            with locked(os.path.join(self._directory, "lock"), wait=False) as free:
+                return self._copy_best() if free else _POLL_SECONDS
+        except _StoppedError:
+            return None
+        except (GristmillError, OSError) as e:
+            # Records can be read without copies.
+            pause: float = self.pause_seconds * 2 ** min(self._failures, 10)
+            pause = min(pause, _LONGEST_PAUSE_SECONDS)
+            self._failures += 1
+            text = "no copies of shards in %s for %d seconds: %s"
+            _log.warning(text, self._directory, pause, e)
+            return pause
+
+    def _copy_best(self) -> float | None:
+        if not self._trimmed:
+            # A job may give the cache fewer bytes than the job before.
+            self._trimmed = self._make_room(0, also_used=True)
+        with self._lock:
+            for shard in list(self._wanted):
+                place = self._files.path(shard, _COPY)
+                if os.path.exists(place) or self._wrong[shard] >= _TRIES:
+                    del self._wanted[shard]
+            worth = {
+                s: n / max(int(self._sizes[s]), 1) for s, n in self._wanted.items()
+            }
+        for shard in sorted(worth, key=lambda shard: -worth[shard]):
+            if self._make_room(int(self._sizes[shard])):
+                self._copy(shard)
+                return 0.0
+        return self.pause_seconds if worth else None
+
+    def _make_room(self, size_bytes: int, *, also_used: bool = False) -> bool:
+        """Deletes copies of editions that no process reads, the oldest first.
+
+        Copies that are read stay: every epoch reads each record once, so all are worth
+        the same, and to replace one costs a fetch and gains nothing.
+        """
+        left, unused = self._cache_bytes - size_bytes, []
+        with contextlib.ExitStack() as stack:
+            for entry in os.scandir(self._directory):
+                if entry.is_dir():
+                    copies = list(_copies(entry.path))
+                    left -= sum(size for _, size, _ in copies)
+                    if also_used or (
+                        copies and stack.enter_context(_alone(entry.path))
+                    ):
+                        unused += copies
+            if left + sum(size for _, size, _ in unused) < 0:
+                return False
+            for _, size, path in sorted(unused):
+                if left >= 0:
+                    break
+                _delete(path)
+                left += size
+                self._counter().add(CacheCounts(evictions=1))
+        return True
+
+    def _copy(self, shard: int) -> None:
+        temporary = self._files.path(shard, _TEMPORARY)
+        try:
+            with open_regular(temporary, "w+b") as file:
+                if hasattr(os, "posix_fallocate"):  # macOS has none.
+                    os.posix_fallocate(file.fileno(), 0, int(self._sizes[shard]))
+                self._fetch(shard, file.fileno())
+                crc32c, size = 0, 0
+                file.seek(0)
+                while piece := file.read(_PIECE_BYTES):
+                    crc32c = google_crc32c.extend(crc32c, piece)
+                    size += len(piece)
+                described = ShardFacts(
+                    file_bytes=int(self._sizes[shard]),
+                    file_crc32c=int(self._crc32cs[shard]),
+                )
+                fetched = ShardFacts(file_bytes=size, file_crc32c=crc32c)
+                check_shard(described, fetched, where=temporary)
+                # After a power failure, a file with its name must have its bytes.
+                os.fsync(file.fileno())
+            os.replace(temporary, self._files.path(shard, _COPY))
+        except (CorruptShardError, StorageChangedError) as e:
+            # To read its records by ranges raises the error.
+            self._wrong[shard] += 1
+            _log.warning("no copy of %s: %s", self._paths[shard], e)
+        else:
+            self._failures = 0
+        finally:
+            _delete(temporary)
+
+    def _fetch(self, shard: int, copy: int) -> None:
+        path, version = self._paths[shard], self._version(shard)
+        size, group_bytes = int(self._sizes[shard]), _RANGE_BYTES * REQUESTS_IN_FLIGHT
+        group: list[ByteRange] = []
+
+        def take(number: int, data: bytes) -> None:
+            os.pwrite(copy, data, group[number].begin)
+            self._counter().add(CacheCounts(filled_bytes=len(data)))
+            if self._stop.is_set():
+                raise _StoppedError
+
+        for first in range(0, size, group_bytes):
+            group = [
+                ByteRange(path, begin, min(begin + _RANGE_BYTES, size), version)
+                for begin in range(first, min(first + group_bytes, size), _RANGE_BYTES)
+            ]
+            before, begun = self._requests(), time.monotonic()
+            self._fetcher.fetch(group, take)
+            if self._requests() != before:
+                self._stop.wait(time.monotonic() - begun)
+
+
+def _check(
+    table: ShardTable, where: str, cache_dir: str | None, cache_bytes: int
+) -> None:
+    """Raises InputError without a directory, or if no shard fits into the bytes."""
+    if not (cache_dir or os.environ.get("GRISTMILL_CACHE_DIR")):
+        raise InputError(
+            "no directory given for copies of shards",
+            where=where,
+            cure="give a directory on a fast local disk as cache_dir, or as "
+            "GRISTMILL_CACHE_DIR",
+        )
+    sizes = table.file_bytes[table.records > 0]
+    smallest = int(sizes.min(initial=2**62))
+    if checked_count(cache_bytes, what="cache_bytes") < smallest and len(sizes):
+        raise InputError(
+            "cache_bytes is smaller than the smallest shard",
+            where=where,
+            expected=f"cache_bytes of at least {smallest:,}, the size of that shard",
+            got=f"{cache_bytes:,}",
+            cure="give more, or leave cache_bytes out",
+        )
+
+
+def _copies(place: str) -> Iterator[tuple[float, int, str]]:
+    """Yields age, size and path of copies; deletes what dead processes have left."""
+    for name in os.listdir(place):
+        path = os.path.join(place, name)
+        if name.endswith(_TEMPORARY):
+            _delete(path)
+        elif name.endswith(_COPY):
+            with contextlib.suppress(FileNotFoundError):
+                about = os.stat(path)
+                yield about.st_mtime, about.st_size, path
+
+
+@contextlib.contextmanager
+def _alone(directory: str) -> Iterator[bool]:
+    """Keeps other processes from an edition; yields whether none reads it."""
+    file = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)  # A process forked meanwhile has it, too.
+        os.close(file)
+
+
+def _delete(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _run(
+    reference: weakref.ref[ShardCopies],
+    changed: threading.Event,
+    stop: threading.Event,
+) -> None:
+    while not stop.is_set():
+        changed.clear()
+        copies = reference()
+        if copies is None:
+            return
+        pause = copies.copy_one()
+        del copies  # While it waits, the thread keeps nothing alive.
+        if pause is None:
+            changed.wait()
+        else:
+            stop.wait(pause)
+
+
+def _end(
+    changed: threading.Event, stop: threading.Event, thread: threading.Thread
+) -> None:
+    stop.set()
+    changed.set()
+    if thread is not threading.current_thread():
+        thread.join(_EXIT_SECONDS)
