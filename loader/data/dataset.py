@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system_limits import usable_cores
 from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.expression import Expression
 from gristmill.dataset.metadata.features import (
     FeatureSpec,
     described_features,
@@ -36,6 +38,7 @@ from gristmill.loader.columns.joined_column import (
     column_types,
     joined_column,
 )
+from gristmill.loader.columns.selection import Selection
 from gristmill.loader.data.shard_contents import ShardContents
 from gristmill.loader.data.shard_info import ShardInfo
 from gristmill.loader.reading.batch_reader import BatchReader
@@ -43,8 +46,18 @@ from gristmill.loader.reading.shard_list import ShardList
 from gristmill.loader.remote.read_options import ReadOptions
 from gristmill.loader.remote.request_limits import NOT_CACHED, CacheCounts, ReadCounts
 
-Recipe: TypeAlias = Callable[["Dataset"], tuple[Callable[..., "Dataset"], Any]]
-"""Returns the function and the arguments that make a dataset again elsewhere."""
+_BLOCK_RECORDS = 1 << 16
+
+Reopen: TypeAlias = Callable[[tuple[str | None, int, int]], "Dataset"]
+"""Opens a dataset again, and refuses another digest or count of records or shards."""
+
+
+class Chosen(NamedTuple):
+    """A selection: the records that it is of, which of them, and the condition."""
+
+    whole: Dataset
+    selection: Selection
+    text: str
 
 
 class Dataset(Sequence[bytes]):
@@ -60,29 +73,31 @@ class Dataset(Sequence[bytes]):
         *,
         path: str,
         reader: BatchReader,
-        recipe: Recipe,
+        reopen: Reopen | None = None,
+        editions: Callable[[Any], Dataset] | None = None,
         split: str | None = None,
         table: ShardTable | None = None,
         manifest: Manifest | None = None,
-        editions: Callable[[Any], Dataset] | None = None,
         parts: Sequence[Dataset] = (),
-        select: Callable[[Dataset, Any], Dataset] | None = None,
+        chosen: Chosen | None = None,
     ):
         self._path, self._split = path, split
-        # One that was asked for is asked for again.
-        self._editions = editions and functools.lru_cache(maxsize=4)(editions)
-        # It holds no reference to itself, so that its files are closed when it is
-        # freed.
         self._joined = tuple(parts)
-        self._select = select
         self._table, self._manifest = table, manifest
         self._reader, self._shards = reader, reader.shards
-        self._recipe = recipe
+        self._reopen, self._chosen = reopen, chosen
+        # Callers tend to ask for the same edition repeatedly.
+        self._editions = editions and functools.lru_cache(maxsize=4)(editions)
 
     def __len__(self) -> int:
-        return self._shards.records
+        chosen = self._chosen
+        return self._shards.records if chosen is None else len(chosen.selection)
 
     def __repr__(self) -> str:
+        if self._chosen is not None:
+            whole, _, text = self._chosen
+            counts = f"{len(self):,} of {len(whole):,} records"
+            return f"<Dataset {self._shards.name}, where {text}: {counts}>"
         return (
             f"<Dataset {self._shards.name}: {len(self):,} records in "
             f"{self.num_shards:,} shard{'s' * (self.num_shards != 1)}>"
@@ -107,9 +122,10 @@ class Dataset(Sequence[bytes]):
     def edition(self) -> int | None:
         """The newest edition of the split that it holds, None if there are none.
 
-        The numbers of all that it holds are in `committed.numbers`.
+        The numbers of all that it holds are in `committed.numbers`. A selection has
+        none.
         """
-        split = self.committed
+        split = None if self._chosen else self.committed
         return None if split is None else split.edition
 
     @property
@@ -132,8 +148,17 @@ class Dataset(Sequence[bytes]):
             InputError: There was no such edition when this dataset was opened, or it is
                 not kept.
         """
-        if edition == self.edition:
+        whole = self if self._chosen is None else self._chosen.whole
+        if edition == whole.edition:
             return self
+        if self._chosen is not None:
+            raise InputError(
+                "a selection of another edition is asked for",
+                where=repr(self),
+                expected=f"edition {whole.edition}",
+                got=f"edition {edition}",
+                cure=f"open the dataset with edition={edition}, and select there",
+            )
         if self._editions is None:
             raise InputError(
                 "only datasets that gristmill made have editions",
@@ -180,6 +205,9 @@ class Dataset(Sequence[bytes]):
             InputError: There is no such column, or not for all records.
             InvalidDatasetError: It was attached to other records, or is damaged.
         """
+        if (chosen := self._chosen) is not None:
+            column = chosen.whole.column(name)
+            return column.renumbered(chosen.selection.numbers, len(self))
         parts = self._column_parts()
         return joined_column(name, parts, self._shards.ends, where=repr(self))
 
@@ -207,13 +235,30 @@ class Dataset(Sequence[bytes]):
                 booleans are not as many as the records.
             InvalidDatasetError: A column is damaged, or belongs to other records.
         """
-        if self._select is None:
-            raise TypeError("this dataset was not made by gristmill.loader.open")
-        return self._select(self, condition)
+        total = len(self)
+        if isinstance(condition, str):
+            text = condition
+            expression = Expression(condition, self.columns)
+            selection = Selection.of(self._evaluated(expression), total)
+        else:
+            text, booleans = "chosen by array", np.asarray(condition)
+            if booleans.dtype != np.bool_ or booleans.shape != (total,):
+                raise InputError(
+                    "records are selected neither by an expression nor by booleans",
+                    where=repr(self),
+                    expected=f"an expression, or booleans of shape ({total:,},)",
+                    got=f"{booleans.dtype} of shape {booleans.shape}",
+                    cure="give an expression such as 'score > 0.5', or a boolean array",
+                )
+            selection = Selection.of([booleans], total)
+        return _selected(self, selection, text)
 
-    def number_here(self, record: int) -> int | None:
-        """Returns the number of a record of its shards; None for one it lacks."""
-        return record
+    def _evaluated(self, expression: Expression) -> Iterator[npt.NDArray[np.bool_]]:
+        columns = {name: self.column(name) for name in expression.names}
+        for begin in range(0, len(self), _BLOCK_RECORDS):
+            rows = np.arange(begin, min(begin + _BLOCK_RECORDS, len(self)))
+            values: Mapping[str, Any] = {n: c.read(rows) for n, c in columns.items()}
+            yield np.broadcast_to(expression.evaluate(values), len(rows))
 
     def numbers_here(self, records: IntArray) -> IntArray:
         """Returns how many of its records come before each of its shards' records.
@@ -221,19 +266,23 @@ class Dataset(Sequence[bytes]):
         Args:
             records: int64 [n], numbers of records of the shards, or one past the last.
         """
-        return records
+        if (chosen := self._chosen) is None:
+            return records
+        return chosen.selection.ranks(chosen.whole.numbers_here(records))
 
     @property
     def parts(self) -> tuple[Dataset, ...]:
-        """The datasets that were joined, in order; otherwise this one alone."""
+        """The datasets that were joined, or the one that has all records."""
         return self._joined or (self,)
 
     @property
     def mean_record_bytes(self) -> float | None:
-        """Mean size of the records before compression, where known."""
+        """Mean size of the records before compression, selected or not, where known."""
         tables = [part._table for part in self.parts]
         sizes = [table.total("raw_bytes") for table in tables if table is not None]
-        return sum(sizes) / max(len(self), 1) if len(sizes) == len(tables) else None
+        if len(sizes) < len(tables):
+            return None
+        return sum(sizes) / max(self._shards.records, 1)
 
     @property
     def read_options(self) -> ReadOptions | None:
@@ -283,23 +332,33 @@ class Dataset(Sequence[bytes]):
     @functools.cached_property
     def content(self) -> Content:
         """What identifies the records, in their order."""
+        if (chosen := self._chosen) is not None:
+            whole, digest = chosen.whole.content, chosen.selection.digest
+            names = (f"{whole.records_digest} {whole.order_digest} {n}" for n in (0, 1))
+            own = [hashlib.sha256(n.encode() + digest).hexdigest()[:32] for n in names]
+            return Content(None, len(self), *own)
         edition: int | tuple[int | None, ...] | None = self.edition
         if len(self.parts) > 1:
             edition = tuple(part.edition for part in self.parts)
         return self._contents.content(self.num_shards)._replace(edition=edition)
 
     def begins_with(self, content: Content) -> bool:
-        """Returns whether the first shards have these records, by their digests."""
+        """Returns whether the first shards have these records, by their digests.
+
+        Of a selection, whether all its records are these.
+        """
+        if self._chosen is not None:
+            return self.content.is_same(content)
         return self._contents.begin_with(content)
 
     @property
     def is_packed(self) -> bool:
         """Whether the records are packed rows."""
-        return self.packed_counts() is not None
+        return self._contents.packed_counts() is not None
 
     def packed_counts(self) -> PackedCounts | None:
-        """Returns the counts of its packed rows, None for other records."""
-        return self._contents.packed_counts()
+        """Returns the counts of its packed rows; None for others, or a selection."""
+        return None if self._chosen else self._contents.packed_counts()
 
     @functools.cached_property
     def _contents(self) -> ShardContents:
@@ -313,10 +372,12 @@ class Dataset(Sequence[bytes]):
             OutOfRangeError: There is no such shard.
         """
         shard = checked_index(index, stop=self.num_shards, what="shard")
-        first = self._shards.first_record(shard)
-        if len(self.parts) > 1:
-            part, number = self.part_of(shard)
-            return dataclasses.replace(part.shard(number), first_record=first)
+        first, end = self._shards.first_record(shard), int(self._shards.ends[shard])
+        first, end = self.numbers_here(np.array([first, end])).tolist()
+        part, number = self.part_of(shard)
+        if part is not self:
+            info = part.shard(number)
+            return dataclasses.replace(info, first_record=first, records=end - first)
         size = int(self._shards.file_bytes[shard])
         table = self._table
         columns = {} if table is None else table.columns
@@ -325,7 +386,7 @@ class Dataset(Sequence[bytes]):
         return ShardInfo(
             path=self._shards.paths[shard],
             first_record=first,
-            records=int(self._shards.ends[shard]) - first,
+            records=end - first,
             file_bytes=None if size < 0 else size,
             records_digest=None if table is None else table.digest(shard).hex,
             edition=None if (s := self.committed) is None else s.edition_of(shard),
@@ -335,9 +396,10 @@ class Dataset(Sequence[bytes]):
         )
 
     def part_of(self, shard: int) -> tuple[Dataset, int]:
-        """Returns the joined dataset that has a shard, and the shard's number there."""
-        if len(self.parts) == 1:
-            return self, shard
+        """Returns the dataset that has a shard with all records, and its number there.
+
+        It is the one that was joined with others, or that was selected from.
+        """
         part, number = self._shards.part_of(shard)
         return self.parts[part], number
 
@@ -351,7 +413,7 @@ class Dataset(Sequence[bytes]):
             int64 [n] shards, int64 [n] numbers.
         """
         checked = checked_indices(records, stop=len(self), what="record")
-        return self._shards.find(np.atleast_1d(checked))
+        return self._shards.find(self._stored(np.atleast_1d(checked)))
 
     def offset_bytes(self, record: int) -> int:
         """Returns the offset, in its shard, of the chunk that holds a record.
@@ -359,7 +421,8 @@ class Dataset(Sequence[bytes]):
         It opens the shard's index.
         """
         checked = checked_index(record, stop=len(self), what="record")
-        return self._reader.offset_bytes(checked)
+        (stored,) = self._stored(np.array([checked])).tolist()
+        return self._reader.offset_bytes(stored)
 
     def read(self, records: npt.ArrayLike) -> list[bytes]:
         """Returns records by their numbers, all at once: the fastest way to read many.
@@ -388,7 +451,13 @@ class Dataset(Sequence[bytes]):
             records: The numbers.
             threads: Maximum threads that decode. Feeds have threads of their own.
         """
-        return self._reader.read(records, threads=threads)
+        return self._reader.read(self._stored(records), threads=threads)
+
+    def _stored(self, records: IntArray) -> IntArray:
+        """Returns the numbers of records among those of all shards."""
+        if (chosen := self._chosen) is None:
+            return records
+        return chosen.whole._stored(chosen.selection.numbers(records))
 
     @overload
     def __getitem__(self, index: int | np.integer[Any]) -> bytes: ...
@@ -412,7 +481,28 @@ class Dataset(Sequence[bytes]):
             yield from self[begin : begin + step]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._recipe(self)
+        if self._chosen is not None:
+            return _selected, (*self._chosen,)
+        assert self._reopen is not None
+        content = self.records_digest, len(self), self.num_shards
+        return self._reopen, (content,)
+
+
+def _selected(whole: Dataset, selection: Selection, text: str) -> Dataset:
+    return Dataset(
+        path=whole.path,
+        reader=whole._reader,
+        split=whole.split,
+        table=whole._table,
+        manifest=whole.manifest,
+        parts=whole.parts,
+        chosen=Chosen(whole, selection, text),
+    )
+
+
+def numbers_of(dataset: Dataset) -> IntArray:
+    """Returns the numbers of a selection's records among those of its shards."""
+    return dataset._stored(np.arange(len(dataset)))
 
 
 def shards_of(dataset: Dataset) -> ShardList:

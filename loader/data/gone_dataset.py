@@ -24,22 +24,20 @@ class GoneDataset(Dataset):
     def __init__(self, path: str, content: Content):
         none = np.zeros(0, np.int64)
         shards = ShardList(
-            paths=[],
             starts=none,
             ends=none,
             file_records=none,
             file_bytes=none,
             name=path,
         )
-        super().__init__(
-            path=path,
-            reader=BatchReader(shards),
-            recipe=lambda dataset: (GoneDataset, (path, content)),
-        )
+        super().__init__(path=path, reader=BatchReader(shards))
         self._content = content
 
     def __len__(self) -> int:
         return self._content.records
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GoneDataset, (self.path, self._content)
 
     def __repr__(self) -> str:
         edition = self._content.edition

@@ -6,6 +6,7 @@ It has the options of reading that hold for all that `open` opens.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Sequence
 
@@ -20,7 +21,6 @@ from gristmill.dataset.formats.file_formats import check_joined
 from gristmill.dataset.metadata.tfds import match_shards
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.data.selected_dataset import selected
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.cached_indexes import footer_cache
 from gristmill.loader.reading.shard_list import CountedFile, ShardList, count_files
@@ -114,6 +114,10 @@ def _open_counted(
     return Dataset(
         path=shards.paths[0],
         reader=reader,
-        recipe=lambda _: (_open_counted, (shards, how)),
-        select=selected,
+        reopen=functools.partial(_reopened, shards, how),
     )
+
+
+def _reopened(shards: ShardList, how: HowToRead, content: object) -> Dataset:
+    del content  # The counts of each file are compared when it is read.
+    return _open_counted(shards, how)

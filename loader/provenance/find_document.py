@@ -159,8 +159,9 @@ def _found(
     pieces = []
     for row, begin, end, first in placed_pieces(shard, document):
         stored = edition.first_record + shard.info.first_record + row
-        record = batches.datasets[edition.number].number_here(stored)
-        if record is None:
+        dataset = batches.datasets[edition.number]
+        record, later = dataset.numbers_here(np.array([stored, stored + 1])).tolist()
+        if record == later:
             continue  # It is not among those that were selected.
         sightings = batches.schedule.find(
             record,

@@ -16,8 +16,7 @@ from gristmill.dataset.metadata.sources import read_sources
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader import open as open_dataset
-from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.data.selected_dataset import selected
+from gristmill.loader.data.dataset import Dataset, numbers_of
 from gristmill.loader.decode.features import RaggedFeature
 from gristmill.loader.decode.scan import scan_examples
 from gristmill.loader.provenance.stored_sources import find_places
@@ -139,7 +138,7 @@ def selected_records(
     about: dict[str, Any] = {"split": name, "request": request}
     where = f"{dataset}, split {name}"
     opened = open_dataset(dataset, name, edition=found.edition)
-    numbers = selected(opened, condition).numbers
+    numbers = numbers_of(opened.select(condition))
     if not len(numbers):
         if done_before(found, request):
             return Asked(about | {"records": (), "edition": edition}, ())
