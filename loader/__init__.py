@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from gristmill.loader.provenance.find_document import DocumentPiece, FoundDocument
     from gristmill.loader.provenance.locate import Location
     from gristmill.loader.provenance.source_fields import Piece, SourcePlace
+    from gristmill.loader.reading.cache_counts import CacheCounts
     from gristmill.loader.remote.read_options import ReadOptions
-    from gristmill.loader.remote.request_limits import CacheCounts, ReadCounts
+    from gristmill.loader.remote.request_limits import ReadCounts
     from gristmill.loader.stats.feed_stats import FeedStats
 
 __all__ = [

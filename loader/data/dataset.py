@@ -42,9 +42,10 @@ from gristmill.loader.columns.selection import Selection
 from gristmill.loader.data.shard_contents import ShardContents
 from gristmill.loader.data.shard_info import ShardInfo
 from gristmill.loader.reading.batch_reader import BatchReader
+from gristmill.loader.reading.cache_counts import NOT_CACHED, CacheCounts
 from gristmill.loader.reading.shard_list import ShardList
 from gristmill.loader.remote.read_options import ReadOptions
-from gristmill.loader.remote.request_limits import NOT_CACHED, CacheCounts, ReadCounts
+from gristmill.loader.remote.request_limits import ReadCounts
 
 _BLOCK_RECORDS = 1 << 16
 

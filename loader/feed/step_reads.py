@@ -29,7 +29,7 @@ from gristmill.loader.feed.batch_columns import (
 )
 from gristmill.loader.feed.read_ahead import WindowReads
 from gristmill.loader.order.step_records import MixedBatch, RowsBySize, Schedule
-from gristmill.loader.remote.request_limits import NOT_CACHED
+from gristmill.loader.reading.cache_counts import NOT_CACHED
 from gristmill.loader.stats.feed_stats import BatchesRead, ReadBatch, thread_times
 
 # Of the records of a batch; with a parameter `columns`, also of their columns.

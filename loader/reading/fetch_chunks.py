@@ -9,9 +9,9 @@ import numpy as np
 
 from gristmill.dataset.arrayrecord.chunks import CHUNK_ERRORS, damaged_chunks
 from gristmill.loader.reading.decode_chunks import ReadChunks, ReadPlan
+from gristmill.loader.reading.range_plan import plan_ranges
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
-from gristmill.loader.remote.range_plan import plan_ranges
 
 # Chunks that have arrived are decoded when they are this many, while others arrive.
 _ARRIVED_CHUNKS = 192

@@ -37,8 +37,8 @@ _LONGEST_PAUSE_SECONDS = 8.0
 _SLOWEST_BYTES_PER_SECOND = 1 << 20
 # After this many wrong answers to a range, it fails before its deadline.
 _WRONG_ANSWERS = 4
-# A late answer is given up after this multiple of its timeout.
-_LATEST_TIMEOUTS = 3
+# Each request for a range waits twice as long as the one before, so often at most.
+_MOST_DOUBLINGS = 3
 # Maximum share of the deadline kept for a try after a server asked for more time.
 _LAST_TRY_SECONDS = 2.0
 _LAST_TRY_SHARE = 0.25
@@ -87,8 +87,6 @@ class _Request:
 
     number: int
     sent_at: float
-    holds_slot: bool = True  # It counts as in flight until it times out.
-    finished: bool = False
 
 
 class HedgedRequests:
@@ -157,11 +155,9 @@ class HedgedRequests:
 
     def _finish(self, request: _Request, outcome: bytes | Failure) -> None:
         self._in_flight.discard(request)
-        request.finished = True
-        if request.holds_slot:
-            refused = isinstance(outcome, Failure) and outcome.status in _THROTTLED
-            self._slots.give_back(throttled=refused)
-            self._send_waiting()
+        refused = isinstance(outcome, Failure) and outcome.status in _THROTTLED
+        self._slots.give_back(throttled=refused)
+        self._send_waiting()
         if request.number not in self._open:
             return  # The range's other request was faster.
         if isinstance(outcome, bytes):
@@ -206,7 +202,9 @@ class HedgedRequests:
     def _timeout_seconds(self, number: int) -> float:
         wanted = self._ranges[number]
         size = 0 if wanted.end is None else wanted.end - wanted.begin
-        return self._options.timeout_seconds + size / _SLOWEST_BYTES_PER_SECOND
+        patience = 1 << min(self._failed[number], _MOST_DOUBLINGS)
+        seconds = self._options.timeout_seconds + size / _SLOWEST_BYTES_PER_SECOND
+        return seconds * patience
 
     def _set_timer(self, due: float, what: int | _Request) -> None:
         heapq.heappush(self._timers, (due, next(self._serials), what))
@@ -221,7 +219,7 @@ class HedgedRequests:
         while self._timers and self._timers[0][0] <= now:
             what = heapq.heappop(self._timers)[2]
             if isinstance(what, _Request):
-                if not what.finished and what.number in self._open:
+                if what in self._in_flight and what.number in self._open:
                     self._handle_late(what, now)
             elif what in self._open:
                 self._waiting.appendleft(what)
@@ -229,21 +227,15 @@ class HedgedRequests:
     def _handle_late(self, request: _Request, now: float) -> None:
         """Sends a second request for one that is late or has timed out."""
         number = request.number
-        if not request.holds_slot:
-            self._in_flight.discard(request)
-            self._reads.give_up(request)
-            return
         silence = f"no answer in {self._timeout_seconds(number):,.1f} seconds"
         if now - self._begun_at[number] >= self._options.deadline_seconds:
             self._give_up(number, self._last_errors.get(number, silence))
         latest = self._latest[number] is request
         if now >= self._times_out_at(request):
-            # Its answer is still used if it comes, but others need the slot.
-            request.holds_slot = False
-            self._last_errors[number] = silence
+            self._in_flight.discard(request)
+            self._reads.give_up(request)
             self._slots.give_back(answered=False)
-            patience = _LATEST_TIMEOUTS * self._timeout_seconds(number)
-            self._set_timer(request.sent_at + patience, request)
+            self._last_errors[number] = silence
             if latest:
                 self._failed[number] += 1
                 self._counts.retries += 1
@@ -272,7 +264,7 @@ class HedgedRequests:
             self._connections.token(refused=outcome.token)
         if now - self._begun_at[number] >= self._options.deadline_seconds:
             self._give_up(number, outcome.text)
-        if self._latest[number] is not request or not request.holds_slot:
+        if self._latest[number] is not request:
             return  # Another request is on its way.
         pause = _FIRST_PAUSE_SECONDS * 2 ** min(self._failed[number], 10)
         pause = min(pause, _LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)

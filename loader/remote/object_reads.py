@@ -1,8 +1,8 @@
 """Single reads of ranges of objects in Cloud Storage, many at a time in one thread.
 
 The thread that reads sends the requests and receives the answers itself: no thread is
-woken for an answer, none is left when a process ends, and every kind of answer is
-handled here. `range_fetcher` decides when to try again.
+woken for an answer, and every kind of answer is handled here. `range_fetcher` decides
+when to try again.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ import collections
 import contextlib
 import dataclasses
 import enum
+import functools
 import http
 import json
+import queue
 import re
 import selectors
+import socket
 import ssl
 import sys
 import threading
 import time
 import urllib.parse
 import weakref
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
-from gristmill.dataset.base.errors import StorageError
+from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import split_path
 from gristmill.dataset.storage.retry_after_header import retry_after_seconds
@@ -103,7 +107,7 @@ class ObjectReads:
     Otherwise credentials are those of writes.
 
     Args:
-        timeout_seconds: Time limit for looking up the server's addresses.
+        timeout_seconds: Time limit of each step to a connection.
         same_token_seconds: How long headers are used before their token is checked.
     """
 
@@ -113,26 +117,27 @@ class ObjectReads:
         self._timeout_seconds = timeout_seconds
         self._same_token_seconds = same_token_seconds
         self._lock = threading.Lock()
-        self._route: Route | None = None
         self._idle: collections.deque[HttpConnection] = collections.deque()
         weakref.finalize(self, _close, self._idle)
         self._targets: dict[str, str] = {}
         self._token, self._token_at = "", float("-inf")
 
-    def connection(self) -> HttpConnection:
-        """Returns an idle connection, or a new one."""
-        while True:
-            try:
-                found = self._idle.pop()
-            except IndexError:
-                return self.new_connection()
-            if not found.is_stale:
-                return found
-            found.close()
+    @functools.cached_property
+    def route(self) -> Route:
+        """The route to the server; it raises StorageError if there is none."""
+        return Route(_storage().endpoint)
 
-    def new_connection(self) -> HttpConnection:
+    def idle(self) -> HttpConnection | None:
+        """Returns an idle connection, if there is one."""
+        with contextlib.suppress(IndexError):
+            while (found := self._idle.pop()).is_stale:
+                found.close()
+            return found
+        return None
+
+    def connect(self) -> HttpConnection:
         """Returns a new connection; raises OSError if the server cannot be reached."""
-        return HttpConnection(self._find_route())
+        return HttpConnection(self.route.connect(self._timeout_seconds))
 
     def keep(self, connection: HttpConnection) -> None:
         """Keeps a connection for another read."""
@@ -140,7 +145,7 @@ class ObjectReads:
 
     def request_of(self, wanted: ByteRange, token: str) -> bytes:
         """Returns the request for a range."""
-        route = self._find_route()
+        route = self.route
         target = self._targets.get(wanted.path)
         if target is None:
             bucket, name = split_path(wanted.path)
@@ -177,12 +182,6 @@ class ObjectReads:
                 self._token, self._token_at = "".join(lines), time.monotonic()
             return self._token
 
-    def _find_route(self) -> Route:
-        if self._route is None:
-            url = _storage().endpoint
-            self._route = Route(url, timeout_seconds=self._timeout_seconds)
-        return self._route
-
 
 def _close(connections: collections.deque[HttpConnection]) -> None:
     with contextlib.suppress(IndexError):
@@ -199,97 +198,132 @@ class _Read(Generic[T]):
     wanted: ByteRange
     tag: T
     token: str
-    connection: HttpConnection
-    events: int
+    connection: HttpConnection | None = None
+    events: int = 0
 
 
 class ReadsInFlight(Generic[T]):
-    """The reads of one thread that are in progress."""
+    """The reads of one thread that are in progress.
+
+    Connections are made in threads, and go to the read that waits for the longest time.
+    """
 
     def __init__(self, reads: ObjectReads):
         self._reads = reads
         self._selector = selectors.DefaultSelector()
         self._by_tag: dict[T, _Read[T]] = {}
-        self._failed: list[tuple[T, bytes | Failure]] = []
+        self._waiting: collections.deque[_Read[T]] = collections.deque()
+        self._connecting, self._closed = 0, False
+        self._made: queue.SimpleQueue[Future[HttpConnection]] = queue.SimpleQueue()
+        self._woken, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
 
     def start(self, wanted: ByteRange, tag: T) -> None:
         """Starts reading a range; `wait` returns the outcome with the tag.
 
         Raises:
-            StorageError: There are no credentials.
+            StorageError: There are no credentials, or there is no way to the server.
         """
-        token = self._reads.token()
-        try:
-            connection = self._reads.connection()
-            self._send(_Read(wanted, tag, token, connection, 0))
-        except OSError as e:
-            if isinstance(e, StorageError):
-                raise
-            self._failed.append((tag, _broken(e)))
+        read = _Read(wanted, tag, self._reads.token())
+        self._by_tag[tag] = read
+        self._waiting.append(read)
+        self._connect()
 
     def wait(self, seconds: float) -> list[tuple[T, bytes | Failure]]:
         """Returns outcomes as soon as there are any, or none after a time."""
-        done, self._failed = self._failed, []
-        seconds = 0.0 if done else min(seconds, _LONGEST_WAIT_SECONDS)
-        for key, _ in self._selector.select(seconds):
-            read: _Read[T] = key.data
-            outcome = self._advance(read)
-            if outcome is not None:
+        done: list[tuple[T, bytes | Failure]] = []
+        for key, _ in self._selector.select(min(seconds, _LONGEST_WAIT_SECONDS)):
+            read: _Read[T] | None = key.data
+            if read is None:
+                self._woken.recv(1 << 12)
+                done += self._take_made()
+            elif (outcome := self._advance(read)) is not None:
+                del self._by_tag[read.tag]
                 done.append((read.tag, outcome))
         return done
 
     def give_up(self, tag: T) -> None:
         """Gives up a read if it is in progress."""
-        read = self._by_tag.get(tag)
-        if read is not None:
-            self._forget(read)
+        read = self._by_tag.pop(tag, None)
+        if read is not None and read.connection is not None:
+            self._selector.unregister(read.connection.fileno)
             read.connection.close()
+        elif read is not None:
+            self._waiting.remove(read)
 
     def close(self) -> None:
         """Gives up all reads."""
-        for read in self._by_tag.values():
-            read.connection.close()
+        for tag in list(self._by_tag):
+            self.give_up(tag)
         self._selector.close()
+        self._closed = True
+        self._take_made()
+        self._woken.close()
+        self._waker.close()
 
-    def _send(self, read: _Read[T]) -> None:
+    def _connect(self) -> None:
+        """Gives idle connections to reads that wait, and makes others."""
+        while self._waiting and (found := self._reads.idle()) is not None:
+            self._send(self._waiting.popleft(), found)
+        route = self._reads.route  # It may raise an error that no retry cures.
+        while self._connecting < len(self._waiting):
+            self._connecting += 1
+            made = daemon_call(self._reads.connect, thread_name=f"to {route.host}")
+            made.add_done_callback(self._tell)
+
+    def _tell(self, made: Future[HttpConnection]) -> None:
+        self._made.put(made)
+        with contextlib.suppress(OSError):  # It is closed, or knows already.
+            self._waker.send(b"x")
+        if self._closed:
+            self._take_made()
+
+    def _take_made(self) -> list[tuple[T, bytes | Failure]]:
+        """Gives new connections to reads that wait; returns those that failed."""
+        failed: list[tuple[T, bytes | Failure]] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                made = self._made.get_nowait()
+                self._connecting -= 1
+                error = made.exception()
+                if error is None:
+                    self._reads.keep(made.result())
+                elif not isinstance(error, OSError):
+                    raise error
+                elif self._waiting:
+                    read = self._waiting.popleft()
+                    del self._by_tag[read.tag]
+                    failed.append((read.tag, _broken(error)))
+        if not self._closed:
+            self._connect()
+        return failed
+
+    def _send(self, read: _Read[T], connection: HttpConnection) -> None:
         """Sends the request of a read on its connection."""
-        connection = read.connection
         end = read.wanted.end
         most = sys.maxsize if end is None else end - read.wanted.begin
         request = self._reads.request_of(read.wanted, read.token)
-        try:
+        # A connection that is broken says so when the answer is read.
+        with contextlib.suppress(OSError):
             connection.send(request, most_bytes=max(most, _MOST_ERROR_BYTES))
-        except OSError:
-            connection.close()
-            if connection.requests == 1:
-                raise
-            self._send_anew(read)
-            return
-        except BaseException:
-            connection.close()
-            raise
-        read.events = _events_of(connection)
-        self._by_tag[read.tag] = read
+        read.connection, read.events = connection, _events_of(connection)
         self._selector.register(connection.fileno, read.events, read)
-
-    def _send_anew(self, read: _Read[T]) -> None:
-        """Sends a request again: the server had closed the idle connection."""
-        read.connection = self._reads.new_connection()
-        self._send(read)
 
     def _advance(self, read: _Read[T]) -> bytes | Failure | None:
         connection = read.connection
+        assert connection is not None
         try:
             answer = connection.advance()
         except (OSError, AnswerError) as e:
-            self._forget(read)
+            self._selector.unregister(connection.fileno)
             connection.close()
             if connection.requests == 1 or connection.received_bytes:
                 return _broken(e)
-            try:
-                self._send_anew(read)
-            except OSError as again:
-                return _broken(again)
+            # The server had closed the idle connection: the request is sent again.
+            read.connection = None
+            self._waiting.appendleft(read)
+            self._connect()
             return None
         if answer is None:
             events = _events_of(connection)
@@ -297,16 +331,12 @@ class ReadsInFlight(Generic[T]):
                 read.events = events
                 self._selector.modify(connection.fileno, events, read)
             return None
-        self._forget(read)
+        self._selector.unregister(connection.fileno)
         if answer.keeps:
             self._reads.keep(connection)
         else:
             connection.close()
         return _judged(answer, read.wanted, read.token)
-
-    def _forget(self, read: _Read[T]) -> None:
-        del self._by_tag[read.tag]
-        self._selector.unregister(read.connection.fileno)
 
 
 def _events_of(connection: HttpConnection) -> int:

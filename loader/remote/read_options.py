@@ -18,7 +18,8 @@ class ReadOptions:
     Attributes:
         in_flight: Maximum requests in flight of one process; fewer while a server
             throttles.
-        timeout_seconds: Time after which an unanswered request is repeated.
+        timeout_seconds: Time after which an unanswered request is repeated. Each try
+            has twice the time of the one before, up to eight times as much.
         deadline_seconds: How long to retry a range after temporary failures.
         hedge_factor: A request that takes this multiple of the 95th percentile gets a
             second one, at most one in a hundred; None for never.

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from gristmill.loader.base.table_text import table_text
-from gristmill.loader.remote.request_limits import NOT_CACHED, CacheCounts
+from gristmill.loader.reading.cache_counts import NOT_CACHED, CacheCounts
 
 _MIB = 1 << 20
 

@@ -118,7 +118,7 @@ def test_an_answer_without_end_leaves_time_for_others(
 
     full, done = threading.Event(), threading.Event()
     with listening(handle) as address:
-        connection = HttpConnection(Route(f"http://{address}", timeout_seconds=9))
+        connection = HttpConnection(Route(f"http://{address}").connect(9))
         with contextlib.closing(connection):
             connection.send(b"GET / HTTP/1.1\r\n\r\n", most_bytes=1 << 20)
             while not full.wait(0.01) and not connection.received_bytes:
