@@ -85,7 +85,7 @@ class ShardCopies:
         fetcher: Fetches shards, `REQUESTS_IN_FLIGHT` ranges at a time.
         version: Returns the version of a shard.
         requests: Returns how many requests were made for records.
-        counter: Returns what counts records, fetched bytes and evictions.
+        counter: Returns the counter of records, fetched bytes and evictions.
 
     Attributes:
         pause_seconds: How long to wait when no more copies fit, and after a failure of
