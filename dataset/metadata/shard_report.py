@@ -8,7 +8,7 @@ from typing import Any
 
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InvalidDatasetError
-from gristmill.dataset.packed.counts import SUPERVISION, PackedCounts
+from gristmill.dataset.packed.counts import PackedCounts
 
 INDEXED_JOB = "indexed"  # Of files that were indexed, in place of a job's fingerprint.
 
@@ -105,10 +105,9 @@ class ShardReport:
             del fields["changed_records"]
         if not self.null_rows:
             del fields["null_rows"]
-        for name in SUPERVISION if self.packed is not None else ():
-            if not fields["packed"][name]:
-                del fields["packed"][name]
-        if self.packed is None:
+        if self.packed is not None:
+            fields["packed"] = self.packed.as_dict()
+        else:
             for name in ("packed", "segments_bytes", "segments_crc32c"):
                 del fields[name]
         return json.dumps(fields, separators=(",", ":")).encode()
@@ -128,7 +127,7 @@ class ShardReport:
                     "read": RecordsDigest(**fields["read"]),
                     "written": RecordsDigest(**fields["written"]),
                     "spans": tuple(SourceSpan(**span) for span in fields["spans"]),
-                    "packed": PackedCounts(**fields["packed"])
+                    "packed": PackedCounts.of_dict(fields["packed"])
                     if "packed" in fields
                     else None,
                 }

@@ -31,8 +31,8 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.packed.counts import (
     MOST_PIECES,
+    OPTIONAL,
     PACKED_COLUMNS,
-    SUPERVISION,
     PackedCounts,
 )
 
@@ -65,18 +65,18 @@ _SPAN_COLUMNS = {
 }
 # Columns of the shards of packed rows.
 _SEGMENT_COLUMNS = {"segments_bytes": "<i8", "segments_crc32c": "<u4"}
-# Those that only tables with conversations have.
-_SUPERVISION_COLUMNS = {
-    name: PACKED_COLUMNS[name] for name in (f"packed_{each}" for each in SUPERVISION)
+# Those that a table has if one of them is not 0.
+_OPTIONAL_COLUMNS = {
+    name: PACKED_COLUMNS[name] for name in (f"packed_{each}" for each in OPTIONAL)
 }
 # Only of shards whose indexes have the places of records.
 INDEX_COLUMN = "index_bytes"
-_SOME_COLUMNS = _SUPERVISION_COLUMNS | {INDEX_COLUMN: "<i8"}
+_SOME_COLUMNS = _OPTIONAL_COLUMNS | {INDEX_COLUMN: "<i8"}
 _ALL_ROW_COLUMNS = PACKED_COLUMNS | _SEGMENT_COLUMNS
 _ROW_COLUMNS = {
     name: dtype
     for name, dtype in _ALL_ROW_COLUMNS.items()
-    if name not in _SUPERVISION_COLUMNS
+    if name not in _OPTIONAL_COLUMNS
 }
 
 # Those that a table has until it is written: what was read for each shard.
@@ -282,7 +282,6 @@ class ShardTable:
         """Returns totals of the packed rows of all or some shards, else None."""
         if not self.is_packed:
             return None
-        # Lanes of digests add up modulo 2**64.
         sums = (
             int(self.columns[name][shards].sum()) if name in self.columns else 0
             for name in PACKED_COLUMNS
@@ -351,7 +350,7 @@ class ShardTable:
         if packed:
             rows = [dataclasses.astuple(counts) for counts in packed]
             columns |= columns_of(PACKED_COLUMNS, rows)
-            for name in _SUPERVISION_COLUMNS:
+            for name in _OPTIONAL_COLUMNS:
                 if not columns[name].any():
                     del columns[name]
             columns |= columns_of(_SEGMENT_COLUMNS, map(_segment_values, reports))

@@ -227,3 +227,10 @@ class MessageSpans(NamedTuple):
                     f"span {at:,} {what}: tokens {int(begins[at]):,} to "
                     f"{int(stops[at]):,} of document {int(documents[at]):,}"
                 )
+
+
+def trained_counts(spans: MessageSpans) -> tuple[int, int]:
+    """Returns the trained tokens of pieces, and those with a predecessor there."""
+    trained = spans.trained
+    tokens = int(spans.lengths[trained].sum(dtype=np.int64))
+    return tokens, tokens - int(np.count_nonzero(trained & (spans.begins == 0)))

@@ -10,13 +10,7 @@ from typing import Any, NamedTuple
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.dataset.packed.document_proofs import (
-    document_counts,
-    role_counts,
-    roles_of,
-    trained_targets,
-)
-from gristmill.dataset.packed.message_spans import MessageSpans
+from gristmill.dataset.packed.message_spans import MessageSpans, trained_counts
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.given_datasets import usual_split
 from gristmill.pipelines.options.job_options import PackingOptions
@@ -29,6 +23,7 @@ from gristmill.pipelines.text.supervision import (
     TemplatePiece,
     marked,
     piece_lines,
+    role_lines,
     supervised_documents,
     supervision_facts,
     template_pieces,
@@ -41,6 +36,7 @@ from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.sources.first_records import first_records
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.tokens.documents import Documents
+from gristmill.transforms.tokens.fit import Misfit, misfits
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 from gristmill.transforms.tokens.tokenizers.token_texts import (
     TokenTexts,
@@ -81,6 +77,8 @@ class Audit:
         source: The inputs.
         records: The records that were read.
         counts: The counts that `pack` would keep of them.
+        roles: The tokens of each role.
+        unfit: What `pack` would fail for.
         set_aside: The conversations that would be set aside.
         shown: The first conversations.
         pieces: Pieces of the template, the most frequent first.
@@ -93,6 +91,8 @@ class Audit:
     source: str
     records: int
     counts: PackedCounts
+    roles: tuple[str, ...]
+    unfit: tuple[Misfit, ...]
     set_aside: tuple[SetAside, ...]
     shown: tuple[ShownConversation, ...]
     pieces: tuple[TemplatePiece, ...] = dataclasses.field(repr=False)
@@ -112,7 +112,9 @@ class Audit:
             f"{counts.trained_tokens:,} trained + "
             f"{counts.tokens - counts.trained_tokens:,} not trained + "
             f"{counts.truncated_tokens:,} truncated",
+            "roles": [*self.roles],
             **supervision_facts(counts, named=True),
+            "UNFIT": [f"{each.what}: {each.got}; {each.cure}" for each in self.unfit],
             **{reason: some[:_EXAMPLES] for reason, some in aside.items()},
             "template": piece_lines(self.pieces, self.special, self.texts),
         }
@@ -197,6 +199,8 @@ def audit_conversations(options: PackingOptions, *, records: int, shown: int) ->
         source=" ".join(options.input),
         records=read,
         counts=counts,
+        roles=tuple(role_lines(found)),
+        unfit=tuple(misfits(pack, counts)),
         set_aside=tuple(aside),
         pieces=tuple(template_pieces(found, special)),
         shown=tuple(examples),
@@ -224,17 +228,8 @@ def _batches(
 
 def _counts(documents: Documents, spans: MessageSpans) -> PackedCounts:
     """Returns the counts of rows with some documents, each in one piece."""
-    used = int((documents.lengths > 0).sum())
-    return (
-        documents.counts
-        + role_counts(spans)
-        + document_counts(roles_of(spans))
-        + PackedCounts(
-            documents=used,
-            pieces=used,
-            tokens=len(documents.ids),
-            text_bytes=documents.text_bytes,
-            special_tokens=documents.special_tokens,
-            trained_targets=trained_targets(spans),
-        )
+    trained, targets = trained_counts(spans)
+    counts = documents.seen()
+    return counts + PackedCounts(
+        pieces=counts.documents, trained_tokens=trained, trained_targets=targets
     )

@@ -22,10 +22,12 @@ from gristmill.pipelines.commands.shared_options import (
     BOS_EOS,
     CHAT_COLUMNS,
     DAMAGE,
+    FIT,
     INPUT,
     KEEP_REPLACED,
     LAUNCH,
     LENGTH,
+    MAX_REJECTED,
     REPLACING,
     SHARDS,
     SOURCE,
@@ -51,7 +53,7 @@ from gristmill.pipelines.options.job_options import (
     PackingOptions,
     VerifyOptions,
 )
-from gristmill.transforms.jobs.pack_options import Method, Rows, Unusable
+from gristmill.transforms.jobs.pack_options import Method, Rows
 
 if TYPE_CHECKING:
     from gristmill.pipelines.text.conversion import Outcome
@@ -257,6 +259,7 @@ def append(options: AppendOptions, where: JobRun) -> None:
     "Tokenise with gigatoken, compared on a sample with the tokenizer's own library. "
     "Where they differ, the command ends with an error.",
 )
+@FIT
 @choice(
     "--rows",
     get_args(Rows),
@@ -271,13 +274,7 @@ def append(options: AppendOptions, where: JobRun) -> None:
 )
 @template()
 @TRAINED
-@choice(
-    "--unusable",
-    get_args(Unusable),
-    "What to do with a record that is not a conversation, for which the template "
-    "fails, or whose messages cannot be located with certainty in the text.",
-    "set-aside",
-)
+@MAX_REJECTED
 @CHAT_COLUMNS
 @SOURCE
 @dataset_name("that of a dataset as input, or the last part of the output path")

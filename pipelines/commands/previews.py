@@ -10,10 +10,12 @@ from gristmill.pipelines.commands.messages import command_line, next_command, sh
 from gristmill.pipelines.commands.shared_options import (
     BOS_EOS,
     CHAT_COLUMNS,
+    FIT,
     INPUT,
     INPUT_FORMAT,
     LENGTH,
     MAP,
+    MAX_REJECTED,
     SOURCE,
     SPLIT_TO_WRITE,
     TRAINED,
@@ -74,6 +76,8 @@ def plan(
 @LENGTH
 @BOS_EOS
 @TRAINED
+@FIT
+@MAX_REJECTED
 @CHAT_COLUMNS
 @number("-n", "--limit", default=1000, help="Maximum number of records to read.")
 @number("--show", default=1, least=0, help="Conversations to show as text.")
@@ -88,10 +92,11 @@ def audit(limit: int, input: tuple[str, ...], **given: Any) -> None:
     from gristmill.pipelines.advice.audit_conversations import audit_conversations
 
     shown = given.pop("show")
-    if given["special_in_content"] == "refuse":
-        given["special_in_content"] = "set-aside"  # Shown, like all that is wrong.
     made = PackingOptions(input=input, output=default_output(input), chat=True, **given)
-    show(audit_conversations(made, records=limit, shown=shown))
+    found = audit_conversations(made, records=limit, shown=shown)
+    show(found)
+    if found.unfit:
+        return  # The result says what to do.
     arguments = command_line(without=("limit", "show"))[1:]
     next_command(
         shlex.join(["gristmill", "pack", "--chat", *arguments, "OUTPUT"]),

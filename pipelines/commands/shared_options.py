@@ -13,7 +13,7 @@ from gristmill.dataset.arrayrecord.compression import (
     DEFAULT_GROUP_SIZE,
 )
 from gristmill.dataset.base.errors import OnCorrupt
-from gristmill.transforms.jobs.pack_options import SpecialInContent, YesNo
+from gristmill.transforms.jobs.pack_options import SpecialText, YesNo
 from gristmill.transforms.sources.formats import FORMATS, Nulls
 
 _Run = TypeVar("_Run", bound=Callable[..., Any])
@@ -272,6 +272,31 @@ BOS_EOS = together(
     ),
     text("--eos", "TOKEN", "Token to add after every document, as text or id.", "none"),
 )
+FIT = together(
+    choice(
+        "--special-text",
+        get_args(SpecialText),
+        "What text becomes that looks like a special token: text, or that token, as "
+        "transformers makes it.",
+    ),
+    text(
+        "--accept",
+        "NAME,...",
+        "What is no error: trained messages without an end of turn (open-turns), "
+        "conversations that are mostly too long for a row (long), text that is mostly "
+        "unknown to the tokenizer (unknown), or that is Python's notation of bytes "
+        "(bytes).",
+    ),
+)
+MAX_REJECTED = option(
+    "--max-rejected",
+    type=click.FloatRange(0, 100),
+    metavar="PERCENT",
+    default=1.0,
+    help="Most conversations, in percent, that may be set aside because they are none, "
+    "the template fails, or it cannot be proved what is trained on. With more, the "
+    "command fails; 0 stops at the first.",
+)
 TRAINED = together(
     text(
         "--train",
@@ -293,13 +318,6 @@ TRAINED = together(
         "Whether to train on the text after a trained message up to and including the "
         "next special token. Generation tags of a template decide it themselves.",
         "yes",
-    ),
-    choice(
-        "--special-in-content",
-        get_args(SpecialInContent),
-        "What to do with the text of a special token in a message: make it that token, "
-        "as transformers does; keep it as text; set the conversation aside; or stop.",
-        "token",
     ),
     choice(
         "--truncate-turns",

@@ -197,6 +197,8 @@ def _packing_of(options: PackingOptions) -> PackOptions:
         eos=options.eos or "",
         add_special_tokens=options.add_special_tokens,
         truncate=options.truncate,
+        special_text=options.special_text,
+        accept=options.accept or "",
         rows=options.rows,
         chat=chat_of(options),
     )

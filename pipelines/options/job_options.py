@@ -18,8 +18,7 @@ from gristmill.transforms.jobs.pack_options import (
     ChatOptions,
     Method,
     Rows,
-    SpecialInContent,
-    Unusable,
+    SpecialText,
     YesNo,
 )
 from gristmill.transforms.sources.formats import Nulls
@@ -76,15 +75,16 @@ class PackingOptions(ConvertOptions):
     eos: str | None = None
     add_special_tokens: bool = False
     fast: bool = False
+    special_text: SpecialText = "text"
+    accept: str | None = None
     rows: Rows = "packed"
     chat: bool = False
     template: str | None = None
     train: str = "assistant"
     train_without: str | None = None
     train_end_of_turn: YesNo = "yes"
-    special_in_content: SpecialInContent = "token"
     truncate_turns: YesNo = "yes"
-    unusable: Unusable = "set-aside"
+    max_rejected: float = 1.0
     tools_column: str = "tools"
     weight_column: str = "weight"
     date: str | None = None
@@ -132,8 +132,8 @@ class LaunchOptions:
 
 
 _OF_CHAT = (
-    *("template", "train", "train_without", "train_end_of_turn", "special_in_content"),
-    *("truncate_turns", "unusable", "tools_column", "weight_column", "date"),
+    *("template", "train", "train_without", "train_end_of_turn", "truncate_turns"),
+    *("max_rejected", "tools_column", "weight_column", "date"),
 )
 
 

@@ -76,7 +76,18 @@ def packed_facts(counts: PackedCounts) -> Facts:
         "tokens": f"{counts.tokens:,}{added}; targets {counts.targets:,} = tokens - "
         f"{plural(counts.pieces, 'piece')}; "
         f"{100 * counts.padding_tokens / max(places, 1):.2f} % padding",
-        "documents": f"{counts.documents:,}, {counts.cut_documents:,} of them cut",
+        "documents": [
+            f"{counts.documents:,}, cut at "
+            f"{plural(counts.pieces - counts.documents, 'place')}",
+            *(
+                f"{100 * count / counts.documents:.2f} % {verb}"
+                for count, verb in (
+                    (counts.begun_documents, "begin with the token of --bos"),
+                    (counts.ended_documents, "end with the token of --eos"),
+                )
+                if count
+            ),
+        ],
         "TRUNCATED": truncated,
         "empty": f"{plural(empty, 'document')} without a token" if empty > 0 else None,
         **supervision_facts(counts),

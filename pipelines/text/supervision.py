@@ -27,41 +27,26 @@ _SAMPLE_ROWS = 64
 _PIECES_SHOWN = 10
 _PIECE_WIDTH = 60
 _REASONS = {
-    "unproven": "whose template changes or drops a content",
+    "rejected": "that cannot be used",
     "untrained": "without a trained token",
     "long": "too long for a row",
-    "special": "whose contents hold a special token",
-    "malformed": "that are not conversations",
-    "template": "at which the template fails",
 }
 
 
 def supervision_facts(counts: PackedCounts, *, named: bool = False) -> dict[str, Any]:
-    """Returns the tokens of conversations by role, for people; none of other rows.
-
-    The tokens of all roles and of the template are those of the rows; with those that
-    were truncated, they are those that were rendered.
+    """Returns what is trained on and what was seen, for people.
 
     Args:
         counts: The counts.
         named: Whether the conversations that were set aside are named after it.
     """
     facts: dict[str, Any] = {}
-    if counts.is_supervised:
+    if counts.trained_tokens:
         share = 100 * counts.trained_tokens / counts.tokens
         facts["trained"] = (
             f"{counts.trained_tokens:,} of {plural(counts.tokens, 'token')} "
             f"({share:.2f} %), of which {counts.trained_targets:,} are targets"
         )
-        known = {role: tokens for role, tokens in counts.role_tokens.items() if tokens}
-        facts["roles"] = [
-            f"{role}: {plural(tokens, 'token')} in "
-            f"{plural(counts.role_documents[role], 'conversation')}, "
-            f"{counts.role_trained[role]:,} trained"
-            for role, tokens in known.items()
-        ]
-        others = counts.tokens - sum(known.values())
-        facts["roles"] += [f"template: {plural(others, 'token')}, 0 trained"]
     if aside := counts.set_aside:
         reasons = [f"{count:,} {_REASONS[name]}" for name, count in aside.items()]
         every = plural(sum(aside.values()), "conversation")
@@ -71,8 +56,8 @@ def supervision_facts(counts: PackedCounts, *, named: bool = False) -> dict[str,
     facts["beside"] = [
         f"{plural(count, noun)} {text}"
         for count, noun, text in (
-            (counts.merged_tokens, "token", "of two parts, given to the first"),
-            (counts.special_contents, "content", "with the text of a special token"),
+            (counts.special_texts, "text", "like a special token, see --special-text"),
+            (counts.unknown_tokens, "token", "for text beyond the vocabulary"),
             (
                 counts.open_turns,
                 "trained message",
@@ -82,6 +67,19 @@ def supervision_facts(counts: PackedCounts, *, named: bool = False) -> dict[str,
         if count
     ]
     return facts
+
+
+def role_lines(documents: Iterable[Document]) -> list[str]:
+    """Returns the tokens of each role in some documents, and of the template."""
+    total, trained = np.zeros((2, len(ROLES) + 1), np.int64)
+    for _, facts in documents:
+        total += np.bincount(facts["roles"], minlength=len(total))
+        trained += np.bincount(facts["roles"][facts["trained"]], minlength=len(total))
+    return [
+        f"{role}: {plural(int(total[at]), 'token')}, {trained[at]:,} trained"
+        for at, role in enumerate([*ROLES, "template"])
+        if total[at]
+    ]
 
 
 def marked(parts: Sequence[str], trained: npt.NDArray[np.bool_], between: str) -> str:
@@ -102,19 +100,19 @@ def marked(parts: Sequence[str], trained: npt.NDArray[np.bool_], between: str) -
 
 
 def by_token(spans: MessageSpans | None, piece: int, length: int) -> dict[str, Any]:
-    """Returns two facts about each token of a piece.
+    """Returns facts about each token of a piece.
 
     Returns:
-        `trained`, bool [tokens], and `said`, bool [tokens]: whether it is in a message;
-        all are where there are no spans.
+        `trained`, bool [tokens]; `said`, bool [tokens]: whether it is in a message, as
+        all are where there are no spans; and `roles`, the index in `ROLES` of whose
+        message, or `len(ROLES)`.
     """
-    if spans is None:
-        return {"trained": np.zeros(length, bool), "said": np.ones(length, bool)}
-    trained, said = np.zeros(length, bool), np.zeros(length, bool)
-    for span in spans_of_piece(spans, piece):
-        said[span["begin"] : span["end"]] = True
+    trained, roles = np.zeros(length, bool), np.full(length, len(ROLES))
+    for span in () if spans is None else spans_of_piece(spans, piece):
+        roles[span["begin"] : span["end"]] = ROLES.index(span["role"])
         trained[span["begin"] : span["end"]] = span["trained"]
-    return {"trained": trained, "said": said}
+    said = (roles < len(ROLES)) | (spans is None)
+    return {"trained": trained, "said": said, "roles": roles}
 
 
 def spans_of_piece(spans: MessageSpans, piece: int) -> Iterator[dict[str, Any]]:
@@ -243,10 +241,11 @@ def template_lines(
         "example" if packed.rows != "packed" else "packed",
     )
     rows = [*first_records(dataset, name, _SAMPLE_ROWS)]
-    found = template_pieces(_pieces_of_rows(rows, row_format), special)
+    documents = [*_pieces_of_rows(rows, row_format)]
+    found = template_pieces(documents, special)
     how = ", as ids; --tokenizer shows them as text" * (texts is None)
     head = f"in the first {plural(len(rows), 'row')}, a sample{how}:"
-    return [head, *piece_lines(found, special, texts)]
+    return [head, *role_lines(documents), *piece_lines(found, special, texts)]
 
 
 def _special_ids(split: Split) -> Mapping[int, str]:

@@ -70,7 +70,7 @@ class Verification:
         """What was compared with `dataset.json` and the tables of shards."""
         names = ("metadata", "names of files", "sizes of shards")
         if not self.quick:
-            documents = ("every document",) * (self.packed is not None)
+            documents = ("every piece of a document",) * (self.packed is not None)
             return (
                 *(*names, "every byte of shards and indexes", "every record"),
                 *documents,

@@ -27,10 +27,10 @@ LENGTH = 64
 MADE = [conversations(30, seed=1), conversations(25, seed=2)]
 SPECIAL = {"<|end|>": 2, "<|header|>": 9}
 TOLD = PackedCounts(
-    aside_unproven=2,
+    aside_rejected=2,
     aside_long=1,
-    merged_tokens=4,
-    special_contents=1,
+    special_texts=1,
+    unknown_tokens=4,
     open_turns=3,
     truncated_documents=1,
     truncated_tokens=9,
@@ -87,20 +87,20 @@ def test_the_ledger_is_printed_and_adds_up(chat: str) -> None:
     for role in ("system", "user", "assistant", "template"):
         own = counts[role, True] + counts[role, False]
         assert re.search(
-            rf" {role}: {own:,} tokens.* {counts[role, True]:,} trained", text
+            rf" {role}: {own:,} tokens, {counts[role, True]:,} trained", text
         )
-    assert "SET ASIDE 3 conversations: 2 whose template changes" in text
-    assert "4 tokens of two parts" in text
-    assert "1 content with the text of a special token" in text
+    assert "SET ASIDE 3 conversations: 2 that cannot be used" in text
+    assert "4 tokens for text that the vocabulary does not have" in text
+    assert "1 text like a special token" in text
     assert "3 trained messages without an end of turn" in text
     assert "TRUNCATED 1 document by 9 tokens" in text
     packed = json.loads(run("inspect", chat, "--json"))["splits"]["train"]["packed"]
     assert packed["format"] == 2
-    assert packed["assistant_trained"] == trained
+    assert packed["trained_tokens"] == trained
     found = loader.open(chat).packed_counts()
     assert found is not None
-    own = sum(found.role_tokens.values())
-    assert found.trained_tokens <= own <= found.tokens == tokens
+    assert found.trained_tokens == trained
+    assert found.tokens == tokens
 
 
 def test_verify_counts_it_again(chat: str, tmp_path: pathlib.Path) -> None:

@@ -443,8 +443,8 @@ ROWS = [
         CONVERSATIONS,
     ),
     Row(
-        f"pack --chat c.jsonl out {TOKENS} --template bad.jinja --unusable refuse",
-        f"pack --chat c.jsonl out {TOKENS} --template bad.jinja --unusable set-aside",
+        f"pack --chat c.jsonl out {TOKENS} --template bad.jinja --max-rejected 0",
+        f"pack --chat c.jsonl out {TOKENS} --template t.jinja --max-rejected 0",
         CONVERSATIONS,
     ),
     Row(

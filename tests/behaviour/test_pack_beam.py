@@ -115,7 +115,7 @@ def test_the_transform_counts_documents_and_tokens() -> None:
     packed = open_manifest("beam").splits["train"].packed or {}
     names = counted.keys() & packed.keys()
     assert {name: counted[name] for name in names} == {n: packed[n] for n in names}
-    assert names >= {"documents", "tokens", "padding_tokens", "cut_documents"}
+    assert names >= {"documents", "tokens", "padding_tokens"}
     assert counted["tokens"] > 5000
 
 

@@ -530,6 +530,6 @@ def chat_with_special_tokens_in_contents(folder: pathlib.Path) -> dict[str, Any]
         ]
     )
     return {
-        how: pack_chat(folder, talks, "--special-in-content", how, name=how)
-        for how in ("token", "text", "set-aside")
+        how: pack_chat(folder, talks, "--special-text", how, name=how)
+        for how in ("token", "text")
     }

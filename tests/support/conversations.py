@@ -16,7 +16,11 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from gristmill.transforms.chat.conversation_reader import ConversationReader
 from gristmill.transforms.chat.template_file import with_template
-from gristmill.transforms.jobs.pack_options import ChatOptions, PackOptions
+from gristmill.transforms.jobs.pack_options import (
+    ChatOptions,
+    PackOptions,
+    SpecialText,
+)
 from gristmill.transforms.tokens.documents import Documents
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
@@ -100,6 +104,7 @@ def chat_options(
     column: str = "text",
     bos: str = "<s>",
     eos: str = "</s>",
+    special_text: SpecialText = "text",
     **chat: Any,
 ) -> PackOptions:
     """Returns options with tokenizer and template found."""
@@ -109,6 +114,7 @@ def chat_options(
         column=column,
         bos=bos,
         eos=eos,
+        special_text=special_text,
         chat=ChatOptions(template=str(template), **chat),
     )
     found = dataclasses.replace(options, found=find_tokenizer(options))

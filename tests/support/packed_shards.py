@@ -57,13 +57,7 @@ def packed_shard(documents: Sequence[Sequence[int]]) -> PackedShard:
         documents[document][first : first + length]
         for document, first, length in zip(*plan[1:], strict=True)
     ]
-    ids = [np.array(document, "<u4").tobytes() for document in documents]
-    digest = RecordsDigest.of(
-        np.array([google_crc32c.value(each) for each in ids], np.uint32),
-        np.array([len(each) for each in ids], np.int64),
-    )
     total = int(lengths.sum())
-    held = np.bincount(plan.documents, minlength=len(documents))
     return PackedShard(
         RowBatch(
             plan.row_ends,
@@ -84,9 +78,6 @@ def packed_shard(documents: Sequence[Sequence[int]]) -> PackedShard:
             pieces=len(plan.lengths),
             most_pieces=int(np.diff(plan.row_ends, prepend=0).max(initial=0)),
             padding_tokens=len(plan.row_ends) * FORMAT.length - total,
-            cut_documents=int((held > 1).sum()),
-            digest_low=digest.low,
-            digest_high=digest.high,
         ),
     )
 

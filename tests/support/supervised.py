@@ -125,7 +125,6 @@ def supervised_dataset(
                 records = [row for rows in packer.rows() for row in rows]
                 writer.write(records, [google_crc32c.value(row) for row in records])
                 written = writer.finish()
-            packer.prove([records])
             stop = 100 * len(made)
             span = SourceSpan(
                 file_index=number,

@@ -37,7 +37,6 @@ COUNTERS = {
     "documents": "Documents that were packed",
     "tokens": "Tokens that were packed",
     "padding-tokens": "Places of packed rows that hold padding",
-    "cut-documents": "Documents in several pieces",
     "truncated-documents": "Documents whose end was left out",
     "truncated-tokens": "Tokens that were left out",
     "verified-shards": "Shards that were verified",

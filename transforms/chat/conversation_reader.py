@@ -38,16 +38,11 @@ from gristmill.transforms.tokens.tokenizers.token_places import PlacingTokenizer
 from gristmill.transforms.tokens.tokenizers.tokenizer import PlaceOf
 
 _OTHER = ROLES.index("other")
-_FAILURES: dict[type[Exception], str] = {
-    MalformedError: "malformed",
-    TemplateFailedError: "template",
-    UnprovenError: "unproven",
-}
-_WHAT = {
-    "malformed": "a record is not a conversation",
-    "template": "the template fails at a conversation",
-    "unproven": "it cannot be proved what a conversation trains on",
-    "special": "a content has the text of a special token",
+_SHOWN = 24
+_REJECTED: dict[type[Exception], str] = {
+    MalformedError: "it is not a conversation",
+    TemplateFailedError: "the template fails",
+    UnprovenError: "it cannot be proved what is trained on",
 }
 
 
@@ -75,6 +70,7 @@ class Rendered(NamedTuple):
         plain: Whether it is plain text.
         specials: Special tokens in the text, in characters.
         alike: Those of them that are in contents.
+        open_turn: A trained message without an end, and what follows it; "" for none.
     """
 
     text: str
@@ -85,6 +81,7 @@ class Rendered(NamedTuple):
     plain: bool = False
     specials: Sequence[tuple[int, int]] = ()
     alike: frozenset[tuple[int, int]] = frozenset()
+    open_turn: str = ""
 
 
 class Document(NamedTuple):
@@ -115,6 +112,10 @@ class ConversationReader:
         InputError: The tokenizer or the template cannot be used.
         MissingPackageError: A library is not installed.
         StorageError: A file cannot be read.
+
+    Attributes:
+        examples: Where a misfit was seen first, by its name.
+        bytes_texts: 0, as for a `DocumentReader`.
     """
 
     def __init__(
@@ -126,6 +127,8 @@ class ConversationReader:
         if options.chat is None or options.found is None:
             raise ValueError("the template of the job is not known yet")
         self._options, self._chat, self._tell = options, options.chat, tell
+        self.examples: dict[str, str] = {}
+        self.bytes_texts = 0
         self._tokenizer = placing_tokenizer(options)
         self._templates = templates_of(self._chat)
         special = self._tokenizer.special_ids
@@ -177,6 +180,9 @@ class ConversationReader:
                 continue
             ids, rows, seen = made
             counts += seen
+            if each.open_turn and "open_turns" not in self.examples:
+                place = place_of(number)
+                self.examples["open_turns"] = f"{place}, {each.open_turn}"
             columns.add(rows)
             parts.append(ids)
             lengths[number] = len(ids)
@@ -201,16 +207,27 @@ class ConversationReader:
         """
         try:
             return self._rendered(conversation_of(record, self._columns))
-        except tuple(_FAILURES) as error:
-            raise AsideError(_FAILURES[type(error)], str(error)) from error
+        except tuple(_REJECTED) as error:
+            why = f"{_REJECTED[type(error)]}: {error}"
+            raise AsideError("rejected", why) from error
         except UnicodeEncodeError as error:
-            raise AsideError("malformed", "a text has half of a character") from error
+            raise AsideError("rejected", "a text has half of a character") from error
 
     def _rendered(self, conversation: Conversation) -> Rendered:
         if conversation.text is not None:
             text = conversation.text
             span = TextSpan(0, len(text), _OTHER, 0, trained=True)
-            return Rendered(text, [span], [], [1.0], Counter(), plain=True)
+            specials = next(iter(self._borders.values())).specials(text)
+            return Rendered(
+                text,
+                [span],
+                [],
+                [1.0],
+                Counter(special_texts=len(specials)),
+                plain=True,
+                specials=specials,
+                alike=frozenset(specials),
+            )
         template = template_for(self._templates, tools=conversation.tools is not None)
         borders = self._borders_of(template)
         text = template.render(conversation.messages, conversation.tools)
@@ -218,12 +235,6 @@ class ConversationReader:
         found = located(template, conversation, text)
         specials = borders.specials(text)
         alike = _in_contents(found, specials)
-        counts: Counter[str] = Counter()
-        if alike:
-            counts["special_contents"] = len(alike)
-            if self._chat.special_in_content in ("set-aside", "refuse"):
-                begin, end = min(alike)
-                raise AsideError("special", f"{text[begin:end]!r} in a content")
         turns = turns_of(
             found,
             conversation,
@@ -231,8 +242,11 @@ class ConversationReader:
             self._chat,
             borders,
         )
-        if turns.open_turns:
-            counts["open_turns"] = len(turns.open_turns)
+        open_turn = ""
+        for message, end in turns.open_turns[:1]:
+            after = text[end : end + _SHOWN]
+            open_turn = f"message {message:,}, after which stands {after!r}"
+        counts = Counter(special_texts=len(alike), open_turns=len(turns.open_turns))
         return Rendered(
             text,
             turns.spans,
@@ -241,6 +255,7 @@ class ConversationReader:
             counts,
             specials=specials,
             alike=frozenset(alike),
+            open_turn=open_turn,
         )
 
     def _borders_of(self, template: Template) -> Borders:
@@ -270,19 +285,19 @@ class ConversationReader:
             AsideError: It is set aside.
         """
         counts = Counter(each.counts)
+        if each.alike and self._options.special_text == "text":
+            try:
+                placed = with_special_text(
+                    placed, list(each.specials), set(each.alike), self._tokenizer
+                )
+            except UnprovenError as error:
+                raise AsideError("rejected", str(error)) from error
         if each.plain:
             ids = placed.ids
             if len(ids):
                 ids = np.concatenate([self._before, ids, self._after])
             row = SpanRow(0, len(ids), _OTHER, 0, trained=True, weight=1.0)
             return Document(ids, [row] if len(ids) else [], counts)
-        if each.alike and self._chat.special_in_content == "text":
-            try:
-                placed = with_special_text(
-                    placed, list(each.specials), set(each.alike), self._tokenizer
-                )
-            except UnprovenError as error:
-                raise AsideError("unproven", str(error)) from error
         begins, ends = token_spans(placed, each.spans)
         length = len(placed.ids)
         if length > self._options.length:
@@ -323,18 +338,14 @@ class ConversationReader:
         counts[f"aside_{error.reason}"] += 1
         if self._tell is not None:
             self._tell(error, place)
-        refused = self._chat.unusable == "refuse" and error.reason in _FAILURES.values()
-        if error.reason == "special":
-            refused = self._chat.special_in_content == "refuse"
-        if refused:
+        self.examples.setdefault(error.reason, f"{place}: {error}")
+        if error.reason == "rejected" and not self._chat.max_rejected:
             raise InputError(
-                _WHAT[error.reason],
+                "a conversation cannot be used",
                 where=place,
                 got=str(error),
-                cure="give --special-in-content token, text or set-aside"
-                if error.reason == "special"
-                else "correct the record or the template, or set such conversations "
-                "aside with --unusable set-aside",
+                cure="correct it or the template, or set some aside with "
+                "--max-rejected 1",
             ) from error
 
 

@@ -44,12 +44,13 @@ class Turns(NamedTuple):
     Attributes:
         spans: The spans, in order; none overlap.
         ends: Where trained messages end, with their end of turn, in characters.
-        open_turns: Numbers of trained messages after which no end of turn is written.
+        open_turns: Trained messages after which no end of turn is written: number, and
+            where it ends.
     """
 
     spans: list[TextSpan]
     ends: list[int]
-    open_turns: list[int]
+    open_turns: list[tuple[int, int]]
 
 
 class _Turn(NamedTuple):
@@ -116,7 +117,7 @@ def turns_of(
                 turns.append(run)
     spans: list[TextSpan] = []
     ends: list[int] = []
-    open_turns: list[int] = []
+    open_turns: list[tuple[int, int]] = []
     for turn in turns:
         role = ASSISTANT
         if turn.places:
@@ -125,7 +126,7 @@ def turns_of(
             if turn.special is not None:
                 turn = turn._replace(end=turn.special[1])
             elif turn.message in trained and role in roles:
-                open_turns.append(turn.message)
+                open_turns.append((turn.message, turn.end))
         made = _filled(found, turn, roles)
         if turn.message not in trained:
             made = [span._replace(trained=False) for span in made]

@@ -45,6 +45,7 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PACKED_COLUMNS, PackedCounts, PackedSplit
+from gristmill.dataset.packed.recount import Ends
 from gristmill.dataset.packed.row_format import RowFormat, RowsKind
 from gristmill.transforms.checking.verify_shard import (
     GatheredChecks,
@@ -63,6 +64,9 @@ _COLUMNS = (
     *("records", "raw_bytes", "digest_low", "digest_high"),
 )
 
+
+# How rows are encoded, and the tokens around their documents.
+_Rows = tuple[RowFormat, Ends]
 
 _PACKED_COLUMNS = (
     *PACKED_COLUMNS,
@@ -84,7 +88,7 @@ class VerifyTasks(Sequence[VerifyTask]):
         dataset: str,
         content_digest: str,
         tables: Sequence[ShardTable],
-        rows: Sequence[RowFormat | None],
+        rows: Sequence[_Rows | None],
         columns: Sequence[_Columns],
     ):
         self._head = dataset, bytes.fromhex(content_digest.removeprefix("sha256:"))
@@ -116,7 +120,7 @@ class VerifyTasks(Sequence[VerifyTask]):
     def _rows(
         self,
         table: ShardTable,
-        packed: RowFormat | None,
+        packed: _Rows | None,
         columns: _Columns,
         begin: int,
         end: int,
@@ -140,18 +144,23 @@ def _slim(table: ShardTable, *, packed: bool) -> ShardTable:
 
 
 def _packed_shards(
-    table: ShardTable, rows: RowFormat | None, begin: int, end: int
+    table: ShardTable, rows: _Rows | None, begin: int, end: int
 ) -> Iterator[PackedShard | None]:
     """Yields a table's description of the packed rows of shards [begin, end)."""
     if rows is None:
         yield from itertools.repeat(None, min(end, len(table)) - begin)
         return
     columns = table.columns
-    names = "segments_bytes", "segments_crc32c"
-    segments = (columns[name][begin:end].tolist() for name in names)
-    for counts, *facts in zip(table.packed(begin, end), *segments, strict=True):
+    row_format, ends = rows
+    sizes, crc32cs = (
+        columns[name][begin:end].tolist()
+        for name in ("segments_bytes", "segments_crc32c")
+    )
+    for counts, size, crc32c in zip(
+        table.packed(begin, end), sizes, crc32cs, strict=True
+    ):
         assert counts is not None  # There is a format.
-        yield PackedShard(rows, counts, *facts)
+        yield PackedShard(row_format, counts, size, crc32c, ends)
 
 
 class VerifyPlan(NamedTuple):
@@ -203,7 +212,7 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
             tables[name] = read_checked_table(dataset, split)
         except UNREADABLE as error:
             findings.add([finding_of(split.table, error)])
-    rows: dict[str, RowFormat | None] = dict.fromkeys(tables)
+    rows: dict[str, _Rows | None] = dict.fromkeys(tables)
     for name, table in tables.items():
         try:
             rows[name] = _rows_of(manifest.editions[name], table, dataset)
@@ -277,7 +286,7 @@ def _compare_columns(columns: _Columns, listings: Listings) -> Iterator[Finding]
                 yield Finding(file.path, "column is not the file that was written")
 
 
-def _rows_of(split: Split, table: ShardTable, dataset: str) -> RowFormat | None:
+def _rows_of(split: Split, table: ShardTable, dataset: str) -> _Rows | None:
     """Returns how the rows of a split are encoded, None if they are not rows.
 
     Raises InvalidDatasetError or FormatVersionError if `dataset.json` has it wrong.
@@ -298,7 +307,7 @@ def _rows_of(split: Split, table: ShardTable, dataset: str) -> RowFormat | None:
         )
     if split.packed is None:
         return None
-    return _format_of(packed, where)
+    return _format_of(packed, where), (packed.bos_id, packed.eos_id)
 
 
 def _format_of(packed: PackedSplit, where: str) -> RowFormat:

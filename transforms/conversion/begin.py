@@ -13,6 +13,7 @@ from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import InvalidDatasetError, StorageError
 from gristmill.dataset.commit.write import described_writes
+from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.transforms.chat.document_reader import reader_of
 from gristmill.transforms.chat.template_file import with_template
 from gristmill.transforms.conversion.list_inputs import (
@@ -48,12 +49,14 @@ from gristmill.transforms.sources.find_inputs import (
 )
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.source import SkippedRegions, source_of
+from gristmill.transforms.tokens.fit import check_fit
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
 _log = logging.getLogger(__name__)
 
 _TRIED_FILES = 8  # The first of them that has a record is taken.
 _TRIED_RECORDS = 10
+_TRIED_CONVERSATIONS = 64
 _READ_BYTES = 1 << 16
 
 TryMap = Callable[[ConversionJob, Sequence[InputFile]], None]
@@ -76,6 +79,9 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
     if pack is not None:
         pack = dataclasses.replace(pack, found=find_tokenizer(pack))
         pack = pack if pack.chat is None else with_template(pack)
+    counts = PackedCounts()
+    is_chat = pack is not None and pack.chat is not None
+    tried = _TRIED_CONVERSATIONS if is_chat else _TRIED_RECORDS
     for number, file in enumerate(files):
         plain = file.compression == "none"
         beginning = SourceRange(
@@ -89,13 +95,18 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
         for batch in map(ranges.taken, ranges.batches()):
             reader = None if pack is None else reader_of(pack, source.spec)
             found = zip(batch.places, batch.records, strict=True)
-            for place, record in itertools.islice(found, _TRIED_RECORDS):
+            for place, record in itertools.islice(found, tried):
                 where = f"{file.path}, {source.place_text(place)}"
                 results: Sequence[bytes] = (record,)
                 if function is not None:
                     results = call(function, record, source=where)
                 if reader is not None:
-                    reader.read(results, functools.partial(_always, where))
+                    made = reader.read(results, functools.partial(_always, where))
+                    counts += made.seen()
+            if reader is not None and pack is not None:
+                check_fit(
+                    pack, counts, reader.examples.get, bytes_texts=reader.bytes_texts
+                )
             if batch.records:
                 return
 

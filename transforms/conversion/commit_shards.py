@@ -34,6 +34,7 @@ from gristmill.transforms.conversion.make_shards import (
     shard_tasks,
 )
 from gristmill.transforms.conversion.take_output import TakenOutput
+from gristmill.transforms.conversion.try_records import example_of
 from gristmill.transforms.directories.tfds_directory import (
     TfdsDirectory,
     check_records_read,
@@ -50,6 +51,7 @@ from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.shards.source_split import SourceSplit
 from gristmill.transforms.sources.source import nothing_read, source_of, too_much_damage
 from gristmill.transforms.tokens.describe_rows import described_rows, row_features
+from gristmill.transforms.tokens.fit import check_fit
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +95,8 @@ def finish_split(prepared: PreparedJob, collected: ShardCollector) -> Split:
     source = SourceSplit.of_spec(prepared.files.spec)
     if source is not None:
         source.check_read(read, skipped_regions=regions)
+    if job.pack is not None and (counts := table.packed_total()) is not None:
+        check_fit(job.pack, counts, functools.partial(example_of, prepared))
     changed: dict[str, Any] = {}
     if mapped:
         changed = {"changed_records": table.total("changed_records")}

@@ -62,7 +62,7 @@ _CHANGES = (
     *("skipped-regions", "dropped-records", "added-records", "changed-records"),
 )
 _PACKED = (
-    *("documents", "tokens", "padding-tokens", "cut-documents"),
+    *("documents", "tokens", "padding-tokens"),
     *("truncated-documents", "truncated-tokens"),
 )
 

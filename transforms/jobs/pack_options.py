@@ -11,12 +11,16 @@ from typing import Any, Literal, Self, get_args
 
 from gristmill.dataset.base.errors import InputError
 
-SpecialInContent = Literal["token", "text", "set-aside", "refuse"]
-Unusable = Literal["set-aside", "refuse"]
+SpecialText = Literal["text", "token"]
 YesNo = Literal["yes", "no"]
 
 LEFT_OUT = {"thinking": "thinking", "tools": "tool_call"}
 """Parts of the assistant's messages that `--train-without` names -> their roles."""
+
+ACCEPTED = ("open-turns", "long", "unknown", "bytes")
+"""What `--accept` can name: trained messages without a trained end; conversations of
+which most are too long for a row; text of which most is unknown to the tokenizer; texts
+that are Python's notation of bytes."""
 
 _SPEAKERS = ("system", "developer", "user", "assistant", "tool", "other")
 
@@ -49,11 +53,10 @@ class ChatOptions:
         train_without: Parts of the assistant's messages that are not trained on, of
             `LEFT_OUT`, separated by commas.
         train_end_of_turn: Whether the end of a trained message's turn is trained on.
-        special_in_content: What contents with the text of a special token become.
         truncate_turns: Whether a conversation that is longer than a row loses its last
             turns; otherwise it is set aside.
-        unusable: What becomes of a conversation that cannot be used: one at which the
-            template fails, or whose messages cannot be found in what it writes.
+        max_rejected: Share of the conversations that are set aside because they cannot
+            be used, in percent: with more, the job fails. 0 fails at the first.
         date: The date that the template is told, as YYYY-MM-DD; "" for today's, which
             the job keeps.
         found: The template, set when the job is planned.
@@ -65,9 +68,8 @@ class ChatOptions:
     train: str = "assistant"
     train_without: str = ""
     train_end_of_turn: YesNo = "yes"
-    special_in_content: SpecialInContent = "token"
     truncate_turns: YesNo = "yes"
-    unusable: Unusable = "set-aside"
+    max_rejected: float = 1.0
     date: str = ""
     found: TemplateSpec | None = None
 
@@ -79,15 +81,16 @@ class ChatOptions:
         for option, value, known in (
             ("--train-end-of-turn", self.train_end_of_turn, get_args(YesNo)),
             ("--truncate-turns", self.truncate_turns, get_args(YesNo)),
-            (
-                "--special-in-content",
-                self.special_in_content,
-                get_args(SpecialInContent),
-            ),
-            ("--unusable", self.unusable, get_args(Unusable)),
         ):
             if value not in known:
                 _refuse(option, value, known)
+        if not 0 <= self.max_rejected <= 100:
+            raise InputError(
+                "--max-rejected is not a share",
+                expected="0 to 100 percent",
+                got=f"{self.max_rejected:g}",
+                cure="give the percentage of conversations that may be set aside",
+            )
         if self.date:
             try:
                 datetime.date.fromisoformat(self.date)
@@ -148,8 +151,9 @@ def _check_names(option: str, given: str, known: tuple[str, ...]) -> None:
 
 
 def _refuse(option: str, given: str, known: tuple[str, ...]) -> None:
+    listed = option.startswith("--train") or option == "--accept"
     more = ("assistant, last, all, or some of " if option == "--train" else "") + (
-        " or ".join(known) if not option.startswith("--train") else ", ".join(known)
+        ", ".join(known) if listed else " or ".join(known)
     )
     raise InputError(
         f"{option} names something unknown, or the same twice",
@@ -222,6 +226,8 @@ class PackOptions:
         add_special_tokens: Whether the tokenizer adds special tokens as it is
             configured to.
         truncate: Whether a document longer than a row loses its rest.
+        special_text: What text becomes that looks like a special token.
+        accept: Names of `ACCEPTED`, separated by commas: what is no error.
         rows: `packed`, see docs/reference/format.md; `example`, a `tf.train.Example`.
         chat: How conversations become documents, None for documents of text.
         found: The tokenizer, set when the job is planned.
@@ -237,6 +243,8 @@ class PackOptions:
     eos: str = ""
     add_special_tokens: bool = False
     truncate: bool = False
+    special_text: SpecialText = "text"
+    accept: str = ""
     rows: Rows = "packed"
     chat: ChatOptions | None = None
     found: TokenizerSpec | None = None
@@ -252,6 +260,7 @@ class PackOptions:
         for option, value, known in (
             ("--pack", self.method, get_args(Method)),
             ("--rows", self.rows, get_args(Rows)),
+            ("--special-text", self.special_text, get_args(SpecialText)),
         ):
             if value not in known:
                 raise InputError(
@@ -270,12 +279,15 @@ class PackOptions:
             for option, given in (
                 ("--fast", self.fast),
                 ("--add-special-tokens", self.add_special_tokens),
+                ("--special-text token", self.special_text == "token"),
             ):
                 if given:
                     raise InputError(
                         f"{option} has no effect without --tokenizer",
                         cure="give a tokenizer, or leave it out",
                     )
+        if self.accept:
+            _check_names("--accept", self.accept, ACCEPTED)
         if self.chat is not None:
             self._check_chat()
 

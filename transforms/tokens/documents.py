@@ -28,6 +28,7 @@ from gristmill.transforms.tokens.tokenizers import (
     load_fast,
     load_tokenizer,
 )
+from gristmill.transforms.tokens.tokenizers.special_texts import SpecialTexts
 from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Ends,
     IdArray,
@@ -169,6 +170,7 @@ def _failure(
     )
 
 
+_NOTATIONS = (b"b'", b'b"')  # Of bytes, in Python.
 _DEFAULT = PackOptions(length=2).column
 _TABLE = re.compile(
     r"\.(csv|tsv|json|jsonl|ndjson)(\.(gz|gzip|zst|zstd|z|zz|zlib))?$", re.IGNORECASE
@@ -280,8 +282,7 @@ class Documents(NamedTuple):
         special_tokens: Number of added tokens.
         last_special_tokens: Number of added tokens at the end of each document.
         spans: The spans of messages of conversations, None of other documents.
-        counts: What only their making can tell: `merged_tokens`, `special_contents`,
-            `open_turns`, conversations set aside, and what was truncated already. Of a
+        counts: What only their making can tell, such as `special_texts`. Of a
             conversation set aside there is an empty document.
     """
 
@@ -292,6 +293,17 @@ class Documents(NamedTuple):
     last_special_tokens: int = 0
     spans: MessageSpans | None = None
     counts: PackedCounts = PackedCounts()
+
+    def seen(self) -> PackedCounts:
+        """Returns all that can be counted before rows are made."""
+        filled = int(np.count_nonzero(self.lengths))
+        return self.counts + PackedCounts(
+            documents=filled,
+            empty_documents=len(self.lengths) - filled,
+            tokens=len(self.ids),
+            special_tokens=self.special_tokens,
+            text_bytes=self.text_bytes,
+        )
 
 
 class DocumentReader:
@@ -305,6 +317,10 @@ class DocumentReader:
         InputError: The tokenizer is not the one that was found.
         MissingPackageError: Its library is not installed.
         StorageError: Its file cannot be read.
+
+    Attributes:
+        examples: Where a misfit was seen first, by its name.
+        bytes_texts: Texts that are Python's notation of bytes.
     """
 
     def __init__(self, options: PackOptions, source: SourceSpec) -> None:
@@ -312,12 +328,17 @@ class DocumentReader:
             raise ValueError("the tokenizer of the job is not known yet")
         self._size = options.found.vocabulary_size
         self._column = DocumentColumn(options, source)
+        self.examples: dict[str, str] = {}
+        self.bytes_texts = 0
         self._encoder: ComparedEncoder | None = None
+        self._unknown_id: int | None = None
         if options.tokenizer is not None:
+            tokenizer = load_tokenizer(options)
             self._encoder = ComparedEncoder(
-                load_tokenizer(options),
-                load_fast(options) if options.fast else None,
+                tokenizer, load_fast(options) if options.fast else None
             )
+            self._unknown_id = tokenizer.unknown_id
+            self._special = SpecialTexts(tokenizer.special_ids)
         given = options.found.bos_id, options.found.eos_id
         bos, eos = (() if token is None else (token,) for token in given)
         self._ends = Ends(bos, eos)
@@ -337,23 +358,38 @@ class DocumentReader:
             UserFunctionError: The tokenizer is a function of the user's, and fails.
             FastTokenizerDiffersError: The fast path gives other tokens.
         """
-        text_bytes = 0
+        text_bytes = special_texts = unknown = 0
         own = Ends()
         if self._encoder is None:
             encoded = self._column.tokens(records, place_of)
         else:
             texts = self._column.texts(records, place_of)
             text_bytes = sum(map(len, texts))
+            special_texts = self._special.counts(texts)
+            for number, text in enumerate(texts):
+                if text[:2] in _NOTATIONS and text[-1:] == text[1:2]:
+                    self.bytes_texts += 1
+                    self._note("bytes", place_of(number))
             encoded = self._encoder.encode(texts, place_of)
             own = self._encoder.own_ends
         if int(encoded.ids.max(initial=0)) >= self._size:
             raise self._beyond(encoded, place_of)
+        if self._unknown_id is not None:
+            unknown = int(np.count_nonzero(encoded.ids == self._unknown_id))
+        if unknown and "unknown" not in self.examples:
+            self._note("unknown", place_of(0))
+        if not encoded.lengths.all():
+            self._note("empty", place_of(int(np.argmin(encoded.lengths))))
         added = (own.tokens + self._ends.tokens) * int(
             np.count_nonzero(encoded.lengths)
         )
         last = len(own.after) + len(self._ends.after)
         ids, lengths = add_ends(encoded, self._ends)
-        return Documents(ids, lengths, text_bytes, added, last)
+        counts = PackedCounts(special_texts=special_texts, unknown_tokens=unknown)
+        return Documents(ids, lengths, text_bytes, added, last, counts=counts)
+
+    def _note(self, name: str, place: str) -> None:
+        self.examples.setdefault(name, place)
 
     def _beyond(self, encoded: Encoded, place_of: PlaceOf) -> InputError:
         at = int(np.argmax(encoded.ids >= self._size))

@@ -13,13 +13,10 @@ from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.packed.counts import (
     ASIDE,
-    IN_ROWS,
+    OPTIONAL,
     PACKED_COLUMNS,
-    SUPERVISION,
     PackedCounts,
-    SupervisionCounts,
 )
-from gristmill.dataset.packed.message_spans import ROLES
 from tests.support.shards import collected, report
 
 NAMES = [field.name for field in dataclasses.fields(PackedCounts)]
@@ -27,8 +24,7 @@ NAMES = [field.name for field in dataclasses.fields(PackedCounts)]
 
 def made_up(seed: int) -> PackedCounts:
     rng = random.Random(seed)
-    bits = {name: 64 if "digest" in name else 40 for name in NAMES}
-    return PackedCounts(**{name: rng.getrandbits(bits[name]) for name in NAMES})
+    return PackedCounts(**{name: rng.getrandbits(40) for name in NAMES})
 
 
 def packed_report(shard: int) -> ShardReport:
@@ -40,13 +36,11 @@ def packed_report(shard: int) -> ShardReport:
     )
 
 
-def test_they_add_up_modulo_the_digest() -> None:
+def test_they_add_up() -> None:
     parts = [made_up(seed) for seed in range(5)]
     total = sum(parts, PackedCounts())
     for name in NAMES:
         expected = sum(getattr(part, name) for part in parts)
-        if "digest" in name:
-            expected %= 1 << 64
         if name == "most_pieces":
             expected = max(part.most_pieces for part in parts)
         assert getattr(total, name) == expected
@@ -82,18 +76,9 @@ def test_reports_and_tables_keep_them() -> None:
     assert table.packed_total() == expected
 
 
-def test_the_counts_of_roles() -> None:
-    counts = made_up(3)
-    assert {*counts.role_tokens} == {*counts.role_trained} == {*ROLES}
-    assert counts.role_tokens["tool_call"] == counts.tool_call_tokens
-    assert counts.trained_tokens == sum(
-        getattr(counts, f"{role}_trained") for role in ROLES
-    )
-    assert counts.role_documents["user"] == counts.user_documents
-    assert IN_ROWS[-2:] == ("trained_targets", "digest_spans")
-    assert {*IN_ROWS} < {*SUPERVISION}
-    assert SupervisionCounts(aside_long=2).set_aside == {"long": 2}
-    assert {*counts.set_aside} == {*ASIDE}
+def test_what_was_set_aside() -> None:
+    assert PackedCounts(aside_long=2).set_aside == {"long": 2}
+    assert {*made_up(3).set_aside} == {*ASIDE}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +87,7 @@ def test_the_counts_of_roles() -> None:
 def test_tables_that_make_no_sense(column: str) -> None:
     table = ShardTable.of([packed_report(0)])
     lost = table.columns.pop(column)
-    known = {f"packed_{name}" for name in SUPERVISION}
+    known = {f"packed_{name}" for name in OPTIONAL}
     if column not in known:  # Those can be missing.
         with pytest.raises(InvalidDatasetError, match=f"lacks.*{column}"):
             ShardTable.decode(table.encode(), where="here")

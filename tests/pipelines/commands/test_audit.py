@@ -50,20 +50,17 @@ def test_counts_are_those_of_the_rows(folder: pathlib.Path) -> None:
     before = {*os.listdir(folder)}
     found = json.loads(run(folder, "audit", source, "--json").stdout)
     assert {*os.listdir(folder)} == before
-    run(folder, "pack --chat", source, rows, "--workers", 1)
+    run(folder, "pack --chat", source, rows, "--workers", 1, "--max-rejected", 30)
     packed = loader.open(rows).packed_counts()
     assert packed is not None
     expected = packed.as_dict()
     assert found["records"] == len(RECORDS)
     # How rows are filled, and what proves them, is not known before.
-    of_rows = {"padding_tokens", "empty_documents", "most_pieces", "digest_spans"}
-    del expected["digest"]
-    for name in of_rows:
+    for name in ("padding_tokens", "most_pieces"):
         expected.pop(name)
     counts = {name: n for name, n in found["counts"].items() if n}
-    del counts["digest"]
     assert counts == {name: n for name, n in expected.items() if n}
-    assert {*packed.set_aside} >= {"untrained", "malformed"}
+    assert {*packed.set_aside} >= {"untrained", "rejected"}
     assert packed.truncated_tokens > 0
 
 
@@ -102,11 +99,14 @@ def test_a_function_and_options_apply(folder: pathlib.Path, monkeypatch) -> None
     more = ("-n", 1, "--map", "swap_roles:swap", "--train-end-of-turn", "no")
     text = run(folder, "audit", folder / "a.jsonl", *more).stdout
     assert "[[moon]]<|im_end|>" in text
-    like_text = [SAID[0], {"role": "assistant", "content": "a <|im_end|> b"}]
-    (folder / "b.jsonl").write_text(json.dumps({"messages": like_text}) + "\n")
-    refused = ("--special-in-content", "refuse")
-    text = run(folder, "audit", folder / "b.jsonl", *refused).stdout
-    assert "'<|im_end|>' in a content" in text
+
+
+def test_what_pack_would_fail_for_is_said(folder: pathlib.Path) -> None:
+    done = run(folder, "audit", folder / "a.jsonl", "--max-rejected", 1)
+    assert "UNFIT     conversations cannot be used with this template" in done.stdout
+    assert "gristmill pack" not in done.stderr
+    text = run(folder, "audit", folder / "a.jsonl", "--max-rejected", 50).stdout
+    assert "UNFIT" not in text
 
 
 def test_what_cannot_be_audited_says_so(folder: pathlib.Path) -> None:

@@ -192,53 +192,53 @@ def spans_of(folder: pathlib.Path, template: str, *records: Any, **chat: Any) ->
 # Templates that change, drop or mix contents, and why these are set aside.
 CHANGED = {
     "upper case is proved": ("{{ messages[1].content|upper }}", ""),
-    "cut": ("{{ messages[1].content[:5] }}", "unproven"),
-    "dropped": ("{{ messages[0].content }}", "unproven"),
+    "cut": ("{{ messages[1].content[:5] }}", "rejected"),
+    "dropped": ("{{ messages[0].content }}", "rejected"),
     "replaced": ("{{ messages[1].content|replace('the', 'a') }}", ""),
-    "twice": ("{{ messages[1].content * 2 }}", "unproven"),
-    "reversed": ("{{ messages[1].content|reverse }}", "unproven"),
+    "twice": ("{{ messages[1].content * 2 }}", "rejected"),
+    "reversed": ("{{ messages[1].content|reverse }}", "rejected"),
     "its length": (
         "{{ messages[1].content|length }}{{ messages[1].content }}",
-        "unproven",
+        "rejected",
     ),
     "its words": ("{{ messages[1].content.split()|join('_') }}", ""),
-    "escaped": ("{{ messages[1].content|tojson(ensure_ascii=true) }}", "unproven"),
+    "escaped": ("{{ messages[1].content|tojson(ensure_ascii=true) }}", "rejected"),
     "begins with": (
         "{% if messages[1].content.startswith('the') %}{{ messages[1].content }}"
         "{% endif %}",
-        "unproven",
+        "rejected",
     ),
     "mixed": (
         "{{ messages[1].content }}{{ messages[0].content }}{{ messages[1].content }}",
-        "unproven",
+        "rejected",
     ),
     "letters only": (
         "{% for c in messages[1].content %}{% if c.isalpha() %}{{ c }}{% endif %}"
         "{% endfor %}",
-        "unproven",
+        "rejected",
     ),
     "a message in a tag of another": (
         "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}"
         "{% endgeneration %}",
-        "unproven",
+        "rejected",
     ),
     "a tag around the user": (
         "{% generation %}{{ messages[0].content }}{% endgeneration %}"
         "{{ messages[1].content }}",
-        "unproven",
+        "rejected",
     ),
     "half a tag": (
         "{{ messages[0].content }}{% set a, b = messages[1].content.split() %}{{ a }}"
         "{% generation %} {{ b }}{% endgeneration %}",
-        "unproven",
+        "rejected",
     ),
     "tags that are missing where it speaks": (
         "{% generation %}{% endgeneration %}{{ messages[1].content }}"
         "{{ messages[0].content }}",
         "untrained",
     ),
-    "an error": ("{{ raise_exception('roles must alternate') }}", "template"),
-    "a type": ("{{ messages[0].content + 1 }}", "template"),
+    "an error": ("{{ raise_exception('roles must alternate') }}", "rejected"),
+    "a type": ("{{ messages[0].content + 1 }}", "rejected"),
 }
 
 
@@ -256,9 +256,9 @@ def test_a_content_that_cannot_be_found_is_set_aside(
     aside = documents.counts.set_aside
     assert aside == ({reason: 1} if reason else {}), aside
     assert bool(documents.lengths[0]) == (not reason)
-    if reason in ("unproven", "template"):
+    if reason in ("rejected", "rejected"):
         with pytest.raises(InputError, match="record 0"):
-            made(folder, template, SAID, unusable="refuse")
+            made(folder, template, SAID, max_rejected=0)
 
 
 def test_tags_decide_what_is_trained_on(folder: pathlib.Path) -> None:
@@ -324,10 +324,10 @@ def test_a_token_that_is_not_wholly_in_the_prompt_is_trained(
 def test_a_template_without_a_generation_prompt_is_told(folder: pathlib.Path) -> None:
     template = CHATML.partition("{% if add")[0]
     with pytest.raises(InputError, match=r"begin message 1 with '<\|im_start\|>"):
-        made(folder, template, SAID, unusable="refuse")
+        made(folder, template, SAID, max_rejected=0)
     thinks = CHATML.replace("assistant\n", "assistant\n<think>")
     with pytest.raises(InputError, match="does not go on from its generation prompt"):
-        made(folder, thinks, SAID, unusable="refuse")
+        made(folder, thinks, SAID, max_rejected=0)
 
 
 CALL = {"name": "f", "arguments": {"n": 3, "of": [1, {"x": None}]}}
@@ -428,22 +428,19 @@ def test_a_long_conversation_is_cut_at_the_end_of_a_turn(folder: pathlib.Path) -
 LOOKALIKE = [SAID[0], {"role": "assistant", "content": "is <|im_end|> a token"}]
 
 
-def test_contents_like_special_tokens_are_as_asked(folder: pathlib.Path) -> None:
+def test_contents_like_special_tokens_are_text(folder: pathlib.Path) -> None:
     known = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     end = known.token_to_id("<|im_end|>")
-    documents = made(folder, CHATML, LOOKALIKE)
-    assert documents.counts.special_contents == 1
-    assert documents.ids.tolist().count(end) == 3
-    as_text = made(folder, CHATML, LOOKALIKE, special_in_content="text")
+    plain = {"text": "a<s><|im_end|>"}
+    as_token = made(folder, CHATML, LOOKALIKE, plain, special_text="token")
+    assert as_token.ids.tolist().count(end) == 4
+    as_text = made(folder, CHATML, LOOKALIKE, plain)
+    assert as_text.counts.special_texts == as_token.counts.special_texts == 3
     assert as_text.ids.tolist().count(end) == 2
-    text = known.decode(documents.ids.tolist(), skip_special_tokens=False)
+    text = known.decode(as_token.ids.tolist(), skip_special_tokens=False)
     assert known.decode(as_text.ids.tolist(), skip_special_tokens=False) == text
     found = seen_spans(as_text, folder / "tokenizer.json")
-    assert found[-1][3] == "is <|im_end|> a token<|im_end|>"
-    aside = made(folder, CHATML, LOOKALIKE, special_in_content="set-aside")
-    assert aside.counts.set_aside == {"special": 1}
-    with pytest.raises(InputError, match="special token"):
-        made(folder, CHATML, LOOKALIKE, special_in_content="refuse")
+    assert found[-2][3] == "is <|im_end|> a token<|im_end|>"
 
 
 def test_plain_text_is_trained_on_whole(folder: pathlib.Path) -> None:

@@ -211,7 +211,7 @@ def outcome(folder: pathlib.Path, template: str, messages: list[Any]) -> str:
         (trained if is_trained else shown).append(own)
         at = end
     shown.append(known.decode(documents.ids[at:], skip_special_tokens=False))
-    if told.special_contents or told.open_turns:
+    if told.special_texts or told.open_turns:
         return "told"
     owners = collections.defaultdict(set)
     for number, message in enumerate(messages):
@@ -295,10 +295,7 @@ CASES = [
     _case(CALLS, *_TALK, train_end_of_turn="no"),
     _case(CHATML, *[_Q, _A] * 4, length=40),
     _case(CHATML, *[_Q, _A] * 4, length=40, truncate_turns="no"),
-    _case(CHATML, _Q, _says("assistant", "a<|im_end|>b"), special_in_content="text"),
-    _case(
-        CHATML, _Q, _says("assistant", "a<|im_end|>b"), special_in_content="set-aside"
-    ),
+    _case(CHATML, _Q, _says("assistant", "a<|im_end|>b")),
     _case(CHATML, _Q, _says("assistant", ""), _Q, _A),
     _case(CHATML, _Q, _says("assistant", "\U00100003"), _Q, _A),
     _case(CHATML, _Q, _says("assistant", "<think>\nmoon</think> the answer")),
@@ -311,9 +308,6 @@ CASES = [
     _case(CHATML, _Q, _A, _Q, train="last"),
     _case(CHATML, _Q, _A | {"weight": 0}, _Q, _A),
     _case(CHATML, _Q),
-    _case(
-        CHATML, _Q, _says("assistant", "a<|im_end|>"), special_in_content="set-aside"
-    ),
     _case(CALLS, _Q, _says("assistant", "a", tool_calls=[_BARE_CALL])),
 ]
 

@@ -59,7 +59,10 @@ def compare(name: str, tokenizer: pathlib.Path, reference: Any, rounds: int) -> 
     """Compares ids and spans of conversations; returns how many gave documents."""
     path = TEMPLATES / f"{name}.jinja"
     options = chat_options(
-        path, tokenizer, date=datetime.datetime.now().date().isoformat()
+        path,
+        tokenizer,
+        date=datetime.datetime.now().date().isoformat(),
+        special_text="token",
     )
     reader = ConversationReader(options)
     rng = random.Random(name)
@@ -81,12 +84,12 @@ def compare(name: str, tokenizer: pathlib.Path, reference: Any, rounds: int) -> 
         if failed is not None:
             with pytest.raises(AsideError) as found:
                 reader.rendered(record)
-            assert found.value.reason == "template"
+            assert found.value.reason == "rejected"
             assert str(failed).partition("\n")[0][:40] in str(found.value), given
             continue
         documents = reader.read([record], "record {}".format)
         if not documents.lengths[0]:
-            assert documents.counts.aside_unproven or documents.counts.aside_untrained
+            assert documents.counts.aside_rejected or documents.counts.aside_untrained
             # What is set aside is rendered and tokenised alike.
             assert options.chat is not None
             template = next(iter(templates_of(options.chat).values()))

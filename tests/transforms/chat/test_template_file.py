@@ -149,8 +149,7 @@ def test_every_source_gives_the_same_rows(folder: pathlib.Path, monkeypatch) -> 
         run("pack", "--chat", source, out, *base, "--length", 128, *more)
         run("verify", out)
         split = json.loads(pathlib.Path(out, "dataset.json").read_text())["splits"]
-        packed = next(iter(split.values() if isinstance(split, dict) else split))
-        packed = packed["packed"]
-        assert packed["documents"] == 3
-        digests.add(packed["digest"])
+        made = next(iter(split.values() if isinstance(split, dict) else split))
+        assert made["packed"]["documents"] == 3
+        digests.add(made["records_digest"])
     assert len(digests) == 1

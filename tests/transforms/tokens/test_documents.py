@@ -89,6 +89,7 @@ LINES = [text.encode() for text in TEXTS]
 @pytest.mark.parametrize("fast", [False, True])
 def test_text(file, records, source, options, fast):
     plain = tokenizers.Tokenizer.from_file(str(file))
+    plain.encode_special_tokens = True
     expected = [plain.encode(text, add_special_tokens=False).ids for text in TEXTS]
     found = read(records, file, source, fast=fast, **options)
     assert parts(found) == expected
@@ -98,6 +99,18 @@ def test_text(file, records, source, options, fast):
     reader = reader_of(file, source, fast=fast, **options)
     found = [parts(reader.read(records[at : at + 4], place_of)) for at in (0, 4, 8)]
     assert [*found[0], *found[1], *found[2]] == expected
+
+
+def test_special_text_unknown_tokens_and_bytes_are_counted(file):
+    texts = [b"a<|endoftext|>b<|endoftext|>", b"plain", b"b'abc'"]
+    reader = reader_of(file, TEXT)
+    found = reader.read(texts, place_of)
+    assert found.counts.special_texts == 2
+    assert 5_000 not in found.ids
+    assert reader.bytes_texts == 1
+    as_token = read(texts, file, TEXT, special_text="token")
+    assert as_token.counts.special_texts == 2
+    assert as_token.ids.tolist().count(5_000) == 2
 
 
 def test_bos_and_eos_are_added_to_what_has_tokens(file):

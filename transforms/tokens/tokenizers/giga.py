@@ -12,7 +12,9 @@ from typing import Any
 import gigatoken
 
 from gristmill.dataset.base.errors import InputError
+from gristmill.transforms.jobs.pack_options import SpecialText
 from gristmill.transforms.tokens.tokenizers.rank_files import find_encoding
+from gristmill.transforms.tokens.tokenizers.special_texts import SpecialTexts
 from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Encoded,
     Encoder,
@@ -29,8 +31,8 @@ class GigatokenEncoder:
     Args:
         backend: The tokenizer, with `encode`.
         tokenizer: The same tokenizer of its own library.
-        texts_of_special: Special tokens that the backend finds in texts and the
-            tokenizer does not: texts with one are left to the tokenizer.
+        texts_of_special: Special tokens that one of backend and tokenizer finds in
+            texts, and the other does not: texts with one are left to the tokenizer.
     """
 
     def __init__(
@@ -40,24 +42,32 @@ class GigatokenEncoder:
         texts_of_special: Iterable[str] = (),
     ) -> None:
         self._backend, self._tokenizer = backend, tokenizer
-        self._special = [text.encode() for text in texts_of_special]
+        self._special = SpecialTexts(texts_of_special)
         self.library = f"gigatoken {importlib.metadata.version('gigatoken')}"
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
         """Returns the tokens of texts."""
         # One call per text is as fast as a batch, runs on this thread, and does not
         # import `awkward`, which takes a tenth of a second in every worker.
-        ids = self._encode_all if self._special else self._backend.encode
+        some = self._special.counts(texts) > 0
+        ids = self._encode_all if some else self._backend.encode
         return add_ends(end_to_end(map(ids, texts)), self._tokenizer.own_ends)
 
     def _encode_all(self, text: bytes) -> IdArray:
-        if any(map(text.__contains__, self._special)):
+        if self._special.count(text):
             return self._tokenizer.encode([text]).ids
         found: IdArray = self._backend.encode(text)
         return found
 
 
-def make(kind: str, content: bytes, name: str, *, tokenizer: Tokenizer) -> Encoder:
+def make(
+    kind: str,
+    content: bytes,
+    name: str,
+    *,
+    tokenizer: Tokenizer,
+    special_text: SpecialText,
+) -> Encoder:
     """Returns the fast path of a tokenizer.
 
     Args:
@@ -65,6 +75,7 @@ def make(kind: str, content: bytes, name: str, *, tokenizer: Tokenizer) -> Encod
         content: Its file.
         name: Name of the file, for messages.
         tokenizer: The tokenizer.
+        special_text: What text becomes that looks like a special token.
 
     Raises:
         InputError: There is no fast path for it.
@@ -80,8 +91,12 @@ def make(kind: str, content: bytes, name: str, *, tokenizer: Tokenizer) -> Encod
             got=lines[0] or type(e).__name__,
             cure="leave out --fast",
         ) from e
-    text = tokenizer.special_ids if kind == "sentencepiece" else ()
-    return GigatokenEncoder(backend, tokenizer, text)
+    # Of these files, gigatoken makes tokens of such text.
+    makes_tokens = kind in ("huggingface", "sentencepiece")
+    differs = makes_tokens == (special_text == "text")
+    return GigatokenEncoder(
+        backend, tokenizer, tokenizer.special_ids if differs else ()
+    )
 
 
 def _backend(kind: str, content: bytes, name: str) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 import tokenizers
 
 from gristmill.dataset.base.errors import InputError
+from gristmill.transforms.jobs.pack_options import SpecialText
 from gristmill.transforms.tokens.tokenizers.token_places import (
     Begins,
     PlacedTokens,
@@ -43,12 +44,19 @@ class HuggingFaceTokenizer:
     Args:
         content: The file.
         add_special_tokens: Whether its post-processor adds its special tokens.
+        special_text: What text becomes that looks like a special token.
 
     Raises:
         ValueError: The library cannot read the file.
     """
 
-    def __init__(self, content: bytes, *, add_special_tokens: bool = False) -> None:
+    def __init__(
+        self,
+        content: bytes,
+        *,
+        add_special_tokens: bool = False,
+        special_text: SpecialText = "text",
+    ) -> None:
         # The library reads this before each batch. There are as many worker processes
         # as cores.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -58,6 +66,7 @@ class HuggingFaceTokenizer:
             raise ValueError(str(e)) from e
         self._add_special_tokens = add_special_tokens
         self._content = content
+        self._special_text = special_text
         self.library = f"tokenizers {tokenizers.__version__}"
         # Only models of BPE have it.
         self.dropout: float | None = getattr(self._tokenizer.model, "dropout", None)
@@ -68,6 +77,8 @@ class HuggingFaceTokenizer:
             token.content: number for number, token in added.items() if token.special
         }
         self._added = {*added}
+        unknown = getattr(self._tokenizer.model, "unk_token", None)
+        self.unknown_id = None if unknown is None else self.id_of(unknown)
         self.own_ends = self._own_ends() if add_special_tokens else Ends()
 
     def _own_ends(self) -> Ends:
@@ -85,8 +96,11 @@ class HuggingFaceTokenizer:
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
         """Returns the tokens of texts."""
+        as_text = self._special_text == "text"
         encoded = self._encoded(
-            self._tokenizer, texts, add_special_tokens=self._add_special_tokens
+            self._without_special if as_text else self._tokenizer,
+            texts,
+            add_special_tokens=self._add_special_tokens,
         )
         return without_ends_alone(encoded, self.own_ends)
 
@@ -213,9 +227,13 @@ def _groups(texts: Sequence[bytes]) -> Iterator[list[str]]:
         yield group
 
 
-def make(content: bytes, name: str, *, add_special_tokens: bool) -> Tokenizer:
+def make(
+    content: bytes, name: str, *, add_special_tokens: bool, special_text: SpecialText
+) -> Tokenizer:
     """Returns the tokenizer of a file."""
-    tokenizer = HuggingFaceTokenizer(content, add_special_tokens=add_special_tokens)
+    tokenizer = HuggingFaceTokenizer(
+        content, add_special_tokens=add_special_tokens, special_text=special_text
+    )
     if tokenizer.dropout:
         raise InputError(
             "the tokenizer draws tokens at random: each run would give other rows",

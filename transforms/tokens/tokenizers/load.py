@@ -19,7 +19,11 @@ from gristmill.dataset.formats.file_formats import HEAD_BYTES, format_of
 from gristmill.dataset.metadata.layout import join
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.functions.user_functions import code_digest
-from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
+from gristmill.transforms.jobs.pack_options import (
+    PackOptions,
+    SpecialText,
+    TokenizerSpec,
+)
 from gristmill.transforms.tokens.tokenizers.tokenizer import Encoder, Tokenizer
 
 _MOST_BYTES = 1 << 30
@@ -146,8 +150,7 @@ def load_tokenizer(options: PackOptions) -> Tokenizer:
         MissingPackageError: Its library is not installed.
         StorageError: Its file cannot be read.
     """
-    name, digest, own_ends = _key(options)
-    tokenizer = _tokenizer(name, digest, own_ends)
+    tokenizer = _tokenizer(*_key(options))
     if options.found is not None:
         _check_library(tokenizer.library, options.found.library)
     return tokenizer
@@ -161,19 +164,18 @@ def load_fast(options: PackOptions) -> Encoder:
         MissingPackageError: The library is not installed.
         StorageError: Its file cannot be read.
     """
-    name, digest, own_ends = _key(options)
-    fast = _fast(name, digest, own_ends)
+    fast = _fast(*_key(options))
     if options.found is not None:
         _check_library(fast.library, options.found.fast_library)
     return fast
 
 
-def _key(options: PackOptions) -> tuple[str, str, bool]:
+def _key(options: PackOptions) -> tuple[str, str, bool, SpecialText]:
     name, found = options.tokenizer, options.found
     if name is None:
         raise ValueError("no tokenizer is given")
     digest = content_digest(name) if found is None else found.digest
-    return name, digest, options.add_special_tokens
+    return name, digest, options.add_special_tokens, options.special_text
 
 
 def content_digest(name: str) -> str:
@@ -192,7 +194,9 @@ def _digest(content: bytes) -> str:
 
 # Most jobs have one tokenizer; a process may meet the next job's.
 @functools.lru_cache(maxsize=2)
-def _tokenizer(name: str, digest: str, add_special_tokens: bool) -> Tokenizer:
+def _tokenizer(
+    name: str, digest: str, add_special_tokens: bool, special_text: SpecialText
+) -> Tokenizer:
     kind, content = _kind_and_content(name, digest)
     if add_special_tokens and kind != "huggingface":
         raise InputError(
@@ -201,23 +205,42 @@ def _tokenizer(name: str, digest: str, add_special_tokens: bool) -> Tokenizer:
             got=f"a tokenizer of kind {kind}",
             cure="leave it out, and name the tokens with --bos and --eos",
         )
+    if special_text == "token" and kind not in ("huggingface", "tiktoken"):
+        raise InputError(
+            "--special-text token is for tokenizers that make such tokens of text",
+            where=name,
+            expected="a tokenizer.json, or a tiktoken file",
+            got=f"a tokenizer of kind {kind}",
+            cure="leave it out: such text stays text",
+        )
     make = functools.partial(
         _module(_MODULES[kind]).make,
         content,
         name,
         add_special_tokens=add_special_tokens,
+        special_text=special_text,
     )
     tokenizer: Tokenizer = _usable(make, name)
     return tokenizer
 
 
 @functools.lru_cache(maxsize=2)
-def _fast(name: str, digest: str, add_special_tokens: bool) -> Encoder:
+def _fast(
+    name: str, digest: str, add_special_tokens: bool, special_text: SpecialText
+) -> Encoder:
     kind, content = _kind_and_content(name, digest)
-    tokenizer = _tokenizer(name, digest, add_special_tokens)
+    tokenizer = _tokenizer(name, digest, add_special_tokens, special_text)
     module = _module(f"{_HERE}.giga")
     fast: Encoder = _usable(
-        functools.partial(module.make, kind, content, name, tokenizer=tokenizer), name
+        functools.partial(
+            module.make,
+            kind,
+            content,
+            name,
+            tokenizer=tokenizer,
+            special_text=special_text,
+        ),
+        name,
     )
     return fast
 

@@ -31,6 +31,7 @@ class SentencePieceTokenizer:
         self.library = f"sentencepiece {sentencepiece.__version__}"
         model = self._model
         self.vocabulary_size = len(model)
+        self.unknown_id: int | None = model.unk_id()
         self.special_ids: Mapping[str, int] = {
             model.id_to_piece(number): number
             for number in range(len(model))
@@ -58,7 +59,7 @@ class SentencePieceTokenizer:
         return piece.replace("\u2581", " ").encode()
 
 
-def make(content: bytes, name: str, *, add_special_tokens: bool) -> Tokenizer:
+def make(content: bytes, name: str, **options: object) -> Tokenizer:
     """Returns the tokenizer of a file."""
-    del name, add_special_tokens
+    del name, options
     return SentencePieceTokenizer(content)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import tiktoken
 
+from gristmill.transforms.jobs.pack_options import SpecialText
 from gristmill.transforms.tokens.tokenizers.rank_files import find_encoding, ranks_of
 from gristmill.transforms.tokens.tokenizers.token_places import (
     Begins,
@@ -26,11 +27,11 @@ from gristmill.transforms.tokens.tokenizers.tokenizer import (
 class TiktokenTokenizer:
     """A file of ranks, such as `cl100k_base.tiktoken`; see `Tokenizer`.
 
-    A special token's text within a text is text, as in `encode_ordinary`.
-
     Args:
         content: The file.
         path: Its name, for messages.
+        special_text: What text becomes that looks like a special token; `text` is
+            `encode_ordinary`.
 
     Raises:
         InputError: Its encoding is not known.
@@ -39,7 +40,12 @@ class TiktokenTokenizer:
 
     own_ends = Ends()
 
-    def __init__(self, content: bytes, path: str) -> None:
+    unknown_id: int | None = None
+
+    def __init__(
+        self, content: bytes, path: str, *, special_text: SpecialText = "text"
+    ) -> None:
+        self._as_tokens = special_text == "token"
         encoding = find_encoding(content, path)
         self._encoding = tiktoken.Encoding(
             encoding.name,
@@ -53,20 +59,24 @@ class TiktokenTokenizer:
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
         """Returns the tokens of texts."""
+        return self._encoded(texts) if self._as_tokens else self.encode_as_text(texts)
+
+    def encode_as_text(self, texts: Sequence[bytes]) -> Encoded:
+        """Returns the tokens of texts; see `PlacingTokenizer`."""
         encode = self._encoding.encode_to_numpy
         return end_to_end(
             encode(text.decode(), disallowed_special=()) for text in texts
         )
 
-    encode_as_text = encode
+    def _encoded(self, texts: Sequence[bytes]) -> Encoded:
+        encode = self._encoding.encode_to_numpy
+        return end_to_end(
+            encode(text.decode(), allowed_special="all") for text in texts
+        )
 
     def encode_with_offsets(self, texts: Sequence[bytes]) -> PlacedTokens:
         """Returns the tokens of texts; see `PlacingTokenizer`."""
-        encode = self._encoding.encode_to_numpy
-        found = end_to_end(
-            encode(text.decode(), allowed_special="all") for text in texts
-        )
-        return self._places.of(found, texts)
+        return self._places.of(self._encoded(texts), texts)
 
     @functools.cached_property
     def _places(self) -> TokenPlaces:
@@ -91,7 +101,9 @@ class TiktokenTokenizer:
             return None
 
 
-def make(content: bytes, name: str, *, add_special_tokens: bool) -> Tokenizer:
+def make(
+    content: bytes, name: str, *, add_special_tokens: bool, special_text: SpecialText
+) -> Tokenizer:
     """Returns the tokenizer of a file."""
     del add_special_tokens
-    return TiktokenTokenizer(content, name)
+    return TiktokenTokenizer(content, name, special_text=special_text)

@@ -59,9 +59,11 @@ class Tokenizer(Encoder, Protocol):
         vocabulary_size: Upper bound of ids, exclusive.
         special_ids: Its special tokens, and the id of each.
         own_ends: Special tokens that `encode` adds to every text that has a token.
+        unknown_id: The token of text that the vocabulary does not have, if any.
     """
 
     vocabulary_size: int
+    unknown_id: int | None
     special_ids: Mapping[str, int]
     own_ends: Ends
 

@@ -35,6 +35,7 @@ class FunctionTokenizer:
     """
 
     own_ends = Ends()
+    unknown_id: int | None = None
 
     def __init__(self, name: str) -> None:
         function: Any = load_function(name)
@@ -119,7 +120,7 @@ def _special_ids(function: Any, size: int, name: str) -> Mapping[str, int]:
     return found
 
 
-def make(content: bytes, name: str, *, add_special_tokens: bool) -> Tokenizer:
+def make(content: bytes, name: str, **options: object) -> Tokenizer:
     """Returns the tokenizer of a function."""
-    del content, add_special_tokens
+    del content, options
     return FunctionTokenizer(name)

@@ -71,15 +71,18 @@ def some_text(seed: int, count: int = 60) -> list[str]:
     return ["".join(rng.choices(alphabet, k=rng.randrange(80))) for _ in range(count)]
 
 
+@pytest.mark.parametrize("special_text", ["text", "token"])
 @pytest.mark.parametrize("fast", [False, True])
-def test_hugging_face(tmp_path, fast):
+def test_hugging_face(tmp_path, fast, special_text):
     path = written(tmp_path, "any.name", tokenizer_json())
-    options = options_of(path, fast=fast)
+    options = options_of(path, fast=fast, special_text=special_text)
     plain = tokenizers.Tokenizer.from_file(str(path))
+    plain.encode_special_tokens = special_text == "text"
     texts = [*TEXTS, *some_text(1)]
     expected = [plain.encode(text, add_special_tokens=False).ids for text in texts]
     assert encoded(options, texts, fast=fast) == expected
-    assert [5_000] in [ids[-3:-2] for ids in expected]  # END in a text is the token.
+    has_token = [5_000] in [ids[-3:-2] for ids in expected]  # Of END in a text.
+    assert has_token == (special_text == "token")
     spec = find_tokenizer(options)
     assert spec.kind == "huggingface"
     assert spec.digest == "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
@@ -110,13 +113,16 @@ def test_sentence_piece(tmp_path, kind, fast):
     assert (spec.bos_id, spec.eos_id) == (1, 2)
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_tiktoken(tmp_path, fast):
+@pytest.mark.parametrize(("fast", "special_text"), [(0, "text"), (1, "token")])
+def test_tiktoken(tmp_path, fast, special_text):
     path = written(tmp_path, "renamed.model", published("cl100k_base"))
-    options = options_of(path, eos=END, fast=fast)
-    texts = [*TEXTS, *some_text(3)]
+    options = options_of(path, eos=END, fast=bool(fast), special_text=special_text)
+    texts = [*TEXTS, *some_text(3), f"a {END} b"]
     known = toktok._encoding("cl100k_base")
     expected = [list(known.encode_ordinary(text)) for text in texts]
+    if special_text == "token":
+        tokens = [*known.encode_ordinary("a "), 100_257, *known.encode_ordinary(" b")]
+        expected[-1] = [*map(int, tokens)]
     assert encoded(options, texts, fast=fast) == expected
     spec = find_tokenizer(options)
     assert spec.kind == "tiktoken"

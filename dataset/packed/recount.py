@@ -1,0 +1,184 @@
+"""The counts of packed rows, from the rows and their segment index alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.base.errors import CorruptShardError, DecodeError
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.message_spans import trained_counts
+from gristmill.dataset.packed.row_format import RowBatch, RowFormat, decode_rows
+from gristmill.dataset.packed.segment_index import SegmentIndex
+
+_BATCH_BYTES = 1 << 20
+_CURE = "restore the shard and its indexes from a copy, or pack the documents again"
+
+Ends = tuple[int | None, int | None]
+"""The tokens that begin and end every document, None for none."""
+
+
+class RowCounter:
+    """Counts what the rows of a shard hold, while they come.
+
+    Memory: 6 bytes a piece, and some 40 at the end.
+
+    Args:
+        row_format: The encoding of the rows.
+        index: The segment index of the shard.
+        ends: The tokens that begin and end documents.
+        batch_bytes: Size of the rows that are decoded at a time.
+    """
+
+    def __init__(
+        self,
+        row_format: RowFormat,
+        index: SegmentIndex,
+        *,
+        ends: Ends = (None, None),
+        batch_bytes: int = _BATCH_BYTES,
+    ) -> None:
+        self._batch_bytes = batch_bytes
+        self._format, self._index, self._ends = row_format, index, ends
+        self._lengths = np.zeros(index.pieces, np.uint32)
+        self._begun = np.zeros(index.pieces, np.bool_)
+        self._ended = np.zeros(index.pieces, np.bool_)
+        self._counts = PackedCounts()
+        self._rows = self._pieces = 0
+        # A chunk of a shard can be a single row: this many together cost much less.
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+
+    def add(self, records: Sequence[bytes]) -> None:
+        """Adds the next rows.
+
+        Raises:
+            CorruptShardError: Rows and index contradict each other. `where` names the
+                row, the document and its place.
+        """
+        self._waiting += records
+        self._waiting_bytes += sum(map(len, records))
+        if self._waiting_bytes >= self._batch_bytes:
+            self._count_waiting()
+
+    def _count_waiting(self) -> None:
+        records, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        try:
+            rows = decode_rows(self._format, records)
+        except DecodeError as e:
+            facts = e.facts() | {"where": f"row {self._rows + e.row:,}"}
+            raise CorruptShardError(**facts) from e
+        self._check(rows)
+        pieces = slice(self._pieces, self._pieces + len(rows.lengths))
+        self._lengths[pieces] = rows.lengths
+        stops = np.cumsum(rows.lengths, dtype=np.int64)
+        bos, eos = self._ends
+        if bos is not None:
+            self._begun[pieces] = rows.tokens[stops - rows.lengths] == bos
+        if eos is not None:
+            self._ended[pieces] = rows.tokens[stops - 1] == eos
+        if rows.spans is not None:
+            trained, targets = trained_counts(rows.spans)
+            self._counts += PackedCounts(
+                trained_tokens=trained, trained_targets=targets
+            )
+        self._rows += len(records)
+        self._pieces = pieces.stop
+
+    def _check(self, rows: RowBatch) -> None:
+        """Checks that a batch has the pieces of the index."""
+        index, begin = self._index, self._pieces
+        expected = index.row_ends[self._rows : self._rows + len(rows.row_ends)] - begin
+        if len(expected) < len(rows.row_ends):
+            self._differs(index.rows, self._rows + len(rows.row_ends))
+        wrong_rows = np.flatnonzero(expected != rows.row_ends)
+        row = int(wrong_rows[0]) if wrong_rows.size else len(expected)
+        before = int(expected[row - 1]) if row else 0
+        firsts = index.piece_firsts[begin : begin + before]
+        positions = rows.firsts[:before]
+        if (wrong := np.flatnonzero(firsts != positions)).size:
+            piece = int(wrong[0])
+            raise CorruptShardError(
+                "a piece is not the part of its document that the segment index has",
+                where=piece_place(index, begin + piece),
+                expected=f"from token {int(firsts[piece]):,} of the document on",
+                got=f"from token {int(positions[piece]):,} on",
+                cure=_CURE,
+            )
+        if wrong_rows.size:
+            raise CorruptShardError(
+                "a row does not have the pieces that the segment index has",
+                where=f"row {self._rows + row:,}",
+                expected=f"{int(expected[row]) - before:,} pieces",
+                got=f"{int(rows.row_ends[row]) - before:,}",
+                cure=_CURE,
+            )
+
+    def _differs(self, expected: int, got: int) -> None:
+        raise CorruptShardError(
+            "the segment index is of another number of rows",
+            where=f"row {min(expected, got):,}",
+            expected=f"{expected:,} rows",
+            got=f"{got:,}" + " or more" * (got > expected),
+            cure=_CURE,
+        )
+
+    def finish(self) -> PackedCounts:
+        """Returns those of `IN_ROWS` after all rows.
+
+        Raises:
+            CorruptShardError: There are fewer rows than in the index, or the pieces of
+                a document do not follow one another.
+        """
+        if self._waiting:
+            self._count_waiting()
+        index = self._index
+        if self._rows < index.rows:
+            self._differs(index.rows, self._rows)
+        order = np.lexsort((index.piece_firsts, index.piece_documents))
+        documents, lengths = index.piece_documents[order], self._lengths[order]
+        firsts = index.piece_firsts[order].astype(np.int64)
+        begins = np.append(True, documents[1:] != documents[:-1])[: len(order)]
+        expected = np.append(0, firsts + lengths)[:-1]
+        expected[begins] = 0
+        if (wrong := np.flatnonzero(firsts != expected)).size:
+            at = int(wrong[0])
+            raise CorruptShardError(
+                "pieces of a document do not follow one another",
+                where=piece_place(index, int(order[at])),
+                expected=f"a piece from token {int(expected[at]):,} on",
+                got=f"from token {int(firsts[at]):,} on",
+                cure=_CURE,
+            )
+        last = np.append(begins[1:], True)[: len(order)]
+        tokens = int(lengths.sum(dtype=np.int64))
+        return self._counts + PackedCounts(
+            documents=int(np.count_nonzero(begins)),
+            tokens=tokens,
+            pieces=len(order),
+            padding_tokens=self._rows * self._format.length - tokens,
+            most_pieces=int(np.diff(index.row_ends, prepend=0).max(initial=0)),
+            begun_documents=int(np.count_nonzero(self._begun[order] & begins)),
+            ended_documents=int(np.count_nonzero(self._ended[order] & last)),
+        )
+
+
+def ends_of(
+    ids: npt.NDArray[np.uint32], lengths: npt.NDArray[np.int64], ends: Ends
+) -> PackedCounts:
+    """Returns how many documents, none empty, begin and end with some tokens."""
+    stops = np.cumsum(lengths)
+    bos, eos = ends
+    begun = 0 if bos is None else np.count_nonzero(ids[stops - lengths] == bos)
+    ended = 0 if eos is None else np.count_nonzero(ids[stops - 1] == eos)
+    return PackedCounts(begun_documents=int(begun), ended_documents=int(ended))
+
+
+def piece_place(index: SegmentIndex, piece: int) -> str:
+    """Returns the place of a piece of a shard and its document, for messages."""
+    row = int(np.searchsorted(index.row_ends, piece, side="right"))
+    document = int(index.piece_documents[piece])
+    file, place = (int(column[document]) for column in index.sources)
+    return f"row {row:,}, document {document:,} (place {place:,} of source {file:,})"
