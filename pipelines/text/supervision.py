@@ -34,7 +34,7 @@ _REASONS = {
 
 
 def supervision_facts(counts: PackedCounts, *, named: bool = False) -> dict[str, Any]:
-    """Returns what is trained on and what was seen, for people.
+    """Returns the trained tokens and other things seen in documents, for people.
 
     Args:
         counts: The counts.

@@ -90,7 +90,7 @@ def test_the_ledger_is_printed_and_adds_up(chat: str) -> None:
             rf" {role}: {own:,} tokens, {counts[role, True]:,} trained", text
         )
     assert "SET ASIDE 3 conversations: 2 that cannot be used" in text
-    assert "4 tokens for text that the vocabulary does not have" in text
+    assert "4 tokens for text beyond the vocabulary" in text
     assert "1 text like a special token" in text
     assert "3 trained messages without an end of turn" in text
     assert "TRUNCATED 1 document by 9 tokens" in text

@@ -27,6 +27,7 @@ from gristmill.transforms.tokens.best_fit import Packing, begins_of, plan_rows
 from gristmill.transforms.tokens.documents import Documents
 
 _BATCH_BYTES = 1 << 20
+_CHUNK = 1 << 16
 
 
 class RowPacker:
@@ -178,8 +179,8 @@ class RowPacker:
         lengths = self._lengths.read(0, len(self._lengths))
         packing = plan_rows(lengths, length=self._format.length, method=self._method)
         begins = begins_of(lengths)
+        self._count(packing, lengths)
         del lengths
-        self._count(packing)
         row_ends = packing.row_ends
         step = max(1, _BATCH_BYTES // (self._format.length * self._format.id_bytes))
         begin = 0
@@ -199,12 +200,17 @@ class RowPacker:
             yield encode_rows(self._format, batch)
             begin = pieces.stop
 
-    def _count(self, packing: Packing) -> None:
-        if (got := int(packing.lengths.sum(dtype=np.int64))) != self._counts.tokens:
+    def _count(self, packing: Packing, lengths: npt.NDArray[np.uint32]) -> None:
+        held = np.zeros(len(lengths), np.uint32)
+        for begin in range(0, len(packing.documents), _CHUNK):
+            chunk = slice(begin, begin + _CHUNK)
+            np.add.at(held, packing.documents[chunk], packing.lengths[chunk])
+        for document in np.flatnonzero(held != lengths)[:1].tolist():
             raise DataLossError(
-                "the plan of rows has other tokens than the documents",
-                expected=f"{self._counts.tokens:,} tokens",
-                got=f"{got:,}",
+                "the plan of rows has not all tokens of a document",
+                where=f"document {document:,} of the shard",
+                expected=f"{lengths[document]:,} tokens",
+                got=f"{held[document]:,}",
                 cure="check the memory of this machine, then run again; if it repeats, "
                 "please report it",
             )
