@@ -84,11 +84,9 @@ def locate_record(
     if token is not None:
         token = _checked_token(token, packed, info.path)
     if packed is None:
-        offset_bytes = dataset.offset_bytes(record)
         fields = source_fields(stored_sources(part, number), row_in_shard)
     else:
         opened = PackedShard(part, number)
-        offset_bytes = opened.offset_bytes(row_in_shard)
         fields = {"pieces": pieces_of(part, opened, row_in_shard, token)}
     return Location(
         epoch=epoch,
@@ -96,7 +94,7 @@ def locate_record(
         record=record,
         shard=info.path,
         record_in_shard=row_in_shard,
-        offset_bytes=offset_bytes,
+        offset_bytes=dataset.offset_bytes(record),
         **fields,
     )
 

@@ -1,7 +1,7 @@
 """One shard of packed rows, opened alone: of which documents its rows are.
 
-In object storage this takes three requests, whatever the size of the dataset: for the
-segment index, for the shard's index, and for the row.
+In object storage this takes four requests, whatever the size of the dataset: for the
+segment index, for the shard and its index, and for the row.
 """
 
 from __future__ import annotations
@@ -24,19 +24,14 @@ from gristmill.dataset.packed.row_format import (
     read_heads,
 )
 from gristmill.dataset.packed.segment_index import SegmentIndex
-from gristmill.dataset.shards.shard_reader import ShardFacts, read_index
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import (
     Dataset,
     reader_of,
-    shards_of,
     table_of,
 )
 from gristmill.loader.data.shard_info import ShardInfo
-from gristmill.loader.reading.batch_reader import BatchReader
-from gristmill.loader.reading.shard_file import ShardFile, StoredBytes
-from gristmill.loader.reading.shard_list import ShardList
 
 # A segment index takes some 5 bytes a piece on storage, and some 25 in memory.
 _KEPT_SHARDS = 4
@@ -120,6 +115,7 @@ class PackedShard:
     def __init__(self, dataset: Dataset, number: int):
         self.info = dataset.shard(number)
         self._dataset, self.number = dataset, number
+        self._first = self.info.first_record
         packed = packed_of(dataset, self.info)
         if packed is None:
             raise ValueError(f"{self.info.path} has no packed rows")
@@ -136,7 +132,9 @@ class PackedShard:
     def pieces(self, row: int) -> RowPieces:
         """Returns the pieces of a row, which it reads: only there are their lengths."""
         documents, firsts = self.segments.row(row)
-        (record,) = self._reader.read(np.array([self._first + row], np.int64))
+        (record,) = reader_of(self._dataset).read(
+            np.array([self._first + row], np.int64)
+        )
         batch = decode_rows(self._format, [record])
         lengths = batch.lengths
         if len(lengths) != len(documents):
@@ -160,7 +158,7 @@ class PackedShard:
         Args:
             rows: int64 [rows], ascending.
         """
-        records = self._reader.read(self._first + rows)
+        records = reader_of(self._dataset).read(self._first + rows)
         whole = self._format.rows != "packed"
         batch = (decode_rows if whole else read_heads)(self._format, records)
         expected = np.diff(self.segments.row_ends, prepend=0)[rows]
@@ -173,28 +171,6 @@ class PackedShard:
                 got=f"{int(expected[at]):,}",
             )
         return batch.lengths
-
-    def offset_bytes(self, row: int) -> int:
-        """Returns the place of a row's chunk in the shard."""
-        return self._reader.offset_bytes(self._first + row)
-
-    @property
-    def _first(self) -> int:
-        """The number of the first row, for the reader."""
-        return 0 if "://" in self.info.path else self.info.first_record
-
-    @property
-    def _reader(self) -> BatchReader:
-        if "://" not in self.info.path:
-            return reader_of(self._dataset)
-        shards = shards_of(self._dataset)
-        if shards.index_paths is None or shards.file_crc32cs is None:
-            raise ValueError(f"{self.info.path} has no index")
-        return stored_reader(
-            self.info.path,
-            shards.index_paths[self.number],
-            int(shards.file_crc32cs[self.number]),
-        )
 
 
 @functools.lru_cache(maxsize=_KEPT_SHARDS)
@@ -223,25 +199,3 @@ def _other(where: str, *, expected: str, got: str) -> InvalidDatasetError:
         got=got,
         cure=_CURE,
     )
-
-
-@functools.lru_cache(maxsize=_KEPT_SHARDS)
-def stored_reader(path: str, index_path: str, file_crc32c: int) -> BatchReader:
-    """Returns a reader of one object, opened by one request for its whole index.
-
-    That of the dataset lists all objects before it opens one, a thousand in a request.
-    """
-    index = read_index(index_path, ShardFacts(file_crc32c=file_crc32c))
-    counts = np.array([index.records], np.int64)
-    shards = ShardList(
-        paths=[path],
-        starts=np.zeros(1, np.int64),
-        ends=counts,
-        file_records=counts,
-        file_bytes=np.array([index.file_bytes], np.int64),
-        name=path,
-    )
-    reader = BatchReader(shards)
-    opened = ShardFile(path=path, data=StoredBytes(path), index=index)
-    reader.open_shards.keep({0: opened})
-    return reader

@@ -21,7 +21,12 @@ import google_crc32c
 import numpy as np
 
 from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
-from gristmill.dataset.arrayrecord.simple_chunks import check_blocks, decode_lone_record
+from gristmill.dataset.arrayrecord.simple_chunks import (
+    BLOCK_BYTES,
+    check_blocks,
+    decode_lone_record,
+    logical,
+)
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     InputError,
@@ -37,14 +42,13 @@ from gristmill.loader.reading.decode_chunks import (
     Wanted,
     decode_planned,
     plan_reads,
+    reader_of_plan,
 )
 from gristmill.loader.reading.fetch_chunks import fetch_planned
 from gristmill.loader.reading.shard_file import (
     READ_LIMITS,
     ReadLimits,
     ShardFile,
-    read_some,
-    without_block_headers,
 )
 from gristmill.loader.reading.shard_list import OpenShards, ShardList
 from gristmill.loader.remote.range_fetcher import RangeFetcher
@@ -85,11 +89,15 @@ class BatchReader:
             )
         _keep_freed_memory()
         self.shards = shards
-        self.open_shards = OpenShards(shards, limits)
         self._limits = limits
         self._verify = verify
         self._options = read_options
         self._own_fetcher: RangeFetcher | None = None
+
+    @functools.cached_property
+    def open_shards(self) -> OpenShards:
+        """The shards that are open."""
+        return OpenShards(self.shards, self._limits)
 
     def read(self, records: IntArray, *, threads: int = 1) -> list[bytes]:
         """Returns records, in the order of their numbers in `records`.
@@ -190,7 +198,7 @@ class BatchReader:
         if not (0 < begin < end <= index.file_bytes and 0 <= place < count):
             return None
         compare, hashed = self._checks(shard)
-        data = shard.data[begin:end]
+        data: bytes | memoryview = shard.data[begin:end]
         if hashed:
             if not is_compiled():
                 return None
@@ -198,8 +206,10 @@ class BatchReader:
                 check_blocks(data, begin)
             except ValueError:
                 return None
+        if (begin - 1) // BLOCK_BYTES != (end - 1) // BLOCK_BYTES:
+            data = logical(data, begin)  # Without the block headers in it.
         found = decode_lone_record(
-            without_block_headers(data, begin),
+            data,
             row=place,
             count=count,
             max_decoded_bytes=index.max_chunk_decoded_bytes,
@@ -233,13 +243,9 @@ class BatchReader:
         if not wanted:
             return
         plan = plan_reads(wanted, name=self.shards.name)
-        files = [shard.data for shard in plan.files]
 
         def read(part: ReadPlan) -> None:
-            chosen = [files[file] for file in part.file.tolist()]
-            bounds = part.begin.tolist(), part.end.tolist()
-            chunks = functools.partial(read_some, chosen, *bounds)
-            decode_planned(part, chunks, out, self._limits)
+            decode_planned(part, reader_of_plan(part), out, self._limits)
 
         size_bytes = int((plan.end - plan.begin).sum())
         threads = min(threads, size_bytes // self._limits.thread_bytes)

@@ -1,8 +1,7 @@
 """Indexes kept on this host: those of object storage, and those made of footers.
 
 Each is fetched or made once per host. The files are mapped, so that all processes of a
-host share them. A file gets its name only when it is complete and checked. A lock keeps
-two processes from fetching the same index.
+host share them. A file gets its name only when it is complete and checked.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.base.errors import GristmillError, StorageError
@@ -69,7 +68,9 @@ class IndexCache:
     def open(self, shards: Sequence[int]) -> list[ShardIndex]:
         """Returns indexes of shards; those that are missing are fetched together."""
         if missing := self._missing(shards):
-            with self._locked(missing):
+            # The processes of a host begin together: the first one fetches.
+            place = f"{self._files.directories[0]}/lock"
+            with disk_errors(place), locked(place):
                 self._fetch(self._missing(missing))
         return [self._map(shard) for shard in shards]
 
@@ -79,29 +80,16 @@ class IndexCache:
     def _local(self, shard: int) -> str:
         return self._files.path(shard, ".index")
 
-    @contextlib.contextmanager
-    def _locked(self, shards: Sequence[int]) -> Iterator[None]:
-        """Keeps other processes and threads from fetching indexes of these shards."""
-        directories = {os.path.dirname(self._local(shard)) for shard in shards}
-        with contextlib.ExitStack() as stack:
-            # All take them in the same order, so that none waits forever.
-            for directory in sorted(directories):
-                stack.enter_context(disk_errors(directory))
-                stack.enter_context(locked(f"{directory}/lock"))
-            yield
-
     def _map(self, shard: int) -> ShardIndex:
         try:
             return map_index(self._local(shard))
-        except GristmillError:
-            # Deleted or damaged since it was written: fetch it again.
-            with self._locked([shard]):
-                self._fetch([shard])
+        except GristmillError:  # Deleted or damaged since it was written.
+            self._fetch([shard])
             return map_index(self._local(shard))
 
     def _fetch(self, shards: list[int]) -> None:
-        for tries in range(1, _TRIES + 1):
-            shards = self._fetch_once(shards, last=tries == _TRIES)
+        for tries in reversed(range(_TRIES)):
+            shards = self._fetch_once(shards, last=not tries)
 
     def _fetch_once(self, shards: list[int], *, last: bool) -> list[int]:
         """Returns the shards whose indexes arrived damaged; the last time it raises."""

@@ -31,75 +31,66 @@ def fetch_planned(
     Chunks that arrive damaged are fetched again. A shard that is damaged is a
     CorruptShardError, a transposed one a TransposedChunkError.
     """
-    for tries in range(1, _DAMAGED_TRIES + 1):
-        attempt = _Attempt(plan, out, decode, last=tries == _DAMAGED_TRIES)
-        damaged = attempt.fetch(fetcher)
+    for tries in reversed(range(_DAMAGED_TRIES)):
+        damaged = _fetch(plan, out, fetcher, decode, last=not tries)
         if not damaged:
             return
         plan = plan.select(np.array(sorted(damaged)))
 
 
-class _Attempt:
-    """Fetches all chunks of a plan once."""
+def _fetch(
+    plan: ReadPlan,
+    out: list[bytes],
+    fetcher: RangeFetcher,
+    decode: Decode,
+    *,
+    last: bool,
+) -> list[int]:
+    """Fetches all chunks once; returns those that arrived damaged, or raises."""
+    joined = plan_ranges(plan.file, plan.begin, plan.end)
+    firsts, lasts, *bounds = map(np.ndarray.tolist, joined)
+    shards = [plan.files[file] for file in plan.file[joined.firsts]]
+    ranges = [
+        ByteRange(shard.path, begin, end, shard.version)
+        for shard, begin, end in zip(shards, *bounds, strict=True)
+    ]
+    begins, ends = plan.begin.tolist(), plan.end.tolist()
+    arrived: dict[int, bytes] = {}
+    damaged: list[int] = []
+    waiting_bytes = 0
 
-    def __init__(self, plan: ReadPlan, out: list[bytes], decode: Decode, *, last: bool):
-        self._plan, self._out, self._decode, self._last = plan, out, decode, last
-        self._arrived: dict[int, bytes] = {}
-        self._arrived_bytes = 0
-        self._damaged: list[int] = []
+    def take(number: int, data: bytes) -> None:
+        nonlocal waiting_bytes
+        origin = ranges[number].begin
+        for chunk in range(firsts[number], lasts[number]):
+            begin, end = begins[chunk] - origin, ends[chunk] - origin
+            arrived[chunk] = data[begin:end]
+        waiting_bytes += len(data)
+        if len(arrived) >= _ARRIVED_CHUNKS or waiting_bytes >= _ARRIVED_BYTES:
+            decode_arrived()
 
-    def fetch(self, fetcher: RangeFetcher) -> list[int]:
-        """Returns the chunks that arrived damaged; the last time it raises."""
-        plan = self._plan
-        joined = plan_ranges(plan.file, plan.begin, plan.end)
-        firsts, lasts, *bounds = map(np.ndarray.tolist, joined)
-        shards = [plan.files[file] for file in plan.file[joined.firsts]]
-        ranges = [
-            ByteRange(shard.path, begin, end, shard.version)
-            for shard, begin, end in zip(shards, *bounds, strict=True)
-        ]
-        begins, ends = plan.begin.tolist(), plan.end.tolist()
-
-        def take(number: int, data: bytes) -> None:
-            origin = ranges[number].begin
-            for chunk in range(firsts[number], lasts[number]):
-                begin, end = begins[chunk], ends[chunk]
-                self._arrived[chunk] = data[begin - origin : end - origin]
-                self._arrived_bytes += end - begin
-            if (
-                len(self._arrived) >= _ARRIVED_CHUNKS
-                or self._arrived_bytes >= _ARRIVED_BYTES
-            ):
-                self._decode_arrived()
-
-        fetcher.fetch(ranges, take)
-        if self._arrived:
-            self._decode_arrived()
-        return self._damaged
-
-    def _decode_arrived(self) -> None:
-        chunks = sorted(self._arrived)
-        plan = self._plan.select(np.array(chunks))
-        pieces = [self._arrived[chunk] for chunk in chunks]
+    def decode_arrived() -> None:
+        nonlocal waiting_bytes
+        chunks = sorted(arrived)
+        part, pieces = plan.select(np.array(chunks)), [arrived[c] for c in chunks]
         try:
-            self._decode(plan, _taken(pieces), self._out)
+            decode(part, _taken(pieces), out)
         except CHUNK_ERRORS:
-            damaged = self._find_damaged(plan, pieces)
-            if self._last:
+            found = damaged_chunks(
+                len(pieces),
+                lambda n: decode(part.part(n, n + 1), _taken([pieces[n]]), out),
+                errors=CHUNK_ERRORS,
+            )
+            damaged.extend(chunks[number] for number, _ in found)
+            if last:
                 raise
-            self._damaged += [chunks[i] for i in damaged]
-        self._arrived.clear()
-        self._arrived_bytes = 0
+        arrived.clear()
+        waiting_bytes = 0
 
-    def _find_damaged(self, plan: ReadPlan, pieces: list[bytes]) -> list[int]:
-        """Decodes chunks one by one; returns the damaged ones."""
-
-        def decode(chunk: int) -> None:
-            part = plan.part(chunk, chunk + 1)
-            self._decode(part, _taken([pieces[chunk]]), self._out)
-
-        damaged = damaged_chunks(len(pieces), decode, errors=CHUNK_ERRORS)
-        return [chunk for chunk, _ in damaged]
+    fetcher.fetch(ranges, take)
+    if arrived:
+        decode_arrived()
+    return damaged
 
 
 def _taken(pieces: Sequence[bytes]) -> ReadChunks:

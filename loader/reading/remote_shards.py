@@ -1,8 +1,8 @@
 """Opens shards of a committed dataset in object storage, in the version to read.
 
-To open a dataset reads no shard. Before a shard is read, its directory is listed, which
-gives size, checksum and generation of a thousand objects in one request. Size and
-checksum must be those of the table of shards; the generation is requested from then on.
+To open a dataset reads no shard. Before a shard is read, the bucket is asked for its
+size, checksum and generation. Size and checksum must be those of the table of shards;
+the generation is requested from then on.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from gristmill.loader.reading.shard_copies import REQUESTS_IN_FLIGHT, ShardCopie
 from gristmill.loader.reading.shard_file import ShardFile, StoredBytes
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
+
+_ASKED_ALONE = 2
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +63,7 @@ class RemoteShards:
         self.fetcher, self.counter = RangeFetcher(options), CacheCounter()
         self._lock = threading.Lock()
         self._listed: dict[str, dict[str, FileInfo]] = {}
+        self._asked = 0
         self._indexes: IndexCache | None = None
         self.copies: ShardCopies | None = None
         if cache_bytes is None:
@@ -128,13 +131,20 @@ class RemoteShards:
         return found.version
 
     def _stat(self, path: str) -> FileInfo:
-        """Returns size and version of an object of the dataset, by a listing."""
+        """Returns size and version of an object of the dataset.
+
+        The first few are asked for one by one, as by who traces a row. Then a listing
+        of their directory gives a thousand at once.
+        """
         directory = path.rpartition("/")[0]
+        storage = storage_for(directory)
         with self._lock:
-            if directory not in self._listed:
-                listed = storage_for(directory).list(directory)
+            self._asked += 1
+            if self._asked > _ASKED_ALONE and directory not in self._listed:
+                listed = storage.list(directory)
                 self._listed[directory] = {info.path: info for info in listed}
-        found = self._listed[directory].get(path)
+            known = self._listed.get(directory)
+        found = storage.stat(path) if known is None else known.get(path)
         if found is None:
             raise StorageMissingError(
                 "object of the dataset does not exist",

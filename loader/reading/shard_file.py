@@ -9,13 +9,11 @@ import contextlib
 import dataclasses
 import errno
 import functools
-import operator
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
-from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES, logical
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     StorageError,
@@ -64,8 +62,6 @@ class ReadLimits:
 
 READ_LIMITS = ReadLimits()
 
-_descriptor = operator.attrgetter("descriptor")
-
 
 class Bytes(Protocol):
     """The bytes of a file, by half-open ranges.
@@ -78,40 +74,6 @@ class Bytes(Protocol):
 
     def __getitem__(self, range_bytes: slice, /) -> bytes:
         """Returns the bytes of a range."""
-
-
-def read_ranges(
-    files: Sequence[Bytes], begins: Sequence[int], ends: Sequence[int]
-) -> list[bytes]:
-    """Returns the bytes [begin, end) of files, one for each; raises as a file does.
-
-    For local files it takes half the processor's time of one range after the other.
-    """
-    sizes = list(map(operator.sub, ends, begins))
-    with contextlib.suppress(OSError):  # What it is, the single range says.
-        data = list(map(os.pread, map(_descriptor, files), sizes, begins))
-        if list(map(len, data)) == sizes:
-            return data
-    return [files[i][begins[i] : ends[i]] for i in range(len(files))]
-
-
-def read_some(
-    files: Sequence[Bytes],
-    begins: Sequence[int],
-    ends: Sequence[int],
-    chunks: list[int],
-) -> list[bytes]:
-    """Returns the bytes of some chunks, given the file and the range of each of all."""
-    if len(chunks) == len(files):
-        return read_ranges(files, begins, ends)
-    if len(chunks) == 1:
-        (chunk,) = chunks
-        return [files[chunk][begins[chunk] : ends[chunk]]]
-    return read_ranges(
-        [files[chunk] for chunk in chunks],
-        [begins[chunk] for chunk in chunks],
-        [ends[chunk] for chunk in chunks],
-    )
 
 
 class StoredBytes:
@@ -149,13 +111,6 @@ class ShardFile:
     def has_crc32cs(self) -> bool:
         """Whether the index has a checksum of every record."""
         return len(self.index.crc32cs) == self.index.records
-
-
-def without_block_headers(data: bytes, begin: int) -> bytes | memoryview:
-    """Returns physical bytes from the offset `begin` on, without block headers."""
-    if (begin - 1) // BLOCK_BYTES != (begin + len(data) - 1) // BLOCK_BYTES:
-        return logical(data, begin)
-    return data
 
 
 def open_shard(
