@@ -44,9 +44,8 @@ from gristmill.loader.data.open_files import (
     open_files,
 )
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
-from gristmill.loader.reading.cached_indexes import footer_cache
+from gristmill.loader.reading.cached_footers import footer_cache
 from gristmill.loader.reading.host_files import cache_dir_text
-from gristmill.loader.reading.remote_shards import RemoteShards
 from gristmill.loader.reading.shard_list import ShardList
 from gristmill.loader.remote.read_options import ReadOptions
 
@@ -290,6 +289,8 @@ def _open_committed(
     if "://" not in path and how.cache_bytes is not None:
         raise no_shards_to_cache(path)
     if "://" in path:
+        from gristmill.loader.reading.remote_shards import RemoteShards
+
         remote = RemoteShards(
             where=path,
             paths=paths,

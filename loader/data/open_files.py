@@ -22,7 +22,7 @@ from gristmill.dataset.metadata.tfds import match_shards
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
-from gristmill.loader.reading.cached_indexes import footer_cache
+from gristmill.loader.reading.cached_footers import footer_cache
 from gristmill.loader.reading.shard_list import CountedFile, ShardList, count_files
 from gristmill.loader.remote.read_options import ReadOptions
 

@@ -15,7 +15,7 @@ import functools
 import itertools
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import google_crc32c
 import numpy as np
@@ -44,15 +44,16 @@ from gristmill.loader.reading.decode_chunks import (
     plan_reads,
     reader_of_plan,
 )
-from gristmill.loader.reading.fetch_chunks import fetch_planned
 from gristmill.loader.reading.shard_file import (
     READ_LIMITS,
     ReadLimits,
     ShardFile,
 )
 from gristmill.loader.reading.shard_list import OpenShards, ShardList
-from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    from gristmill.loader.remote.range_fetcher import RangeFetcher
 
 Verify = Literal["always", "never"]
 
@@ -171,6 +172,8 @@ class BatchReader:
         elif local:
             self._read_local(local, out, threads)
         if stored:
+            from gristmill.loader.reading.fetch_chunks import fetch_planned
+
             plan = plan_reads(stored, name=self.shards.name)
             decode = functools.partial(decode_planned, limits=self._limits)
             fetch_planned(plan, out, fetcher=self._fetcher, decode=decode)
@@ -287,6 +290,8 @@ class BatchReader:
         if self.shards.remote is not None:
             return self.shards.remote.fetcher
         if self._own_fetcher is None:
+            from gristmill.loader.remote.range_fetcher import RangeFetcher
+
             self._own_fetcher = RangeFetcher(self._options)
         return self._own_fetcher
 

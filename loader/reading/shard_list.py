@@ -27,7 +27,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.shards.shard_reader import ShardFacts, check_index, check_shard
 from gristmill.loader.base.indices import IntArray
-from gristmill.loader.reading.cached_indexes import FooterCache
+from gristmill.loader.reading.cached_footers import FooterCache
 from gristmill.loader.reading.shard_file import (
     READ_LIMITS,
     ReadLimits,

@@ -33,10 +33,10 @@ from gristmill.dataset.storage.paths import split_path
 from gristmill.dataset.storage.retry_after_header import retry_after_seconds
 from gristmill.loader.remote.http_answer import Answer, AnswerError
 from gristmill.loader.remote.http_connection import HttpConnection
-from gristmill.loader.remote.http_route import Route
 
 if TYPE_CHECKING:
     from gristmill.dataset.storage.gcs import GcsStorage
+    from gristmill.loader.remote.http_route import Route
 
 T = TypeVar("T")
 
@@ -125,6 +125,8 @@ class ObjectReads:
     @functools.cached_property
     def route(self) -> Route:
         """The route to the server; it raises StorageError if there is none."""
+        from gristmill.loader.remote.http_route import Route
+
         return Route(_storage().endpoint)
 
     def idle(self) -> HttpConnection | None:

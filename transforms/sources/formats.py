@@ -80,6 +80,12 @@ FORMATS: dict[str, SourceFormat] = {
         stream=True,
         accepts=("CSV", "text", *_FAULTY_TEXT),
     ),
+    "tsv-unquoted": SourceFormat(
+        "TSV without quoting",
+        f"{_HERE}.lines.csv_source",
+        stream=True,
+        accepts=("CSV", "TSV", "text", *_FAULTY_TEXT),
+    ),
     "text": SourceFormat(
         "text",
         f"{_HERE}.lines.text_source",

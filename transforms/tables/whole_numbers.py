@@ -102,6 +102,6 @@ class NumbersSeen:
 def numbers_cure(name: str) -> str:
     """Returns the cure for a column of floats with whole numbers."""
     return (
-        f"give its type: --columns '*,{name}:int' keeps whole numbers, "
+        f"give its type: --columns '*,{name}:int' keeps whole numbers if all are, "
         f"--columns '*,{name}:float' rounds all to 32 bits"
     )

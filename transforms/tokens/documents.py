@@ -175,7 +175,7 @@ _DEFAULT = PackOptions(length=2).column
 _TABLE = re.compile(
     r"\.(csv|tsv|json|jsonl|ndjson)(\.(gz|gzip|zst|zstd|z|zz|zlib))?$", re.IGNORECASE
 )
-_WITH_COLUMNS = ("parquet", "jsonl", "json", "csv", "tsv", "webdataset")
+_WITH_COLUMNS = ("parquet", "jsonl", "json", "csv", "tsv", "tsv-unquoted", "webdataset")
 
 
 def document_records(

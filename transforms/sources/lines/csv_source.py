@@ -14,6 +14,7 @@ from gristmill.transforms.sources.lines.csv_table import (
     CsvRows,
     column_type,
     fields_of,
+    header_of,
     other_header,
 )
 from gristmill.transforms.sources.lines.json_csv_records import (
@@ -24,6 +25,7 @@ from gristmill.transforms.sources.lines.json_csv_records import (
     make_records,
     refuse_columns,
 )
+from gristmill.transforms.sources.lines.json_values import JSON_TEXT
 from gristmill.transforms.sources.lines.schema import (
     LineSchema,
     sample_lines,
@@ -32,16 +34,20 @@ from gristmill.transforms.sources.lines.schema import (
 from gristmill.transforms.sources.lines.text_source import LineSource
 
 _MARK = b"\xef\xbb\xbf"
-_DELIMITERS = {"csv": b",", "tsv": b"\t"}
+_SPLITTERS = {
+    "csv": CsvSplitter(b","),
+    "tsv": CsvSplitter(b"\t"),
+    "tsv-unquoted": CsvSplitter(b"\t", quoted=False),
+}
 
 
 def make_source(spec: SourceSpec) -> LineSource:
     """Returns the source of a spec."""
-    delimiter = _DELIMITERS[spec.format]
+    splitter = _SPLITTERS[spec.format]
     schema = LineSchema.from_text(spec.schema)
     parser = CsvLines(
-        CsvRows(schema.header, schema.fields, delimiter=delimiter),
-        CsvSplitter(delimiter),
+        CsvRows(schema.header, schema.fields, splitter),
+        splitter,
         make_records(spec.record, schema.fields),
     )
     return LineSource(spec, parser, described(spec.record, schema.fields))
@@ -58,7 +64,7 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
     """
     record = options.record or "example"
     refuse_columns(record, options.columns)
-    header, cells = _sampled(files, _DELIMITERS[options.input_format])
+    header, cells = _sampled(files, _SPLITTERS[options.input_format])
     fields = pa.schema([])
     if record != "line":
         wanted = wanted_columns(options.columns)
@@ -79,17 +85,18 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
     return SourceSpec(options.input_format, record, options.columns, schema)
 
 
-def _sampled(files: InputFiles, delimiter: bytes) -> tuple[list[str], list[list[str]]]:
+def _sampled(
+    files: InputFiles, splitter: CsvSplitter
+) -> tuple[list[str], list[list[str]]]:
     """Returns the header, and the cells of each column in the first rows of files."""
-    splitter = CsvSplitter(delimiter)
     header: list[str] = []
     cells: list[list[str]] = []
     for path, sample in sample_lines(files, splitter.ends):
         lines = [*itertools.dropwhile(is_empty, sample)]
         if not lines:
             continue  # It is empty, or damaged: then the conversion names that.
-        rows = (fields_of(line.removeprefix(_MARK), splitter) for line in lines)
-        found = next(rows, None)
+        found = header_of(lines[0].removeprefix(_MARK), splitter)
+        rows = (fields_of(line, splitter) for line in lines[1:])
         if found is None:
             raise _no_header(path, "no text in UTF-8, or quotes that do not pair")
         if not header:
@@ -109,16 +116,15 @@ def _sampled(files: InputFiles, delimiter: bytes) -> tuple[list[str], list[list[
 
 def _check_names(header: list[str], path: str) -> None:
     twice = sorted({name for name in header if header.count(name) > 1})
-    if twice or not all(header):
-        got = some_of(twice) if twice else "a column without a name"
-        raise _no_header(path, f"{got} more than once" if twice else got)
+    if twice:
+        raise _no_header(path, f"{some_of(twice)} more than once")
 
 
 def _no_header(path: str, got: str) -> InputError:
     return InputError(
         "the first row of a file does not name its columns",
         where=path,
-        expected="a header: a name for each column, none of them twice",
+        expected="a header: names of columns, none of them twice",
         got=got,
         cure="write a header into the files, or read their lines as they are with "
         "--input-format text",
@@ -127,7 +133,8 @@ def _no_header(path: str, got: str) -> InputError:
 
 def _check_types(fields: pa.Schema, header: list[str]) -> None:
     for field in fields:
-        if field.name not in header or pa.types.is_list(field.type):
+        kind = field.type
+        if field.name not in header or pa.types.is_list(kind) or kind == JSON_TEXT:
             raise InputError(
                 "the input files have no such column",
                 expected=f"int, float or string columns among {some_of(header, 20)}",

@@ -26,10 +26,14 @@ class CsvSplitter:
 
     >>> CsvSplitter(b",").ends(b'a,"b\n"\nc,d\n"').tolist()
     [7, 11]
+
+    Args:
+        delimiter: The byte between fields.
+        quoted: Whether fields can be quoted; if not, quotes are as other characters.
     """
 
-    def __init__(self, delimiter: bytes):
-        self._delimiter = delimiter
+    def __init__(self, delimiter: bytes, *, quoted: bool = True):
+        self.delimiter, self.quoted = delimiter, quoted
 
     def ends(self, data: bytes) -> Positions:
         """Returns the ends of the rows that begin in `data`, except unfinished ones.
@@ -37,7 +41,7 @@ class CsvSplitter:
         An invalid row ends with the first newline after the fault.
         """
         ends = newline_ends(data)
-        quotes = _places(data, _QUOTE)
+        quotes = self._quotes(data)
         if not len(quotes):
             return ends
         if self._intact(data, quotes):
@@ -64,7 +68,11 @@ class CsvSplitter:
             ended = True
 
         reader = csv.reader(
-            lines(), delimiter=self._delimiter.decode(), strict=True, quotechar='"'
+            lines(),
+            delimiter=self.delimiter.decode(),
+            strict=True,
+            quotechar='"' if self.quoted else None,
+            quoting=csv.QUOTE_MINIMAL if self.quoted else csv.QUOTE_NONE,
         )
         while True:
             try:
@@ -86,7 +94,7 @@ class CsvSplitter:
 
     def all_rows(self, data: bytes, ends: Positions) -> bool:
         """Returns whether bytes are rows that end at some places, all of them valid."""
-        quotes = _places(data, _QUOTE)
+        quotes = self._quotes(data)
         if len(quotes) % 2 == 0 and self._intact(data, quotes):
             return True
         found = [end for end, row in self.rows(data) if row is not None]
@@ -108,7 +116,7 @@ class CsvSplitter:
     def _borders(self) -> npt.NDArray[np.bool_]:
         """Whether a byte can be before an opening quote: bool [256]."""
         allowed = np.zeros(256, np.bool_)
-        allowed[[self._delimiter[0], NEWLINE, _QUOTE]] = True
+        allowed[[self.delimiter[0], NEWLINE, _QUOTE]] = True
         return allowed
 
     @functools.cached_property
@@ -125,9 +133,23 @@ class CsvSplitter:
         returns = _places(data, _RETURN)
         array = np.frombuffer(data + b"\n", np.uint8)
         returns = returns[array[returns + 1] != NEWLINE]
-        before = _places(data, _QUOTE).searchsorted(returns)
+        before = self._quotes(data).searchsorted(returns)
         bare: Positions = returns[before % 2 == 0]
         return bare
+
+    def _quotes(self, data: bytes) -> Positions:
+        return _places(data, _QUOTE) if self.quoted else np.zeros(0, np.int64)
+
+    def merged(self, row: bytes) -> bool:
+        """Returns whether a quoted field of a row seems to be several rows.
+
+        Files of tabs often have quotes as plain characters: then each line of the row
+        has as many tabs.
+        """
+        lines = row.strip(b"\r\n").split(b"\n")
+        counts = {line.count(self.delimiter) for line in lines}
+        alike = len(lines) > 1 and len(counts) == 1 and counts != {0}
+        return self.delimiter == b"\t" and alike
 
 
 def _places(data: bytes, byte: int) -> Positions:

@@ -38,6 +38,10 @@ _NAMES = {
     pa.float32(): "a finite number",
 }
 _TEXTS = (pa.string(), pa.large_string())
+_UNQUOTED = (
+    "if quotes are plain characters in these files, give --input-format tsv-unquoted; "
+    "if not, correct the row"
+)
 _LONG = r"\d{16}"  # Only numbers this long can change as doubles.
 
 # Errors of a block or a line that cannot be read.
@@ -51,15 +55,17 @@ class CsvRows:
         header: Names of all columns.
         schema: Names and types of the columns to be read. An empty cell is null in a
             column of numbers.
-        delimiter: The byte between fields.
+        splitter: Finds the rows.
     """
 
-    def __init__(self, header: Sequence[str], schema: pa.Schema, *, delimiter: bytes):
+    def __init__(self, header: Sequence[str], schema: pa.Schema, splitter: CsvSplitter):
         self._header = list(header)
         self._schema = schema
-        self._splitter = CsvSplitter(delimiter)
+        self._splitter = splitter
         self._parse = pyarrow.csv.ParseOptions(
-            delimiter=delimiter.decode(), newlines_in_values=True
+            delimiter=splitter.delimiter.decode(),
+            quote_char='"' if splitter.quoted else False,
+            newlines_in_values=True,
         )
         self._convert = pyarrow.csv.ConvertOptions(
             check_utf8=False,  # It was checked before.
@@ -70,9 +76,9 @@ class CsvRows:
 
     def check_header(self, line: bytes, path: str) -> None:
         """Raises InputError if the first line of a file is not the job's header."""
-        found = fields_of(line, self._splitter)
+        found = header_of(line, self._splitter) or []
         if found != self._header:
-            raise other_header(path, self._header, found or [])
+            raise other_header(path, self._header, found)
 
     def rows(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
         """Returns the rows of non-empty lines, and the line of each.
@@ -104,6 +110,11 @@ class CsvRows:
             raise ValueError("quotes that do not pair")
         if len(self._splitter.bare_returns(data)):
             raise ValueError("bare carriage returns")
+        if data.count(b"\n") > len(lines.ends) and any(
+            self._splitter.merged(lines.part(row, row + 1).data)
+            for row in range(len(lines.ends))
+        ):
+            raise ValueError("rows in a quoted field")
         table = pyarrow.csv.read_csv(
             pa.py_buffer(data),
             read_options=pyarrow.csv.ReadOptions(
@@ -134,7 +145,9 @@ class CsvRows:
             return error
 
         def bad(what: str, expected: str, got: str) -> BadLineError:
-            return BadLineError(index, what, expected=expected, got=got)
+            quotes = self._splitter.delimiter == b"\t" and b'"' in row.data
+            cure = _UNQUOTED if quotes and self._splitter.quoted else None
+            return BadLineError(index, what, expected=expected, got=got, cure=cure)
 
         if len(row.data) > MOST_BYTES:
             expected = f"at most {MOST_BYTES:,} bytes"
@@ -164,6 +177,12 @@ class CsvRows:
                 "row has another number of fields than the header",
                 f"{len(self._header):,} fields",
                 f"{len(cells):,}",
+            )
+        if self._splitter.merged(row.data):
+            return bad(
+                "quoted field seems to hold whole rows",
+                "a field whose lines have other numbers of tabs than rows",
+                f"{row.data.count(NEWLINE):,} lines, each like a row",
             )
         for name, cell in zip(self._header, cells, strict=True):
             if name not in self._schema.names:
@@ -237,6 +256,17 @@ def fields_of(row: bytes, splitter: CsvSplitter) -> list[str] | None:
         return [field.decode() for field in splitter.row(row) or ()] or None
     except UnicodeDecodeError:
         return None
+
+
+def header_of(row: bytes, splitter: CsvSplitter) -> list[str] | None:
+    """Returns the names of columns, None for a row that is none.
+
+    A column without a name gets one: pandas writes the index of rows so.
+    """
+    fields = fields_of(row, splitter)
+    if fields is None:
+        return None
+    return [name or f"unnamed_{number}" for number, name in enumerate(fields)]
 
 
 def column_type(name: str, cells: Iterable[str]) -> pa.DataType:
