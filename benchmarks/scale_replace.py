@@ -16,10 +16,9 @@ from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.commit.garbage import delete_garbage
 from gristmill.transforms import ConversionJob
-from gristmill.transforms.conversion.begin import plan_job
+from gristmill.transforms.conversion.begin import plan_job, take_output
 from gristmill.transforms.conversion.commit_shards import CommitOptions, commit_shards
 from gristmill.transforms.conversion.list_inputs import list_inputs
-from gristmill.transforms.conversion.take_output import take_output
 from gristmill.transforms.planning.shard_plan import PlanOptions
 
 

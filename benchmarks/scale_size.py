@@ -20,11 +20,10 @@ from benchmarks.scale_steps import Steps, graph_bytes
 from gristmill import loader
 from gristmill.dataset.base.columns import Gatherable, Gathered
 from gristmill.transforms import ConversionJob, ConvertFiles
-from gristmill.transforms.conversion.begin import plan_job
+from gristmill.transforms.conversion.begin import plan_job, take_output
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.list_inputs import list_inputs
 from gristmill.transforms.conversion.make_shards import shard_tasks
-from gristmill.transforms.conversion.take_output import take_output
 from gristmill.transforms.jobs.conversion_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 

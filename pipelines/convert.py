@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import logging
@@ -20,7 +19,10 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import call_apart, default_workers, run_job
 from gristmill.pipelines.local.progress import preparing_shown
 from gristmill.pipelines.text.conversion import Outcome, edition_notes
-from gristmill.transforms.conversion.begin import PlanConversion, try_function
+from gristmill.transforms.conversion.begin import (
+    PlanConversion,
+    TakenOutput,
+)
 from gristmill.transforms.conversion.commit_shards import (
     CommitOptions,
     ConversionResult,
@@ -31,13 +33,12 @@ from gristmill.transforms.conversion.list_inputs import (
     plan_notes,
     split_notes,
 )
-from gristmill.transforms.conversion.take_output import TakenOutput
+from gristmill.transforms.conversion.try_records import try_function
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     PreparedJob,
     check_jobs,
 )
-from gristmill.transforms.jobs.job import Job
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.tokens.tokenizers import is_function
 
@@ -159,21 +160,14 @@ def _prepare(
     show_progress: bool,
 ) -> list[TakenOutput]:
     """Lists inputs and plans shards, or finds what an earlier run has planned."""
-    with contextlib.ExitStack() as preparing:
-        preparing.enter_context(preparing_shown(show=show_progress))
-
-        def run(job: Job[Any]) -> Any:
-            preparing.close()  # This has a bar of its own.
-            return run_job(job, workers=workers, show_progress=show_progress)
-
-        plan = PlanConversion(
-            jobs=jobs,
-            overwrite=overwrite,
-            run=run,
-            # Where worker processes call the user's function, this one does not: it
-            # may take memory or a device, or crash.
-            try_map=_try_apart if apart else try_function,
-        )
+    plan = PlanConversion(
+        jobs=jobs,
+        overwrite=overwrite,
+        # Where worker processes call the user's function, this one does not: it may
+        # take memory or a device, or crash.
+        try_map=_try_apart if apart else try_function,
+    )
+    with preparing_shown(show=show_progress):
         return run_job(plan, workers=workers)
 
 

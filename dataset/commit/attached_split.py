@@ -1,7 +1,12 @@
-"""A split whose records get columns: its shards as tasks, and the commit of all."""
+"""Columns that a split gets: described beside the dataset, written, and committed.
+
+The edition stays: the records do. The description is written before the first file and
+deleted after the commit.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,23 +16,118 @@ import numpy.typing as npt
 from gristmill import __version__
 from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.base.errors import (
+    InputError,
+    JobChangedError,
+    StorageChangedError,
+)
 from gristmill.dataset.columns.column_file import encode_column
 from gristmill.dataset.columns.column_type import ColumnType
-from gristmill.dataset.commit.attachment import Attachment
-from gristmill.dataset.commit.write import write_ids
+from gristmill.dataset.commit.commit import commit
+from gristmill.dataset.commit.editions import with_columns
+from gristmill.dataset.commit.write import Write, write_ids
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
     ColumnTable,
     StoredColumn,
     column_entries,
+    write_column,
     write_column_table,
 )
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.open_manifest import chosen_split, open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.storage.lookup import storage_for
+
+_FORMAT = "gristmill attachment"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Attachment:
+    """Columns for the editions of a split.
+
+    Attributes:
+        write: Their write, which may replace columns of these names.
+        editions: The `shards_digest` of each edition, by number.
+        columns: The names of the columns.
+    """
+
+    write: Write
+    editions: Mapping[int, str]
+    columns: tuple[str, ...]
+
+    def begin(self) -> None:
+        """Describes the work beside the dataset."""
+        editions = {str(n): digest for n, digest in self.editions.items()}
+        self.write.describe(
+            {"columns": {"names": list(self.columns), "editions": editions}}
+        )
+
+    def check_current(self) -> None:
+        """Raises JobChangedError if the work was given up, or is done."""
+        self.write.check_current()
+        if storage_for(self.write.output).stat(self.write.description) is None:
+            raise JobChangedError(
+                "another command has finished attaching these columns",
+                where=self.write.where,
+                cure="run this command again, one at a time: it says if all is done",
+            )
+
+    def table_path(self, edition: str, column: str) -> str:
+        """Returns the path of a column's table, relative to the dataset.
+
+        Args:
+            edition: The `layout.write_key` of the edition.
+            column: The column's name.
+        """
+        return layout.column_table_path(self.write.name, edition, column, self.write.id)
+
+    def publish(self, shard: str, column: str, data: bytes) -> StoredColumn:
+        """Writes the values of a shard."""
+        return write_column(self.write.output, shard, column, self.write.id, data)
+
+    def commit(self, made: Mapping[int, Mapping[str, ColumnEntry]]) -> Manifest:
+        """Adds the columns to `dataset.json`, and deletes the description.
+
+        Args:
+            made: The columns of each edition, by number and by name.
+
+        Raises:
+            JobChangedError: The work was given up meanwhile.
+            StorageChangedError: The split has other editions by now.
+        """
+        described: dict[int, dict[str, Any]] = {
+            number: {name: entry.described() for name, entry in columns.items()}
+            for number, columns in made.items()
+        }
+
+        def change(old: Manifest | None) -> Manifest:
+            split = None if old is None else old.splits.get(self.write.split)
+            where = self.write.where
+            if old is None or split is None:
+                raise StorageChangedError(
+                    "the split is gone to which columns are attached",
+                    where=where,
+                    cure="run one command at a time on a dataset",
+                )
+            changed = with_columns(
+                split,
+                described,
+                dict(self.editions),
+                where=where,
+                replaces=self.write.replaces,
+            )
+            return dataclasses.replace(
+                old,
+                splits={**old.splits, self.write.split: changed},
+                created_by=f"gristmill {__version__}",
+            )
+
+        manifest = commit(self.write.output, change, check=self.check_current)
+        storage_for(self.write.output).delete(self.write.description)
+        return manifest
 
 
 class ShardTask(NamedTuple):
@@ -121,15 +221,15 @@ class AttachedSplit:
         used = self.manifest.spent | self.split.writes
         ids = write_ids(self.name, how, sorted(columns), sorted(editions.items()))
         for key in ids:
-            found = Attachment(
-                dataset=self.dataset,
+            write = Write(
+                output=self.dataset,
                 name=self.manifest.name,
                 split=self.name,
-                editions=editions,
-                columns=tuple(columns),
-                key=key,
+                id=key,
+                mark=key,
                 replaces=self.overwrite,
             )
+            found = Attachment(write=write, editions=editions, columns=tuple(columns))
             if key not in used or (columns and self.has(found)):
                 break
         taken = [n for n in columns if any(n in p.columns for p in self.split.parts)]

@@ -40,7 +40,7 @@ class Write:
         output: The dataset's directory.
         name: The dataset's name.
         split: The split.
-        id: 16 hex digits.
+        id: 16 hex digits; "" for one that has no output yet.
         mark: The id, as names have it; "" where they are TFDS's plain names.
         base: The newest edition of the split when it began, 0 for no split; `DAMAGED`
             where nobody could tell.
@@ -50,8 +50,8 @@ class Write:
     output: str
     name: str
     split: str
-    id: str
-    mark: str
+    id: str = ""
+    mark: str = ""
     base: int = 0
     replaces: bool = False
 

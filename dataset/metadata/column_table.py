@@ -205,6 +205,15 @@ def _checked(arrays: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
     return blob, ends, columns
 
 
+def write_column(
+    dataset: str, shard: str, column: str, write_id: str, data: bytes
+) -> StoredColumn:
+    """Writes the values of a shard's records."""
+    path = layout.column_path(shard, column, write_id)
+    storage_for(dataset).write(layout.join(dataset, path), data)
+    return StoredColumn(path, len(data), google_crc32c.value(data))
+
+
 def write_column_table(
     dataset: str,
     path: str,

@@ -282,7 +282,7 @@ class _Columns:
         self.where = f"{self.target.dataset}, split {self.target.name}"
 
     def _paths(self, task: ShardTask) -> dict[str, str]:
-        key = self.attachment.key
+        key = self.attachment.write.id
         return {name: layout.column_path(task.shard, name, key) for name in self.kinds}
 
     def delete(self, tasks: Sequence[ShardTask]) -> None:

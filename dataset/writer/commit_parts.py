@@ -76,10 +76,10 @@ def commit_parts(
     begun = [
         job
         for job in described_jobs(output, name, split, manifest)
-        if job.taken.base == base and (overwrite or not job.taken.replaces)
+        if job.write.base == base and (overwrite or not job.write.replaces)
     ]
     if len(begun) > 1:
-        options = some_of(f"write {job.taken.id}" for job in begun)
+        options = some_of(f"write {job.write.id}" for job in begun)
         raise JobChangedError(
             "writers with different options have written parts of the split",
             where=f"{output}, split {split}",
@@ -118,24 +118,25 @@ def commit_job(job: PartsJob, *, keep_replaced: bool) -> Manifest:
     table = _joined(job, states)
 
     def check_current() -> None:
-        job.taken.check_current()
+        job.write.check_current()
         now = PartState.load_all(job, parts)
         if [state and state.version for state in now] != seen:
             raise JobChangedError(
                 "a writer writes a finished part again",
-                where=job.where,
+                where=job.write.where,
                 cure="commit the parts once all writers have ended",
             )
 
-    key, source = job.taken.key, job.source
+    output, name, key = job.write.output, job.write.name, job.write.key
+    source = job.source
     if job.sources is not None:
-        path = layout.inputs_path(job.name, key)
+        path = layout.inputs_path(name, key)
         data, source["file_list_digest"] = encode_sources(job.sources)
-        storage_for(job.output).write(layout.join(job.output, path), data)
+        storage_for(output).write(layout.join(output, path), data)
         source["file_list"] = path
     made = write_table(
-        job.output,
-        job.name,
+        output,
+        name,
         key,
         table,
         check_current=check_current,
@@ -145,19 +146,19 @@ def commit_job(job: PartsJob, *, keep_replaced: bool) -> Manifest:
     made = dataclasses.replace(made, features=job.features)
 
     def check() -> None:
-        check_files(job.output, {job.split: made}, check_current=check_current)
+        check_files(output, {job.write.split: made}, check_current=check_current)
 
     manifest = commit_dataset(
-        job.output,
-        job.name,
+        output,
+        name,
         {key: made},
-        based_on={key: job.taken.base},
-        replaces=[key] if job.taken.replaces else (),
+        based_on={key: job.write.base},
+        replaces=[key] if job.write.replaces else (),
         keep_replaced=keep_replaced,
         check=check,
     )
     with contextlib.suppress(GristmillError):  # The split is committed.
-        _delete_description(job.output, job.name, key)
+        _delete_description(output, name, key)
     return manifest
 
 
@@ -172,7 +173,7 @@ def _joined(job: PartsJob, states: list[PartState | None]) -> ShardTable:
     if missing:
         raise DataLossError(
             f"{len(missing):,} of {job.parts:,} parts are not finished",
-            where=job.where,
+            where=job.write.where,
             got=f"no table of part {some_of(map(str, missing))}",
             cure="write these parts, then commit again: finished parts are kept",
         )

@@ -86,7 +86,7 @@ class PartState:
             attempt=np.array(self.attempt),
             table=np.frombuffer(table, np.uint8),
         )
-        storage, path = storage_for(job.output), job.part_file(part)
+        storage, path = storage_for(job.write.output), job.part_file(part)
         storage.write(path, out.getvalue(), replaces=self.version)
         info = storage.stat(path)
         return dataclasses.replace(self, version="" if info is None else info.version)
@@ -115,15 +115,15 @@ class Part:
     def __init__(self, job: PartsJob, part: int, *, resume: bool, overwrite: bool):
         self._job = job
         self._part = part
-        self._storage = storage_for(job.output)
-        self._reports = ShardCollector(job.taken.id)
+        self._storage = storage_for(job.write.output)
+        self._reports = ShardCollector(job.write.id)
         self.shards = self.records = 0
         (found,) = PartState.load_all(job, [part])
         done = found is not None and found.table is not None
         if done and not (resume or overwrite):
             raise JobChangedError(
                 f"{self._name} has been written already, and not committed",
-                where=job.where,
+                where=job.write.where,
                 cure="keep it with resume=True and commit it, or write it again with "
                 "overwrite=True",
             )
@@ -151,9 +151,11 @@ class Part:
         self.check_current()
         kept = {self._path(shard) for shard in range(self.shards)}
         kept |= {layout.base_name(layout.index_path(shard)) for shard in kept}
-        prefix = layout.part_prefix(self._job.name, self._job.taken.key, self._part)
+        prefix = layout.part_prefix(
+            self._job.write.name, self._job.write.key, self._part
+        )
         for directory in ("", layout.INDEX_DIR):
-            place = layout.join(self._job.output, directory)
+            place = layout.join(self._job.write.output, directory)
             delete_all(
                 info
                 for info in self._storage.scan(place, prefix=prefix)
@@ -168,8 +170,8 @@ class Part:
 
     def _path(self, shard: int) -> str:
         job, attempt = self._job, self._state.attempt
-        key = job.taken.key
-        return layout.part_shard_name(job.name, key, self._part, attempt, shard)
+        key = job.write.key
+        return layout.part_shard_name(job.write.name, key, self._part, attempt, shard)
 
     def _kept(self) -> Iterator[ShardReport]:
         """Yields the reports of finished shards."""
@@ -181,8 +183,8 @@ class Part:
                 yield report
 
     def _finished(self, shard: int) -> ShardReport | None:
-        place = ShardPlace.at(self._job.output, self._path(shard))
-        return place.finished(self._job.taken.id)
+        place = ShardPlace.at(self._job.write.output, self._path(shard))
+        return place.finished(self._job.write.id)
 
     def _add(self, report: ShardReport) -> None:
         self._reports.add(report)
@@ -202,7 +204,7 @@ class Part:
             JobChangedError: Another writer has taken over the part, or the write was
                 given up.
         """
-        self._job.taken.check_current()
+        self._job.write.check_current()
         self._check_not_committed()
         (found,) = PartState.load_all(self._job, [self._part])
         if found is None or found.attempt != self._state.attempt:
@@ -210,19 +212,19 @@ class Part:
                 f"another writer has taken over {self._name}"
                 if found
                 else f"{self._name} is committed, or was given up",
-                where=self._job.where,
+                where=self._job.write.where,
                 cure="give each part to one writer at a time",
             )
 
     def _check_not_committed(self) -> None:
         """Raises JobChangedError if an equal writer has committed the split."""
         job = self._job
-        manifest, _ = read_replaced_manifest(job.output)
-        split = None if manifest is None else manifest.splits.get(job.split)
-        if split is not None and job.taken.id in split.writes:
+        manifest, _ = read_replaced_manifest(job.write.output)
+        split = None if manifest is None else manifest.splits.get(job.write.split)
+        if split is not None and job.write.id in split.writes:
             raise JobChangedError(
                 "an equal writer has committed the split meanwhile",
-                where=job.where,
+                where=job.write.where,
                 got=f"{split.records:,} records",
                 cure="keep it with resume=True, or write it again with overwrite=True",
             )
@@ -235,7 +237,7 @@ class Part:
         report = ShardReport(
             path=self._path(self.shards),
             shard_index=self.shards,
-            job=self._job.taken.id,
+            job=self._job.write.id,
             file_bytes=written.file_bytes,
             file_crc32c=written.file_crc32c,
             read=written.digest,
@@ -243,7 +245,7 @@ class Part:
         )
         self.check_current()
         # Not over what is there: a writer that continues makes the same bytes.
-        place = ShardPlace(output=self._job.output, path=report.path, seen={})
+        place = ShardPlace(output=self._job.write.output, path=report.path, seen={})
         self._add(place.publish(local, written, report, places=places))
 
     def finish(self) -> None:

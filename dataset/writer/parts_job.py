@@ -55,40 +55,35 @@ class PartsJob:
     """A split to write.
 
     Attributes:
-        output: The dataset's directory.
-        name: The dataset's name.
-        split: The split.
+        write: The write; without an id until it has an output.
         parts: How many writers each write a part.
         shard_bytes: Maximum bytes of records in a shard; a larger record has its own.
         records_per_shard: Maximum records in a shard; None for no bound.
         writer: How shards are encoded.
         features: What the records hold, as `encode_features` gives it, where known.
         sources: The formats of the files that records come from, by path, where known.
-        write: Its write, once it has an output.
     """
 
-    output: str
-    name: str
-    split: str
+    write: Write
     parts: int
     shard_bytes: int
     records_per_shard: int | None
     writer: WriterOptions
     features: Mapping[str, Any] | None
     sources: Mapping[str, str] | None = None
-    write: Write | None = None
 
     def options(self) -> dict[str, Any]:
         """Returns the options that decide the bytes of the dataset, as plain values."""
         fields = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if field.name not in ("output", "write")
+            if field.name != "write"
         }
         del fields["sources"]
         if self.sources is not None:  # Their order gives the numbers of files.
             fields["sources"] = [*self.sources.items()]
-        return fields | {"writer": dataclasses.asdict(self.writer)}
+        names = {"name": self.write.name, "split": self.write.split}
+        return names | fields | {"writer": dataclasses.asdict(self.writer)}
 
     @functools.cached_property
     def content(self) -> str:
@@ -97,25 +92,14 @@ class PartsJob:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
-    def taken(self) -> Write:
-        """The write of a job that has an output."""
-        assert self.write is not None
-        return self.write
-
-    @property
     def directory(self) -> str:
         """The directory of unfinished files."""
-        return layout.temporary_dir(self.output, self.name, self.taken.key)
+        return layout.temporary_dir(self.write.output, self.write.name, self.write.key)
 
     def part_file(self, part: int) -> str:
         """Returns the path of the file that describes a part."""
-        path = layout.part_path(self.name, self.taken.key, part, self.parts)
-        return layout.join(self.output, path)
-
-    @property
-    def where(self) -> str:
-        """The split, for messages."""
-        return f"{self.output}, split {self.split}"
+        path = layout.part_path(self.write.name, self.write.key, part, self.parts)
+        return layout.join(self.write.output, path)
 
     @property
     def source(self) -> dict[str, Any]:
@@ -125,7 +109,7 @@ class PartsJob:
         del options["features"]
         options.pop("sources", None)
         return {
-            "job": self.taken.id,
+            "job": self.write.id,
             "content": self.content,
             "parts": self.parts,
             "options": options,
@@ -151,11 +135,11 @@ def described_jobs(
             document = json.loads(found.data)
             if "parts" not in document:
                 continue  # It is that of another command.
-            fields = document["parts"] | {"output": output}
+            fields = dict(document["parts"])
+            del fields["name"], fields["split"]
             fields["writer"] = WriterOptions(**fields["writer"])
             if "sources" in fields:
                 fields["sources"] = dict(fields["sources"])
-            job = PartsJob(**fields)
             write = Write(
                 output=output,
                 name=name,
@@ -165,6 +149,7 @@ def described_jobs(
                 base=document["base"],
                 replaces=document["replaces"],
             )
+            job = PartsJob(write=write, **fields)
         except (KeyError, TypeError, ValueError) as e:
             raise InvalidDatasetError(
                 "the description of unfinished parts cannot be read",
@@ -172,7 +157,7 @@ def described_jobs(
                 got=repr(e),
                 cure="delete this file, then begin again",
             ) from e
-        yield dataclasses.replace(job, write=write)
+        yield job
 
 
 def begin_parts(
@@ -196,10 +181,11 @@ def begin_parts(
         DataLossError: The split was committed by this job, and has lost files.
     """
     read = read_replaced_manifest if overwrite else read_versioned_manifest
-    manifest, _ = read(job.output)
+    output, name, split = place = job.write.output, job.write.name, job.write.split
+    manifest, _ = read(output)
     if manifest is not None:
-        check_dataset_name(job.output, manifest, job.name)
-    there = None if manifest is None else manifest.splits.get(job.split)
+        check_dataset_name(output, manifest, name)
+    there = None if manifest is None else manifest.splits.get(split)
     if there is not None and not overwrite:
         options = there.source.get("options", {})
         made = dataclasses.replace(
@@ -208,32 +194,31 @@ def begin_parts(
         first = there.parts[0]  # Later editions are of others.
         if not (resume and first.source.get("content") == made.content):
             raise _not_free(made, there)
-        check_files(job.output, {job.split: there})
+        check_files(output, {split: there})
         return made, first
-    begun = [*described_jobs(job.output, job.name, job.split, manifest)]
+    begun = [*described_jobs(*place, manifest)]
     for other in begun:
         # Who starts over has the versions of this machine.
         afresh = overwrite and not resume
         begun_with = None if afresh else dataclasses.asdict(other.writer)
         same = dataclasses.replace(job, writer=settled(job.writer, begun_with))
         if same.content == other.content and _is_next(other, there):
-            check_versions(same.writer, where=job.where)
+            check_versions(same.writer, where=job.write.where)
             return dataclasses.replace(same, write=other.write), None
     if resume and begun:
         raise JobChangedError(
             "unfinished parts were written with other options",
-            where=job.where,
+            where=job.write.where,
             got="; ".join(option_differences(begun[0].options(), job.options())),
             cure="give the same options to continue, or resume=False to begin again",
         )
     job = dataclasses.replace(job, writer=settled(job.writer, None))
-    check_versions(job.writer, where=job.where)
+    check_versions(job.writer, where=job.write.where)
     if there is not None and manifest is not None:
-        shards = committed_shards(job.output, manifest, job.split)
-        where = job.output, job.name, job.split
-        check_removal(*where, manifest=manifest, shards=shards)
+        shards = committed_shards(output, manifest, split)
+        check_removal(*place, manifest=manifest, shards=shards)
     write = next_write(
-        *(job.output, job.name, job.split, job.content),
+        *(*place, job.content),
         manifest=manifest,
         replaces=True,
         plain=False,
@@ -244,7 +229,7 @@ def begin_parts(
 
 def _is_next(job: PartsJob, there: Split | None) -> bool:
     """Returns whether an unfinished job can still be committed."""
-    return job.taken.base == (0 if there is None else there.edition)
+    return job.write.base == (0 if there is None else there.edition)
 
 
 def _not_free(job: PartsJob, there: Split) -> JobChangedError:
@@ -257,7 +242,7 @@ def _not_free(job: PartsJob, there: Split) -> JobChangedError:
     cure = "choose another split or output, or replace it with overwrite=True"
     return JobChangedError(
         "the output holds this split already",
-        where=job.where,
+        where=job.write.where,
         got=f"{there.records:,} records, {origin}",
         cure=cure + (", or keep it with resume=True" if own else ""),
     )

@@ -18,6 +18,7 @@ from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.simple_chunks import MAX_CHUNK_DECODED_BYTES
 from gristmill.dataset.base.errors import DataLossError, InputError, StorageError
 from gristmill.dataset.base.places import Places
+from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.metadata.manifest import read_table
@@ -108,10 +109,13 @@ class Writer:
         output = path_text(path, "output")
         self._part_number, count = _checked_part(part, parts)
         self._commits = parts is None
-        self._job = PartsJob(
+        write = Write(
             output=output.rstrip("/") or output,
             name=layout.check_name(layout.base_name(output) if name is None else name),
             split=layout.check_split(split),
+        )
+        self._job = PartsJob(
+            write=write,
             parts=count,
             shard_bytes=_positive(shard_bytes, "shard_bytes"),
             records_per_shard=None
@@ -166,8 +170,8 @@ class Writer:
         )
         self._job = job
         if committed is not None:
-            table = read_table(job.output, committed)
-            place = layout.join(job.output, committed.table)
+            table = read_table(job.write.output, committed)
+            place = layout.join(job.write.output, committed.table)
             own = part_column(table, where=place) == self._part_number
             self._kept_records = int(table.records[own].sum())
             self._closed = "the split is committed"
@@ -231,7 +235,7 @@ class Writer:
         if type(record) is not bytes:
             raise InputError(
                 "record is not bytes",
-                where=f"{self._job.where}, record {self.position_records:,}",
+                where=f"{self._job.write.where}, record {self.position_records:,}",
                 got=f"{type(record).__name__} {record!r:.60}",
                 cure="encode it first, such as with gristmill.dataset.encode_example",
             )
@@ -239,7 +243,7 @@ class Writer:
         if size > MAX_CHUNK_DECODED_BYTES:
             raise InputError(
                 "record is too large",
-                where=f"{self._job.where}, record {self.position_records:,}",
+                where=f"{self._job.write.where}, record {self.position_records:,}",
                 expected=f"at most {MAX_CHUNK_DECODED_BYTES:,} bytes",
                 got=f"{size:,}",
                 cure="cut it into several records",
@@ -269,7 +273,7 @@ class Writer:
                 return file, place
         raise InputError(
             "not the source of a record",
-            where=f"{self._job.where}, record {self.position_records:,}",
+            where=f"{self._job.write.where}, record {self.position_records:,}",
             expected="source=(path, place), a path of the writer's sources, and a place"
             if self._job.sources
             else "none: the writer was given no sources",
@@ -334,7 +338,7 @@ class Writer:
         if part.records != self._kept_records:
             raise DataLossError(
                 "finished shards do not hold the records that were written",
-                where=self._job.where,
+                where=self._job.write.where,
                 expected=f"{self._kept_records:,} records",
                 got=f"{part.records:,}",
                 cure="run again; if it repeats, please report it",
@@ -362,7 +366,7 @@ class Writer:
     def _refused(self) -> InputError:
         return InputError(
             f"the writer takes no records: {self._closed}",
-            where=f"{self._job.where}, record {self.position_records:,}",
+            where=f"{self._job.write.where}, record {self.position_records:,}",
             cure="write within `with Writer(...)`; to continue after an error, use a "
             "new Writer with resume=True; to write a finished split again, "
             "overwrite=True",

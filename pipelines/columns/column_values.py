@@ -53,7 +53,7 @@ def _opened(attachment: tuple[str, str, int]) -> Dataset:
 def _records(task: ShardTask, begin: int) -> list[bytes]:
     """Returns some records of a shard, from one of the split on."""
     at = task.attachment
-    opened = _opened((at.dataset, at.split, max(at.editions)))
+    opened = _opened((at.write.output, at.write.split, max(at.editions)))
     end = min(begin + BLOCK_RECORDS, task.stop_record)
     return opened.read_unchecked(np.arange(begin, end))
 
@@ -84,7 +84,7 @@ def match_shard(
         if key is None:
             rows = store.find(np.arange(begin, end))
         else:
-            where = f"{task.attachment.dataset}, record {begin:,}"
+            where = f"{task.attachment.write.output}, record {begin:,}"
             given = features_of(_records(task, begin), [key], where=where)[key]
             rows = np.full(end - begin, -1, np.int64)
             there = ~given.missing

@@ -113,7 +113,7 @@ def _unfinished(
         return None
     if "parts" in document:
         jobs = described_jobs(dataset, name, split, manifest)
-        return next((_parts(job, listed) for job in jobs if job.taken.key == key), None)
+        return next((_parts(job, listed) for job in jobs if job.write.key == key), None)
     if "columns" in document:
         if manifest is None:
             return None
@@ -143,9 +143,9 @@ def _unfinished(
 
 def _parts(job: PartsJob, listed: set[str]) -> Unfinished:
     states = PartState.load_all(job, range(job.parts))
-    prefix = layout.shard_prefix(job.name, job.taken.key)
+    prefix = layout.shard_prefix(job.write.name, job.write.key)
     return Unfinished(
-        split=job.taken.key,
+        split=job.write.key,
         work="parts",
         finished=sum(one is not None and one.table is not None for one in states),
         total=job.parts,

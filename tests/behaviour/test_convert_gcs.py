@@ -36,7 +36,7 @@ from gristmill.transforms.conversion.make_shards import (
     make_shards,
     shard_tasks,
 )
-from gristmill.transforms.conversion.shard_sink import RecordSink
+from gristmill.transforms.conversion.shard_records import RecordSink
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.gcs_server import GcsServer

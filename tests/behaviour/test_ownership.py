@@ -13,7 +13,7 @@ from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.job_options import IndexOptions
-from gristmill.transforms.conversion.begin import begin_job, plan_job
+from gristmill.transforms.conversion.begin import begin_job, plan_job, take_output
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.list_inputs import list_inputs
 from gristmill.transforms.conversion.make_shards import (
@@ -22,7 +22,6 @@ from gristmill.transforms.conversion.make_shards import (
     make_shard,
     shard_tasks,
 )
-from gristmill.transforms.conversion.take_output import take_output
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.planning.write_plan import WriteJob
 from gristmill.transforms.writing.write_split import begin_write

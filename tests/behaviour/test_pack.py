@@ -33,8 +33,7 @@ from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions, PackingOptions
 from gristmill.transforms.conversion.begin import begin_job
-from gristmill.transforms.conversion.shard_sink import RowSink
-from gristmill.transforms.conversion.shard_source import Batch, Tally
+from gristmill.transforms.conversion.shard_records import Batch, RowSink, Tally
 from tests.support.conversion import contents
 from tests.support.records import frames_of, read_array_records
 

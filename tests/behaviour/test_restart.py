@@ -97,7 +97,7 @@ class TestKill:
     SCRIPT = """
 import sys, time
 from gristmill.transforms.conversion.make_shards import convert_shard
-from gristmill.transforms.conversion.shard_sink import RecordSink
+from gristmill.transforms.conversion.shard_records import RecordSink
 from tests.support.conversion import job_of, prepared_of
 
 def hang(sink, batch):

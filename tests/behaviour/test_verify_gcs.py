@@ -170,7 +170,7 @@ def test_every_byte_is_read_in_few_requests(server: GcsServer) -> None:
 def test_a_shard_that_changes_while_it_is_verified_is_named(
     server: GcsServer, kind: str
 ) -> None:
-    task = plan_verify(DATASET).tasks[3]
+    task = [*plan_verify(DATASET).tasks][3]
     name = f"sets/data/{name_of(3)}"
     # After the read that says which generation it is.
     server.faults.append(Fault(kind, "media", name, skip=1))
@@ -199,7 +199,7 @@ def test_a_shard_is_verified_as_it_is_at_its_turn(
     expected: list[str],
 ) -> None:
     """Not as it was when the dataset was listed: that may be hours ago."""
-    task = plan_verify(DATASET).tasks[3]
+    task = [*plan_verify(DATASET).tasks][3]
     name = f"sets/data/{name_of(3)}"
     server.objects.delete("bucket", name, {})
     if change is not None:

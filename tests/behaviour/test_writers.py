@@ -13,11 +13,10 @@ from gristmill.dataset.arrayrecord import shard_writer
 from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
 from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.transforms.conversion import take_output as take_output_module
-from gristmill.transforms.conversion.begin import plan_job
+from gristmill.transforms.conversion import begin as take_output_module
+from gristmill.transforms.conversion.begin import plan_job, take_output
 from gristmill.transforms.conversion.list_inputs import list_inputs
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
-from gristmill.transforms.conversion.take_output import take_output
 from tests.support.conversion import (
     contents,
     convert,

@@ -17,7 +17,7 @@ from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.shards.publish_shard import ShardPlace
-from gristmill.transforms.conversion import shard_source as converting
+from gristmill.transforms.conversion import shard_records as converting
 from gristmill.transforms.planning.shard_plan import ShardPlan, SourceRange
 from gristmill.transforms.sources.formats import RecordOptions
 from tests.support import conversion

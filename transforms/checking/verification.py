@@ -10,11 +10,12 @@ import dataclasses
 import itertools
 import logging
 from collections.abc import Container, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from gristmill.dataset.base.columns import Gathered
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.base.findings import (
     UNREADABLE,
@@ -44,7 +45,7 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.packed.counts import PACKED_COLUMNS, PackedCounts, PackedSplit
+from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.recount import Ends
 from gristmill.dataset.packed.row_format import RowFormat, RowsKind
 from gristmill.transforms.checking.verify_shard import (
@@ -58,109 +59,65 @@ from gristmill.transforms.jobs.job import Begun
 
 _log = logging.getLogger(__name__)
 
-_BLOCK_TASKS = 4096
-_COLUMNS = (
-    *("file_bytes", "file_crc32c"),
-    *("records", "raw_bytes", "digest_low", "digest_high"),
-)
-
+_BLOCK_SHARDS = 4096
+_DIGEST = {  # Columns of a table by the fields of a digest.
+    **{"records": "records", "raw_bytes": "raw_bytes"},
+    **{"low": "digest_low", "high": "digest_high"},
+}
 
 # How rows are encoded, and the tokens around their documents.
 _Rows = tuple[RowFormat, Ends]
 
-_PACKED_COLUMNS = (
-    *PACKED_COLUMNS,
-    *("segments_bytes", "segments_crc32c"),
-)
-
-
 _Columns = Sequence[tuple[ColumnType, ColumnTable]]
 
 
-class VerifyTasks(Sequence[VerifyTask]):
-    """A task for each shard of some tables, made on access.
+class VerifyTasks:
+    """A task for each shard of some tables, made as they are iterated over.
 
-    Takes a hundred bytes a shard, beside the names of the shards.
+    Args:
+        dataset: The dataset's directory.
+        content_digest: Its digest.
+        tables: Tables of shards, how their rows of tokens are encoded if they are such,
+            and the columns beside them.
     """
 
     def __init__(
         self,
         dataset: str,
         content_digest: str,
-        tables: Sequence[ShardTable],
-        rows: Sequence[_Rows | None],
-        columns: Sequence[_Columns],
+        tables: Sequence[tuple[ShardTable, _Rows | None, _Columns]],
     ):
-        self._head = dataset, bytes.fromhex(content_digest.removeprefix("sha256:"))
-        self._tables = [
-            (_slim(table, packed=of_table is not None), of_table, beside)
-            for table, of_table, beside in zip(tables, rows, columns, strict=True)
-        ]
-        self.file_bytes = sum(table.total("file_bytes") for table in tables)
+        self._dataset, self._content = dataset, content_digest
+        self._tables = tables
+        self.file_bytes = sum(table.total("file_bytes") for table, _, _ in tables)
 
     def __len__(self) -> int:
         return sum(len(table) for table, _, _ in self._tables)
 
-    def __getitem__(self, index: Any) -> Any:
-        rows = range(len(self))[index]
-        if not isinstance(rows, int):
-            return [self[row] for row in rows]
-        for table, packed, columns in self._tables:
-            if rows < len(table):
-                return next(self._rows(table, packed, columns, rows, rows + 1))
-            rows -= len(table)
-        raise IndexError(index)
-
     def __iter__(self) -> Iterator[VerifyTask]:
-        for table, packed, columns in self._tables:
-            for begin in range(0, len(table), _BLOCK_TASKS):
-                end = begin + _BLOCK_TASKS
-                yield from self._rows(table, packed, columns, begin, end)
-
-    def _rows(
-        self,
-        table: ShardTable,
-        packed: _Rows | None,
-        columns: _Columns,
-        begin: int,
-        end: int,
-    ) -> Iterator[VerifyTask]:
-        dataset, content = self._head
-        values = [table.columns[name][begin:end].tolist() for name in _COLUMNS]
-        shards = _packed_shards(table, packed, begin, end)
-        for shard, (path, rows, *row) in enumerate(
-            zip(table.paths[begin:end], shards, *values, strict=True), begin
-        ):
-            beside = tuple((kind, files.file(shard)) for kind, files in columns)
-            task = VerifyTask(dataset, path, content, *row)
-            yield task._replace(packed=rows, columns=beside)
+        for table, rows, columns in self._tables:
+            packed = itertools.repeat(None) if rows is None else _packed(table, rows)
+            names = "file_bytes", "file_crc32c", *_DIGEST.values()
+            facts = (map(int, table.columns[name]) for name in names)
+            found = enumerate(zip(table.paths, *facts, strict=True))
+            for shard, (path, size, crc32c, *numbers) in found:
+                yield VerifyTask(
+                    *(self._dataset, path, self._content, size, crc32c),
+                    RecordsDigest(**dict(zip(_DIGEST, numbers, strict=True))),
+                    next(packed),
+                    tuple((kind, files.file(shard)) for kind, files in columns),
+                )
 
 
-def _slim(table: ShardTable, *, packed: bool) -> ShardTable:
-    """Returns a table without the columns that no task has: they take most memory."""
-    kept = (*_COLUMNS, *(_PACKED_COLUMNS if packed else ()))
-    columns = {name: table.columns[name] for name in kept if name in table.columns}
-    return dataclasses.replace(table, columns=columns)
-
-
-def _packed_shards(
-    table: ShardTable, rows: _Rows | None, begin: int, end: int
-) -> Iterator[PackedShard | None]:
-    """Yields a table's description of the packed rows of shards [begin, end)."""
-    if rows is None:
-        yield from itertools.repeat(None, min(end, len(table)) - begin)
-        return
-    columns = table.columns
+def _packed(table: ShardTable, rows: _Rows) -> Iterator[PackedShard]:
+    """Yields a table's description of the packed rows of each shard."""
     row_format, ends = rows
-    sizes, crc32cs = (
-        columns[name][begin:end].tolist()
-        for name in ("segments_bytes", "segments_crc32c")
-    )
-    for counts, size, crc32c in zip(
-        table.packed(begin, end), sizes, crc32cs, strict=True
-    ):
-        assert counts is not None  # There is a format.
-        yield PackedShard(row_format, counts, size, crc32c, ends)
+    names = "segments_bytes", "segments_crc32c"
+    sizes, crc32cs = (map(int, table.columns[name]) for name in names)
+    for begin in range(0, len(table), _BLOCK_SHARDS):
+        for counts in table.packed(begin, begin + _BLOCK_SHARDS):
+            assert counts is not None  # There is a format.
+            yield PackedShard(row_format, counts, next(sizes), next(crc32cs), ends)
 
 
 class VerifyPlan(NamedTuple):
@@ -250,9 +207,7 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
     tasks = VerifyTasks(
         dataset,
         manifest.content_digest,
-        [*tables.values()],
-        [*rows.values()],
-        [columns[name] for name in tables],
+        [(table, rows[name], columns[name]) for name, table in tables.items()],
     )
     return VerifyPlan(known, tasks)
 

@@ -73,38 +73,22 @@ class VerifyTask(NamedTuple):
     Attributes:
         dataset: The dataset's directory.
         path: The shard, relative to it.
-        content_sha256: Digest that tells whether the dataset was replaced since.
+        content_digest: Digest that tells whether the dataset was replaced since.
         file_bytes: Size of the shard.
         file_crc32c: crc32c of the whole file.
-        records: Number of its records.
-        raw_bytes: Their size.
-        low: The first lane of their digest.
-        high: The second lane.
+        digest: Digest of its records.
         packed: What the table says of packed rows, None of other records.
         columns: The files of values of its records.
     """
 
     dataset: str
     path: str
-    content_sha256: bytes
+    content_digest: str
     file_bytes: int
     file_crc32c: int
-    records: int
-    raw_bytes: int
-    low: int
-    high: int
+    digest: RecordsDigest
     packed: PackedShard | None = None
     columns: tuple[tuple[ColumnType, StoredColumn], ...] = ()
-
-    @property
-    def digest(self) -> RecordsDigest:
-        """Digest of its records."""
-        return RecordsDigest(
-            records=self.records,
-            raw_bytes=self.raw_bytes,
-            low=self.low,
-            high=self.high,
-        )
 
 
 class ShardCheck(NamedTuple):
@@ -224,7 +208,7 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
     for kind, column in task.columns:
         checked(column.path, _read_column, kind, column)
     if findings:
-        check_same(task.dataset, f"sha256:{task.content_sha256.hex()}")
+        check_same(task.dataset, task.content_digest)
     digest, counts = compared or (RecordsDigest(), None)
     return ShardCheck(
         *(task.path, digest.records, digest.raw_bytes),
@@ -281,7 +265,9 @@ def _read_index(task: VerifyTask) -> ShardIndex:
     index = parse_index(data, path=path)
     index.check()
     index.places()
-    check_index(index, ShardFacts(task.records, task.file_bytes, task.file_crc32c))
+    check_index(
+        index, ShardFacts(task.digest.records, task.file_bytes, task.file_crc32c)
+    )
     return index
 
 
@@ -345,7 +331,7 @@ def _read_shard(
     if digest != task.digest:
         raise _FileError(
             "records are not those that the table of shards describes",
-            expected=f"{task.records:,} records, digest {task.digest.hex}",
+            expected=f"{task.digest.records:,} records, digest {task.digest.hex}",
             got=f"{digest.records:,} records, digest {digest.hex}",
         )
     if counter is None or task.packed is None:

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.columns.column_type import ColumnType
-from gristmill.dataset.commit.attached_split import AttachedSplit, ShardTask
-from gristmill.dataset.commit.attachment import Attachment
+from gristmill.dataset.commit.attached_split import AttachedSplit, Attachment, ShardTask
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
@@ -109,7 +108,7 @@ class WriteColumns:
 
 def batches_of(task: ShardTask, stop: int | None = None) -> Iterator[RecordBatch]:
     """Yields the records of a shard, at most some first ones."""
-    dataset = task.attachment.dataset
+    dataset = task.attachment.write.output
     path = layout.join(dataset, task.shard)
     chars = len(path) - len(task.shard)
     opened = open_shard(ListedShard(path, task.file_bytes, chars, task.digest.records))

@@ -237,8 +237,8 @@ def _partitions(target: AttachedSplit, block_bits: int) -> int:
 
 
 def _digests_path(task: ShardTask) -> str:
-    path = layout.column_path(task.shard, _DIGESTS, task.attachment.key)
-    return layout.join(task.attachment.dataset, path)
+    path = layout.column_path(task.shard, _DIGESTS, task.attachment.write.id)
+    return layout.join(task.attachment.write.output, path)
 
 
 def write_digests(task: CompareTask) -> Digested:
@@ -379,7 +379,7 @@ def commit_duplicates(gathered: Gathered, *, block_bits: int) -> DuplicatesResul
             write_values(task, {COLUMN: (_KIND, values)}).gather(gathered)
     source = {**source, "duplicates": duplicates}
     manifest, _ = target.commit(attachment, kinds, gathered, source=source)
-    known = {"COLUMN": _DIGESTS, "KEY": attachment.key}
+    known = {"COLUMN": _DIGESTS, "KEY": attachment.write.id}
     left = walk(target.dataset, (VALUES,), known)
     delete_all(one.info for one in left)
     return _result(manifest, begun)

@@ -1,20 +1,50 @@
-"""Beginning a conversion: inputs are listed, shards planned, and the output taken."""
+"""Beginning a conversion: shards are planned, and the job gets its write and output."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
 
-from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
+from gristmill.dataset.arrayrecord.chunk_encoder import (
+    check_versions,
+    settled,
+    with_versions,
+)
 from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.errors import InvalidDatasetError, StorageError
-from gristmill.dataset.commit.write import described_writes
-from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.transforms.chat.document_reader import reader_of
+from gristmill.dataset.base.errors import (
+    InvalidDatasetError,
+    JobChangedError,
+    StorageError,
+    some_of,
+)
+from gristmill.dataset.commit.clean import give_up_write
+from gristmill.dataset.commit.garbage import garbage_editions, tidy_split
+from gristmill.dataset.commit.listings import check_split, files_of_shards
+from gristmill.dataset.commit.ownership import (
+    check_dataset_name,
+    check_inputs_stay,
+    check_removal,
+    committed_shards,
+)
+from gristmill.dataset.commit.write import (
+    DAMAGED,
+    Write,
+    described_writes,
+    next_write,
+)
+from gristmill.dataset.formats.tfrecord.frame_layout import FRAME_OVERHEAD_BYTES
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    read_replaced_manifest,
+    read_versioned_manifest,
+)
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.storage.leftovers import free_bytes
 from gristmill.transforms.chat.template_file import with_template
 from gristmill.transforms.conversion.list_inputs import (
     check_job,
@@ -22,21 +52,23 @@ from gristmill.transforms.conversion.list_inputs import (
     list_inputs,
     match_job,
 )
-from gristmill.transforms.conversion.take_output import (
-    Overwrite,
-    TakenOutput,
-    take_output,
+from gristmill.transforms.conversion.try_records import (
+    TRIED_FILES,
+    TryMap,
+    try_function,
 )
 from gristmill.transforms.functions.user_functions import (
-    call,
     code_digest,
-    load_function,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
-from gristmill.transforms.jobs.job import Begun, Run, run_here
+from gristmill.transforms.jobs.appended_job import check_apart, check_features
+from gristmill.transforms.jobs.conversion_job import (
+    ConversionJob,
+    PreparedJob,
+    ShardNames,
+)
+from gristmill.transforms.jobs.job import Begun
 from gristmill.transforms.planning.shard_plan import (
     ShardPlan,
-    SourceRange,
     plan_by_bytes,
 )
 from gristmill.transforms.sources.find_inputs import (
@@ -47,73 +79,309 @@ from gristmill.transforms.sources.find_inputs import (
     look_tasks,
     looked_files,
 )
-from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.source import SkippedRegions, source_of
-from gristmill.transforms.tokens.fit import check_fit
+from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
-_log = logging.getLogger(__name__)
+_ALIKE = ("writer", "map", "map_code_digest")  # Options that decide the size.
+_PLAINLY = 0.9  # Of what is expected: it is an estimate.
 
-_TRIED_FILES = 8  # The first of them that has a record is taken.
-_TRIED_RECORDS = 10
-_TRIED_CONVERSATIONS = 64
-_READ_BYTES = 1 << 16
-
-TryMap = Callable[[ConversionJob, Sequence[InputFile]], None]
+Overwrite = bool | Literal["changed"]
 
 
-def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
-    """Calls function and tokenizer of a job on the first records.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TakenOutput:
+    """A job that owns its output, and whether it has been done already.
 
-    What they return is dropped.
+    Attributes:
+        prepared: The job, for the edition that it makes.
+        committed: The dataset, if it holds the finished split; nothing is to do then.
+        notes: Remarks for the user.
+        replaces: Whether the edition replaces the split when it is committed.
+    """
+
+    prepared: PreparedJob
+    committed: Manifest | None
+    notes: tuple[str, ...] = ()
+    replaces: bool = False
+
+
+def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> TakenOutput:
+    """Gives a prepared job its write id, and describes it beside its output.
+
+    Nothing of another job is touched: its files have another id in their names.
+
+    Args:
+        prepared: The job.
+        overwrite: Whether to replace the split that is there; `changed` to do so only
+            if an earlier job with the same kind of names made it.
 
     Raises:
-        UserFunctionError: The function fails, or returns a value that cannot be
-            written.
-        InputError: The tokenizer cannot be used, or the records are not documents.
-        CorruptInputError: An input is damaged at its beginning, and the job does not
-            accept that.
+        InputError: The output holds the job's own inputs, or files of unknown origin
+            with the names of its shards.
+        JobChangedError: The output holds the split already, from another job.
     """
-    function = None if job.map is None else load_function(job.map)
-    pack = job.pack
-    if pack is not None:
-        pack = dataclasses.replace(pack, found=find_tokenizer(pack))
-        pack = pack if pack.chat is None else with_template(pack)
-    counts = PackedCounts()
-    is_chat = pack is not None and pack.chat is not None
-    tried = _TRIED_CONVERSATIONS if is_chat else _TRIED_RECORDS
-    for number, file in enumerate(files):
-        plain = file.compression == "none"
-        beginning = SourceRange(
-            file_index=number,
-            begin_bytes=0,
-            end_bytes=min(file.size_bytes, _READ_BYTES) if plain else -1,
+    job, asked = prepared.job, prepared
+    read = read_replaced_manifest if overwrite is True else read_versioned_manifest
+    manifest, version = read(job.output)
+    if manifest is not None:
+        check_dataset_name(job.output, manifest, job.name)
+    split = None if manifest is None else manifest.splits.get(job.split)
+    shards = {prepared.shard_path(shard) for shard in range(prepared.plan.shards)}
+    inputs = prepared.files.paths
+    check_inputs_stay(job.output, job.name, job.split, inputs=inputs, shards=shards)
+    found = _committed(prepared, split)
+    anew = overwrite is True and not job.appends
+    if found is not None and anew and _replaces_itself(prepared):
+        found = None
+    elif found is None and split is not None and not (job.appends or anew):
+        anew = overwrite == "changed" and _is_alike(prepared, split)
+        if not anew:
+            raise _not_own(prepared, split.parts[0])
+    whole = False
+    if found is not None:
+        prepared, part = found
+        whole = not check_split(job.output, part)
+    else:
+        if job.appends and manifest is not None:
+            for one in split.parts if split is not None else ():
+                if _is_left_of_it(prepared, one):
+                    raise _not_own(prepared, one)
+            check_features(prepared, manifest)
+            check_apart(prepared, manifest)
+        write = next_write(
+            *(job.output, job.name, job.split, prepared.content),
+            manifest=manifest,
+            damaged=manifest is None and bool(version),
+            replaces=anew,
+            shards=shards,
         )
-        skipped = SkippedRegions() if job.on_corrupt == "skip" else None
-        source = source_of(file.spec)
-        ranges = source.read(file, beginning, skipped=skipped)
-        for batch in map(ranges.taken, ranges.batches()):
-            reader = None if pack is None else reader_of(pack, source.spec)
-            found = zip(batch.places, batch.records, strict=True)
-            for place, record in itertools.islice(found, tried):
-                where = f"{file.path}, {source.place_text(place)}"
-                results: Sequence[bytes] = (record,)
-                if function is not None:
-                    results = call(function, record, source=where)
-                if reader is not None:
-                    made = reader.read(results, functools.partial(_always, where))
-                    counts += made.seen()
-            if reader is not None and pack is not None:
-                check_fit(
-                    pack, counts, reader.examples.get, bytes_texts=reader.bytes_texts
+        prepared = prepared.of_write(write)
+    before = PreparedJob.load(job.output, job.name, prepared.job.split)
+    own = before is not None and before.fingerprint == prepared.fingerprint
+    if before is not None and own:
+        prepared = prepared.changed_since(before)
+    anew = anew and found is None and prepared.base != DAMAGED
+    if prepared.changed and anew:  # Rather than compare what is finished.
+        give_up_write(prepared.as_write)
+        return take_output(asked, overwrite=overwrite)
+    if whole and manifest is not None and not prepared.changed:
+        tidy_split(job.output, manifest, job.split)
+        return TakenOutput(prepared=prepared, committed=manifest)
+    # What is missing by now is made again, and committed again.
+    if not whole:
+        check_versions(prepared.job.writer, where=f"{job.output}, split {job.split}")
+    notes: tuple[str, ...] = ()
+    replaces = prepared.replaces and found is None
+    if replaces and split is not None:
+        check_replaceable(job.output, manifest, job.split, inputs)
+        _check_space(prepared, split)
+        notes = tuple(_lost_with(prepared, split))
+    if not own:
+        notes += tuple(_unfinished_notes(prepared, manifest))
+    fresh = not own and found is None
+    return TakenOutput(
+        prepared=dataclasses.replace(prepared.store(), fresh=fresh),
+        committed=None,
+        notes=notes,
+        replaces=replaces,
+    )
+
+
+def _committed(
+    prepared: PreparedJob, split: Split | None
+) -> tuple[PreparedJob, Split] | None:
+    """Returns the job as that which made a part of the split, and the part; or None."""
+    job = prepared.job
+    if split is None:
+        return None
+    for part in split.parts:
+        source = part.source
+        # The versions of the writer may be others than this machine's.
+        writer = settled(
+            dataclasses.replace(job.writer, versions=""),
+            source.get("options", {}).get("writer"),
+        )
+        own = dataclasses.replace(job, writer=writer)
+        own_job = dataclasses.replace(prepared, job=own)
+        made = source.get("content", source.get("job"))
+        if part.removed is None and made == own_job.content:
+            write = Write(
+                output=job.output,
+                name=job.name,
+                split=job.split,
+                id=source["job"],
+                mark=part.write,
+                base=split.edition,
+            )
+            return own_job.of_write(write), part
+    return None
+
+
+def _replaces_itself(prepared: PreparedJob) -> bool:
+    """Returns whether an overwriting job is to make what the split holds once more.
+
+    Not where a run of it was killed after it replaced a split: what it replaced is
+    left to delete then.
+    """
+    job = prepared.job
+    manifest, _ = read_replaced_manifest(job.output)
+    if manifest is None:
+        return True
+    return not garbage_editions(job.output, manifest, job.split).keys
+
+
+def _is_alike(prepared: PreparedJob, split: Split) -> bool:
+    """Returns whether a job with the same kind of names made a split."""
+    job = prepared.job
+    key = layout.write_key(job.split, split.parts[0].write)
+    old = PreparedJob.load(job.output, job.name, key)
+    return old is not None and _kind(old.job.names) == _kind(job.names)
+
+
+def check_replaceable(
+    output: str, manifest: Manifest | None, split: str, inputs: Iterable[str]
+) -> None:
+    """Checks that a split may be replaced.
+
+    Raises:
+        InputError: Its files are inputs, were indexed and not written, or belong to
+            another split.
+    """
+    if manifest is None:
+        return
+    shards = committed_shards(output, manifest, split)
+    check_removal(output, manifest.name, split, manifest=manifest, shards=shards)
+    check_inputs_stay(output, manifest.name, split, inputs=inputs, shards=shards)
+
+
+def _check_space(prepared: PreparedJob, split: Split) -> None:
+    """Checks that a split has room beside the one that it replaces.
+
+    The size that it should have is known from a split that was made alike.
+
+    Raises:
+        StorageError: There is plainly not enough space.
+    """
+    job = prepared.job
+    free, options = free_bytes(job.output), job.options()
+    try:
+        before = split.source["options"]
+        if free is None or any(before[name] != options[name] for name in _ALIKE):
+            return
+        ratio = split.file_bytes / _frames_bytes(split)
+    except (KeyError, TypeError, ZeroDivisionError):
+        return  # It was made in another way, or is empty.
+    expected_bytes = int(ratio * int(prepared.files.sizes.sum()))
+    prefix = layout.shard_prefix(job.name, job.split)
+    made = sum(info.size_bytes for info, _ in files_of_shards(job.output, prefix))
+    if free + made < _PLAINLY * expected_bytes:
+        raise StorageError(
+            "not enough space for the new split beside the old one",
+            where=f"{job.output}, split {prepared.split}",
+            expected=f"about {expected_bytes:,} bytes, as the old one took",
+            got=f"{free:,} bytes free" + (f", {made:,} made already" if made else ""),
+            cure="free some space, or choose another output; to do without the old "
+            "split, delete it first",
+        )
+
+
+def _lost_with(prepared: PreparedJob, split: Split) -> Iterator[str]:
+    """Yields notes on what goes with a split that is replaced."""
+    if _lost_records(prepared, split):
+        yield (
+            f"split {prepared.split} gets back the records that were removed from it: "
+            "the inputs hold them"
+        )
+    names = {name for part in split.parts for name in part.columns}
+    if names:
+        yield (
+            f"the columns {some_of(sorted(names))} of split {prepared.split} go with "
+            "the records that are replaced"
+        )
+
+
+def _unfinished_notes(
+    prepared: PreparedJob, manifest: Manifest | None
+) -> Iterator[str]:
+    """Yields a note on each other conversion of the split that is not finished."""
+    job = prepared.job
+    known = {} if manifest is None else manifest.known
+    for key in described_writes(job.output, job.name, prepared.split):
+        if key in known or key == prepared.job.split:
+            continue
+        with contextlib.suppress(InvalidDatasetError, StorageError):
+            other = PreparedJob.load(job.output, job.name, key)
+            if other is not None and other.fingerprint != prepared.fingerprint:
+                yield (
+                    f"another conversion of split {prepared.split} is not finished: "
+                    f"{prepared.differences(other)}. Its files stay until gristmill "
+                    f"clean --unfinished {job.output}"
                 )
-            if batch.records:
-                return
 
 
-def _always(place: str, number: int) -> str:
-    del number
-    return place
+def _frames_bytes(split: Split) -> int:
+    """Returns the size of the TFRecord files that hold what a split was made of.
+
+    Compressed inputs hold more than their size: it is the least that a split takes.
+    """
+    records: int = split.source["records"]
+    return int(split.source["raw_bytes"]) + FRAME_OVERHEAD_BYTES * records
+
+
+def _lost_records(prepared: PreparedJob, split: Split) -> bool:
+    """Returns whether records were removed that the inputs of a job hold."""
+    return any(_has_lost(prepared, part) for part in split.parts)
+
+
+def _has_lost(prepared: PreparedJob, edition: Split) -> bool:
+    digest = edition.source.get("file_list_digest")
+    return edition.removed is not None and digest == prepared.files.digest
+
+
+def _is_left_of_it(prepared: PreparedJob, edition: Split) -> bool:
+    """Returns whether an edition is what a job makes without records removed since."""
+    options = edition.source.get("options")
+    return _has_lost(prepared, edition) and options == prepared.job.options()
+
+
+def _not_own(prepared: PreparedJob, edition: Split) -> JobChangedError:
+    """Returns the error for a split that was not made by this job."""
+    job = prepared.job
+    if _is_left_of_it(prepared, edition):
+        return JobChangedError(
+            "records were removed from the split since it was converted",
+            where=f"{job.output}, split {prepared.split}",
+            got=f"edition {edition.edition:,}, made by gristmill remove",
+            cure="nothing is left to do; to have the removed records back, go to an "
+            "edition that gristmill inspect shows with gristmill rollback, or convert "
+            "with --overwrite",
+        )
+    key = layout.write_key(prepared.split, edition.write)
+    with contextlib.suppress(InvalidDatasetError):
+        other = PreparedJob.load(job.output, job.name, key)
+        if other is not None and other.fingerprint == edition.source.get("job"):
+            return JobChangedError(
+                "the output holds this split already, made with other options or "
+                "inputs",
+                where=f"{job.output}, split {prepared.split}",
+                got=prepared.differences(other),
+                cure="choose another output or --split, or replace it with --overwrite",
+            )
+    return JobChangedError(
+        "the output holds this split already, from another source",
+        where=f"{job.output}, split {prepared.split}",
+        # Files that were indexed are not ours to delete.
+        cure="choose another --split or output"
+        if "indexed" in edition.source
+        else "choose another --split or output, or replace it with --overwrite",
+    )
+
+
+def _kind(names: ShardNames) -> tuple[str, str]:
+    return names.kind, names.prefix
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,13 +392,11 @@ class PlanConversion:
         jobs: One for each split, with the same output and name.
         overwrite: Whether to replace what the output holds of these splits; `changed`
             to do so only if earlier jobs with the same kind of names wrote all of it.
-        run: Runs the comparison of finished shards with inputs that may have changed.
         try_map: Tries a job's function and tokenizer, by default in this process.
     """
 
     jobs: tuple[ConversionJob, ...]
     overwrite: Overwrite = False
-    run: Run = run_here
     try_map: TryMap = try_function
 
     def begin(self) -> Begun[LookTask]:
@@ -160,7 +426,6 @@ class PlanConversion:
                     job,
                     overwrite=self.overwrite,
                     looked=looked if looked[0] else None,
-                    run=self.run,
                     try_map=self.try_map,
                 )
             )
@@ -172,16 +437,14 @@ def begin_job(
     *,
     overwrite: Overwrite = False,
     looked: Looked | None = None,
-    run: Run = run_here,
     try_map: TryMap = try_function,
 ) -> TakenOutput:
     """Lists the inputs of a job, plans its shards, and takes possession of its output.
 
     Args:
         job: The job.
-        overwrite: As in `PlanConversion`, and so are `run` and `try_map`.
+        overwrite: As in `PlanConversion`, and so is `try_map`.
         looked: As for `list_inputs`.
-        run: See there.
         try_map: See there.
 
     Raises:
@@ -191,9 +454,9 @@ def begin_job(
     """
     files = list_inputs(job, looked)
     if job.map is not None or job.pack is not None:
-        try_map(job, files.first(_TRIED_FILES))
+        try_map(job, files.first(TRIED_FILES))
     prepared = plan_job(job, files, overwrite=overwrite)
-    taken = take_output(prepared, overwrite=overwrite, run=run)
+    taken = take_output(prepared, overwrite=overwrite)
     where = job.output, taken.prepared.job.split
     if taken.committed is not None:
         _log.info("%s: split %s is committed already; nothing to do", *where)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -15,14 +14,13 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
     ColumnTable,
-    StoredColumn,
     common_columns,
+    write_column,
     write_column_table,
 )
 from gristmill.dataset.metadata.manifest import read_split_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.conversion_job import PreparedJob
 from gristmill.transforms.sources.shards.source_split import SourceSplit
 from gristmill.transforms.sources.shards.split_columns import (
@@ -49,9 +47,7 @@ def carried_columns(
         StorageChangedError: The input was replaced meanwhile.
     """
     source, job = SourceSplit.of_spec(prepared.files.spec), prepared.job
-    if source is None or job.map is not None or job.pack is not None:
-        return {}
-    if table.total("skipped_regions"):
+    if job.map is not None or job.pack is not None or table.total("skipped_regions"):
         return {}
     dataset = source.directory.rstrip("/") or "/"
     manifest = open_manifest(dataset)
@@ -83,13 +79,11 @@ def _carried(
     table: ShardTable,
 ) -> ColumnEntry:
     job, files = prepared.job, []
-    storage = storage_for(job.output)
     for shard, path in enumerate(table.paths):
         parts = [entry.kind.empty(), *_parts(prepared, columns, name, table, shard)]
         data = encode_column(entry.kind, np.concatenate(parts), table.digest(shard))
-        place = layout.column_path(path, name, prepared.fingerprint)
-        storage.write(layout.join(job.output, place), data)
-        files.append(StoredColumn(place, len(data), google_crc32c.value(data)))
+        own = job.output, path, name, prepared.fingerprint
+        files.append(write_column(*own, data))
     return write_column_table(
         job.output,
         layout.column_table_path(job.name, job.split, name, prepared.fingerprint),

@@ -26,6 +26,7 @@ from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.splits import Split
+from gristmill.transforms.conversion.begin import TakenOutput
 from gristmill.transforms.conversion.carried_columns import carried_columns
 from gristmill.transforms.conversion.make_shards import (
     ShardResult,
@@ -33,7 +34,6 @@ from gristmill.transforms.conversion.make_shards import (
     make_shards,
     shard_tasks,
 )
-from gristmill.transforms.conversion.take_output import TakenOutput
 from gristmill.transforms.conversion.try_records import example_of
 from gristmill.transforms.directories.tfds_directory import (
     TfdsDirectory,
@@ -89,11 +89,13 @@ def finish_split(prepared: PreparedJob, collected: ShardCollector) -> Split:
             allowed,
             where=layout.join(job.output, layout.ERRORS_DIR),
         )
+    if prepared.changed:  # Every shard was compared.
+        dataclasses.replace(prepared, changed=frozenset()).store()
     made_by, read = source_of(prepared.files.spec), table.read_digest()
     if regions and not read.records:
         raise nothing_read(layout.join(job.output, layout.ERRORS_DIR))
-    source = SourceSplit.of_spec(prepared.files.spec)
-    if source is not None:
+    if prepared.files.spec.of_dataset:
+        source = SourceSplit.of_spec(prepared.files.spec)
         source.check_read(read, skipped_regions=regions)
     if job.pack is not None and (counts := table.packed_total()) is not None:
         check_fit(job.pack, counts, functools.partial(example_of, prepared))
@@ -127,7 +129,7 @@ def finish_split(prepared: PreparedJob, collected: ShardCollector) -> Split:
             "options": job.options(),
         },
     )
-    if source is not None:
+    if prepared.files.spec.of_dataset:
         split = dataclasses.replace(split, columns=carried_columns(prepared, table))
     if job.pack is not None and (counts := table.packed_total()) is not None:
         split = dataclasses.replace(
@@ -360,9 +362,7 @@ def commit_shards(
         features = source.features if features is None else features
         # A split of a dataset was compared with the dataset.
         of_dataset = {
-            split
-            for split, own in owners.items()
-            if SourceSplit.of_spec(own.files.spec) is not None
+            split for split, own in owners.items() if own.files.spec.of_dataset
         }
         extra_files = _tfds_files(source, output, splits, of_dataset)
 

@@ -11,7 +11,7 @@ import itertools
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,9 +20,11 @@ from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
 from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
 from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.errors import (
+    CorruptInputError,
     CorruptShardError,
     JobChangedError,
     TransposedChunkError,
+    some_of,
 )
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata import layout
@@ -31,12 +33,14 @@ from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.conversion.shard_sink import (
+from gristmill.transforms.conversion.shard_records import (
+    Batch,
     RecordSink,
     RowSink,
+    ShardSource,
+    Tally,
     map_records,
 )
-from gristmill.transforms.conversion.shard_source import Batch, ShardSource, Tally
 from gristmill.transforms.jobs.conversion_job import (
     PreparedJob,
     check_current,
@@ -48,15 +52,8 @@ from gristmill.transforms.sources.source import (
     source_of,
 )
 
-
-class ShardOptions(TypedDict, total=False):
-    """Options of `convert_shard`."""
-
-    kept: KeptPass | None
-    lock: AbstractContextManager[Any] | None
-
-
 _CPU_LOCK = threading.Lock()
+_NO_LOCK = nullcontext()
 # Counters, and fields of reports of shards.
 _CHANGES = (
     *("skipped-regions", "dropped-records", "added-records", "changed-records"),
@@ -173,7 +170,7 @@ def make_shards(
             converted.
     """
     prepared = task.prepared  # Asks the storage: once a pass.
-    lock = _CPU_LOCK if one_at_a_time else None
+    lock = _CPU_LOCK if one_at_a_time else _NO_LOCK
     with closing(KeptPass()) as kept:
         for shard in prepared.plan.pass_of(task.shard):
             one = task._replace(shard=shard)
@@ -181,21 +178,27 @@ def make_shards(
 
 
 def make_shard(
-    task: ShardTask, prepared: PreparedJob | None = None, **how: Unpack[ShardOptions]
+    task: ShardTask,
+    prepared: PreparedJob | None = None,
+    *,
+    kept: KeptPass | None = None,
+    lock: AbstractContextManager[Any] = _NO_LOCK,
 ) -> ShardResult:
     """Makes one shard unless an earlier run has.
 
     Args:
         task: Which shard.
         prepared: Its job, where it was loaded.
-        **how: As for `convert_shard`.
+        kept: As for `convert_shard`, and so is `lock`.
+        lock: See there.
     """
     prepared = task.prepared if prepared is None else prepared
     place = prepared.shard_place(task.shard, fresh=task.fresh)
     found = place.report()
     begin, end = prepared.plan.cut_bytes[task.shard : task.shard + 2].tolist()
     if found is None:
-        report = convert_shard(prepared, task.shard, place=place, **how)
+        where = prepared, task.shard
+        report = convert_shard(*where, place=place, kept=kept, lock=lock)
         return ShardResult(task, report, stored_bytes=end - begin)
     if found.job != prepared.fingerprint:
         # There was no such file when this job took the output.
@@ -206,7 +209,39 @@ def make_shard(
             got=f"that of job {found.job}",
             cure="choose another output for one of them, or run one after the other",
         )
+    _check_same_inputs(prepared, task.shard, found, kept)
     return ShardResult(task, found, resumed=True, stored_bytes=end - begin)
+
+
+def _check_same_inputs(
+    prepared: PreparedJob, shard: int, found: ShardReport, kept: KeptPass | None
+) -> None:
+    """Compares a finished shard with its inputs if these may have changed since.
+
+    Size and time of an input can be kept when it is written again. Then the system has
+    noted a change (ctime), as it does of new permissions or links.
+
+    Raises JobChangedError if it was made of other records.
+    """
+    used = {part.file_index for part in prepared.plan.ranges(shard)}
+    if not used & prepared.changed:
+        return
+    source = ShardSource(prepared, shard, skipped=SkippedRegions(), kept=kept)
+    with contextlib.suppress(CorruptInputError):
+        for _ in source.batches():
+            pass
+        tally = source.tally
+        if (tally.read, tuple(tally.spans)) == (found.read, found.spans):
+            return
+    raise JobChangedError(
+        "the records of an input have changed, its size has not",
+        where=some_of(prepared.files.paths[file] for file in sorted(used)),
+        expected=f"the records that {found.path} was made of",
+        got="others",
+        cure="restore the input, choose another output, or replace the earlier work "
+        "with --overwrite; what is not committed goes with gristmill clean "
+        "--unfinished",
+    )
 
 
 def convert_shard(
@@ -215,7 +250,7 @@ def convert_shard(
     *,
     place: ShardPlace | None = None,
     kept: KeptPass | None = None,
-    lock: AbstractContextManager[Any] | None = None,
+    lock: AbstractContextManager[Any] = _NO_LOCK,
 ) -> ShardReport:
     """Makes one shard, its index, and the list of what it leaves out.
 
@@ -245,7 +280,6 @@ def convert_shard(
     accepted = skipped if job.on_corrupt == "skip" else None
     temporary = layout.temporary_dir(job.output, job.name, job.split)
     with storage_for(job.output).temporary(temporary) as local:
-        lock = nullcontext() if lock is None else lock
         source = ShardSource(prepared, shard)
         written = _copied(source, local, lock)
         if written is None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,6 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import path_texts
 from gristmill.transforms.sources.input_formats import check_formats
 
-_BLOCK_TASKS = 4096
 _LOOKED_AT = 1_024
 
 
@@ -56,8 +56,8 @@ class IndexTask(NamedTuple):
     file_bytes: int
 
 
-class IndexTasks(Sequence[IndexTask]):
-    """A task for each file, made on access. Takes some 30 bytes a file, and its name.
+class IndexTasks:
+    """A task for each file, made as they are iterated over.
 
     Attributes:
         dataset: The directory.
@@ -76,41 +76,17 @@ class IndexTasks(Sequence[IndexTask]):
     ):
         self.dataset, self.name, self.splits = dataset, name, splits
         self.file_bytes = int(listing.sizes.sum())
-        self._listing = listing
-        self._split_of = split_of
-        self._shards = np.empty(len(split_of), np.int64)
-        for split in range(len(splits)):
-            here = np.flatnonzero(split_of == split)
-            self._shards[here] = np.arange(len(here))
+        self._listing, self._split_of = listing, split_of
 
     def __len__(self) -> int:
-        return len(self._shards)
-
-    def __getitem__(self, index: Any) -> Any:
-        rows = range(len(self))[index]
-        if isinstance(rows, int):
-            return next(self._tasks(rows, rows + 1))
-        return [self[row] for row in rows]
+        return len(self._split_of)
 
     def __iter__(self) -> Iterator[IndexTask]:
-        for begin in range(0, len(self), _BLOCK_TASKS):
-            yield from self._tasks(begin, begin + _BLOCK_TASKS)
-
-    def _tasks(self, begin: int, end: int) -> Iterator[IndexTask]:
-        columns = (
-            *(self._split_of, self._shards),
-            *(self._listing.names, self._listing.sizes),
-        )
-        values = [column[begin:end].tolist() for column in columns]
-        for split, shard, file, size in zip(*values, strict=True):
-            yield IndexTask(
-                self.dataset,
-                self.name,
-                self.splits[split],
-                shard,
-                decode_name(file),
-                size,
-            )
+        numbers = [itertools.count() for _ in self.splits]
+        columns = self._split_of, self._listing.names, self._listing.sizes
+        for split, file, size in zip(*columns, strict=True):
+            own = self.dataset, self.name, self.splits[split], next(numbers[split])
+            yield IndexTask(*own, decode_name(file), int(size))
 
 
 def plan_index(

@@ -182,6 +182,8 @@ class PreparedJob:
         base: The newest edition of the split when it took the output, in this run; 0
             for no split.
         fresh: Whether no file of a shard was there then. The description says neither.
+        changed: The numbers of files of which the system has noted a change since
+            shards were begun: what finished shards were made of is compared.
     """
 
     job: ConversionJob
@@ -190,6 +192,7 @@ class PreparedJob:
     write: str = ""
     base: int = dataclasses.field(default=0, compare=False)
     fresh: bool = dataclasses.field(default=False, compare=False)
+    changed: frozenset[int] = frozenset()
 
     @property
     def fingerprint(self) -> str:
@@ -259,6 +262,11 @@ class PreparedJob:
         """The name of the split."""
         return layout.parse_write_key(self.job.split)[0]
 
+    def changed_since(self, before: PreparedJob) -> PreparedJob:
+        """Returns the job with what has changed since an earlier run described it."""
+        changed = before.changed.union(before.files.noted_changes(self.files))
+        return dataclasses.replace(self, changed=changed)
+
     def shard_place(self, shard: int, *, fresh: bool = False) -> ShardPlace:
         """Returns the place of a shard, with the files that are there now.
 
@@ -312,6 +320,7 @@ class PreparedJob:
         arrays = self.files.arrays() | {
             "version": np.array(_VERSION),
             "cut_bytes": self.plan.cut_bytes,
+            "changed": np.array(sorted(self.changed), np.int64),
         }
         if self.plan.joined is not None:
             arrays["joined"] = self.plan.joined
@@ -357,6 +366,7 @@ class PreparedJob:
                 joined=arrays.get("joined"),
             )
             write, content = str(document["fingerprint"]), document["content"]
+            changed = frozenset(arrays["changed"].tolist())
         except (KeyError, TypeError, ValueError) as e:
             raise InvalidDatasetError(
                 "description of the conversion cannot be read",
@@ -364,7 +374,7 @@ class PreparedJob:
                 got=repr(e),
                 cure="delete it with gristmill clean --unfinished, then convert again",
             ) from e
-        described = cls(job=job, files=files, plan=plan, write=write)
+        described = cls(job=job, files=files, plan=plan, write=write, changed=changed)
         # Else the list is another one, which is to be replaced.
         return described if described.content == content else None
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, NamedTuple
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -17,14 +16,15 @@ from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.digest import RecordsDigest, words_of
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.columns.column_file import encode_column
+from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
     ColumnTable,
-    StoredColumn,
     column_entries,
     read_column_table,
     read_values,
+    write_column,
     write_column_table,
 )
 from gristmill.dataset.metadata.manifest import read_table
@@ -44,8 +44,9 @@ from gristmill.transforms.removal.plan_removal import (
     EditionRemoval,
     Removal,
     check_current,
-    described,
 )
+
+Int64 = npt.NDArray[np.int64]
 
 
 class ShardToCut(StoredShard):
@@ -141,7 +142,7 @@ def _cut(
     new: ShardTable,
     cut: npt.NDArray[np.int64],
 ) -> ColumnEntry:
-    dataset, storage = removal.dataset, storage_for(removal.dataset)
+    dataset = removal.dataset
     table = read_column_table(dataset, entry, before)
     ends = np.cumsum(before.records)
     files = [table.file(shard) for shard in range(len(table))]
@@ -151,9 +152,8 @@ def _cut(
         own = slice(*np.searchsorted(one.records, [begin, end]))
         values = np.delete(values, one.records[own] - begin, axis=0)
         data = encode_column(entry.kind, values, new.digest(shard))
-        path = layout.column_path(new.paths[shard], name, one.write.id)
-        storage.write(layout.join(dataset, path), data)
-        files[shard] = StoredColumn(path, len(data), google_crc32c.value(data))
+        path = new.paths[shard]
+        files[shard] = write_column(dataset, path, name, one.write.id, data)
     return write_column_table(
         dataset,
         layout.column_table_path(removal.name, one.write.key, name, one.write.id),
@@ -163,37 +163,26 @@ def _cut(
     )
 
 
-Int64 = npt.NDArray[np.int64]
-
-
 class CutTask(NamedTuple):
-    """A shard to write again. It refers to the removal described beside the dataset.
+    """A shard to write again.
 
     Attributes:
-        dataset: The dataset's directory.
-        name: Its name.
-        key: See `Removal.key`.
-        fingerprint: Fingerprint of the removal.
-        write: The id of the write of the new edition.
+        write: The write of the new edition.
         shard: Number of the shard in the edition.
         shards: How many that has.
         path: The shard as it is, relative to the dataset.
         file_bytes: Its size.
         digest: The digest of its records.
-        first_record: Number, in the edition, of its first record.
+        records: int64 [removed], numbers of the records that it loses, rising.
     """
 
-    dataset: str
-    name: str
-    key: str
-    fingerprint: str
-    write: str
+    write: Write
     shard: int
     shards: int
     path: str
     file_bytes: int
     digest: RecordsDigest
-    first_record: int
+    records: Int64
 
 
 class CutShard(NamedTuple):
@@ -213,7 +202,7 @@ class CutShard(NamedTuple):
 
     def gather(self, gathered: Gathered) -> None:
         """Adds the report to those of the new edition, and notes what it lost."""
-        write = self.task.write
+        write = self.task.write.id
         gathered.rows.setdefault(write, ShardCollector(write)).add(self.report)
         gathered.notes["removed"][write, self.task.shard] = self.removed
 
@@ -229,25 +218,20 @@ class CutShard(NamedTuple):
         )
 
 
-def cut_tasks(
-    removal: Removal, one: EditionRemoval, table: ShardTable
-) -> Iterator[CutTask]:
+def cut_tasks(one: EditionRemoval, table: ShardTable) -> Iterator[CutTask]:
     """Yields a task for each shard of an edition that loses records."""
     ends = np.cumsum(table.records)
-    shards = np.unique(np.searchsorted(ends, one.records, side="right"))
-    for shard in shards.tolist():
+    for shard in np.unique(np.searchsorted(ends, one.records, side="right")).tolist():
+        begin = int(ends[shard] - table.records[shard])
+        own = slice(*np.searchsorted(one.records, [begin, ends[shard]]))
         yield CutTask(
-            dataset=removal.dataset,
-            name=removal.name,
-            key=removal.key,
-            fingerprint=removal.fingerprint,
-            write=one.write.id,
+            write=one.write,
             shard=shard,
             shards=len(table),
             path=table.paths[shard],
             file_bytes=int(table.file_bytes[shard]),
             digest=table.digest(shard),
-            first_record=int(ends[shard] - table.records[shard]),
+            records=one.records[own] - begin,
         )
 
 
@@ -265,26 +249,23 @@ def cut_shard(task: CutTask) -> CutShard:
         StorageError: Reading or writing failed.
         DataLossError: The new shard does not hold what was copied.
     """
-    removal = described(task.dataset, task.name, task.key, task.fingerprint)
-    (one,) = (each for each in removal.editions if each.write.id == task.write)
-    begin = task.first_record
-    rows = np.searchsorted(one.records, [begin, begin + task.digest.records])
-    own = slice(*rows)
-    records = one.records[own] - begin
-    path = layout.shard_name(task.name, one.write.key, task.shard, task.shards)
-    place = ShardPlace.at(task.dataset, path)
+    check_current(task.write)
+    dataset, records = task.write.output, task.records
+    name, key = task.write.name, task.write.key
+    path = layout.shard_name(name, key, task.shard, task.shards)
+    place = ShardPlace.at(dataset, path)
     stored, index = open_stored(
-        task.dataset, task.path, task.file_bytes, task.digest.records
+        dataset, task.path, task.file_bytes, task.digest.records
     )
-    report = place.finished(task.write)
+    report = place.finished(task.write.id)
     if report is not None:
         removed = words_of(stored.crc32cs[records], lengths_of(stored, records))
         _check(task, report.written, RecordsDigest.of_words(removed))
         return CutShard(task, report, removed, resumed=True)
     taken = np.ones(len(stored.crc32cs), np.bool_)
     taken[records] = False
-    temporary = layout.temporary_dir(task.dataset, task.name, one.write.key)
-    with storage_for(task.dataset).temporary(temporary) as local:
+    temporary = layout.temporary_dir(dataset, name, key)
+    with storage_for(dataset).temporary(temporary) as local:
         with ShardCopier(local, options=stored.footer.options) as copier:
             _, lengths = copier.copy(stored, 0, taken)
             written = copier.finish()
@@ -294,12 +275,12 @@ def cut_shard(task: CutTask) -> CutShard:
             index.report(),
             path=path,
             shard_index=task.shard,
-            job=task.write,
+            job=task.write.id,
             file_bytes=written.file_bytes,
             file_crc32c=written.file_crc32c,
             written=written.digest,
         )
-        check_current(removal)
+        check_current(task.write)
         if report.skipped_regions:
             _copy_errors(task, place)
         places = index.places()
@@ -312,10 +293,10 @@ def cut_shard(task: CutTask) -> CutShard:
 
 def _copy_errors(task: CutTask, place: ShardPlace) -> None:
     """Copies the list of what was left out of a shard's inputs."""
-    storage, new = storage_for(task.dataset), layout.errors_path(place.path)
-    old = layout.errors_path(task.path)
-    if (content := storage.load(layout.join(task.dataset, old))) is not None:
-        path = layout.join(task.dataset, new)
+    dataset, new = task.write.output, layout.errors_path(place.path)
+    storage, old = storage_for(dataset), layout.errors_path(task.path)
+    if (content := storage.load(layout.join(dataset, old))) is not None:
+        path = layout.join(dataset, new)
         storage.write(path, content.data, replaces=place.version(new))
 
 
@@ -325,7 +306,7 @@ def _check(task: CutTask, written: RecordsDigest, gone: RecordsDigest) -> None:
     if got != task.digest:
         raise CorruptShardError(
             "the records of a shard are not those that the table of shards describes",
-            where=layout.join(task.dataset, task.path),
+            where=layout.join(task.write.output, task.path),
             expected=task.digest.summary,
             got=got.summary,
             cure="restore it and its index from a copy, or convert the dataset again",

@@ -1,9 +1,8 @@
-"""The plan of a removal, and its description beside the dataset for workers."""
+"""The plan of a removal, and its description beside the dataset."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 
@@ -12,10 +11,8 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import (
     InputError,
-    InvalidDatasetError,
     JobChangedError,
     StateMismatchError,
-    StorageMissingError,
     some_of,
 )
 from gristmill.dataset.commit.editions import newest_edition, stands
@@ -26,11 +23,8 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import DIRECTORIES
 from gristmill.dataset.metadata.manifest import Manifest, is_over
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.removed import (
-    RemovedRecords,
-)
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.storage.lookup import storage_for, version_of
+from gristmill.dataset.storage.lookup import storage_for
 
 Int64 = npt.NDArray[np.int64]
 
@@ -71,19 +65,14 @@ class Removal:
     request: str
 
     @property
-    def key(self) -> str:
-        """The `layout.write_key` under which the work is described."""
-        return self.editions[0].write.key
-
-    @property
     def records(self) -> int:
         """How many records are removed."""
         return sum(len(one.records) for one in self.editions)
 
-    @property
-    def fingerprint(self) -> str:
-        """The id of its first write."""
-        return self.editions[0].write.id
+    def check_current(self) -> None:
+        """Raises JobChangedError if it was given up."""
+        for one in self.editions:
+            one.write.check_current()
 
 
 def plan_removal(
@@ -163,19 +152,10 @@ def _digest(records: Int64) -> str:
 
 
 def describe(removal: Removal) -> None:
-    """Describes a removal beside its dataset, where workers read it."""
-    storage = storage_for(removal.dataset)
-    editions = {
-        one.write.id: {"base": one.base.edition, "records": len(one.records)}
-        for one in removal.editions
-    }
+    """Describes a removal beside its dataset, the first of its editions last."""
     about = {"request": removal.request, "base": removal.before.edition}
-    for one in reversed(removal.editions):  # The first one last: it is the whole.
-        path = layout.removed_path(removal.name, one.write.key)
-        nothing = np.zeros(len(one.records), np.uint64)
-        wanted = RemovedRecords.of(one.records, nothing)
-        storage.write(layout.join(removal.dataset, path), wanted.encode())
-        one.write.describe({"removal": {**about, "editions": editions}})
+    for one in reversed(removal.editions):
+        one.write.describe({"removal": about})
 
 
 def check_nothing_begun(dataset: str, split: str, removal: Removal | None) -> None:
@@ -237,86 +217,19 @@ def check_same_numbers(dataset: str, split: str, request: str) -> None:
             )
 
 
-def described(dataset: str, name: str, key: str, fingerprint: str) -> Removal:
-    """Reads a removal from beside its dataset, once per process unless it changes.
-
-    Args:
-        dataset: The dataset's directory.
-        name: Its name.
-        key: See `Removal.key`.
-        fingerprint: Fingerprint of the removal that is meant.
+def check_current(write: Write) -> None:
+    """Checks that the work on an edition is still wanted.
 
     Raises:
-        JobChangedError: Another command has taken the place of this one.
+        JobChangedError: It was given up, or another command has changed the split.
     """
-    version = version_of(layout.join(dataset, layout.job_path(name, key)))
-    removal = _described(dataset, name, key, version)
-    if removal is None or removal.fingerprint != fingerprint:
+    write.check_current()
+    now = open_manifest(write.output).splits.get(write.split)
+    if now is None or now.edition != write.base:
         raise JobChangedError(
             "another command has finished this removal, or changed the split",
-            where=f"{dataset}, split {key}",
-            expected=f"removal {fingerprint}",
-            got="none" if removal is None else f"removal {removal.fingerprint}",
+            where=write.where,
+            expected=f"edition {write.base:,}",
+            got=newest_edition(write.output, write.split),
             cure="run this command again, one at a time: it says if all is done",
         )
-    return removal
-
-
-def check_current(removal: Removal) -> None:
-    """Raises JobChangedError if a removal was given up."""
-    for one in removal.editions:
-        one.write.check_current()
-
-
-@functools.lru_cache(maxsize=8)
-def _described(dataset: str, name: str, key: str, version: str) -> Removal | None:
-    del version  # In the key of the cache.
-    place = layout.join(dataset, layout.job_path(name, key))
-    split, _ = layout.parse_write_key(key)
-    content, manifest = storage_for(dataset).load(place), open_manifest(dataset)
-    if content is None:
-        return None
-    try:
-        about = json.loads(content.data).get("removal")
-        there = manifest.splits[split]
-        if about is None or about["base"] != there.edition:
-            return None
-        editions = [
-            EditionRemoval(
-                base=there.part(own["base"]),
-                write=Write(
-                    output=dataset,
-                    name=name,
-                    split=split,
-                    id=write,
-                    mark=write,
-                    base=about["base"],
-                    replaces=True,
-                ),
-                records=_listed(dataset, name, layout.write_key(split, write)),
-            )
-            for write, own in about["editions"].items()
-        ]
-        request = str(about["request"])
-    except StorageMissingError:
-        return None  # Another command has deleted the list: it was not in use any more.
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
-        raise InvalidDatasetError(
-            "description of a removal cannot be read",
-            where=place,
-            got=repr(e),
-            cure="run the same command again",
-        ) from e
-    return Removal(
-        dataset=dataset,
-        name=name,
-        split=split,
-        before=there,
-        editions=tuple(editions),
-        request=request,
-    )
-
-
-def _listed(dataset: str, name: str, key: str) -> npt.NDArray[np.int64]:
-    path = layout.join(dataset, layout.removed_path(name, key))
-    return RemovedRecords.decode(storage_for(path).read(path), where=path).records

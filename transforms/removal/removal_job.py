@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 import logging
@@ -52,7 +51,6 @@ from gristmill.transforms.removal.cut_shard import (
 from gristmill.transforms.removal.plan_removal import (
     EditionRemoval,
     Removal,
-    check_current,
     check_nothing_begun,
     check_same_numbers,
     describe,
@@ -184,7 +182,7 @@ def done_before(split: Split, request: str) -> bool:
 def tasks_of(removal: Removal) -> Iterator[CutTask]:
     """Yields a task for each shard that loses records."""
     for one in removal.editions:
-        yield from cut_tasks(removal, one, read_table(removal.dataset, one.base))
+        yield from cut_tasks(one, read_table(removal.dataset, one.base))
 
 
 _log = logging.getLogger(__name__)
@@ -259,8 +257,7 @@ def commit_removal(cuts: Gathered) -> RemovalResult:
 
     def check() -> None:
         if removal is not None:
-            current = functools.partial(check_current, removal)
-            check_files(dataset, new, check_current=current)
+            check_files(dataset, new, check_current=removal.check_current)
         if erase:
             check_nothing_begun(dataset, name, removal)
 
@@ -313,7 +310,7 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
     """Writes the table and the list of an edition; returns it, and its new shards."""
     dataset, base = removal.dataset, one.base
     key = one.write.key
-    check_current(removal)
+    removal.check_current()
     table, found = read_table(dataset, base), cuts.rows.get(one.write.id)
     made: ShardTable | None = None if found is None else found.table()
     ends = np.cumsum(table.records)
@@ -351,7 +348,7 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
         removal.name,
         key,
         new,
-        check_current=functools.partial(check_current, removal),
+        check_current=removal.check_current,
         writer_options=base.writer_options,
         source=source,
     )

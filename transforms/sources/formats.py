@@ -181,6 +181,11 @@ class SourceSpec(NamedTuple):
     schema: str = ""
     nulls: str = "fail"
 
+    @property
+    def of_dataset(self) -> bool:
+        """Whether the files are the shards of a split of a dataset."""
+        return self.format == "arrayrecord" and bool(self.schema)
+
     def to_json(self) -> str:
         """Returns the spec as JSON."""
         return json.dumps(self._asdict())

@@ -18,12 +18,13 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.columns.column_file import encode_column
 from gristmill.dataset.columns.column_type import ColumnType
-from gristmill.dataset.commit.attachment import Attachment
+from gristmill.dataset.commit.attached_split import Attachment
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import commit
 from gristmill.dataset.commit.editions import without_replaced
 from gristmill.dataset.commit.garbage import find_leftovers
 from gristmill.dataset.commit.listings import Listings
+from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
@@ -49,14 +50,12 @@ def output(tmp_path: pathlib.Path) -> str:
 
 def attachment_to(output: str, key: str = "0", **options: Any) -> Attachment:
     split = open_manifest(output).splits["train"]
+    mark = key * 16
+    write = Write(output=output, name="d", split="train", id=mark, mark=mark, **options)
     return Attachment(
-        dataset=output,
-        name="d",
-        split="train",
+        write=write,
         editions={part.edition: part.shards_digest for part in split.parts},
         columns=("rank",),
-        key=key * 16,
-        **options,
     )
 
 
@@ -64,8 +63,8 @@ def write(attachment: Attachment) -> dict[int, dict[str, ColumnEntry]]:
     """Writes values and tables, as far as there is no commit."""
     made = {}
     first = 0
-    for part in open_manifest(attachment.dataset).splits["train"].parts:
-        shards, files = read_table(attachment.dataset, part), []
+    for part in open_manifest(attachment.write.output).splits["train"].parts:
+        shards, files = read_table(attachment.write.output, part), []
         for shard, path in enumerate(shards.paths):
             count = int(shards.records[shard])
             values = np.arange(first, first + count)
@@ -75,7 +74,7 @@ def write(attachment: Attachment) -> dict[int, dict[str, ColumnEntry]]:
         table = ColumnTable.of(files, shards)
         path = attachment.table_path(layout.write_key("train", part.write), "rank")
         entry = write_column_table(
-            attachment.dataset, path, KIND, table, source={"by": "test"}
+            attachment.write.output, path, KIND, table, source={"by": "test"}
         )
         made[part.edition] = {"rank": entry}
     return made

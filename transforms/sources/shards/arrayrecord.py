@@ -180,7 +180,7 @@ class ArrayRecordSource(Source):
 
     def __init__(self, spec: SourceSpec):
         super().__init__(spec)
-        self._split = SourceSplit.of_spec(spec)
+        self._split = SourceSplit.of_spec(spec) if spec.of_dataset else None
         self._dataset_chars = 0 if self._split is None else len(self._split.directory)
 
     def _shard(self, file: InputFile) -> ListedShard:

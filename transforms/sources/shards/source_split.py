@@ -70,10 +70,8 @@ class SourceSplit(NamedTuple):
         return SourceSpec(format="arrayrecord", schema=json.dumps(fields))
 
     @classmethod
-    def of_spec(cls, spec: SourceSpec) -> Self | None:
-        """Returns the split whose shards the files are, or None."""
-        if spec.format != "arrayrecord" or not spec.schema:
-            return None
+    def of_spec(cls, spec: SourceSpec) -> Self:
+        """Returns the split whose shards the files are, where that is so."""
         return cls(**json.loads(spec.schema))
 
     def shard(self, path: str, size_bytes: int) -> ListedShard:
