@@ -46,7 +46,7 @@ def _convert(steps: Steps, directory: str, inputs: str, shards: int) -> None:
         plan=PlanOptions(kind="shard_bytes", value=-(-total_bytes // shards)),
     )
     files = steps.timed("list", lambda: list_inputs(job))
-    planned = steps.timed("plan", lambda: plan_job(job, files, overwrite=overwrite))
+    planned = steps.timed("plan", lambda: plan_job(job, files))
     taken = steps.timed("begin", lambda: take_output(planned, overwrite=overwrite))
     gathered = Gathered()
     for results in made_results(taken.prepared):

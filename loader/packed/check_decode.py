@@ -54,7 +54,7 @@ def _check_rows(decode: PackedRows, known: Sequence[tuple[Dataset, Split]]) -> N
     for part, split in known:
         if split.packed is not None:
             _check_stored(decode, part, split.packed)
-            if digest := _tokenizer_of(split):
+            if digest := str(split.packed.get("tokenizer", "")):
                 tokenizers.setdefault(digest, part)
         elif any(other.packed is not None for _, other in known):
             raise InputError(
@@ -119,14 +119,6 @@ def _check_features(
         if missing
         else "decode them by an ExampleDecoder",
     )
-
-
-def _tokenizer_of(split: Split) -> str:
-    """Returns the digest of a split's tokenizer, "" where that is not known."""
-    found: Any = split.source
-    for name in ("options", "pack", "found", "digest"):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found if isinstance(found, str) else ""
 
 
 def _check_stored(decode: PackedRows, part: Dataset, packed: Mapping[str, Any]) -> None:

@@ -181,6 +181,8 @@ def _of_dataset(
             cure="give a smaller --offset",
         )
     row_format = packed_format(found)
+    if texts is not None and found is not None:
+        texts.check(found.packed, dataset)
     read = some_records(dataset, split, wanted, edition=edition)
     places = itertools.chain.from_iterable(wanted)
     for record, place in zip(read, places, strict=False):

@@ -346,9 +346,7 @@ CHAT_COLUMNS = together(
     text(
         "--date",
         "DATE",
-        "Date that the template gets as today's, as YYYY-MM-DD. A repeated job keeps "
-        "it.",
-        "that of today",
+        "Date that the template prints as today's, as YYYY-MM-DD.",
     ),
 )
 

@@ -100,13 +100,18 @@ def view(
                 cure="give the names that DATASET has",
             )
         _check(numbers, len(datasets[name]), "--records")
+    texts = texts_of(tokenizer)
+    for one in datasets.values() if texts is not None else ():
+        for part in one.parts:
+            if part.committed is not None and texts is not None:
+                texts.check(part.committed.packed, repr(part))
     again = command_line(without=("records", "steps", "html", "open"))
     title = "-".join(title_of(one) for one in datasets.values())
     path = html or f"{title}.view.html"
     subject = Subject(
         datasets=datasets,
         batches=batches,
-        texts=texts_of(tokenizer),
+        texts=texts,
         records=shown,
         steps=wanted,
         command=shlex.join(["gristmill", *again]),

@@ -105,6 +105,8 @@ def shown_record(
     shards, _ = dataset.find([number])
     part, _ = dataset.part_of(int(shards[0]))
     (record,) = dataset.read([number])
+    if texts is not None and part.committed is not None:
+        texts.check(part.committed.packed, repr(part))
     return ShownRecord(number, record, packed_format(part.committed), texts=texts)
 
 

@@ -232,6 +232,8 @@ def template_lines(
     if split.packed is None:
         return []
     packed = PackedSplit.parse(split.packed, where=dataset)
+    if texts is not None:
+        texts.check(split.packed, dataset)
     if not packed.supervised:
         return []
     special = _special_ids(split)

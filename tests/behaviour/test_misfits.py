@@ -147,3 +147,22 @@ def test_text_like_a_special_token_is_counted(here: pathlib.Path) -> None:
             list(loader.open(f"out{number}"))
         )["inputs"]
         assert (5_000 in row) == bool(options)
+
+
+def test_another_tokenizer_than_the_one_that_packed(here: pathlib.Path) -> None:
+    """No command shows the tokens of one as the text of another."""
+    write([{"text": "the sun"}] * 4)
+    pathlib.Path("a.json").write_bytes(tokenizer_json())
+    pathlib.Path("b.json").write_text(bpe_json())
+    run("pack", "in.jsonl", "out", "--tokenizer", "a.json", "--workers", "1")
+    order = ("--batch-size", "1", "--seed", "1")
+    for command in (
+        ("head", "out"),
+        ("trace", "out", "--step", "0", "--row", "0", *order, "--show"),
+        ("view", "out", "--html", "out.html"),
+    ):
+        run(*command, "--tokenizer", "a.json")
+        said = run(*command, "--tokenizer", "b.json", code=2)
+        assert "packed with another tokenizer" in said
+        assert "b.json" in said
+    assert "the sun" in run("head", "out", "--tokenizer", "a.json")

@@ -100,7 +100,7 @@ def test_what_replaces_a_job_takes_nothing_of_it(
     if not same:
         (inputs / "4").write_bytes(frames_of([b"more"]))
     # As the drop-in pipelines begin.
-    prepared = plan_job(job, list_inputs(job), overwrite="changed")
+    prepared = plan_job(job, list_inputs(job))
     taken = take_output(prepared, overwrite="changed")
     if same and made == "all":
         assert taken.prepared.job.writer == old.writer

@@ -6,7 +6,11 @@ Only this module imports jinja2, which is an optional package.
 from __future__ import annotations
 
 import datetime
+import functools
 import json
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -21,6 +25,19 @@ __all__ = ["BEGIN", "END", "TemplateError", "compiled"]
 
 BEGIN, END = "gristmill_generation_begin", "gristmill_generation_end"
 """Variables whose texts stand around what a generation tag holds."""
+
+
+_STEP, _CONCAT = "gristmill_step", "gristmill_concat"
+_RANDOM = ("random", "lipsum", "shuffle")
+# Filters, and methods of texts, that can make much of little.
+_WIDE = (
+    *("center", "ljust", "rjust", "zfill", "expandtabs", "indent", "wordwrap"),
+    *("batch", "slice", "tojson", "format", "replace"),
+)
+_WIDTH = re.compile(r"(?:%[-#0 +]*|\{[^{}]*:[^{}]*?)(\d+)")
+_MOST_STEPS = 100_000
+_MOST_CHARS = 16 << 20
+_MOST_NUMBER = 1_000
 
 
 class _Generation(jinja2.ext.Extension):
@@ -46,8 +63,139 @@ class _Generation(jinja2.ext.Extension):
         return text
 
 
-def compiled(text: str, *, date: str) -> tuple[jinja2.Template, frozenset[str]]:
-    """Returns a template, and the names that it uses and does not set.
+class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """The sandbox, in which a template can take neither hours nor gigabytes.
+
+    Each turn of a loop counts, and so does the size of each text that is made.
+    """
+
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._left = threading.local()
+        self.globals[_STEP] = self.step
+        self.globals[_CONCAT] = self.concatenated
+        for name in _RANDOM:
+            self.globals.pop(name, None)
+            self.filters[name] = functools.partial(_refuse_random, name)
+        self.filters["tojson"] = _to_json
+        for name in _WIDE:
+            if name in self.filters:
+                self.filters[name] = _bounded(name, self.filters[name])
+
+    def begin(self) -> None:
+        """Begins a rendering."""
+        self._left.steps = _MOST_STEPS
+
+    def step(self) -> None:
+        """Counts a turn of a loop."""
+        self._left.steps -= 1
+        if self._left.steps < 0:
+            raise TemplateError(f"its loops have more than {_MOST_STEPS:,} turns")
+
+    def concatenated(self, *parts: Any) -> str:
+        """Returns texts as one, in place of the operator `~`."""
+        texts = [str(part) for part in parts]
+        _check_size("the operator ~", sum(map(len, texts)))
+        return "".join(texts)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Checks the size of what an operator makes."""
+        name = f"the operator {operator}"
+        if operator == "+" and isinstance(left, str) and isinstance(right, str):
+            _check_size(name, len(left) + len(right))
+        elif operator == "*":
+            for many, times in ((left, right), (right, left)):
+                if isinstance(many, str | list | tuple) and isinstance(times, int):
+                    _check_size(name, len(many) * times)
+        elif operator == "**" and isinstance(right, int | float):
+            _check_size(name, abs(int(right)))
+        elif operator == "%" and isinstance(left, str):
+            _check_call("format", (left,), {})
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Any, called: Any, *args: Any, **named: Any) -> Any:
+        """Checks the arguments of methods of texts."""
+        # The sandbox wraps `format`.
+        text = getattr(getattr(called, "__wrapped__", called), "__self__", None)
+        if isinstance(text, str):
+            _check_call(getattr(called, "__name__", ""), (text, *args), named)
+        return super().call(context, called, *args, **named)
+
+    def _parse(self, source: str, name: Any, filename: Any) -> jinja2.nodes.Template:
+        parsed = super()._parse(source, name, filename)
+        for loop in [*parsed.find_all(jinja2.nodes.For)]:
+            call = jinja2.nodes.Call(_name(_STEP), [], [], None, None)
+            loop.body.insert(0, jinja2.nodes.ExprStmt(call, lineno=loop.lineno))
+        _without_concat(parsed)
+        return parsed
+
+
+def _name(name: str) -> jinja2.nodes.Name:
+    return jinja2.nodes.Name(name, "load")
+
+
+def _without_concat(node: Any) -> Any:
+    """Returns a node of a template with calls in place of the operator `~`."""
+    for field, value in node.iter_fields():
+        if isinstance(value, list):
+            parts = [
+                _without_concat(each) if isinstance(each, jinja2.nodes.Node) else each
+                for each in value
+            ]
+            setattr(node, field, parts)
+        elif isinstance(value, jinja2.nodes.Node):
+            setattr(node, field, _without_concat(value))
+    if isinstance(node, jinja2.nodes.Concat):
+        call = jinja2.nodes.Call(_name(_CONCAT), node.nodes, [], None, None)
+        return call.set_lineno(node.lineno)
+    return node
+
+
+def _bounded(name: str, filter_: Any) -> Any:
+    """Returns a filter whose arguments are checked first."""
+
+    @functools.wraps(filter_)
+    def checked(*args: Any, **named: Any) -> Any:
+        _check_call(name, args, named)
+        return filter_(*args, **named)
+
+    return checked
+
+
+def _refuse_random(name: str, *args: Any, **named: Any) -> str:
+    del args, named
+    raise TemplateError(f"{name} draws at random: each run would give other rows")
+
+
+def _check_call(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Checks the arguments of a filter, or of a method of a text."""
+    if name not in _WIDE:
+        return
+    texts = [each for each in (*args, *named.values()) if isinstance(each, str)]
+    if name == "replace" and len(texts) > 2:
+        _check_size(f"the filter {name}", len(texts[0]) * (1 + len(texts[-1])))
+        return
+    numbers = [n for n in (*args, *named.values()) if isinstance(n, int)]
+    if name == "format":
+        numbers += map(int, _WIDTH.findall(texts[0] if texts else ""))
+    if max(numbers, default=0) > _MOST_NUMBER:
+        raise TemplateError(
+            f"the filter {name} is given {max(numbers):,}; at most {_MOST_NUMBER:,}"
+        )
+
+
+def _check_size(name: str, size: int) -> None:
+    if size > _MOST_CHARS:
+        raise TemplateError(f"{name} makes {size:,} characters or more")
+
+
+Render = Callable[[Mapping[str, Any]], str]
+
+
+def compiled(text: str, *, date: str) -> tuple[Render, frozenset[str]]:
+    """Returns a function that renders, and the names that a template uses, not sets.
 
     Args:
         text: The template.
@@ -57,17 +205,22 @@ def compiled(text: str, *, date: str) -> tuple[jinja2.Template, frozenset[str]]:
         RecursionError: It is nested too deeply.
         TemplateError: It is not a template.
     """
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    environment = _Environment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[_Generation, jinja2.ext.loopcontrols],
     )
-    environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise
-    told = datetime.datetime.fromisoformat(date or "1970-01-01")
-    environment.globals["strftime_now"] = told.strftime
-    variables = jinja2.meta.find_undeclared_variables(environment.parse(text))
-    return environment.from_string(text), frozenset(variables)
+    environment.globals["strftime_now"] = functools.partial(_told, date)
+    found = jinja2.meta.find_undeclared_variables(environment.parse(text))
+    variables = frozenset(found - {_STEP, _CONCAT})
+    template = environment.from_string(text)
+
+    def render(given: Mapping[str, Any]) -> str:
+        environment.begin()
+        return template.render(given)
+
+    return render, variables
 
 
 def _to_json(
@@ -89,3 +242,9 @@ def _to_json(
 
 def _raise(message: object) -> str:
     raise TemplateError(str(message))
+
+
+def _told(date: str, how: str) -> str:
+    if not date:
+        raise TemplateError("it prints today's date: give one with --date")
+    return datetime.datetime.fromisoformat(date).strftime(how)

@@ -35,7 +35,7 @@ class Template:
         from gristmill.transforms.chat import sandbox
 
         try:
-            self._template, self.variables = sandbox.compiled(text, date=date)
+            self._render, self.variables = sandbox.compiled(text, date=date)
         except sandbox.TemplateError as error:
             raise TemplateFailedError(_reason(error)) from error
         except RecursionError as error:
@@ -74,7 +74,7 @@ class Template:
         if self.has_generation:
             variables |= zip(self._around, around, strict=True)
         try:
-            return self._template.render(variables)
+            return self._render(variables)
         except Exception as error:  # The code of a template can raise anything.
             raise TemplateFailedError(_reason(error)) from error
 

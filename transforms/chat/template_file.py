@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import functools
 import json
 from collections.abc import Mapping
@@ -28,12 +27,11 @@ _MOST_BYTES = 64 << 20
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 
 
-def with_template(options: PackOptions, *, date: str = "") -> PackOptions:
+def with_template(options: PackOptions) -> PackOptions:
     """Returns options with the template found.
 
     Args:
         options: Options of the rows; without conversations they stay as they are.
-        date: The date that an earlier run of the job told the template, "" if none.
 
     Raises:
         InputError: The template cannot be used.
@@ -58,9 +56,6 @@ def with_template(options: PackOptions, *, date: str = "") -> PackOptions:
                 expected=f"{option}, or a {_CONFIG} beside the template",
                 cure=f"give {option} with the text of the token",
             )
-    if any("strftime_now" in text for text in texts.values()):
-        today = datetime.datetime.now(datetime.UTC).date().isoformat()
-        spec = dataclasses.replace(spec, date=chat.date or date or today)
     return dataclasses.replace(options, chat=dataclasses.replace(chat, found=spec))
 
 
@@ -76,7 +71,7 @@ def templates_of(chat: ChatOptions) -> dict[str, Template]:
     tokens = tuple(sorted(chat.found.tokens.items()))
     try:
         return {
-            name: _compiled(text, tokens, chat.found.date)
+            name: _compiled(text, tokens, chat.date)
             for name, text in chat.found.texts.items()
         }
     except ModuleNotFoundError as error:

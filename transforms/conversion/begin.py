@@ -455,7 +455,7 @@ def begin_job(
     files = list_inputs(job, looked)
     if job.map is not None or job.pack is not None:
         try_map(job, files.first(TRIED_FILES))
-    prepared = plan_job(job, files, overwrite=overwrite)
+    prepared = plan_job(job, files)
     taken = take_output(prepared, overwrite=overwrite)
     where = job.output, taken.prepared.job.split
     if taken.committed is not None:
@@ -468,24 +468,19 @@ def begin_job(
     return taken
 
 
-def plan_job(
-    job: ConversionJob, files: InputFiles, *, overwrite: Overwrite = False
-) -> PreparedJob:
+def plan_job(job: ConversionJob, files: InputFiles) -> PreparedJob:
     """Plans the shards of a job.
 
     Args:
         job: The job.
         files: Its input files.
-        overwrite: Whether it starts over, whatever was begun before.
     """
     plan = plan_shards(job, files)
     if job.map is not None:
         job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
     if job.pack is not None:
         pack = dataclasses.replace(job.pack, found=find_tokenizer(job.pack))
-        if pack.chat is not None:
-            date = "" if overwrite is True else _begun_date(job)
-            pack = with_template(pack, date=date)
+        pack = with_template(pack)
         job = dataclasses.replace(job, pack=pack)
     job = dataclasses.replace(job, writer=with_versions(job.writer))
     prepared = PreparedJob(job=job, files=files, plan=plan)
@@ -503,15 +498,3 @@ def plan_shards(job: ConversionJob, files: InputFiles) -> ShardPlan:
         joined = joined_shards(files, plan)
         return dataclasses.replace(plan, joined=joined) if joined.any() else plan
     return plan
-
-
-def _begun_date(job: ConversionJob) -> str:
-    """Returns the date that the template of a job was told by an earlier run, or ""."""
-    for key in described_writes(job.output, job.name, job.split):
-        with contextlib.suppress(InvalidDatasetError, StorageError):
-            begun = PreparedJob.load(job.output, job.name, key)
-            pack = None if begun is None else begun.job.pack
-            chat = None if pack is None else pack.chat
-            if chat is not None and chat.found is not None and chat.found.date:
-                return chat.found.date
-    return ""

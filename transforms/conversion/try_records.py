@@ -44,7 +44,7 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
     pack = job.pack
     if pack is not None:
         pack = dataclasses.replace(pack, found=find_tokenizer(pack))
-        pack = pack if pack.chat is None else with_template(pack)
+        pack = with_template(pack)
     counts = PackedCounts()
     is_chat = pack is not None and pack.chat is not None
     tried = _TRIED_CONVERSATIONS if is_chat else _TRIED_RECORDS

@@ -32,12 +32,10 @@ class TemplateSpec:
     Attributes:
         texts: The Jinja texts by name: `default`, and others such as `tool_use`.
         tokens: Texts of the special tokens that templates know, such as `bos_token`.
-        date: The date that `strftime_now` tells, as YYYY-MM-DD; "" if none asks.
     """
 
     texts: Mapping[str, str]
     tokens: Mapping[str, str]
-    date: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,8 +55,7 @@ class ChatOptions:
             turns; otherwise it is set aside.
         max_rejected: Share of the conversations that are set aside because they cannot
             be used, in percent: with more, the job fails. 0 fails at the first.
-        date: The date that the template is told, as YYYY-MM-DD; "" for today's, which
-            the job keeps.
+        date: The date that the template is told, as YYYY-MM-DD; "" for none.
         found: The template, set when the job is planned.
     """
 
@@ -102,7 +99,7 @@ class ChatOptions:
                     "--date is not a date",
                     expected="the year, the month and the day, such as 2026-11-24",
                     got=self.date,
-                    cure="give such a date, or leave it out for today's",
+                    cure="give such a date",
                 )
 
     @property

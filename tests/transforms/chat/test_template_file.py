@@ -14,6 +14,7 @@ from gristmill.dataset import encode_example
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.message_spans import ROLES
 from gristmill.pipelines.commands.main import main
+from gristmill.transforms.chat.template_file import templates_of
 from gristmill.transforms.jobs.pack_options import ChatOptions
 from tests.support.conversations import (
     chat_options,
@@ -153,3 +154,53 @@ def test_every_source_gives_the_same_rows(folder: pathlib.Path, monkeypatch) -> 
         assert made["packed"]["documents"] == 3
         digests.add(made["records_digest"])
     assert len(digests) == 1
+
+
+_GROWS = (
+    "{% set n = namespace(s='xxxxxxxx') %}{% for i in range(40) %}"
+    "{% set n.s = n.s OP n.s %}{% endfor %}{{ n.s|length }}"
+)
+_WIDE = 1_000_000_000
+HARMFUL = {
+    "{{ messages|random }}": "random draws at random",
+    "{{ lipsum() }}": "'lipsum' is undefined",
+    "{{ strftime_now('%d %b %Y') }}": "give one with --date",
+    "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}": (
+        "more than 100,000 turns"
+    ),
+    f"{{{{ 'x' * {_WIDE} }}}}": r"operator \*",
+    f"{{{{ ['x'] * {_WIDE} }}}}": r"operator \*",
+    f"{{{{ 7 ** {_WIDE} }}}}": r"operator \*\*",
+    _GROWS.replace("OP", "~"): "operator ~",
+    _GROWS.replace("OP", "+"): r"operator \+",
+    f"{{{{ messages|tojson(indent={_WIDE}) }}}}": "filter tojson is given",
+    f"{{{{ 'x'.center({_WIDE}) }}}}": "filter center",
+    f"{{{{ 'x'|center({_WIDE}) }}}}": "filter center",
+    f"{{{{ '%{_WIDE}d' % 1 }}}}": "filter format",
+    f"{{{{ '%{_WIDE}d'|format(1) }}}}": "filter format",
+    f"{{{{ '{{:{_WIDE}}}'.format(1) }}}}": "filter format",
+}
+
+
+@pytest.mark.parametrize("template", HARMFUL)
+def test_a_template_cannot_harm(folder: pathlib.Path, template: str) -> None:
+    path = folder / "harmful.jinja"
+    path.write_text(template)
+    options = chat_options(path, folder / "tokenizer.json", max_rejected=0)
+    with pytest.raises(InputError, match=HARMFUL[template]):
+        read(options, {"messages": SAID})
+
+
+def test_what_templates_do_is_as_before(folder: pathlib.Path) -> None:
+    """Operators and filters that are counted give what they always give."""
+    path = folder / "usual.jinja"
+    path.write_text(
+        "{{ 'a' ~ 1 ~ none }}{{ 'b' + 'c' }}{{ 'd' * 3 }}{{ 'at: 2025 %05d' % 7 }}"
+        "{{ 'x y'|replace(' ', '_') }}{{ {'k': [1, 2]}|tojson(indent=2) }}"
+        "{{ '{:>4}'.format('z') }}{% for m in messages if m.content %}{{ loop.index }}"
+        "{{ m.role if loop.last else '-' }}{% endfor %}"
+    )
+    options = chat_options(path, folder / "tokenizer.json")
+    (template,) = templates_of(options.chat).values()
+    text = 'a1NonebcdddVx_y{\n  "k": [\n    1,\n    2\n  ]\n}   z1-2assistant'
+    assert template.render(SAID, None) == text.replace("V", "at: 2025 00007")

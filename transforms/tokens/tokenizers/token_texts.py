@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.jobs.pack_options import PackOptions
@@ -31,6 +31,26 @@ class TokenTexts:
 
     def __init__(self, tokenizer: TokenBytes, *, name: str, digest: str = ""):
         self._tokenizer, self.name, self.digest = tokenizer, name, digest
+
+    def check(self, packed: Mapping[str, Any] | None, where: str) -> None:
+        """Checks that this is the tokenizer of the rows of a split.
+
+        Args:
+            packed: What `dataset.json` says of the rows, None of other records.
+            where: The dataset, for messages.
+
+        Raises:
+            InputError: It is another: its texts would be nonsense.
+        """
+        packed_with = (packed or {}).get("tokenizer")
+        if packed_with and packed_with != self.digest:
+            raise InputError(
+                "the rows were packed with another tokenizer",
+                where=where,
+                expected=f"a tokenizer with the digest {packed_with}",
+                got=f"{self.name}, {self.digest}",
+                cure="give that tokenizer, or leave out --tokenizer to see ids",
+            )
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns consecutive tokens as one text; unknown ones as their id in <>."""
