@@ -43,7 +43,7 @@ _UNITS = {
 }
 
 # Formats of repositories of Hugging Face.
-_OF_HUB = ("auto", "csv", "json", "jsonl", "parquet", "tsv")
+_OF_HUB = ("auto", "csv", "json", "jsonl", "parquet", "tsv", "tsv-unquoted")
 
 
 class Conversion(NamedTuple):

@@ -25,7 +25,7 @@ from gristmill.loader.provenance.locate import Location
 from gristmill.loader.provenance.source_fields import without_message
 from gristmill.pipelines.text.printer import fact_lines
 
-LINE_FORMATS = ("csv", "jsonl", "text", "tsv")
+LINE_FORMATS = ("csv", "jsonl", "text", "tsv", "tsv-unquoted")
 _BLOCK_BYTES = 1 << 20
 _NOT_HERE = "the path is relative to where the conversion ran, and not found from here"
 

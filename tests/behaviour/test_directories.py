@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import gzip
+import io
 import json
 import pathlib
+import tarfile
 from typing import Any
 
 import pyarrow as pa
@@ -99,6 +101,22 @@ READ: dict[str, tuple[dict[str, Any], dict[str, list[str]]]] = {
         },
         {"train": ["a"], "validation": ["b"]},
     ),
+    "quotes that are plain characters": (
+        {"a.tsv": 'n\ttext\n1\t"a\n2\tb" c\n3\t"\n'},
+        {"train": ['"a', 'b" c', '"']},
+    ),
+    "a table with a column of row numbers without a name": (
+        {"a.csv": ",text\n0,a\n1,b\n"},
+        {"train": ["a", "b"]},
+    ),
+    "a separator after the last column": (
+        {"a.csv": "text,n,\na,1,\nb,2,\n"},
+        {"train": ["a", "b"]},
+    ),
+    "a quoted field of a table with tabs that holds lines": (
+        {"a.tsv": 'text\tn\n"a\nb"\t1\n'},
+        {"train": ["a\nb"]},
+    ),
     "an array of objects over many lines": (
         {"a.json": json.dumps([{"text": "a"}, {"text": "b]"}], indent=2)},
         {"train": ["a", "b]"]},
@@ -136,7 +154,9 @@ def test_what_is_data_is_read(tmp_path: pathlib.Path, name: str) -> None:
     if "pattern" in name:
         inputs += "/x-0000[01]-of-*"
     output = tmp_path / "out"
-    ended = run("convert", inputs, str(output))
+    kinds = {"plain characters": "tsv-unquoted", "with tabs": "tsv"}
+    kind = next((kind for words, kind in kinds.items() if words in name), "auto")
+    ended = run("convert", inputs, str(output), "--input-format", kind)
     assert ended.exit_code == 0, ended.output
     assert {split: texts_in(output, split) for split in splits} == splits
     (found,) = [json.loads((output / "dataset.json").read_bytes())["splits"]]
@@ -242,6 +262,16 @@ def with_dictionary() -> bytes:
     return zstandard.ZstdCompressor(dict_data=found).compress(lines("text 1" * 9))
 
 
+def tar_of(members: list[tuple[str, bytes]]) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return file.getvalue()
+
+
 DELTA = {"a.parquet": table("a"), "gone.parquet": table("b")}
 # Files of a directory, what stands for them, and what the error names.
 REFUSED: dict[str, tuple[dict[str, Any], str, list[str]]] = {
@@ -284,6 +314,34 @@ REFUSED: dict[str, tuple[dict[str, Any], str, list[str]]] = {
         "",
         ["several sets", "1 of 1, 2 of 2", "x-*-of-00002"],
     ),
+    **{
+        f"a tar whose members are apart, {name}": (
+            {"a.tar": tar_of([(member, b"x") for member in members])},
+            "",
+            ["apart in a tar", "a.tar", "sample", "--sort=name"],
+        )
+        for name, members in {
+            "by extension": ["0.txt", "1.txt", "0.cls", "1.cls"],
+            "at random": ["0.txt", "1.cls", "0.cls", "1.txt"],
+            "in folders": ["a/0.txt", "a/1.txt", "b/0.txt", "a/0.cls"],
+            "at the end": ["0.txt", "0.cls", "1.txt", "1.cls", "0.json"],
+        }.items()
+    },
+    "rows that quotes of plain characters join": (
+        {"a.tsv": 'n\ttext\n1\t"a\n2\tb"\n'},
+        "",
+        ["a.tsv", "line 2", "whole rows", "--input-format tsv-unquoted"],
+    ),
+    "a quote that is a plain character": (
+        {"a.tsv": 'n\ttext\n1\t"a\n2\tb\n'},
+        "",
+        ["a.tsv", "never closed", "--input-format tsv-unquoted"],
+    ),
+    "a bare quote in a column, and its end in another": (
+        {"a.tsv": 'a\ttext\n"a\tb"\n'},
+        "",
+        ["a.tsv", "number of fields", "--input-format tsv-unquoted"],
+    ),
     "an array with a comma at its end": (
         {"a.json": '[{"text": "a"},\n]'},
         "",
@@ -291,6 +349,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, list[str]]] = {
     ),
     "an array that was cut": ({"a.json": '[{"text": "a"}, '}, "", ["no end", "a.json"]),
     "an array of texts": ({"a.json": '["a", "b"]'}, "", ["a.json", "JSON object"]),
+    "a set of a count that nobody has": (
+        {"x-00000-of-99999999999.txt": "a\n"},
+        "/x-*",
+        ["missing", "x-00001-of-99999999999.txt"],
+    ),
     "text of 16 bits a character": (
         {"a.csv": "a,b\n1,2\n".encode("utf-16")},
         "/a.csv",

@@ -36,6 +36,7 @@ from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.shard_records import Batch, RowSink, Tally
 from tests.support.conversion import contents
 from tests.support.records import frames_of, read_array_records
+from tests.support.tokenizer_files import published
 
 MODULE = '''
 import gristmill.dataset
@@ -336,6 +337,22 @@ def test_damage_is_set_aside(tmp_path: pathlib.Path) -> None:
     assert found == [ids for ids in ids_of(TEXTS) if ids != lost]
     split = open_manifest(str(tmp_path / "out")).splits["train"]
     assert split.skipped_regions == 1
+
+
+def test_a_document_on_which_the_tokenizer_fails_is_left_out(tmp_path) -> None:
+    tokenizer = tmp_path / "o200k_base.tiktoken"
+    tokenizer.write_bytes(published("o200k_base"))
+    source = json_lines(tmp_path, ["one", "a" + " " * 1_000_000 + "b", "two"])
+    asked = {"tokenizer": str(tokenizer), "eos": "none"}
+    with pytest.raises(InputError, match="backtracking"):
+        pack(source, tmp_path / "out", **asked)
+    pack(source, tmp_path / "out", **asked, on_corrupt="skip")
+    (line,) = (tmp_path / "out/errors").iterdir()
+    region = json.loads(line.read_text())
+    at = len(json.dumps({"n": 0, "text": "one"})) + 1
+    assert (region["reason"], region["begin_bytes"]) == ("document", at)
+    counts = packed_split(tmp_path / "out").counts
+    assert (counts.documents, counts.empty_documents) == (2, 1)
 
 
 def test_files_without_documents_are_spans(tmp_path: pathlib.Path) -> None:

@@ -11,6 +11,7 @@ from gristmill.transforms.jobs.pack_options import weight_of
 from gristmill.transforms.sources.lines.json_text import parsed_line
 
 MESSAGES, CONVERSATIONS, TEXT = "messages", "conversations", "text"
+_SYSTEM = "system"
 _PROMPTS, _COMPLETIONS = ("prompt",), ("completion", "response")
 
 _OTHER = ROLES.index("other")
@@ -77,8 +78,8 @@ class ConversationColumns(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """All columns that a conversation can be in."""
-        usual = (MESSAGES, CONVERSATIONS, *_PROMPTS, *_COMPLETIONS, TEXT)
-        first = (self.messages,) if self.messages else usual
+        usual = (MESSAGES, CONVERSATIONS, _SYSTEM, *_PROMPTS, *_COMPLETIONS, TEXT)
+        first = (self.messages, _SYSTEM) if self.messages else usual
         return tuple(dict.fromkeys((*first, self.tools, self.weight)))
 
 
@@ -125,6 +126,16 @@ def conversation_of(record: bytes, columns: ConversationColumns) -> Conversation
         messages += _messages(completion, "assistant")
     if not messages:
         raise MalformedError("it has no messages")
+    system = fields.get(_SYSTEM)
+    if system:  # Beside the messages, as ShareGPT has it.
+        if not isinstance(system, str):
+            raise MalformedError(f"its {_SYSTEM} is not text")
+        given = [m.get("content") for m in messages if m["role"] == "system"]
+        if given not in ([], [system]):
+            raise MalformedError(f"it has {_SYSTEM}, and another message of that role")
+        if not given:
+            messages.insert(0, {"role": "system", "content": system})
+            prompted += prompted > 0
     tools = _value(fields, columns.tools)
     if isinstance(tools, list):
         tools = [parsed(tool) if isinstance(tool, str) else tool for tool in tools]

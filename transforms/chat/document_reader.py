@@ -11,23 +11,24 @@ from gristmill.transforms.chat.conversation_reader import (
 )
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
-from gristmill.transforms.tokens.documents import DocumentReader, document_records
+from gristmill.transforms.tokens.documents import DocumentReader, Tell, document_records
 
 _LINES = ("jsonl", "json", "text")
 
 
 def reader_of(
-    options: PackOptions, source: SourceSpec
+    options: PackOptions, source: SourceSpec, *, tell: Tell | None = None
 ) -> ConversationReader | DocumentReader:
     """Returns the reader of documents from the records of a shard.
 
     Args:
         options: Options with the tokenizer found, and the template if there is one.
         source: Rules for making the records.
+        tell: Takes documents on which the tokenizer fails; None for an error.
     """
     if options.chat is not None:
         return ConversationReader(options)
-    return DocumentReader(options, source)
+    return DocumentReader(options, source, tell=tell)
 
 
 def records_for(

@@ -331,7 +331,7 @@ def _written(
         sink = (
             RecordSink(local, prepared, tally)
             if job.pack is None
-            else RowSink(local, prepared, job.pack, tally)
+            else RowSink(local, prepared, job.pack, tally, skipped=source.skipped)
         )
         with sink:
             for batch in batches:

@@ -21,7 +21,11 @@ import numpy.typing as npt
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import DataLossError
+from gristmill.dataset.base.errors import (
+    CorruptRecordError,
+    DataLossError,
+    InputError,
+)
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
@@ -115,7 +119,7 @@ class ShardSource:
         kept: KeptPass | None = None,
     ):
         self.prepared, self._shard = prepared, shard
-        self._skipped, self._kept = skipped, kept
+        self.skipped, self._kept = skipped, kept
         self.tally = Tally()
         self._source = source_of(prepared.files.spec)
 
@@ -128,7 +132,7 @@ class ShardSource:
         """
         tally, files = self.tally, self.prepared.files
         for reader in self._opened_ahead():
-            check = SpanCheck(self._source, reader.path, self._skipped)
+            check = SpanCheck(self._source, reader.path, self.skipped)
             for batch in reader.batches():
                 places = check.follow(batch)
                 tally.count(batch)
@@ -170,7 +174,7 @@ class ShardSource:
             yield self._source.read(
                 self.prepared.files[part.file_index],
                 part,
-                skipped=self._skipped,
+                skipped=self.skipped,
                 cuts=plan.cuts_within(part.file_index),
                 kept=self._kept,
             )
@@ -364,13 +368,22 @@ class RowSink(RecordSink):
         prepared: The job.
         pack: How rows are made.
         tally: Counts tokens and rows.
+        skipped: Takes documents on which the tokenizer fails; None for an error.
     """
 
     def __init__(
-        self, local: str, prepared: PreparedJob, pack: PackOptions, tally: Tally
+        self,
+        local: str,
+        prepared: PreparedJob,
+        pack: PackOptions,
+        tally: Tally,
+        *,
+        skipped: SkippedRegions | None = None,
     ):
+        self._skipped = skipped
         self._source = source_of(prepared.files.spec)
-        self._reader = reader_of(pack, prepared.files.spec)
+        tell = None if skipped is None else self._leave_out
+        self._reader = reader_of(pack, prepared.files.spec, tell=tell)
         super().__init__(local, prepared, tally)
         self._packer = RowPacker(pack, directory=os.path.dirname(local))
 
@@ -387,9 +400,18 @@ class RowSink(RecordSink):
             DataLossError: A record is not the one that was read.
         """
         _check_records(given, self._source)
+        self._given = given
         place_of = functools.partial(_place_of, given, self._source)
         documents = self._reader.read(given.batch.records, place_of)
         self._packer.add(documents, given.origins)
+
+    def _leave_out(self, number: int, failure: InputError) -> None:
+        """Names a document in the list of what is left out; it has no tokens."""
+        place = self._given.batch.places[number]
+        damage = CorruptRecordError(failure.what, where=failure.where)
+        damage.reason, damage.detail = "document", failure.what
+        assert self._skipped is not None
+        self._skipped.add(damage, self._given.path, region=(place, place))
 
     def finish(self) -> WrittenShard:
         """Writes the rows, and reads the file back.

@@ -7,6 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.transforms.chat.document_reader import reader_of
 from gristmill.transforms.chat.template_file import with_template
@@ -59,7 +60,8 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
         source = source_of(file.spec)
         ranges = source.read(file, beginning, skipped=skipped)
         for batch in map(ranges.taken, ranges.batches()):
-            reader = None if pack is None else reader_of(pack, source.spec)
+            tell = None if skipped is None else _accept
+            reader = None if pack is None else reader_of(pack, source.spec, tell=tell)
             found = zip(batch.places, batch.records, strict=True)
             for place, record in itertools.islice(found, tried):
                 where = f"{file.path}, {source.place_text(place)}"
@@ -77,6 +79,10 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
                 return
 
 
+def _accept(number: int, failure: InputError) -> None:
+    """Accepts a document on which the tokenizer fails."""
+
+
 def _always(place: str, number: int) -> str:
     del number
     return place
@@ -92,7 +98,7 @@ def example_of(prepared: PreparedJob, name: str) -> str:
     job, files = prepared.job, prepared.files
     if job.pack is None:
         raise ValueError("a job that packs nothing")
-    reader = reader_of(job.pack, files.spec)
+    reader = reader_of(job.pack, files.spec, tell=_accept)
     function = None if job.map is None else load_function(job.map)
     for one in itertools.islice(first_records(files), _LOOKED_AT):
         place = f"{one.path}, {one.place_text}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,11 +43,28 @@ COMPARED_FIRST = 16
 COMPARED_EVERY = 500
 
 
-class ComparedEncoder:
-    """Makes tokens of the documents of a shard, in their order."""
+Tell = Callable[[int, InputError], None]
+"""Takes the number of a text, among those given, on which the tokenizer fails."""
 
-    def __init__(self, tokenizer: Tokenizer, fast: Encoder | None = None) -> None:
-        self._tokenizer, self._fast = tokenizer, fast
+
+class ComparedEncoder:
+    """Makes tokens of the documents of a shard, in their order.
+
+    Args:
+        tokenizer: The tokenizer.
+        fast: Another one, which is faster.
+        tell: Takes texts on which the tokenizer fails: they have no tokens. None for an
+            error.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        fast: Encoder | None = None,
+        *,
+        tell: Tell | None = None,
+    ) -> None:
+        self._tokenizer, self._fast, self._tell = tokenizer, fast, tell
         self._documents = 0  # Encoded so far.
 
     @property
@@ -72,7 +89,7 @@ class ComparedEncoder:
         first = self._documents
         self._documents += len(texts)
         if self._fast is None:
-            return _encoded(self._tokenizer, texts, place_of)
+            return _encoded(self._tokenizer, texts, place_of, self._tell)
         chosen = [
             number
             for number in range(len(texts))
@@ -132,7 +149,10 @@ def _same(one: IdArray, other: IdArray) -> int:
 
 
 def _encoded(
-    tokenizer: Tokenizer, texts: Sequence[bytes], place_of: PlaceOf
+    tokenizer: Tokenizer,
+    texts: Sequence[bytes],
+    place_of: PlaceOf,
+    tell: Tell | None = None,
 ) -> Encoded:
     """Returns the tokens of texts; an error names the text that it is about."""
     try:
@@ -140,13 +160,20 @@ def _encoded(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # Errors of users' functions, and panics of Rust.
+        good = [*texts]
         for number, text in enumerate(texts):
             try:
                 tokenizer.encode([text])
             except KeyboardInterrupt:
                 raise
             except BaseException as e:
-                raise _failure(e, tokenizer, text, place_of(number)) from e
+                failure = _failure(e, tokenizer, text, place_of(number))
+                if tell is None or not isinstance(failure, InputError):
+                    raise failure from e
+                tell(number, failure)
+                good[number] = b""
+        if good != [*texts]:
+            return _encoded(tokenizer, good, place_of)
         # Each text alone is done.
         place = f"{place_of(0)}, or a document after it"
         raise _failure(error, tokenizer, b"".join(texts), place) from error
@@ -166,7 +193,8 @@ def _failure(
         got=f"a document of {len(text):,} bytes",
         cure="fix the function"
         if function
-        else "leave out or cut such documents with --map",
+        else "leave out or cut such documents with --map, or leave them out with "
+        "--on-corrupt skip",
     )
 
 
@@ -312,6 +340,7 @@ class DocumentReader:
     Args:
         options: Options with the tokenizer found by planning.
         source: Rules for making the records.
+        tell: As for `ComparedEncoder`.
 
     Raises:
         InputError: The tokenizer is not the one that was found.
@@ -323,7 +352,9 @@ class DocumentReader:
         bytes_texts: Texts that are Python's notation of bytes.
     """
 
-    def __init__(self, options: PackOptions, source: SourceSpec) -> None:
+    def __init__(
+        self, options: PackOptions, source: SourceSpec, *, tell: Tell | None = None
+    ) -> None:
         if options.found is None:
             raise ValueError("the tokenizer of the job is not known yet")
         self._size = options.found.vocabulary_size
@@ -335,7 +366,7 @@ class DocumentReader:
         if options.tokenizer is not None:
             tokenizer = load_tokenizer(options)
             self._encoder = ComparedEncoder(
-                tokenizer, load_fast(options) if options.fast else None
+                tokenizer, load_fast(options) if options.fast else None, tell=tell
             )
             self._unknown_id = tokenizer.unknown_id
             self._special = SpecialTexts(tokenizer.special_ids)

@@ -9,12 +9,12 @@ follows are in doubt.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO, ClassVar
 
 import google_crc32c
 
-from gristmill.dataset.base.errors import CorruptRecordError
+from gristmill.dataset.base.errors import CorruptRecordError, InputError, some_of
 from gristmill.dataset.formats.streams.inflated_stream import Readable
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.formats.tar.member_reader import (
@@ -28,6 +28,7 @@ from gristmill.dataset.formats.tfrecord.frame_layout import MAX_RECORD_BYTES
 
 READ_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 20
+_SEEN_SAMPLES = 1 << 16  # Their names are kept: enough to see that a tar is not sorted.
 _crc32c = google_crc32c.value
 End = int | Callable[[], int | None] | None
 
@@ -62,6 +63,7 @@ class SampleReader(MemberReader):
         self._path = path
         self._make = make
         self._ahead: Member | None = None  # The parsed header at `offset`.
+        self._seen: dict[bytes, frozenset[str]] = {}
         super().__init__(
             stream, offset=offset, size_bytes=size_bytes, read_bytes=read_bytes
         )
@@ -152,6 +154,7 @@ class SampleReader(MemberReader):
             for member in members:
                 check_member(member.extension, contents, refused=member.refused)
                 contents[member.extension] = self.data(member.begin, member.end)
+            self._check_together(members[0], contents)
             return self._make(members[0].key or b"", contents)
         except SampleError as e:
             broken = BrokenError(
@@ -163,6 +166,27 @@ class SampleReader(MemberReader):
                 got=str(e),
             )
             raise self._error(broken, members, end=stop) from e
+
+    def _check_together(self, first: Member, contents: Mapping[str, bytes]) -> None:
+        """Raises InputError if a sample goes on that has ended before.
+
+        Tars that have a sample twice are as others: both have the same members.
+        """
+        key, extensions = first.key or b"", contents.keys()
+        before = self._seen.get(key)
+        if before is None:
+            if len(self._seen) < _SEEN_SAMPLES:
+                self._seen[key] = frozenset(extensions)
+        elif before.isdisjoint(extensions):
+            raise InputError(
+                "members of a sample are apart in a tar",
+                where=f"{self._path}, byte offset {first.start:,}",
+                expected="the members of a sample one after the other, as "
+                "tar --sort=name writes them",
+                got=f"{some_of(sorted(before))} of sample {name_text(key)} before, "
+                f"and {some_of(sorted(extensions))} here",
+                cure="extract the tar, and write it again with: tar --sort=name -cf",
+            )
 
     def _need(self, member: Member) -> None:
         """Makes the content of a member available."""

@@ -47,6 +47,30 @@ def test_all_forms_are_one(record: object) -> None:
     assert conversation.tools is None
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"conversations": SHARED, "system": "s"},
+        {"system": "s", "messages": SAID, "tools": None},
+        {"prompt": "q", "completion": "a", "system": "s"},
+        {"system": "s", "messages": [{"role": "system", "content": "s"}, *SAID]},
+        encode_example({"messages": json.dumps(SAID), "system": "s"}),
+    ],
+)
+def test_a_system_beside_the_messages_is_the_first_of_them(record: object) -> None:
+    conversation = found(record)
+    assert conversation.messages == [{"role": "system", "content": "s"}, *SAID]
+    assert conversation.prompted == 2 * ("prompt" in str(record))
+
+
+@pytest.mark.parametrize("system", ["t", 1, ["s"]])
+def test_a_system_that_is_another_or_no_text(system: object) -> None:
+    said = [{"role": "system", "content": "s"}, *SAID]
+    with pytest.raises(MalformedError, match=r"its system|it has system"):
+        found({"messages": said, "system": system})
+    assert found({"messages": said, "system": ""}).messages == said
+
+
 def test_other_columns_can_be_named() -> None:
     columns = ConversationColumns("chat", "functions", "score")
     record = {"chat": SAID, "functions": ['{"name": "f"}'], "score": [0.5, 2]}
@@ -54,7 +78,7 @@ def test_other_columns_can_be_named() -> None:
     assert conversation.messages == SAID
     assert conversation.tools == [{"name": "f"}]
     assert conversation.weights == [0.5, 2.0]
-    assert columns.names == ("chat", "functions", "score")
+    assert columns.names == ("chat", "system", "functions", "score")
     member = encode_example({"chat": json.dumps({"messages": SAID})})
     with pytest.raises(MalformedError):
         found(member, columns)  # The object is that of the record.

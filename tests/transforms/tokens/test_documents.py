@@ -25,6 +25,7 @@ from gristmill.transforms.tokens.documents import (
     Documents,
 )
 from gristmill.transforms.tokens.tokenizers import Encoded, find_tokenizer, load
+from gristmill.transforms.tokens.tokenizers.tokenizer import Ends, end_to_end
 from tests.support.tokenizer_files import TEXTS, tokenizer_json
 
 TEXT = SourceSpec("text", "line")
@@ -313,6 +314,30 @@ class Failing:
         if isinstance(self.error, BaseException):
             raise self.error
         return self.error
+
+
+class FailingAt:
+    """A tokenizer that fails on a text of blanks."""
+
+    library, own_ends = "failing 1.0", Ends()
+
+    def encode(self, texts):
+        if any(text and not text.strip() for text in texts):
+            raise Panic("stack overflow")
+        return end_to_end([np.arange(len(text), dtype=np.uint32) for text in texts])
+
+
+def test_a_text_on_which_the_tokenizer_fails_has_no_tokens_where_that_is_accepted():
+    texts, told = [b"a", b"  ", b"bc", b"   "], []
+    encoder = ComparedEncoder(FailingAt(), tell=lambda *each: told.append(each))
+    assert encoder.encode(texts, place_of).lengths.tolist() == [1, 0, 2, 0]
+    assert [(number, error.where) for number, error in told] == [
+        (1, place_of(1)),
+        (3, place_of(3)),
+    ]
+    with pytest.raises(InputError, match="stack overflow") as raised:
+        ComparedEncoder(FailingAt()).encode(texts, place_of)
+    assert "--on-corrupt skip" in raised.value.cure
 
 
 class Panic(BaseException):

@@ -140,16 +140,16 @@ class CsvSplitter:
     def _quotes(self, data: bytes) -> Positions:
         return _places(data, _QUOTE) if self.quoted else np.zeros(0, np.int64)
 
-    def merged(self, row: bytes) -> bool:
+    def merged(self, row: bytes, columns: int) -> bool:
         """Returns whether a quoted field of a row seems to be several rows.
 
         Files of tabs often have quotes as plain characters: then each line of the row
-        has as many tabs.
+        has the tabs of one.
         """
         lines = row.strip(b"\r\n").split(b"\n")
         counts = {line.count(self.delimiter) for line in lines}
-        alike = len(lines) > 1 and len(counts) == 1 and counts != {0}
-        return self.delimiter == b"\t" and alike
+        several = len(lines) > 1 and columns > 1
+        return self.delimiter == b"\t" and several and counts == {columns - 1}
 
 
 def _places(data: bytes, byte: int) -> Positions:

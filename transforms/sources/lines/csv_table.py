@@ -111,7 +111,7 @@ class CsvRows:
         if len(self._splitter.bare_returns(data)):
             raise ValueError("bare carriage returns")
         if data.count(b"\n") > len(lines.ends) and any(
-            self._splitter.merged(lines.part(row, row + 1).data)
+            self._splitter.merged(lines.part(row, row + 1).data, len(self._header))
             for row in range(len(lines.ends))
         ):
             raise ValueError("rows in a quoted field")
@@ -178,7 +178,7 @@ class CsvRows:
                 f"{len(self._header):,} fields",
                 f"{len(cells):,}",
             )
-        if self._splitter.merged(row.data):
+        if self._splitter.merged(row.data, len(self._header)):
             return bad(
                 "quoted field seems to hold whole rows",
                 "a field whose lines have other numbers of tabs than rows",

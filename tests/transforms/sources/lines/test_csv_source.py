@@ -95,7 +95,7 @@ def test_files_of_another_header(tmp_path, other):
 
 
 @pytest.mark.parametrize(
-    "data", [b"a,a\n1,2\n", b"a,\n1,2\n", b"\xff,b\n1,2\n", b'"a"x,b\n1,2\n']
+    "data", [b"a,a\n1,2\n", b",unnamed_0\n1,2\n", b"\xff,b\n1,2\n", b'"a"x,b\n1,2\n']
 )
 def test_files_without_a_header(tmp_path, data):
     with pytest.raises(InputError, match="does not name its columns"):

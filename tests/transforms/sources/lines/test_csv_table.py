@@ -22,7 +22,7 @@ SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
 
 
 def rows_of(*, delimiter=b",", schema=SCHEMA) -> CsvRows:
-    return CsvRows(["n", "s", "f"], schema, delimiter=delimiter)
+    return CsvRows(["n", "s", "f"], schema, CsvSplitter(delimiter))
 
 
 def lines_of(data: bytes, delimiter=b",") -> Lines:
