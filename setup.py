@@ -115,7 +115,7 @@ DEV = [
     "import-linter>=2.16,<3",
     # Checks what commands print with --json by its schemas.
     "jsonschema>=4.20,<5",
-    # Measures the texts of the figures of the benchmarks.
+    # The charts of the benchmarks.
     "matplotlib>=3.8,<4",
     "mypy>=2.4,<3",
     # Runs a notebook in a kernel.

@@ -1,42 +1,26 @@
-"""Feeds from a bucket by other clients in place of gristmill's own.
-
-    python -m benchmarks.clients [--rounds 5]
-
-Each client fetches the ranges that the loader asks for, with 256 in flight at 20 ms and
-retries above it; all else is the loader's. A client would replace gristmill's with 0.7
-of its records/s in a global shuffle and 0.9 in a block shuffle.
-"""
+"""Feeds from a bucket by other clients in place of gristmill's own."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import concurrent.futures
-import json
+import functools
 import os
-import pathlib
 import queue
-import statistics
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.parse
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from benchmarks import gcs
-from benchmarks.contest import say
-from benchmarks.gcs_readers import Setting, measure
-from benchmarks.rounds import take_turns
+from benchmarks.contest import Contestant, main
 from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.paths import split_path
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 
-_SHUFFLES = "gristmill_global", "gristmill_block"
-_RECORDS = {2_000: (12_288, 65_536), 100_000: (4_096, 8_192)}
 _TRIES = 5
 Take = Callable[[int, bytes], None]
 Get = Callable[[str, str, int, int | None], Any]
@@ -160,39 +144,6 @@ def _obstore() -> Get:
     return get
 
 
-class _ObstoreRanges(_InThreads):
-    """One `get_ranges` of obstore for each object."""
-
-    connect = staticmethod(_obstore)
-
-    def fetch(self, ranges: Sequence[ByteRange], take: Take) -> None:
-        import obstore
-
-        whole = [wanted for wanted in ranges if wanted.end is None]
-        if whole:
-            super().fetch(ranges, take)
-            return
-        numbers: dict[str, list[int]] = {}
-        for number, wanted in enumerate(ranges):
-            numbers.setdefault(wanted.path, []).append(number)
-
-        def several(item: tuple[str, list[int]]) -> Any:
-            bucket, name = split_path(item[0])
-            return obstore.get_ranges(
-                _obstore_stores()(bucket),
-                name,
-                starts=[ranges[n].begin for n in item[1]],
-                ends=[ranges[n].end or 0 for n in item[1]],
-                coalesce=0,
-            )
-
-        with concurrent.futures.ThreadPoolExecutor(16) as pool:
-            found = list(pool.map(several, numbers.items()))
-        for own, pieces in zip(numbers.values(), found, strict=True):
-            for number, data in zip(own, pieces, strict=True):
-                take(number, data.to_bytes())
-
-
 def _gcsfs() -> Get:
     os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
     import gcsfs
@@ -265,78 +216,60 @@ def _of(kind: type[RangeFetcher], connect: Callable[[], Get], **more: Any) -> An
 
 CLIENTS: dict[str, type[RangeFetcher]] = {
     "gristmill": RangeFetcher,
-    "obstore, one thread of asyncio": _of(_InLoop, _obstore_async),
-    "obstore, 256 threads": _of(_InThreads, _obstore, threads=256),
-    "obstore, get_ranges": _ObstoreRanges,
-    "TensorStore": _of(_InLoop, _tensorstore),
-    "urllib3, 64 threads": _of(_InThreads, _urllib3),
+    "obstore_async": _of(_InLoop, _obstore_async),
+    "obstore": _of(_InThreads, _obstore, threads=256),
+    "tensorstore": _of(_InLoop, _tensorstore),
+    "urllib3": _of(_InThreads, _urllib3),
     "gcsfs": _of(_InLoop, _gcsfs),
-    "google-cloud-storage, 32 threads": _of(_InThreads, _google, threads=32),
+    "google": _of(_InThreads, _google, threads=32),
 }
 
 
-def _run(client: str, shuffle: str, url: str, dataset: pathlib.Path, n: int) -> Any:
-    """Returns records a second in a process of its own, or why there are none."""
-    command = [sys.executable, "-m", "benchmarks.clients", "--one", client, shuffle]
-    command += [url, str(dataset), str(n)]
-    env = {**os.environ, "STORAGE_EMULATOR_HOST": url}
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=180, check=False, env=env
-        )
-    except subprocess.TimeoutExpired:
-        return "no end"
-    if done.returncode:
-        return f"exit status {done.returncode}: {done.stderr[-300:]}"
-    run = json.loads(done.stdout.splitlines()[-1])
-    return run["records"] / run["wall_seconds"]
+class Clients(gcs.Gcs):
+    """See `about`."""
+
+    name = "clients"
+    title = "Feeds from a bucket by other clients"
+    about = (
+        "Each client fetches the ranges that gristmill's loader asks for, with up to "
+        "256 in flight at 20 ms, and retries above it; all else is the loader's. A "
+        "client would replace gristmill's with 0.7 of its records/s in a global "
+        "shuffle and 0.9 in a block shuffle."
+    )
+    reference = ("gristmill",)
+    contestants = {
+        "gristmill": Contestant("gristmill's own"),
+        "obstore_async": Contestant("obstore, one thread of asyncio", ("obstore",)),
+        "obstore": Contestant("obstore, 256 threads", ("obstore",)),
+        "tensorstore": Contestant("TensorStore", ("tensorstore",)),
+        "urllib3": Contestant("urllib3, 64 threads", ("urllib3",)),
+        "gcsfs": Contestant("gcsfs", ("gcsfs",)),
+        "google": Contestant("google-cloud-storage, 32 threads"),
+    }
+    packages = ("obstore", "tensorstore", "urllib3", "gcsfs", "google-cloud-storage")
+    peers = ()
+
+    def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """Makes the datasets."""
+        for case, _ in super().cases():
+            if not case.endswith("chunk"):
+                for self._shuffle in ("global", "block"):
+                    yield f"{case}, {self._shuffle} shuffle", [*self.contestants]
+
+    def measure(self, case: str, key: str) -> dict[str, Any]:
+        """Reads in a process of its own."""
+        return self.read(case.partition(",")[0], key, self._shuffle)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs all clients and prints their table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.clients")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=list(CLIENTS))
-    parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    if args.one:
-        import gristmill.loader.reading.remote_shards as seam
+def read(key: str, url: str, local: str, batch: str, shuffle: str) -> dict[str, Any]:
+    """Measures a feed whose reads a client makes."""
+    import gristmill.loader.reading.remote_shards as seam
 
-        client, shuffle, url, local, records = args.one
-        seam.RangeFetcher = CLIENTS[client]  # type: ignore[misc]
-        setting = Setting(url, pathlib.Path(local), int(records))
-        print(json.dumps(measure(shuffle, setting)), flush=True)
-        os._exit(0)  # Reads ahead are not waited for.
-    columns = []
-    for record_bytes, counts in _RECORDS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            place = pathlib.Path(folder)
-            dataset = gcs.make_dataset(
-                place, record_bytes=record_bytes, records=counts[1], group_size=1
-            )
-            rates: dict[str, dict[str, list[float]]] = {s: {} for s in _SHUFFLES}
-            with gcs.serve(place / "bucket", 20, 0) as url:
-                for _, client in take_turns(args.clients, args.rounds):
-                    for shuffle, count in zip(_SHUFFLES, counts, strict=True):
-                        rate = _run(client, shuffle, url, dataset, count)
-                        say(f"{record_bytes} {shuffle} {client}: {rate}")
-                        if isinstance(rate, float):
-                            rates[shuffle].setdefault(client, []).append(rate)
-            for shuffle, found in rates.items():
-                kind = shuffle.removeprefix("gristmill_")
-                columns.append((f"{kind}, {record_bytes // 1000} KB", found))
-    lines = ["| client | " + " | ".join(name for name, _ in columns) + " |"]
-    lines.append("| --- |" + " ---: |" * len(columns))
-    for client in args.clients:
-        cells = []
-        for _, found in columns:
-            middle = statistics.median(found.get(client, [0.0]))
-            ours = statistics.median(found.get("gristmill", [1.0]))
-            cells.append(f"{middle:,.0f} ({middle / ours:.2f})")
-        lines.append(" | ".join([f"| {client}", *cells]) + " |")
-    say("\n".join(lines))
-    return 0
+    seam.RangeFetcher = CLIENTS[key]  # type: ignore[misc]
+    return gcs.read(f"gristmill_{shuffle}", url, local, batch)
 
+
+PROGRAMS = {key: functools.partial(read, key) for key in CLIENTS}
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Clients, PROGRAMS))

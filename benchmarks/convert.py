@@ -1,268 +1,164 @@
-"""Conversion of TFRecords to ArrayRecord: gristmill, its peers and a bare loop.
-
-    python -m benchmarks.convert --markdown docs/performance/convert.md
-    python -m benchmarks.convert --quick
-
-Every contestant is a whole process, a new one for each run, with start-up and
-imports counted; all read the same files and write with the same options
-(group_size:1, zstd:3). One round runs every contestant on every input, and rounds
-begin with a different contestant each, so that a slow minute of the machine does
-not hit the same one every time. benchmarks/README.md explains the result.
-"""
+"""TFRecords to ArrayRecord: gristmill, its peers, and a bare loop."""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import importlib.util
+import functools
+import multiprocessing
 import os
 import pathlib
-import re
 import shutil
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks import c4_like, convert_report, process_cost
-from benchmarks.contest import describe_environment, parse_contest, run_contest, say
-from benchmarks.contestants import CONTESTANTS, Contestant, Input
-from benchmarks.rounds import take_turns
+from benchmarks import c4_like
+from benchmarks.contest import (
+    Contest,
+    Contestant,
+    Option,
+    Peer,
+    expect,
+    gristmill,
+    main,
+    size,
+)
+from benchmarks.frames import read_frames
 
-_STARTUP_BYTES = 10_000  # Two files of a few records: the cost of nothing.
-_STARTUP_FILES = 2
-_OUTPUT_NAME = re.compile(r"\.array_?record(-\d{5}-of-\d{5})?$")
-# TensorFlow would spend seconds and memory on a GPU that no contestant uses.
-_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1"}
+WRITER_OPTIONS = "group_size:1,zstd:3"
+_TEXT, _BINARY = "text of 2.2 KB", "token ids, 100 KB a record"
+_BEAM = ("apache_beam", "array_record", "tensorflow")
 
 
-def count_output_records(output: pathlib.Path) -> tuple[int, int]:
-    """Returns the records and the bytes of the ArrayRecord files in a directory."""
+def count_records(output: pathlib.Path) -> int:
+    """Returns the records of the ArrayRecord files below a directory."""
     from array_record.python.array_record_module import ArrayRecordReader
 
-    records = size_bytes = 0
-    for path in sorted(output.rglob("*")):
-        if path.is_file() and _OUTPUT_NAME.search(path.name):
+    records = 0
+    for path in output.rglob("*record*"):
+        if path.is_file() and path.suffix != ".index":
             reader = ArrayRecordReader(str(path))
             records += reader.num_records()
-            size_bytes += path.stat().st_size
             reader.close()
-    return records, size_bytes
+    return records
 
 
-def run_once(
-    contestant: Contestant, source: Input, output: pathlib.Path, timeout_seconds: float
-) -> tuple[dict[str, Any], str | None]:
-    """Converts once, checks what was written and deletes it.
+class Convert(Contest):
+    """See `about`."""
 
-    Returns:
-      The measurements, and what went wrong or None.
-    """
-    os.sync()  # Nobody pays for what the one before left to be written.
-    output.parent.mkdir(exist_ok=True)
-    cost = process_cost.measure_command(
-        contestant.command(source, output),
-        timeout_seconds=timeout_seconds,
-        environment=_ENVIRONMENT,
+    name = "convert"
+    title = "TFRecords to ArrayRecord"
+    about = (
+        "Whole processes convert the same eight files, start-up included, with one "
+        f"record a chunk (`{WRITER_OPTIONS}`). gristmill compares every record with "
+        "its source; the outputs of all are checked to hold every record."
     )
-    error = None
-    records = size_bytes = 0
-    if cost.timed_out:
-        error = f"killed after {timeout_seconds:g} s\n{cost.output}"
-    elif cost.exit_code:
-        error = f"exit code {cost.exit_code}\n{cost.output}"
-    else:
-        records, size_bytes = count_output_records(output)
-        if records != source.records:
-            error = (
-                f"exit code 0, but wrote {records:,} of {source.records:,} records\n"
-                f"{cost.output}"
-            )
-    shutil.rmtree(output, ignore_errors=True)
-    measured = dataclasses.asdict(cost)
-    del measured["output"]
-    return measured | {"output_records": records, "output_bytes": size_bytes}, error
-
-
-def imports_rss_bytes(contestant: Contestant) -> int:
-    """Returns the resident memory of a Python that has imported and done nothing."""
-    program = (
-        f"{contestant.imports}\n"
-        "import psutil\nprint('rss', psutil.Process().memory_info().rss)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **_ENVIRONMENT},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        check=True,
-    )
-    return int(done.stdout.rsplit("rss", 1)[1])
-
-
-class Benchmark:
-    """Runs contestants over inputs and keeps what came of it.
-
-    Attributes:
-      results: what `--json` writes and `convert_report` reads.
-    """
-
-    def __init__(self, args: argparse.Namespace, work_dir: pathlib.Path):
-        """Prepares, runs nothing.
-
-        Args:
-          args: of `parse_arguments`.
-          work_dir: where inputs and outputs go for the time being.
-        """
-        self._args = args
-        self._work_dir = work_dir
-        self._inputs = 0
-        self.results: dict[str, Any] = {
-            "environment": describe_environment(),
-            "settings": {
-                "seed": args.seed,
-                "rounds": args.rounds,
-                "files": args.files,
-                "writer_options": "group_size:1,zstd:3",
-                "binary": args.binary,
-            },
-            "contestants": {},
-            "runs": [],
-        }
-
-    def run(self) -> None:
-        """Runs everything the command line asked for."""
-        args = self._args
-        for key in args.contestants:
-            self._enter(key)
-        inputs = [self._generate("startup", _STARTUP_BYTES, _STARTUP_FILES)]
-        if args.small_bytes:
-            inputs.append(self._generate("small", args.small_bytes, args.files))
-        inputs.append(self._generate("main", args.bytes, args.files))
-        for number, key in take_turns(args.contestants, args.rounds):
-            for source in inputs:
-                self._measure(key, source, number)
-        for source in inputs:
-            shutil.rmtree(source.directory)
-        for size_bytes in args.memory_bytes:
-            source = self._generate("memory", size_bytes, args.files)
-            for key in args.contestants:
-                if key.startswith("gristmill"):
-                    self._measure(key, source, 0)
-            shutil.rmtree(source.directory)
-
-    @property
-    def failed(self) -> list[str]:
-        """The runs of gristmill itself that failed."""
-        return [
-            key
-            for key, entry in self.results["contestants"].items()
-            if key.startswith("gristmill") and entry["status"] != "ok"
-        ]
-
-    def _enter(self, key: str) -> None:
-        contestant = CONTESTANTS[key]
-        entry: dict[str, Any] = {"label": contestant.label, "status": "ok"}
-        self.results["contestants"][key] = entry
-        missing = [p for p in contestant.packages if not importlib.util.find_spec(p)]
-        if missing:
-            entry |= {"status": "not installed", "error": ", ".join(missing)}
-            return
-        entry["imports_rss_bytes"] = imports_rss_bytes(contestant)
-
-    def _generate(self, kind: str, size_bytes: int, files: int) -> Input:
-        self._inputs += 1
-        directory = self._work_dir / f"input-{self._inputs}"
-        say(f"writing {size_bytes / 1e6:,.2f} MB of TFRecords ({kind})")
-        written = c4_like.write_dataset(
-            directory,
-            size_bytes=size_bytes,
-            files=files,
-            seed=self._args.seed,
-            binary=self._args.binary,
-        )
-        return Input(kind=kind, directory=directory, files=tuple(written))
-
-    def _measure(self, key: str, source: Input, round_number: int) -> None:
-        entry = self.results["contestants"][key]
-        if entry["status"] != "ok":
-            return
-        measured, error = run_once(
-            CONTESTANTS[key],
-            source,
-            self._work_dir / "output" / key,
-            self._args.timeout_seconds,
-        )
-        say(
-            f"round {round_number + 1} {source.kind:7} {key:30} "
-            f"{measured['wall_seconds']:7.2f} s, {measured['cpu_seconds']:7.2f} CPU s, "
-            f"{measured['peak_tree_bytes'] / 1e6:6,.0f} MB"
-        )
-        if error:
-            # A peer that fails once is not asked again; the report quotes it.
-            entry |= {"status": "crashed", "error": error, "crashed_on": source.kind}
-            say(f"{key} crashed: {error.splitlines()[-1]}")
-            return
-        self.results["runs"].append(
-            {
-                "contestant": key,
-                "round": round_number,
-                "kind": source.kind,
-                "input_bytes": source.size_bytes,
-                "input_records": source.records,
-                **measured,
-            }
-        )
-
-
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Returns the options, with the defaults of the full or the quick benchmark."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.convert", description=__doc__.splitlines()[0]
-    )
-    size = c4_like.parse_size
-    parser.add_argument(
-        "--binary", action="store_true", help="records of 100 KB, not text"
-    )
-    parser.add_argument("--bytes", type=size, help="input of the main runs (1GB)")
-    parser.add_argument(
-        "--small-bytes", type=size, help="input of the small runs, 0 for none (10MB)"
-    )
-    parser.add_argument(
-        "--memory-bytes",
-        type=size,
-        nargs="*",
-        help="inputs to show how gristmill's memory grows (500MB 2GB)",
-    )
-    parser.add_argument("--files", type=int, help="files of each input (8)")
-    parser.add_argument("--seed", type=int, default=0, help="of the text (0)")
-    parser.add_argument(
-        "--timeout-seconds", type=float, default=3600, help="of one run (3600)"
-    )
-    quick: dict[str, Any] = {
-        "bytes": 4_000_000,
-        "small_bytes": 0,
-        "memory_bytes": [],
-        "files": 2,
-        "rounds": 1,
-        "contestants": ["gristmill_1", "bare"],
+    reference = ("array_record_beam",)
+    contestants = {
+        "gristmill_1": Contestant("`gristmill convert --workers 1`"),
+        "gristmill_2": Contestant("`gristmill convert --workers 2`"),
+        "array_record_beam": Contestant("`array_record.beam`", _BEAM),
+        "tfds": Contestant("`tfds convert_format`", ("tensorflow_datasets",)),
+        "bare": Contestant("bare loop, no checks", bound=True),
+        "bare_2": Contestant("two bare loops", bound=True),
     }
-    full: dict[str, Any] = {
-        "bytes": 10**9,
-        "small_bytes": 10**7,
-        "memory_bytes": [5 * 10**8, 2 * 10**9],
-        "files": 8,
-        "rounds": 5,
-        "contestants": list(CONTESTANTS),
+    columns = {"size": "output / input"}
+    options = {
+        "bytes": Option(size, 10**9, 400_000, "of text; half of it of token ids"),
+        "files": Option(int, 8, 2, "of each input"),
     }
-    return parse_contest(parser, argv, CONTESTANTS, quick=quick, full=full)
+    packages = (
+        *("apache-beam", "array-record", "tensorflow", "tensorflow-datasets"),
+        *("zstandard", "numpy"),
+    )
+    peers = (
+        Peer(
+            *("`array_record.beam`", "array-record", "TFRecords to shards; 2 workers"),
+            *("gristmill_2", "array_record_beam", _TEXT, True),
+        ),
+        Peer(
+            *("`tfds convert_format`", "tensorflow-datasets", "the same"),
+            *("gristmill_2", "tfds", _TEXT),
+        ),
+    )
+
+    def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """Writes the inputs."""
+        write = functools.partial(c4_like.write_dataset, files=self.args.files)
+        self._input = self.work / "text"
+        self._written = write(self._input, size_bytes=self.args.bytes)
+        yield _TEXT, [*self.contestants]
+        self._input = self.work / "binary"
+        self._written = write(
+            self._input, size_bytes=self.args.bytes // 2, records="binary"
+        )
+        yield _BINARY, ["gristmill_1", "gristmill_2", "bare", "bare_2"]
+
+    def _command(self, key: str, output: pathlib.Path) -> list[str]:
+        paths = self._written.paths
+        name, _, workers = key.rpartition("_")
+        if name == "gristmill":
+            how = ("--match-shards", "--group-size=1", "--compression=zstd:3")
+            return gristmill("convert", *paths, output, f"--workers={workers}", *how)
+        if key == "array_record_beam":
+            pattern = f"{self._input}/*.tfrecord-*"
+            return self.program(key, pattern, f"{output}/c4", len(paths))
+        if key == "tfds":
+            # The command `tfds` does not start where mlcroissant is not installed.
+            module = "tensorflow_datasets.scripts.convert_format"
+            folders = (f"--dataset_version_dir={self._input}", f"--out_dir={output}")
+            how = ("--out_file_format=array_record",)
+            return [sys.executable, "-m", module, *folders, *how]
+        return self.program("bare", workers if name == "bare" else 1, output, *paths)
+
+    def measure(self, case: str, key: str) -> dict[str, Any]:
+        """Converts once."""
+        output = self.work / "out"
+        shutil.rmtree(output, ignore_errors=True)
+        run = self.run(self._command(key, output))
+        expect(count_records(output), sum(self._written.records), "records")
+        files = [path for path in output.rglob("*record*") if path.is_file()]
+        written = sum(path.stat().st_size for path in files)
+        work = self._written.size_bytes
+        return {**run, "work": work / 1e6, "size": written / work}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and writes the report; 1 where gristmill itself failed."""
-    return run_contest(Benchmark, parse_arguments(argv), convert_report)
+def _convert_file(job: tuple[str, str]) -> None:
+    from array_record.python.array_record_module import ArrayRecordWriter
 
+    writer = ArrayRecordWriter(job[1], WRITER_OPTIONS)
+    write = writer.write
+    for record in read_frames(job[0]):
+        write(record)
+    writer.close()
+
+
+def run_bare(workers: str, output: str, *inputs: str) -> None:
+    """Converts each input into one output with nothing around the loop."""
+    os.makedirs(output, exist_ok=True)
+    jobs = [(path, f"{output}/{n}.array_record") for n, path in enumerate(inputs)]
+    if workers == "1":
+        for job in jobs:
+            _convert_file(job)
+        return
+    with multiprocessing.get_context("spawn").Pool(int(workers)) as pool:
+        pool.map(_convert_file, jobs, chunksize=1)
+
+
+def run_array_record_beam(pattern: str, prefix: str, num_shards: str) -> None:
+    """Runs the pipeline of array_record.beam on Beam's own runner."""
+    # It reads the command line when it is imported.
+    sys.argv = sys.argv[:1]
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from array_record.beam import pipelines
+
+    pipelines.convert_tf_to_arrayrecord_disk(
+        num_shards=int(num_shards),
+        args={"input": pattern, "output": prefix},
+        pipeline_options=PipelineOptions(["--runner=FnApiRunner"]),
+    ).run().wait_until_finish()
+
+
+PROGRAMS = {"bare": run_bare, "array_record_beam": run_array_record_beam}
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Convert, PROGRAMS))

@@ -1,353 +1,185 @@
-"""Random records from a bucket: gristmill, Grain and readers of ranges.
-
-    python -m benchmarks.gcs --json benchmarks/results/gcs.json \
-        --markdown docs/performance/gcs.md
-    python -m benchmarks.gcs --quick
-
-A server in a process of its own adds the latency and the bandwidth of a real bucket;
-it has no TLS. Every reader is a process of its own, a new one for each run; rounds
-begin with a different reader each. benchmarks/README.md explains the result.
-"""
+"""Random records from a bucket: gristmill and Grain."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import functools
 import json
 import pathlib
-import random
-import shutil
-import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks import c4_like, figures
+from benchmarks import c4_like
+from benchmarks.bucket_server import BUCKET, serve
 from benchmarks.contest import (
-    describe_environment,
-    describe_machine,
-    say,
-    write_reports,
+    Contest,
+    Contestant,
+    Option,
+    Peer,
+    main,
+    make,
+    size,
+    tree_cpu_seconds,
 )
-from benchmarks.gcs_readers import BUCKET, READERS
-from benchmarks.rounds import Spread, take_turns
-from gristmill.dataset import encode_frame
 
-PACKAGES = (
-    *("array-record", "zstandard", "numpy", "grain"),
-    *("tensorstore", "obstore", "gcsfs", "google-cloud-storage"),
-)
-# US dollars for a thousand reads of objects in one region, Standard class.
-_PRICE_OF_THOUSAND_READS = 0.0004
 _FILES = 8
-_MOST_TEXT_BYTES = 10_000
-LABELS = {
-    "gristmill_global": "gristmill, global shuffle",
-    "gristmill_block": "gristmill, block shuffle",
-    "gristmill_client": "gristmill's client, 256 at once, bytes only",
-    "grain_16": "Grain on gs://, 16 threads",
-    "grain_64": "Grain on gs://, 64 threads",
-    "gcsfs": "gcsfs `cat_ranges`, 256 at once, bytes only",
-    "google_cloud_storage": "google-cloud-storage, 32 threads, bytes only",
-    "tensorstore": "TensorStore, 256 at once, bytes only",
-    "obstore": "obstore, 256 threads, bytes only",
+# Kind and group size, and how many records are read for each of a batch.
+_CASES = {
+    "text of 2 KB": ("text", 1),
+    "text of 2 KB, 16 a chunk": ("text", 16),
+    "noise of 100 KB": ("noise", 1),
 }
-# Group sizes by size of record. What knows nothing of chunks reads the same bytes
-# whatever their size.
-_GROUP_SIZES = {2_000: (1, 16), 100_000: (1,)}
-# As many that few of a batch are neighbours by chance, as in real datasets.
-_DATASET_RECORDS = {2_000: 131_072, 100_000: 8_192}
-# What opens a dataset, or files of records; the others are given ranges.
-_OPENS = ("gristmill_global", "gristmill_block", "grain_16", "grain_64")
-_OF_GROUPS = ("gristmill_global", "gristmill_block")
+_BATCH = {"text": 1024, "noise": 64}
+_STEPS = 12
 
 
-def make_dataset(
-    folder: pathlib.Path, *, record_bytes: int, records: int, group_size: int
-) -> pathlib.Path:
-    """Converts generated records; returns the dataset's directory."""
-    name = f"r{record_bytes}-g{group_size}"
-    inputs = folder / f"in-{name}"
-    if record_bytes <= _MOST_TEXT_BYTES:
-        c4_like.write_dataset(
-            inputs,
-            size_bytes=records * record_bytes,
-            files=_FILES,
-            mean_record_bytes=record_bytes,
-        )
-    else:
-        _write_noise(inputs, record_bytes=record_bytes, records=records)
-    output = folder / "bucket" / name
-    command = [sys.executable, "-m", "gristmill", "convert"]
-    command += [f"{inputs}/*.tfrecord-*", str(output), "--match-shards"]
-    command += [f"--group-size={group_size}", "--compression=zstd:3", "--name=c4"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    shutil.rmtree(inputs)
-    return output
+class Gcs(Contest):
+    """See `about`."""
 
+    name = "gcs"
+    title = "Reading from a bucket in random order"
+    about = (
+        "One process reads batches from a server on loopback with 20 ms before the "
+        "first byte, 100 MB/s a connection and 1.25 GB/s in all, without TLS. Reader "
+        "and server share the processors. What opens the dataset and reads the first "
+        "batch does not count; with a block shuffle, the second epoch counts."
+    )
+    unit = "thousand records"
+    reference = ("grain",)
+    contestants = {
+        "gristmill_global": Contestant("gristmill, global shuffle"),
+        "gristmill_block": Contestant("gristmill, block shuffle"),
+        "grain": Contestant("Grain on gs://, 64 threads", ("grain", "array_record")),
+    }
+    columns = {"requests": "requests a record", "sent": "bytes a record"}
+    options = {
+        "bytes": Option(size, 300_000_000, 8_000_000, "of each kind of records"),
+        "latency_ms": Option(float, 20.0, 2.0, "before the first byte of an answer"),
+    }
+    packages = ("array-record", "grain", "numpy", "zstandard")
+    peers = (
+        Peer(
+            *("Grain's `ArrayRecordDataSource`", "grain"),
+            "a global shuffle of 2 KB records in a bucket, 20 ms",
+            *("gristmill_global", "grain", "text of 2 KB"),
+        ),
+    )
 
-def _write_noise(inputs: pathlib.Path, *, record_bytes: int, records: int) -> None:
-    """Writes records that do not compress, as images do not."""
-    inputs.mkdir()
-    for number in range(_FILES):
-        noise = random.Random(number)
-        path = inputs / f"noise.tfrecord-{number:05d}-of-{_FILES:05d}"
-        with path.open("wb") as file:
-            for _ in range(records // _FILES):
-                file.write(encode_frame(noise.randbytes(record_bytes)))
+    def __init__(self, args: argparse.Namespace, work: pathlib.Path):
+        super().__init__(args, work)
+        self._bucket = work / "bucket"
 
+    def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """Makes the datasets."""
+        for case, (kind, group) in _CASES.items():
+            make_dataset(self._bucket / f"{kind}-{group}", kind, group, self.args.bytes)
+            yield case, [k for k in self.contestants if group == 1 or k != "grain"]
 
-@contextmanager
-def serve(
-    folder: pathlib.Path, latency_ms: float, connect_ms: float, *more: str
-) -> Iterator[str]:
-    """Serves a directory as a bucket; gives its address."""
-    command = [sys.executable, "-m", "benchmarks.gcs_server", str(folder)]
-    command += [f"--bucket={BUCKET}", f"--latency-ms={latency_ms}"]
-    command += [f"--connect-ms={connect_ms}", *more]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        yield server.stdout.readline().strip()
-        server.communicate()
+    def measure(self, case: str, key: str) -> dict[str, Any]:
+        """Reads in a process of its own."""
+        return self.read(case, key)
 
-
-def run_reader(
-    reader: str, *, url: str, dataset: pathlib.Path, records: int, timeout: float
-) -> dict[str, Any]:
-    """Runs a reader in a process of its own; what went wrong is under `error`."""
-    command = [sys.executable, "-m", "benchmarks.gcs_readers", reader]
-    command += ["--url", url, "--local", str(dataset), "--records", str(records)]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"reader": reader, "error": f"killed after {timeout:g} s"}
-    if done.returncode:
-        return {"reader": reader, "error": done.stderr.strip()[-500:]}
-    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return measured
-
-
-def run_all(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
-    """Runs every reader on every dataset at every latency."""
-    runs: list[dict[str, Any]] = []
-    for record_bytes, count in args.records.items():
-        for group_size in args.group_sizes or _GROUP_SIZES[record_bytes]:
-            readers = [r for r in args.readers if group_size == 1 or r in _OF_GROUPS]
-            if not readers:
-                continue
-            dataset = make_dataset(
-                folder,
-                record_bytes=record_bytes,
-                records=4_096 if args.quick else _DATASET_RECORDS[record_bytes],
-                group_size=group_size,
+    def read(self, case: str, *program: str) -> dict[str, Any]:
+        """Runs a reader of a case beside the server."""
+        kind, group = _CASES[case]
+        local = self._bucket / f"{kind}-{group}"
+        with serve(self._bucket, self.args.latency_ms) as url:
+            variables = {
+                "STORAGE_EMULATOR_HOST": url,
+                "CLOUD_STORAGE_EMULATOR_ENDPOINT": url,
+            }
+            key, *more = program
+            return self.run(
+                self.program(key, url, local, _BATCH[kind], *more),
+                variables=variables,
+                timeout_seconds=300,
             )
-            files = list(dataset.glob("*.array_record-*"))
-            stored = sum(file.stat().st_size for file in files)
-            manifest = json.loads((dataset / "dataset.json").read_text())
-            for latency_ms, connect_ms in itertools.product(
-                args.latency_ms, args.connect_ms
-            ):
-                about = {
-                    "record_bytes": record_bytes,
-                    "group_size": group_size,
-                    "latency_ms": latency_ms,
-                    "connect_ms": connect_ms,
-                    "stored_bytes_per_record": stored / manifest["records"],
-                }
-                with serve(folder / "bucket", latency_ms, connect_ms) as url:
-                    for number, reader in take_turns(readers, args.rounds):
-                        measured = run_reader(
-                            reader,
-                            url=url,
-                            dataset=dataset,
-                            records=_records_for(reader, record_bytes, count),
-                            timeout=args.timeout_seconds,
-                        )
-                        measured |= about | {"round": number}
-                        say(_line(measured))
-                        runs.append(measured)
-            shutil.rmtree(dataset)
-    environment = describe_environment(PACKAGES)
-    settings = {"rounds": args.rounds}
-    return {"environment": environment, "settings": settings, "runs": runs}
 
 
-def _records_for(reader: str, record_bytes: int, count: int) -> int:
-    if reader == "gristmill_block":
-        return _DATASET_RECORDS[record_bytes]
-    return max(count // 4 if reader.startswith(("grain", "google")) else count, 64)
+def make_dataset(output: pathlib.Path, kind: str, group: int, size_bytes: int) -> None:
+    """Converts generated records."""
+    with tempfile.TemporaryDirectory() as work:
+        folder = pathlib.Path(work)
+        c4_like.write_dataset(folder, size_bytes=size_bytes, files=_FILES, records=kind)
+        how = ("--match-shards", "--compression=zstd:3", f"--group-size={group}")
+        make("convert", f"{work}/*.tfrecord-*", output, *how, "--name=c4")
 
 
-def _line(run: dict[str, Any]) -> str:
-    head = (
-        f"{run['record_bytes']:>6} B g{run['group_size']:<2} {run['latency_ms']:g} ms"
-    )
-    if "error" in run:
-        return f"{head} {run['reader']}: {run['error'].splitlines()[-1][:200]}"
-    rate = run["records"] / run["wall_seconds"]
-    return (
-        f"{head} {run['reader']:20} {rate:8,.0f} records/s, "
-        f"{_cpu(run):6,.0f} us CPU, "
-        f"{run['server_requests'] / run['records']:.3f} requests, "
-        f"server {run['server_cpu_seconds'] / run['wall_seconds']:.0%} busy"
-    )
+# Each opens, yields 0, and then the number of records that came.
+Reader = Callable[[pathlib.Path, int], Iterator[int]]
 
 
-def report(results: dict[str, Any]) -> str:
-    """Returns the results as Markdown."""
-    runs = [run for run in results["runs"] if "error" not in run]
-    settings = results["settings"]
-    parts = [
-        "# Reading from a bucket\n",
-        "Random records of a dataset in a bucket, one process, by `python -m "
-        "benchmarks.gcs`; benchmarks/README.md tells how it measures. "
-        f"{describe_machine(results['environment'])} The reader and the server share "
-        "the processors. "
-        f"Medians of {settings['rounds']} rounds (lowest..highest). The bucket is a "
-        "server on loopback with the latency given, and with that of a new connection "
-        "where it is named; 100 MB/s for a connection, 1.25 GB/s for all; no TLS, "
-        "whose processor time comes on top for readers that make many connections. "
-        '"Open" and "first batch" contain imports, indexes and connections. Then '
-        "records are counted; with a block shuffle, those of the second epoch.\n",
-        *(f"{image}\n" for image in figures.images("gcs", results)),
-    ]
-    tables = sorted({_table_of(run) for run in runs})
-    for key in tables:
-        own = [r for r in runs if _table_of(r) == key]
-        parts.append(_table(own, [r for r in runs if _table_of(r) == (*key[:3], 1)]))
-    errors = sorted(
-        {(r["reader"], r["error"]) for r in results["runs"] if "error" in r}
-    )
-    parts += [f"{reader} failed:\n\n```\n{error}\n```\n" for reader, error in errors]
-    return "\n".join(parts)
+def _ours(local: pathlib.Path, batch: int, *, shuffle: str) -> Iterator[int]:
+    from gristmill import loader
+
+    with tempfile.TemporaryDirectory() as cache_dir:
+        dataset = loader.open(f"gs://{BUCKET}/{local.name}", cache_dir=cache_dir)
+        # More epochs follow, so that as much is read ahead at the end as before.
+        batches = loader.global_batches(
+            dataset, batch_size=batch, seed=1, shuffle=shuffle, epochs=4
+        )
+        yield 0
+        epoch = len(dataset) // batch
+        # A block shuffle pays by the window.
+        first = epoch if shuffle == "block" else 1
+        with batches.feed(host=(0, 1)) as feed:
+            yield sum(len(next(feed)) for _ in range(first))
+            for _ in range(min(_STEPS, epoch) if first == 1 else epoch):
+                yield len(next(feed))
 
 
-def _table_of(run: dict[str, Any]) -> tuple[int, float, float, int]:
-    return (
-        run["record_bytes"],
-        run["latency_ms"],
-        run["connect_ms"],
-        run["group_size"],
-    )
+def _grain(local: pathlib.Path, batch: int) -> Iterator[int]:
+    import grain
+
+    names = sorted(path.name for path in local.glob("*.array_record-*"))
+    paths = [f"gs://{BUCKET}/{local.name}/{name}" for name in names]
+    source = grain.sources.ArrayRecordDataSource(paths)
+    yield 0
+    options = grain.ReadOptions(num_threads=64, prefetch_buffer_size=500)
+    shuffled = grain.MapDataset.source(source).shuffle(seed=1).repeat()
+    records = iter(shuffled.to_iter_dataset(options))
+    for _ in range(_STEPS // 3):
+        yield sum(bool(next(records)) for _ in range(batch))
 
 
-def _table(runs: list[dict[str, Any]], lone: list[dict[str, Any]]) -> str:
-    first = runs[0]
-    lines = [
-        f"## Records of {first['record_bytes'] / 1000:g} KB, "
-        f"{first['latency_ms']:g} ms"
-        + (f", {first['connect_ms']:g} ms a connection" * bool(first["connect_ms"]))
-        + f", group size {first['group_size']}\n",
-        f"A record occupies {first['stored_bytes_per_record']:,.0f} bytes.\n",
-        "| reader | records/s | to Grain, 64 threads | requests a record | bytes a "
-        "record | CPU a record, µs | open, s | first batch, s | connections | server "
-        "busy | $ a million records |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    grain = {r["round"]: _rate(r) for r in lone if r["reader"] == "grain_64"}
-    for reader, label in LABELS.items():
-        own = [run for run in runs if run["reader"] == reader]
-        if own:
-            lines.append("| " + " | ".join([label, *_cells(own, grain)]) + " |")
-    lines += _beside_client(runs)
-    return "\n".join(lines) + "\n"
+READERS: dict[str, Reader] = {
+    "gristmill_global": functools.partial(_ours, shuffle="global"),
+    "gristmill_block": functools.partial(_ours, shuffle="block"),
+    "grain": _grain,
+}
 
 
-def _beside_client(runs: list[dict[str, Any]]) -> list[str]:
-    """Returns the cost of feeds beside the client that they read with."""
-    client = {r["round"]: r for r in runs if r["reader"] == "gristmill_client"}
-    lines = []
-    for reader in ("gristmill_global", "gristmill_block"):
-        pairs = [
-            (run, client[run["round"]])
-            for run in runs
-            if run["reader"] == reader and run["round"] in client
-        ]
-        if pairs:
-            rates = Spread.of([_rate(run) / _rate(bare) for run, bare in pairs])
-            costs = Spread.of([_cpu(run) / _cpu(bare) for run, bare in pairs])
-            lines.append(
-                f"- {LABELS[reader].partition(', ')[2]} beside gristmill's client: "
-                f"{rates.show(2)} of its records/s, {costs.show(2)} of its CPU"
-            )
-    return ["", *lines] if lines else []
+def counters(url: str) -> dict[str, float]:
+    """Returns the counters of the server."""
+    with urllib.request.urlopen(f"{url}/counters") as answer:
+        found: dict[str, float] = json.load(answer)
+    return found
 
 
-def _rate(run: dict[str, Any]) -> float:
-    rate: float = run["records"] / run["wall_seconds"]
-    return rate
+def read(key: str, url: str, local: str, batch: str) -> dict[str, Any]:
+    """Measures a reader once its first batch is there."""
+    reader = READERS[key](pathlib.Path(local), int(batch))
+    next(reader)
+    next(reader)
+    before, cpu, begin = counters(url), tree_cpu_seconds(), time.perf_counter()
+    records = sum(reader)
+    wall, cpu = time.perf_counter() - begin, tree_cpu_seconds() - cpu
+    after = counters(url)
+    return {
+        "work": records / 1000,
+        "cpu_seconds": cpu,
+        "wall_seconds": wall,
+        "peak_bytes": None,
+        "requests": (after["requests"] - before["requests"]) / records,
+        "sent": (after["sent_bytes"] - before["sent_bytes"]) / records,
+    }
 
 
-def _cpu(run: dict[str, Any]) -> float:
-    """Returns microseconds a record."""
-    cost: float = run["cpu_seconds"] / run["records"] * 1e6
-    return cost
-
-
-def _cells(runs: list[dict[str, Any]], grain: dict[int, float]) -> list[str]:
-    """Returns a row of the table, from the runs of one reader."""
-
-    def middle(name: str, per: str | None = None) -> float:
-        return statistics.median(run[name] / (run[per] if per else 1) for run in runs)
-
-    ratios = [_rate(run) / grain[run["round"]] for run in runs if run["round"] in grain]
-    cpu = [_cpu(run) for run in runs]
-    requests = middle("server_requests", "records")
-    return [
-        Spread.of([_rate(run) for run in runs]).show(0),
-        Spread.of(ratios).show(1) if ratios else "",
-        f"{requests:.3f}",
-        f"{middle('server_sent_bytes', 'records'):,.0f}",
-        Spread.of(cpu).show(0),
-        f"{middle('open_seconds'):.2f}" if runs[0]["reader"] in _OPENS else "",
-        f"{middle('first_batch_seconds'):.2f}",
-        f"{middle('connections'):,.0f}",
-        f"{middle('server_cpu_seconds', 'wall_seconds'):.0%}",
-        f"{requests * 1000 * _PRICE_OF_THOUSAND_READS:.2f}",
-    ]
-
-
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Returns the options, with the defaults of the full or the quick benchmark."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gcs", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--quick", action="store_true", help="does everything run?")
-    parser.add_argument("--rounds", type=int, help="times that each runs (5)")
-    parser.add_argument("--latency-ms", type=float, nargs="+", help="(20)")
-    parser.add_argument("--connect-ms", type=float, nargs="+", default=[0], help="(0)")
-    parser.add_argument("--readers", nargs="+", choices=sorted(READERS), help="(all)")
-    parser.add_argument("--timeout-seconds", type=float, default=120)
-    parser.add_argument("--work-dir", type=pathlib.Path)
-    parser.add_argument("--json", type=pathlib.Path)
-    parser.add_argument("--markdown", type=pathlib.Path)
-    args = parser.parse_args(argv)
-    args.rounds = args.rounds or (1 if args.quick else 5)
-    args.latency_ms = args.latency_ms or ([5] if args.quick else [20])
-    args.group_sizes = [1] if args.quick else None
-    args.records = {2_000: 512} if args.quick else {2_000: 12_288, 100_000: 8_192}
-    args.readers = args.readers or (
-        ["gristmill_global", "gristmill_client"] if args.quick else list(READERS)
-    )
-    return args
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and writes its reports."""
-    args = parse_arguments(argv)
-    with tempfile.TemporaryDirectory(dir=args.work_dir) as folder:
-        results = run_all(args, pathlib.Path(folder))
-    write_reports(args, "gcs", results, report(results))
-    ours = [r for r in results["runs"] if r["reader"].startswith("gristmill")]
-    return int(any("error" in run for run in ours))
-
+PROGRAMS = {key: functools.partial(read, key) for key in READERS}
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Gcs, PROGRAMS))

@@ -1,228 +1,311 @@
-"""Reading ArrayRecord in random order: gristmill, Grain, array_record and tf.data.
-
-    python -m benchmarks.load --markdown docs/performance/load.md
-    python -m benchmarks.load --quick
-
-Every contestant is a process of its own that reads the same shards: text of 2.2 KB and
-binary records of 100 KB, one and sixteen to a chunk. Rounds begin with a different
-contestant each. benchmarks/README.md explains the result.
-"""
+"""Local shards in random order: gristmill, Grain, array_record and tf.data."""
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import importlib.util
-import json
+import functools
+import glob
+import itertools
 import os
-import pathlib
-import re
-import signal
-import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Any
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from benchmarks import c4_like, load_report
-from benchmarks.contest import describe_environment, parse_contest, run_contest, say
-from benchmarks.load_contestants import CONTESTANTS, Contestant
-from benchmarks.load_data import Shards, write_shards
-from benchmarks.rounds import take_turns
+import numpy as np
 
-PACKAGES = (
-    "array-record",
-    "grain",
-    "tensorflow",
-    "zstandard",
-    "google-crc32c",
-    "numpy",
+from benchmarks import c4_like
+from benchmarks.contest import (
+    Contest,
+    Contestant,
+    Option,
+    Peer,
+    expect,
+    main,
+    make,
+    size,
+    steadily,
 )
-_ENVIRONMENT = {
-    "CUDA_VISIBLE_DEVICES": "-1",
-    "JAX_PLATFORMS": "cpu",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
+
+_FILES = 4
+_BATCHES = {"text": 1024, "noise": 64}
+# What Grain's threads of one process hold by default, or are reading.
+_GRAIN_AHEAD = 516
+_CHECKED_RECORDS = 32
+_SHUFFLE_BUFFER_BYTES = 40_000_000
+_CASES = {
+    f"{label}, {group} a chunk": (kind, group)
+    for kind, label in (("text", "text of 2.2 KB"), ("noise", "noise of 100 KB"))
+    for group in (1, 16)
 }
-_ERROR_LINES = 12
+_FIRST = next(iter(_CASES))
+_GRAIN = ("array_record", "grain")
+_READ = "`dataset.read` beside `read(indices)`; text, random order"
 
 
-def run_once(
-    key: str, work_dir: pathlib.Path, *, seconds: float, timeout_seconds: float
-) -> tuple[list[dict[str, Any]], str | None]:
-    """Lets a contestant read all datasets.
+class Load(Contest):
+    """See `about`."""
 
-    Returns:
-      A measurement for each dataset, and what went wrong or None.
-    """
-    command = [sys.executable, "-m", "benchmarks.load_contestants", key, str(work_dir)]
-    environment = {
-        **os.environ,
-        **_ENVIRONMENT,
-        "GRISTMILL_CACHE_DIR": f"{work_dir}/cache",
+    name = "load"
+    title = "Reading in random order"
+    about = (
+        "Shards on a local disk, in the page cache, `zstd:3`; readers are measured "
+        "once they are warm. gristmill compares the checksum of every record, or of "
+        "plain files the hash of every chunk. `tf.data` reads the TFRecords through a "
+        "shuffle buffer of 40 MB, in no order that can be repeated."
+    )
+    unit = "thousand records"
+    reference = ("array_record",)
+    contestants = {
+        "gristmill_read": Contestant("gristmill `dataset.read(indices)`"),
+        "gristmill_plain": Contestant("the same, plain files"),
+        "gristmill_feed": Contestant("gristmill `batches.feed`", ("grain",)),
+        "gristmill_feed_2": Contestant("the same, 2 workers", ("grain",)),
+        "array_record": Contestant("`ArrayRecordReader.read`", _GRAIN),
+        "grain_getitems": Contestant("Grain's `source.__getitems__(indices)`", _GRAIN),
+        "grain_getitem": Contestant("Grain's `source[i]`", _GRAIN),
+        "grain_guide": Contestant("the pipeline of Grain's guide", _GRAIN),
+        "gristmill_guide": Contestant("the same, gristmill's source", _GRAIN),
+        "tf_data": Contestant("`tf.data`", ("tensorflow",)),
     }
-    with subprocess.Popen(
-        [*command, f"--seconds={seconds}"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            stdout, stderr = process.communicate(timeout=timeout_seconds)
-        except subprocess.TimeoutExpired:
-            return [], f"killed after {timeout_seconds:g} s"
-        finally:
-            # Its workers too, whatever became of it.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    measured = [json.loads(line) for line in stdout.splitlines() if line[:1] == "{"]
-    if process.returncode:
-        lines = stderr.strip().splitlines()[-_ERROR_LINES:]
-        return measured, "\n".join([f"exit code {process.returncode}", *lines])
-    return measured, None
+    options = {
+        "bytes": Option(size, 10**8, 10**6, "of each kind of records"),
+        "seconds": Option(float, 0.6, 0.05, "of each measurement"),
+    }
+    packages = ("array-record", "grain", "tensorflow", "zstandard", "numpy")
+    peers = (
+        Peer(
+            *("Grain's `ArrayRecordDataSource`", "grain"),
+            "`batches.feed` beside the pipeline of Grain's guide",
+            *("gristmill_feed", "grain_guide", _FIRST, True),
+        ),
+        Peer(
+            *("Grain's `ArrayRecordDataSource`", "grain"),
+            "`dataset.read` beside `source[i]`; text, random order",
+            *("gristmill_read", "grain_getitem", _FIRST),
+        ),
+        Peer(
+            *("`ArrayRecordReader`", "array-record", _READ),
+            *("gristmill_read", "array_record", _FIRST),
+        ),
+        Peer(
+            *("`ArrayRecordReader`", "array-record"),
+            "the same with 16 records a chunk, which it decodes in 2 threads",
+            *("gristmill_read", "array_record", [*_CASES][1]),
+        ),
+        Peer(
+            *("`tf.data`", "tensorflow"),
+            "`batches.feed` beside TFRecords through a shuffle buffer",
+            *("gristmill_feed", "tf_data", _FIRST),
+        ),
+    )
+
+    def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """Writes TFRecords and converts them."""
+        for case, (kind, group) in _CASES.items():
+            source = self.work / kind
+            if group == 1:
+                written = c4_like.write_dataset(
+                    source, size_bytes=self.args.bytes, files=_FILES, records=kind
+                )
+            output = self.work / f"{kind}-{group}"
+            how = ("--match-shards", "--compression=zstd:3", f"--group-size={group}")
+            make("convert", *written.paths, output, "--workers=1", *how)
+            self._checksum: dict[str, int] = {}
+            yield case, [k for k in self.contestants if group == 1 or k != "tf_data"]
+
+    def measure(self, case: str, key: str) -> dict[str, Any]:
+        """Reads for a while, in a process of its own."""
+        kind, group = _CASES[case]
+        place = self.work / f"{kind}-{group}", self.work / kind
+        run = self.run(
+            self.program(key, *place, _BATCHES[kind], self.args.seconds),
+            variables={"GRISTMILL_CACHE_DIR": str(self.work / "cache")},
+            timeout_seconds=300,
+        )
+        if (checksum := run.pop("checksum")) is not None:
+            expect(checksum, self._checksum.setdefault("", checksum), "checksum")
+        return run
 
 
-class Benchmark:
-    """Runs contestants over datasets and keeps what came of it.
+class Shards(NamedTuple):
+    """A dataset: its directory and its TFRecords, and how many records a batch has."""
 
-    Attributes:
-      results: what `--json` writes and `load_report` reads.
-    """
-
-    def __init__(self, args: argparse.Namespace, work_dir: pathlib.Path):
-        """Prepares, runs nothing.
-
-        Args:
-          args: of `parse_arguments`.
-          work_dir: where the datasets go for the time being.
-        """
-        self._args, self._work_dir = args, work_dir
-        self._checksums: dict[str, int] = {}
-        self.results: dict[str, Any] = {
-            "environment": describe_environment(PACKAGES),
-            "settings": {
-                "rounds": args.rounds,
-                "worker_rounds": args.worker_rounds,
-                "seconds": args.seconds,
-            },
-            "datasets": {},
-            "contestants": {},
-            "runs": [],
-        }
-
-    def run(self) -> None:
-        """Runs everything the command line asked for."""
-        args = self._args
-        say("writing the datasets")
-        for shards in write_shards(
-            self._work_dir, text_bytes=args.text_bytes, binary_bytes=args.binary_bytes
-        ):
-            self._enter_dataset(shards)
-        for key in args.contestants:
-            self._enter(key, CONTESTANTS[key])
-        for number, key in take_turns(args.contestants, args.rounds):
-            if number < args.worker_rounds or not CONTESTANTS[key].workers:
-                self._measure(key, number)
+    directory: str
+    tfrecords: str
+    batch: int
 
     @property
-    def failed(self) -> list[str]:
-        """The contestants of gristmill itself that failed."""
-        return [
-            key
-            for key, entry in self.results["contestants"].items()
-            if re.search("gristmill|plain|feed", key) and entry["status"] != "ok"
-        ]
-
-    def _enter_dataset(self, shards: Shards) -> None:
-        self.results["datasets"][shards.name] = {
-            "records": shards.records,
-            "record_bytes": shards.record_bytes,
-            "shard_bytes": sum(os.path.getsize(path) for path in shards.paths),
-            "shards": len(shards.paths),
-            "batch_size": shards.batch_size,
-        }
-
-    def _enter(self, key: str, contestant: Contestant) -> None:
-        missing = [p for p in contestant.packages if not importlib.util.find_spec(p)]
-        self.results["contestants"][key] = {
-            "label": contestant.label,
-            "status": "not installed" if missing else "ok",
-            "error": ", ".join(missing) or None,
-        }
-
-    def _measure(self, key: str, round_number: int) -> None:
-        entry = self.results["contestants"][key]
-        if entry["status"] != "ok":
-            return
-        measured, error = run_once(
-            key,
-            self._work_dir,
-            seconds=self._args.seconds,
-            timeout_seconds=self._args.timeout_seconds,
-        )
-        for item in measured:
-            self.results["runs"].append(
-                {"contestant": key, "round": round_number, **item}
-            )
-            error = error or self._compare(item)
-        shown = [
-            f"{item['dataset']} {item['records'] / item['wall_seconds']:,.0f}/s"
-            for item in measured
-        ]
-        say(f"round {round_number + 1} {key:20} {', '.join(shown)}")
-        if error:
-            # A peer that fails once is not asked again; the report quotes it.
-            entry |= {"status": "failed", "error": error}
-            say(f"{key} failed: {error.splitlines()[-1]}")
-
-    def _compare(self, measured: dict[str, Any]) -> str | None:
-        """Says whether a contestant has read other records than the first one did."""
-        name, checksum = measured["dataset"], measured["checksum"]
-        if checksum is None or checksum == self._checksums.setdefault(name, checksum):
-            return None
-        return f"has read other records of {name} than others did"
+    def paths(self) -> list[str]:
+        """The shards, in order."""
+        return sorted(glob.glob(f"{self.directory}/*.array_record-*"))
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Returns the options, with the defaults of the full or the quick benchmark."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.load", description=__doc__.splitlines()[0]
+class Reader(NamedTuple):
+    """A reader: its next step, what it may have read ahead, and records by number."""
+
+    step: Callable[[], int]
+    ahead: int = 0
+    records: int = 0
+    pick: Callable[[Any], Sequence[bytes]] | None = None
+
+
+def _by_batches(
+    shards: Shards, records: int, read: Callable[[Any], Sequence[bytes]]
+) -> Reader:
+    def batches() -> Iterator[Any]:
+        chance, batch = np.random.default_rng(0), min(shards.batch, records)
+        while True:
+            order = chance.permutation(records)
+            yield from order[: records // batch * batch].reshape(-1, batch)
+
+    given = batches()
+    return Reader(lambda: len(read(next(given))), 0, records, read)
+
+
+def _gristmill_read(shards: Shards) -> Reader:
+    from gristmill import loader
+
+    dataset = loader.open(shards.directory)
+    return _by_batches(shards, len(dataset), dataset.read)
+
+
+def _gristmill_plain(shards: Shards) -> Reader:
+    """The same shards without their indexes: the hash of every chunk is compared."""
+    from gristmill import loader
+
+    folder = tempfile.mkdtemp()
+    # Links, as the index of a shard is looked for beside it.
+    for path in shards.paths:
+        os.symlink(path, os.path.join(folder, os.path.basename(path)))
+    dataset = loader.open(f"{folder}/*", cache_dir="")
+    return _by_batches(shards, len(dataset), dataset.read)
+
+
+def _gristmill_feed(shards: Shards, *, workers: int = 0) -> Reader:
+    from gristmill import loader
+
+    dataset = loader.open(shards.directory)
+    batch = min(shards.batch, len(dataset))
+    batches = loader.global_batches(
+        dataset, batch_size=batch, seed=42, shuffle="global", epochs=None
     )
-    size = c4_like.parse_size
-    parser.add_argument("--text-bytes", type=size, help="of text records (100MB)")
-    parser.add_argument("--binary-bytes", type=size, help="of binary records (150MB)")
-    parser.add_argument(
-        "--worker-rounds",
-        type=int,
-        help="times that those with worker processes run, which are slow to start (1)",
+    feed = batches.feed(host=(0, 1), workers=workers)
+    return Reader(lambda: len(next(feed)), (4 + 2 * workers) * batch)
+
+
+def _array_record(shards: Shards) -> Reader:
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    # The options that array_record's own data source reads with.
+    options: Any = {"options": "readahead_buffer_size:0"}
+    options["file_reader_buffer_size"] = 32768
+    readers = [ArrayRecordReader(path, **options) for path in shards.paths]
+    ends = np.cumsum([reader.num_records() for reader in readers])
+
+    def read(numbers: Any) -> list[bytes]:
+        out: list[bytes] = [b""] * len(numbers)
+        which = np.searchsorted(ends, numbers, side="right")
+        for shard, reader in enumerate(readers):
+            places = np.flatnonzero(which == shard)
+            if len(places):
+                first = int(ends[shard - 1]) if shard else 0
+                records = reader.read((numbers[places] - first).tolist())
+                for place, record in zip(places.tolist(), records, strict=True):
+                    out[place] = record
+        return out
+
+    return _by_batches(shards, int(ends[-1]), read)
+
+
+def _grain_source(shards: Shards) -> Any:
+    import grain
+
+    return grain.sources.ArrayRecordDataSource(shards.paths)
+
+
+def _gristmill_source(shards: Shards) -> Any:
+    from gristmill import loader
+
+    return loader.ArrayRecordDataSource(shards.paths)
+
+
+def _grain_getitems(shards: Shards) -> Reader:
+    source = _grain_source(shards)
+    read = source.__getitems__
+    return _by_batches(shards, len(source), lambda numbers: read(numbers.tolist()))
+
+
+def _grain_getitem(shards: Shards) -> Reader:
+    source = _grain_source(shards)
+    return _by_batches(
+        shards, len(source), lambda numbers: [source[n] for n in numbers.tolist()]
     )
-    parser.add_argument("--seconds", type=float, help="of each measurement (0.6)")
-    parser.add_argument(
-        "--timeout-seconds", type=float, default=300, help="of one process (300)"
+
+
+def _guide(shards: Shards, *, source: Callable[[Shards], Any]) -> Reader:
+    """The pipeline of Grain's guide; repeated, to be read for as long as it takes."""
+    import grain
+
+    dataset = grain.MapDataset.source(source(shards)).shuffle(42).repeat()
+    records = iter(dataset.to_iter_dataset())
+    return Reader(
+        lambda: sum(1 for _ in itertools.islice(records, shards.batch)), _GRAIN_AHEAD
     )
-    quick: dict[str, Any] = {
-        "text_bytes": 2_000_000,
-        "binary_bytes": 4_000_000,
-        "rounds": 1,
-        "worker_rounds": 1,
-        "seconds": 0.1,
-        "contestants": [key for key, c in CONTESTANTS.items() if not c.workers],
-    }
-    full: dict[str, Any] = {
-        "text_bytes": 10**8,
-        "binary_bytes": 15 * 10**7,
-        "rounds": 3,
-        "worker_rounds": 1,
-        "seconds": 0.6,
-        "contestants": list(CONTESTANTS),
-    }
-    return parse_contest(parser, argv, CONTESTANTS, quick=quick, full=full)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and writes the report; 1 where gristmill itself failed."""
-    return run_contest(Benchmark, parse_arguments(argv), load_report)
+def _tf_data(shards: Shards) -> Reader:
+    import tensorflow as tf
 
+    files = sorted(glob.glob(f"{shards.tfrecords}/*.tfrecord-*"))
+    bytes_of_batch = 2_200 if shards.batch > 64 else 100_000
+    dataset = (
+        tf.data.Dataset.from_tensor_slices(files)
+        .shuffle(len(files), seed=42)
+        .interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE)
+        .repeat()
+        .shuffle(_SHUFFLE_BUFFER_BYTES // bytes_of_batch, seed=42)
+        .batch(shards.batch)
+        .prefetch(tf.data.AUTOTUNE)
+    )
+    records = dataset.as_numpy_iterator()
+    return Reader(lambda: len(next(records)), 4 * shards.batch)
+
+
+_READERS: dict[str, Callable[[Shards], Reader]] = {
+    "gristmill_read": _gristmill_read,
+    "gristmill_plain": _gristmill_plain,
+    "gristmill_feed": _gristmill_feed,
+    "gristmill_feed_2": functools.partial(_gristmill_feed, workers=2),
+    "array_record": _array_record,
+    "grain_getitems": _grain_getitems,
+    "grain_getitem": _grain_getitem,
+    "grain_guide": functools.partial(_guide, source=_grain_source),
+    "gristmill_guide": functools.partial(_guide, source=_gristmill_source),
+    "tf_data": _tf_data,
+}
+
+
+def read(
+    key: str, directory: str, tfrecords: str, batch: str, seconds: str
+) -> dict[str, Any]:
+    """Measures a reader, and returns a checksum of some records."""
+    import google_crc32c
+
+    reader = _READERS[key](Shards(directory, tfrecords, int(batch)))
+    run: dict[str, Any] = steadily(
+        lambda: reader.step() / 1000,
+        warm=(reader.ahead + 4 * int(batch)) / 1000,
+        seconds=float(seconds),
+    )
+    checksum = None
+    if reader.pick is not None:
+        chance = np.random.default_rng(1)
+        numbers = chance.integers(0, reader.records, _CHECKED_RECORDS)
+        checksum = google_crc32c.value(b"".join(reader.pick(numbers)))
+    return {**run, "checksum": checksum}
+
+
+PROGRAMS = {key: functools.partial(read, key) for key in _READERS}
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Load, PROGRAMS))

@@ -1,300 +1,283 @@
-"""`gristmill pack` beside bare tokenizers and the preprocessing of other projects.
-
-    python -m benchmarks.pack huggingface --json benchmarks/results/pack.json
-    python -m benchmarks.pack fast --datatrove PYTHON --megatron CHECKOUT PYTHON \
-        --json benchmarks/results/pack.json
-    python -m benchmarks.pack memory packing --json benchmarks/results/pack.json
-    python -m benchmarks.reports
-
-C4-like text in which no document occurs twice (`benchmarks.pack_text`) lies in eight
-TFRecord files. Every contestant is a whole process with two workers, in rounds that
-alternate. All of them have to make the same number of tokens.
-
-`huggingface` compares with a pool of loops over Hugging Face's tokenizers that writes
-nothing. `fast` uses gigatoken, beside datatrove, in the environment whose PYTHON is
-given, and Megatron-LM's tools/preprocess_data.py, from a checkout. Both use Hugging
-Face's tokenizers on fewer documents, write a stream of tokens, and pack nothing.
-`memory` makes one shard of more and more text with one worker, beside a process that
-imports and tokenises the same and keeps nothing. `packing` keeps what
-`benchmarks.packing` prints. `benchmarks.reports` writes the document.
-"""
+"""`gristmill pack` beside bare tokenizers and the preprocessing of other projects."""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
+import contextlib
+import functools
+import itertools
 import json
-import os
+import multiprocessing
 import pathlib
-import re
+import random
 import shutil
-import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
-from benchmarks import pack_report, pack_text, process_cost
-from benchmarks.c4_like import parse_size
-from benchmarks.contest import commit_of, describe_environment, say, version_in
-from benchmarks.rounds import take_turns
+from benchmarks import c4_like
+from benchmarks.contest import (
+    Contest,
+    Contestant,
+    Option,
+    Peer,
+    expect,
+    gristmill,
+    main,
+    size,
+    version_in,
+)
+from benchmarks.frames import read_frames
 
-_PACKAGES = ("gigatoken", "numpy", "tokenizers", "zstandard")
-_ROW = 2048
+_T = TypeVar("_T")
+_LENGTH = 2048
 _FILES = 8
-_PARTS = ("huggingface", "fast", "memory", "packing")
+_BATCH = 256
+_TRAINING_BYTES = 20_000_000
+_VOCABULARY = 32_768
+_CASES = ("Hugging Face's tokenizers", "gigatoken", "conversations")
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
+    "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 
 
-@dataclasses.dataclass
-class _Input:
-    """Documents, in one form or several.
+class Pack(Contest):
+    """See `about`."""
 
-    Attributes:
-        directory: Has a folder for each form.
-        documents: How many.
-        text_bytes: Their size.
-        tokens: What a contestant made of them, once one has run.
-    """
+    name = "pack"
+    title = "Packing"
+    about = (
+        "Documents of C4-like text, none of which occurs twice, become rows of 2,048 "
+        "tokens: whole processes with two workers, start-up included. The bare pools "
+        "encode the same texts and write nothing. `--fast` uses gigatoken, and "
+        "compares a sample with Hugging Face's library. datatrove and Megatron-LM "
+        "tokenise with the latter, write a stream of tokens, and pack nothing. All "
+        "make the same number of tokens. Conversations are packed with one worker "
+        "beside the text that the template ChatML writes for them. gristmill reads "
+        "every row back."
+    )
+    reference = ("megatron", "bare", "bare_fast", "gristmill_text")
+    contestants = {
+        "gristmill": Contestant("`gristmill pack`"),
+        "bare": Contestant("bare pool", bound=True),
+        "gristmill_fast": Contestant("`gristmill pack --fast`", ("gigatoken",)),
+        "bare_fast": Contestant("bare pool of gigatoken", ("gigatoken",), bound=True),
+        "datatrove": Contestant("datatrove, `DocumentTokenizer`", option="datatrove"),
+        "megatron": Contestant("Megatron-LM, `preprocess_data.py`", option="megatron"),
+        "gristmill_chat": Contestant("`gristmill pack --chat`"),
+        "gristmill_text": Contestant("the same text, as documents"),
+    }
+    options = {
+        "bytes": Option(size, 50_000_000, 200_000, "of text, or of conversations"),
+        "datatrove": Option(str, None, None, "a Python that has it"),
+        "megatron": Option(str, None, None, "a Python that has it"),
+        "megatron_checkout": Option(str, None, None, "a checkout of Megatron-LM"),
+    }
+    packages = ("gigatoken", "numpy", "tokenizers", "zstandard")
+    peers = (
+        Peer(
+            *("Megatron-LM's `preprocess_data.py`", "Megatron-LM"),
+            "text to tokens, 2 workers; `gristmill pack --fast` packs rows, too",
+            *("gristmill_fast", "megatron", _CASES[1], True),
+        ),
+        Peer(
+            *("datatrove's `DocumentTokenizer`", "datatrove", "the same"),
+            *("gristmill_fast", "datatrove", _CASES[1]),
+        ),
+    )
 
-    directory: pathlib.Path
-    documents: int
-    text_bytes: int
-    tokens: int | None = None
+    def versions(self) -> dict[str, str]:
+        """Returns that of datatrove."""
+        python = self.args.datatrove
+        return {"datatrove": version_in(python, "datatrove")} if python else {}
 
-    def paths(self, form: str) -> list[str]:
-        """Returns the files of a form."""
-        return sorted(map(str, (self.directory / form).iterdir()))
+    def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """Writes documents, conversations and a tokenizer."""
+        self._tokenizer = train_tokenizer(self.work, self.args.bytes)
+        self._tokens: int | None = None
+        self._bytes = write_texts(self.work / "in", self.args.bytes)
+        self._lines = self.work / "lines" / "all.jsonl"
+        self._lines.parent.mkdir()
+        texts = map(_texts_of, sorted((self.work / "in").iterdir()))
+        with open(self._lines, "wb") as file:
+            file.writelines(_line({"text": t}) for t in itertools.chain(*texts))
+        yield _CASES[0], ["gristmill", "bare"]
+        yield _CASES[1], ["gristmill_fast", "bare_fast", "datatrove", "megatron"]
+        self._bytes = _write_conversations(self.work, self.args.bytes)
+        yield _CASES[2], ["gristmill_chat", "gristmill_text"]
 
-
-class Contest:
-    """Runs contestants on the same documents.
-
-    Args:
-        work: Where inputs and outputs are for the time being.
-        args: Args of the command line.
-    """
-
-    def __init__(self, work: pathlib.Path, args: argparse.Namespace):
-        self._work = work
-        self._args = args
-        self._tokenizer = work / "tokenizer" / "tokenizer.json"
-        say("training a tokenizer")
-        pack_text.train_tokenizer(
-            self._tokenizer,
-            real=args.c4,
-            vocabulary=args.vocabulary,
-            size_bytes=args.training_bytes,
-        )
-
-    def prepare(self, size_bytes: int, *forms: str, files: int = _FILES) -> _Input:
-        """Writes documents."""
-        say(f"writing {size_bytes / 1e6:,.0f} MB of text")
-        directory = pathlib.Path(tempfile.mkdtemp(dir=self._work))
-        documents, text_bytes = pack_text.write_inputs(
-            directory, size_bytes, files=files, forms=forms, real=self._args.c4
-        )
-        source = _Input(directory, documents, text_bytes)
-        if "jsonl" in forms:
-            # Megatron-LM reads one file, or copies several into one a partition.
-            with open(directory / "all.jsonl", "wb") as joined:
-                for path in source.paths("jsonl"):
-                    joined.write(pathlib.Path(path).read_bytes())
-        return source
-
-    def _command(self, key: str, source: _Input, output: pathlib.Path) -> list[str]:
-        tokenizer = str(self._tokenizer)
-        program = [sys.executable, "-m", "benchmarks.pack_peers"]
-        if key in ("bare", "bare_fast", "holding"):
-            return [*program, key, tokenizer, *source.paths("text")]
+    def _command(self, key: str, output: pathlib.Path) -> list[str]:
+        name, _, way = key.partition("_")
+        inputs = self.work / "in"
+        if name == "bare":
+            return self.program(key, self._tokenizer, *sorted(inputs.iterdir()))
         if key == "datatrove":
-            lines = str(source.directory / "jsonl")
-            command = [self._args.datatrove, *program[1:], key, tokenizer, lines]
-            return [*command, str(output)]
+            start = [self.args.datatrove, "-m", "benchmarks.peers", "pack_datatrove"]
+            words = self._tokenizer, self._lines.parent, output
+            return [*start, *map(str, words)]
         if key == "megatron":
-            checkout, python = self._args.megatron
             return [
-                *(python, f"{checkout}/tools/preprocess_data.py", "--workers=2"),
-                *("--input", str(source.directory / "all.jsonl")),
-                *("--output-prefix", str(output / "c4")),
-                *("--tokenizer-type", "HuggingFaceTokenizer"),
-                *("--tokenizer-model", str(self._tokenizer.parent)),
+                self.args.megatron,
+                f"{self.args.megatron_checkout}/tools/preprocess_data.py",
+                *("--workers=2", f"--input={self._lines}"),
+                *(f"--output-prefix={output / 'c4'}", f"--tokenizer-model={self.work}"),
+                "--tokenizer-type=HuggingFaceTokenizer",
             ]
-        one = key == "pack_one"
-        return [
-            *(sys.executable, "-m", "gristmill", "pack"),
-            *(str(source.directory / "tfrecord"), str(output)),
-            *("--tokenizer", tokenizer, "--column=text", f"--length={_ROW}"),
-            *(f"--workers={1 if one else 2}", f"--num-shards={1 if one else _FILES}"),
-            *(() if key == "pack" else ("--fast",)),
-        ]
+        how = [f"--tokenizer={self._tokenizer}", f"--length={_LENGTH}", "--quiet"]
+        if way in ("chat", "text"):
+            template = self.work / "chatml.jinja"
+            how += ["--chat", f"--template={template}"] if way == "chat" else []
+            source = self.work / f"{way}.jsonl"
+            how += ["--workers=1", "--num-shards=1"]
+            return gristmill("pack", source, output, *how)
+        how += ["--column=text", "--workers=2", f"--num-shards={_FILES}"]
+        fast = ["--fast"] if way else []
+        return gristmill("pack", inputs, output, *how, *fast)
 
-    def measure(self, key: str, source: _Input, round_number: int) -> dict[str, Any]:
-        """Runs one contestant once.
-
-        Raises:
-            RuntimeError: It failed, or made another number of tokens.
-        """
-        output = self._work / "out"
+    def measure(self, case: str, key: str) -> dict[str, Any]:
+        """Packs once."""
+        output = self.work / "out"
         shutil.rmtree(output, ignore_errors=True)
         output.mkdir()
-        os.sync()
-        # Modules are compiled, as in packages that pip has installed.
-        environment = {
-            "TOKENIZERS_PARALLELISM": "false",
-            "PYTHONDONTWRITEBYTECODE": "",
-            "PYTHONPYCACHEPREFIX": str(self._work / "bytecode"),
-        }
-        if key == "megatron":
-            environment["PYTHONPATH"] = self._args.megatron[0]
-        cost = process_cost.measure_command(
-            self._command(key, source, output), environment=environment
+        checkout = self.args.megatron_checkout
+        variables = {"PYTHONPATH": checkout} if key == "megatron" else {}
+        run = self.run(self._command(key, output), variables=variables)
+        tokens = run.pop("tokens", None) or _tokens_in(output)
+        if case != _CASES[2]:  # A conversation is cut where its text is not.
+            self._tokens = self._tokens or tokens
+            expect(tokens, self._tokens, "tokens")
+        return {**run, "work": self._bytes / 1e6}
+
+
+def _tokens_in(output: pathlib.Path) -> int:
+    """Returns the tokens of a dataset, or of files of two bytes a token."""
+    if (output / "dataset.json").exists():
+        fields = json.loads((output / "dataset.json").read_text())
+        (split,) = fields["splits"].values()
+        return int(split["packed"]["tokens"])
+    files = [*output.rglob("*.ds"), *output.rglob("*_document.bin")]
+    return sum(path.stat().st_size for path in files) // 2
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+
+
+def write_texts(directory: pathlib.Path, size_bytes: int) -> int:
+    """Writes TFRecord files of documents; returns the bytes of text."""
+    from gristmill.dataset import encode_example, encode_frame
+
+    directory.mkdir()
+    written = 0
+    for number in range(_FILES):
+        texts = c4_like.generate_texts(number)
+        with open(directory / f"{number}.tfrecord", "wb") as file:
+            for text in c4_like.taken(size_bytes // _FILES, texts):
+                file.write(encode_frame(encode_example({"text": text})))
+                written += len(text)
+    return written
+
+
+def _batched(items: Iterator[_T]) -> Iterator[list[_T]]:
+    while batch := list(itertools.islice(items, _BATCH)):
+        yield batch
+
+
+def _texts_of(path: pathlib.Path) -> Iterator[str]:
+    from gristmill import loader
+
+    decode = loader.ExampleDecoder({"text": loader.FixedFeature(bytes)})
+    for records in _batched(read_frames(str(path))):
+        yield from (text.decode() for text in decode(records)["text"].tolist())
+
+
+def _write_conversations(work: pathlib.Path, size_bytes: int) -> int:
+    """Writes conversations, their text, and the template; returns bytes of text."""
+    chance, texts = random.Random(0), c4_like.generate_texts(0)
+    written = 0
+    with contextlib.ExitStack() as stack:
+        chat, text = (
+            stack.enter_context(open(work / f"{name}.jsonl", "wb"))
+            for name in ("chat", "text")
         )
-        found = _tokens_of(key, output, cost.output) if cost.exit_code == 0 else None
-        counts = {} if not key.startswith("pack") else _counts(output)
-        shutil.rmtree(output)
-        expected = found if source.tokens is None else source.tokens
-        if found is None or found != expected:
-            raise RuntimeError(
-                f"{key}: exit code {cost.exit_code}, {found} tokens where others made "
-                f"{expected}\n{cost.output}"
+        while written < size_bytes:
+            messages = []
+            for _ in range(chance.randint(1, 4)):
+                question, answer = next(texts).decode()[:200], next(texts).decode()
+                messages.append({"role": "user", "content": question})
+                messages.append({"role": "assistant", "content": answer})
+            chat.write(_line({"messages": messages}))
+            rendered = "".join(
+                f"<|im_start|>{each['role']}\n{each['content']}<|im_end|>\n"
+                for each in messages
             )
-        source.tokens = found
-        speed = source.text_bytes / 1e6 / cost.cpu_seconds
-        say(
-            f"{round_number} {key:10} {cost.cpu_seconds:7.2f} CPU s, "
-            f"{speed:6.2f} MB per CPU s, {cost.wall_seconds:6.1f} s"
-        )
-        return {
-            "contestant": key,
-            "round": round_number,
-            "documents": source.documents,
-            "text_bytes": source.text_bytes,
-            "tokens": found,
-            "cpu_seconds": cost.cpu_seconds,
-            "wall_seconds": cost.wall_seconds,
-            "peak_tree_bytes": cost.peak_tree_bytes,
-            "peak_process_bytes": cost.peak_process_bytes,
-            **counts,
-        }
+            text.write(_line({"text": rendered}))
+            written += len(rendered.encode())
+    (work / "chatml.jinja").write_text(_CHATML)
+    return written
 
 
-def _tokens_of(key: str, output: pathlib.Path, printed: str) -> int | None:
-    """Returns the tokens that a contestant made."""
-    if key.startswith("pack"):
-        return int(_counts(output)["packed"]["tokens"])
-    if key == "megatron":
-        # Two bytes each: the vocabulary is small.
-        return (output / "c4_text_document.bin").stat().st_size // 2
-    said = re.search(r"^tokens: (\d+)$", printed, re.MULTILINE)
-    return int(said[1]) if said else None
+def train_tokenizer(folder: pathlib.Path, size_bytes: int) -> pathlib.Path:
+    """Writes a byte-level BPE `tokenizer.json`, trained on text of another seed."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-
-def _counts(output: pathlib.Path) -> dict[str, Any]:
-    """Returns the dataset's own counts, and the sizes of its files."""
-    from gristmill.dataset import open_manifest
-
-    (split,) = open_manifest(str(output)).splits.values()
-    files = [path for path in output.rglob("*") if path.is_file()]
-    return {
-        "packed": dict(split.packed or {}),
-        "output_bytes": sum(path.stat().st_size for path in files),
-    }
-
-
-def describe(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the conditions of the numbers, with the versions of the peers."""
-    environment = describe_environment(_PACKAGES)
-    if args.datatrove:
-        packages = {"datatrove": version_in(args.datatrove, "datatrove")}
-        environment["packages"] |= packages
-    if args.megatron:
-        environment["packages"]["Megatron-LM"] = commit_of(args.megatron[0])
-    return environment
-
-
-def run_part(part: str, contest: Contest, args: argparse.Namespace) -> list[Any]:
-    """Runs all rounds of a part; returns its runs."""
-    runs = []
-    if part == "packing":
-        command = [sys.executable, "-m", "benchmarks.packing"]
-        return [
-            subprocess.run(
-                command, check=True, stdout=subprocess.PIPE, text=True
-            ).stdout
-        ]
-    if part == "memory":
-        for size_bytes in args.memory_bytes:
-            source = contest.prepare(size_bytes, "tfrecord", "text")
-            runs += [contest.measure(key, source, 1) for key in ("holding", "pack_one")]
-            shutil.rmtree(source.directory)
-        return runs
-    if part == "huggingface":
-        source = contest.prepare(args.bytes, "tfrecord", "text")
-        contestants = [("pack", source), ("bare", source)]
-        rounds = args.rounds
-    else:
-        source = contest.prepare(args.fast_bytes, "tfrecord", "text")
-        contestants = [("pack_fast", source), ("bare_fast", source)]
-        rounds = args.fast_rounds
-        fewer = contest.prepare(args.bytes, "jsonl")
-        for key in ("datatrove", "megatron"):
-            if getattr(args, key):
-                contestants.append((key, fewer))
-            else:
-                say(f"{key} is left out: --{key} is not given")
-    small = contest.prepare(20_000, "tfrecord", "text", "jsonl", files=2)
-    for key, _ in contestants:
-        contest.measure(key, small, 0)  # Compiles modules.
-    for number, (key, given) in take_turns(contestants, rounds):
-        if given is source or number < args.rounds:
-            runs.append(contest.measure(key, given, number + 1))
-    return runs
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the parts that are named, and writes what was found."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pack",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    texts = c4_like.generate_texts(1_000_000)
+    taken = c4_like.taken(min(size_bytes, _TRAINING_BYTES), texts)
+    tokenizer.train_from_iterator(
+        map(bytes.decode, taken),
+        trainers.BpeTrainer(
+            vocab_size=_VOCABULARY,
+            special_tokens=[*_SPECIAL],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
     )
-    size = parse_size
-    parser.add_argument("parts", nargs="*", metavar="PART", help="|".join(_PARTS))
-    parser.add_argument("--bytes", type=size, default="50MB", help="(50MB)")
-    parser.add_argument("--rounds", type=int, default=3, help="with them (3)")
-    parser.add_argument("--fast-bytes", type=size, default="500MB", help="of fast")
-    parser.add_argument("--fast-rounds", type=int, default=5, help="of fast (5)")
-    parser.add_argument(
-        *("--memory-bytes", "--memory"), type=size, nargs="+", metavar="BYTES",
-        default=[64_000_000, 500_000_000, 2_000_000_000], help="of memory",
-    )  # fmt: skip
-    parser.add_argument("--c4", type=pathlib.Path, help="folder of TFRecords of C4")
-    parser.add_argument("--datatrove", metavar="PYTHON", help="that has datatrove")
-    parser.add_argument("--megatron", nargs=2, metavar=("CHECKOUT", "PYTHON"))
-    parser.add_argument("--vocabulary", type=int, default=32_768, help="(32768)")
-    parser.add_argument("--training-bytes", type=size, default="20MB")
-    parser.add_argument("--work-dir", type=pathlib.Path, help="for what is written")
-    parser.add_argument("--json", type=pathlib.Path, help="keeps the runs of each part")
-    args = parser.parse_args(argv)
-    parts = args.parts or list(_PARTS)
-    if unknown := set(parts) - set(_PARTS):
-        parser.error(f"no such part: {', '.join(sorted(unknown))}")
-    results: dict[str, Any] = {"parts": {}}
-    if args.json and args.json.exists():
-        results = json.loads(args.json.read_text())
-    with tempfile.TemporaryDirectory(dir=args.work_dir, prefix="pack-") as work:
-        contest = Contest(pathlib.Path(work), args)
-        for part in parts:
-            results["parts"][part] = {
-                "environment": describe(args),
-                "real_text": args.c4 is not None,
-                "runs": run_part(part, contest, args),
-            }
-            if args.json:
-                args.json.write_text(json.dumps(results, indent=1) + "\n")
-    print(pack_report.render(results))
-    return 0
+    path = folder / "tokenizer.json"
+    tokenizer.save(str(path))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": _SPECIAL[0]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return path
 
+
+@functools.cache
+def _fast(path: str) -> Any:
+    from gigatoken import Tokenizer
+
+    return Tokenizer(path)
+
+
+def _encode(job: tuple[str, str, bool]) -> int:
+    """Encodes a file with one thread and drops the ids; returns how many."""
+    path, file, fast = job
+    texts = _texts_of(pathlib.Path(file))
+    if fast:
+        return sum(len(_fast(path).encode(text.encode())) for text in texts)
+    from tokenizers import Tokenizer
+
+    encode = Tokenizer.from_file(path).encode_batch_fast
+    batches = (encode(batch, add_special_tokens=False) for batch in _batched(texts))
+    return sum(len(each) for batch in batches for each in batch)
+
+
+def run_bare(fast: bool, tokenizer: str, *inputs: str) -> dict[str, int]:
+    """Encodes files in a pool of two that writes nothing."""
+    jobs = [(tokenizer, path, fast) for path in inputs]
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        tokens = sum(pool.imap_unordered(_encode, jobs))
+        pool.close()
+        pool.join()
+    return {"tokens": tokens}
+
+
+PROGRAMS = {
+    "bare": functools.partial(run_bare, False),
+    "bare_fast": functools.partial(run_bare, True),
+}
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Pack, PROGRAMS))

@@ -1,145 +1,112 @@
-"""The programs that gristmill's conversion is measured against, one process each.
+"""Programs that run in environments of their own, without gristmill.
 
-    python -m benchmarks.peers bare OUTPUT INPUT... --reader plain --workers 1
-    python -m benchmarks.peers array_record_beam PATTERN PREFIX --num-shards 8
+    PYTHON -m benchmarks.peers NAME ARGUMENT...
 
-Imports are made in the functions: each program pays for what it uses and no more.
+Each imports what it uses, and prints what it measured itself as JSON.
 """
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
+import itertools
+import json
+import math
 import os
-from collections.abc import Iterator, Sequence
+import random
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
 
-WRITER_OPTIONS = "group_size:1,zstd:3"
+from benchmarks.frames import read_frames
+
+_BATCH = 256
+_WARM_RECORDS = 8 * _BATCH
 
 
-def read_frames_unchecked(path: str) -> Iterator[bytes]:
-    """Yields the records of a TFRecord file and looks at no checksum.
+def pack_datatrove(tokenizer: str, source: str, output: str) -> None:
+    """Writes the tokens of JSON lines; documents stay in order, which is less work."""
+    from datatrove.executor import LocalPipelineExecutor
+    from datatrove.pipeline.readers import JsonlReader
+    from datatrove.pipeline.tokens import DocumentTokenizer
 
-    This is as little as a reader in Python can do: it is not a way to read data that
-    matters, and the strictest thing to compare with.
+    write = DocumentTokenizer(
+        f"{output}/tokens",
+        tokenizer_name_or_path=tokenizer,
+        eos_token=None,
+        shuffle_documents=False,
+        save_filename="c4",
+    )
+    LocalPipelineExecutor(
+        pipeline=[JsonlReader(source, glob_pattern="*.jsonl"), write],
+        tasks=len(os.listdir(source)),
+        workers=2,
+        logging_dir=f"{output}/logs",
+    ).run()
+
+
+def mds_write(compression: str, output: str, *inputs: str) -> dict[str, float]:
+    """Writes the records of TFRecord files, as they are, to shards of 64 MiB.
+
+    Compressed shards have a hash, as nothing else would show that one was damaged.
     """
-    with open(path, "rb", buffering=1 << 20) as file:
-        read = file.read
-        while header := read(12):
-            yield read(int.from_bytes(header[:8], "little"))
-            read(4)
+    from streaming import MDSWriter
+
+    how: dict[str, Any] = {}
+    if compression:
+        how = {"compression": compression, "hashes": ["xxh64"]}
+    cpu, started = time.process_time(), time.perf_counter()
+    with MDSWriter(columns={"record": "bytes"}, out=output, **how) as writer:
+        for path in inputs:
+            for record in read_frames(path):
+                writer.write({"record": record})
+    return {
+        "cpu_seconds": time.process_time() - cpu,
+        "wall_seconds": time.perf_counter() - started,
+    }
 
 
-def read_frames_tensorflow(path: str) -> Iterator[bytes]:
-    """Yields the records of a TFRecord file as TensorFlow reads and checks them."""
-    import tensorflow as tf
+def mds_read(directory: str, seconds: str) -> dict[str, float]:
+    """Reads shards for a whole epoch in its own shuffle; or at random, some seconds.
 
-    yield from tf.compat.v1.io.tf_record_iterator(path)
-
-
-READERS = {"plain": read_frames_unchecked, "tensorflow": read_frames_tensorflow}
-
-
-def convert_file(job: tuple[str, str, str]) -> None:
-    """Converts one file: job holds the input, the output and the reader's name."""
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    input_path, output_path, reader = job
-    writer = ArrayRecordWriter(output_path, WRITER_OPTIONS)
-    write = writer.write
-    for record in READERS[reader](input_path):
-        write(record)
-    writer.close()
-
-
-def run_bare(
-    inputs: Sequence[str], output: str, *, reader: str = "plain", workers: int = 1
-) -> None:
-    """Converts each input into one output with nothing around the loop.
-
-    Args:
-      inputs: TFRecord files.
-      output: directory; created where missing.
-      reader: a name in `READERS`.
-      workers: processes; with 1 the loop runs in this one.
+    For less than an epoch its threads would have looked up more than was asked for: by
+    default they go 256 batches ahead. They take a lock for each record, and wait for
+    each other if they run on several processors: so it is bound to one.
     """
-    os.makedirs(output, exist_ok=True)
-    count = len(inputs)
-    jobs = [
-        (path, f"{output}/bare.array_record-{index:05}-of-{count:05}", reader)
-        for index, path in enumerate(sorted(inputs))
-    ]
-    if workers == 1:
-        for job in jobs:
-            convert_file(job)
-        return
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        pool.map(convert_file, jobs, chunksize=1)
-        pool.close()
-        pool.join()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    from streaming import StreamingDataset
+    from streaming.base.util import clean_stale_shared_memory
+
+    clean_stale_shared_memory()
+    dataset = StreamingDataset(local=directory, shuffle=True, batch_size=_BATCH)
+
+    def at_random() -> Iterator[Any]:
+        chance = random.Random(0)
+        while True:
+            for number in chance.sample(range(len(dataset)), len(dataset)):
+                yield dataset[number]
+
+    samples = at_random() if seconds else iter(dataset)
+    for _ in itertools.islice(samples, _WARM_RECORDS):
+        pass
+    given, until = 0, float(seconds or math.inf)
+    cpu, started = time.process_time(), time.perf_counter()
+    while time.perf_counter() - started < until:
+        batch = [each["record"] for each in itertools.islice(samples, _BATCH)]
+        if not batch:
+            break
+        given += len(batch)
+    return {
+        "work": given / 1000,
+        "cpu_seconds": time.process_time() - cpu,
+        "wall_seconds": time.perf_counter() - started,
+    }
 
 
-def run_array_record_beam(
-    pattern: str, prefix: str, *, num_shards: int, match_shards: bool, workers: int
-) -> None:
-    """Runs the pipelines of array_record.beam on Beam's own runner.
-
-    Args:
-      pattern: of the TFRecord files.
-      prefix: of the ArrayRecord files.
-      num_shards: output files; without effect with `match_shards`.
-      match_shards: run the function that the public guide recommends.
-      workers: with 1 in memory, else that many processes.
-    """
-    # array_record.beam reads the command line when it is imported.
-    from apache_beam.options.pipeline_options import PipelineOptions
-    from array_record.beam import pipelines
-
-    flags = ["--runner=FnApiRunner"]
-    if workers > 1:
-        flags += [
-            "--direct_running_mode=multi_processing",
-            f"--direct_num_workers={workers}",
-        ]
-    args = {"input": pattern, "output": prefix}
-    options = PipelineOptions(flags)
-    if match_shards:
-        pipeline = pipelines.convert_tf_to_arrayrecord_disk_match_shards(
-            args=args, pipeline_options=options
-        )
-    else:
-        pipeline = pipelines.convert_tf_to_arrayrecord_disk(
-            num_shards=num_shards, args=args, pipeline_options=options
-        )
-    pipeline.run().wait_until_finish()
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs one peer as the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers")
-    peers = parser.add_subparsers(dest="peer", required=True)
-    bare = peers.add_parser("bare", help="the official writer in a loop")
-    bare.add_argument("output")
-    bare.add_argument("inputs", nargs="+")
-    bare.add_argument("--reader", choices=sorted(READERS), default="plain")
-    bare.add_argument("--workers", type=int, default=1)
-    beam = peers.add_parser("array_record_beam", help="array_record.beam.pipelines")
-    beam.add_argument("pattern")
-    beam.add_argument("prefix")
-    beam.add_argument("--num-shards", type=int, default=1)
-    beam.add_argument("--match-shards", action="store_true")
-    beam.add_argument("--workers", type=int, default=1)
-    args = parser.parse_args(argv)
-    if args.peer == "bare":
-        run_bare(args.inputs, args.output, reader=args.reader, workers=args.workers)
-    else:
-        run_array_record_beam(
-            args.pattern,
-            args.prefix,
-            num_shards=args.num_shards,
-            match_shards=args.match_shards,
-            workers=args.workers,
-        )
-
+PROGRAMS = {
+    "pack_datatrove": pack_datatrove,
+    "mds_write": mds_write,
+    "mds_read": mds_read,
+}
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:]) or {}), flush=True)

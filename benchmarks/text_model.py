@@ -44,30 +44,14 @@ def _parts(text: str) -> list[str]:
     return ["" if part == "-" else part for part in text.split()]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TextModel:
-    """The numbers that shape the text, fitted to the compression of C4.
-
-    Attributes:
-      words: distinct words.
-      phrases: distinct phrases of two to six words.
-      zipf_exponent: of the frequency of words by rank.
-      zipf_shift: Mandelbrot's addition to the rank.
-      phrase_share: share of draws that give a phrase.
-      phrase_exponent: of the frequency of phrases by rank.
-      repeat_starts: probability that a span seen earlier in the same document
-        starts again at a given draw.
-      repeat_draws: mean number of draws in such a span.
-    """
-
-    words: int = 90_000
-    phrases: int = 60_000
-    zipf_exponent: float = 1.02
-    zipf_shift: float = 3.0
-    phrase_share: float = 0.06
-    phrase_exponent: float = 0.8
-    repeat_starts: float = 0.1
-    repeat_draws: float = 3.0
+# Fitted to the compression of C4: how many words and phrases of two to six words there
+# are, the exponents of their frequency by rank, Mandelbrot's addition to the rank, the
+# share of draws that give a phrase, how likely a span seen earlier in the same document
+# starts again at a draw, and the mean number of draws in such a span.
+_WORDS, _PHRASES = 90_000, 60_000
+_ZIPF_EXPONENT, _ZIPF_SHIFT = 1.02, 3.0
+_PHRASE_SHARE, _PHRASE_EXPONENT = 0.06, 0.8
+_REPEAT_STARTS, _REPEAT_DRAWS = 0.1, 3.0
 
 
 # How a draw is spelled at its place in the sentence.
@@ -126,14 +110,14 @@ def _zipf(count: int, exponent: float, shift: float) -> npt.NDArray[np.float64]:
     return np.asarray(weights / weights.sum())
 
 
-@functools.lru_cache(maxsize=2)
-def build_lexicon(model: TextModel) -> Lexicon:
-    """Returns the vocabulary of a model: the same whatever the seed of the text."""
+@functools.cache
+def build_lexicon() -> Lexicon:
+    """Returns the vocabulary, the same whatever the seed of the text."""
     rng = np.random.Generator(np.random.PCG64(20190425))
-    words = _invent_words(rng, model.words)
-    word_odds = _zipf(model.words, model.zipf_exponent, model.zipf_shift)
-    lengths = rng.integers(2, 7, model.phrases)
-    picks = rng.choice(model.words, int(lengths.sum()), p=word_odds).tolist()
+    words = _invent_words(rng, _WORDS)
+    word_odds = _zipf(_WORDS, _ZIPF_EXPONENT, _ZIPF_SHIFT)
+    lengths = rng.integers(2, 7, _PHRASES)
+    picks = rng.choice(_WORDS, int(lengths.sum()), p=word_odds).tolist()
     lexemes = list(words)
     start = 0
     for length in lengths.tolist():
@@ -141,8 +125,8 @@ def build_lexicon(model: TextModel) -> Lexicon:
         start += length
     odds = np.concatenate(
         [
-            word_odds * (1 - model.phrase_share),
-            _zipf(model.phrases, model.phrase_exponent, 0.0) * model.phrase_share,
+            word_odds * (1 - _PHRASE_SHARE),
+            _zipf(_PHRASES, _PHRASE_EXPONENT, 0.0) * _PHRASE_SHARE,
         ]
     )
     edges = np.rint(np.cumsum(odds) * _SLOTS).astype(np.int64)
@@ -168,7 +152,6 @@ def build_lexicon(model: TextModel) -> Lexicon:
 def _draw_lexemes(
     rng: np.random.Generator,
     lexicon: Lexicon,
-    model: TextModel,
     lengths: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
     """Returns int64 [sum(lengths)] lexemes with spans repeated within documents."""
@@ -178,11 +161,11 @@ def _draw_lexemes(
     document_start = np.repeat(np.cumsum(lengths) - lengths, lengths)
     # A span begins where the dice say so and copies from an earlier place in its
     # document; position 0 stands for the span before the first.
-    begins = rng.random(total, np.float32) < model.repeat_starts
+    begins = rng.random(total, np.float32) < _REPEAT_STARTS
     begins &= position > document_start
     starts = np.concatenate([[0], np.flatnonzero(begins)])
     span = np.cumsum(begins)
-    span_ends = starts + rng.geometric(1 / model.repeat_draws, len(starts))
+    span_ends = starts + rng.geometric(1 / _REPEAT_DRAWS, len(starts))
     room = starts - document_start[starts]
     back = 1 + (rng.random(len(starts)) * room).astype(np.int64)
     copies = (position < span_ends[span]) & (starts[span] > document_start)
@@ -217,7 +200,7 @@ def _punctuate(
 
 
 def write_documents(
-    rng: np.random.Generator, text_bytes: npt.NDArray[np.float64], model: TextModel
+    rng: np.random.Generator, text_bytes: npt.NDArray[np.float64]
 ) -> Iterator[bytes]:
     """Yields documents.
 
@@ -225,11 +208,10 @@ def write_documents(
       rng: the source of chance.
       text_bytes: float64 [n], wished lengths; a document has its length to within
         the luck of its words.
-      model: the shape of the text.
     """
-    lexicon = build_lexicon(model)
+    lexicon = build_lexicon()
     lengths = np.maximum(1, np.rint(text_bytes / lexicon.mean_bytes)).astype(np.int64)
-    lexemes = _draw_lexemes(rng, lexicon, model, lengths)
+    lexemes = _draw_lexemes(rng, lexicon, lengths)
     keys = _punctuate(rng, lexemes, lengths, lexicon.count).tolist()
     start = 0
     for end in np.cumsum(lengths).tolist():

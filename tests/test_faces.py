@@ -32,33 +32,8 @@ NOT_STARRED = {"gristmill.loader": {"open"}}
 
 # They measure one part of gristmill by itself, which users do not call.
 MEASURE_ONE_PART = {
-    "benchmarks/contestants.py": "the memory of what a conversion imports",
-    "benchmarks/encode.py": "columns of a table, without a file of them",
-    "benchmarks/faults.py": "empties a bucket through the storage, between the runs",
-    "benchmarks/gcs_convert.py": "empties a bucket through the storage",
-    "benchmarks/gcs_readers.py": "the client of a feed alone",
-    "benchmarks/gcs_soak.py": "puts a shard into a bucket while it is being read",
-    "benchmarks/harness_silence.py": "one shard as a call, in one thread",
-    "benchmarks/harness_threads.py": "one thread of Beam's harness: a shard as a call",
-    "benchmarks/load_contestants.py": "takes the compiled hash away",
-    "benchmarks/many_shards.py": "a dataset of shards that were never made",
-    "benchmarks/mutations.py": "reads and indexes single files, without a pipeline",
-    "benchmarks/order.py": "the order of records without datasets",
-    "benchmarks/pack_chat.py": "renders conversations, to pack their text as it is",
-    "benchmarks/pack_peers.py": "the memory of what packing imports",
-    "benchmarks/packing.py": "the plan of rows, without a conversion around it",
-    "benchmarks/read_faults.py": "puts shards into a bucket that fails",
-    "benchmarks/remove.py": "a removal and a conversion without their start-up",
-    "benchmarks/scale_append.py": "the plan and the commit of an append",
-    "benchmarks/scale_files.py": "reports of shards that were never made",
-    "benchmarks/scale_index.py": "the plan and the commit of an index",
-    "benchmarks/scale_read.py": "the listing of reads, and what parts of files give",
-    "benchmarks/scale_replace.py": "the plan and the commit of a replacement",
-    "benchmarks/scale_size.py": "the plan and the commit of millions of shards",
-    "benchmarks/scale_verify.py": "the plan and the sum of a verification",
-    "benchmarks/scale_write.py": "the plan and the commit of a write",
-    "benchmarks/writers.py": "the writers, without reading and checking",
-    "benchmarks/zstd_frames.py": "the floor of reading: the frames inside chunks",
+    "benchmarks/clients.py": "another client in the place of the loader's own",
+    "benchmarks/scale.py": "the plan and the commit of shards that were never made",
 }
 # Users get these from a function or a method, and never call the class.
 MADE_BY = {

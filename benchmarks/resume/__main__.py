@@ -1,9 +1,8 @@
 """A test of resuming, with gristmill and with other loaders.
 
-    python -m benchmarks.resume --json benchmarks/results/resume.json \
-        --markdown docs/performance/resume.md
+    python -m benchmarks.resume --json benchmarks/results/resume.json
     python -m benchmarks.resume --quick
-    python -m benchmarks.resume --loaders litdata --json FILE --markdown PAGE
+    python -m benchmarks.resume --loaders litdata --json FILE
 
 All loaders read the same 200,000 records in 16 shards, each in its own format.
 `docs/performance/resume.md` has the cases and what is measured. Loaders that
@@ -100,7 +99,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--work-dir", type=pathlib.Path, help="for temporary data")
     parser.add_argument("--json", type=pathlib.Path, help="write what came of it here")
-    parser.add_argument("--markdown", type=pathlib.Path, help="write the report here")
     args = parser.parse_args(argv)
     results: dict[str, Any] = {"loaders": {}}
     if args.loaders and args.json and args.json.exists():
@@ -121,9 +119,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.json:
             args.json.write_text(json.dumps(results, indent=1) + "\n")
     print("\n\n".join(report.parts(results).values()))
-    if args.markdown:
-        page = args.markdown.read_text(encoding="utf-8")
-        args.markdown.write_text(report.fill(page, results), encoding="utf-8")
     ours = results["loaders"].get("gristmill")
     return int(ours is not None and not report.is_exact(ours["cases"]))
 

@@ -164,16 +164,3 @@ def parts(results: _Found) -> dict[str, str]:
         "cases": "\n".join(["| case | |", "| --- | --- |", *cases]),
         "promises": "\n".join(_promises(results)),
     }
-
-
-def fill(page: str, results: _Found) -> str:
-    """Returns the page with the parts between their marks.
-
-    Raises:
-        ValueError: The page lacks a mark.
-    """
-    for name, text in parts(results).items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        start = page.index(begin) + len(begin)
-        page = f"{page[:start]}\n{text}\n{page[page.index(end, start) :]}"
-    return page

@@ -10,7 +10,7 @@ from gristmill.pipelines.dataflow.job_inputs import ShardSizes
 
 # Converting a shard holds Python's interpreter lock: more threads do not make a
 # process faster, they keep more shards in memory and on disk. With two, one waits for
-# the bucket while the other computes. benchmarks/harness_threads.py measures it.
+# the bucket while the other computes.
 HARNESS_THREADS = 2
 MACHINE_TYPE = "e2-standard-4"
 DISK_GB = 50

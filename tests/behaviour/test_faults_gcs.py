@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import itertools
 import json
@@ -14,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import SCENARIOS, Scenario
 from gristmill import loader
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata.manifest import Manifest
@@ -26,6 +26,149 @@ from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.conversion import skipped_in
 from tests.support.gcs_server import Fault, GcsServer
 from tests.support.records import frames_of, text_records
+
+_ALWAYS = 10**9
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A way to fail, and what is to come of it.
+
+    Attributes:
+        name: What happens, for the table.
+        faults: Of the server; see `tests.support.gcs_server.Fault`.
+        settings: Settings of the server.
+        error: The message that the user sees, as a regular expression; None if the
+            conversion succeeds.
+    """
+
+    name: str
+    faults: tuple[dict[str, Any], ...] = ()
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    error: str | None = None
+
+
+def _fault(kind: str, operation: str = "", **options: Any) -> dict[str, Any]:
+    return {"kind": kind, "operation": operation, **options}
+
+
+_INPUT = "part-00001"
+_SHARD = "array_record-0000"
+SCENARIOS = (
+    Scenario(name="nothing"),
+    Scenario(
+        name="for 2 s every request gets 503",
+        faults=(_fault("503", times=_ALWAYS, skip=30, lasts_seconds=2),),
+    ),
+    Scenario(
+        name="for 2 s every request gets 429",
+        faults=(_fault("429", times=_ALWAYS, skip=30, lasts_seconds=2),),
+    ),
+    Scenario(
+        name="for 2 s every connection is reset",
+        faults=(_fault("reset", times=_ALWAYS, skip=30, lasts_seconds=2),),
+    ),
+    Scenario(
+        name="6 bodies are cut short, then the connection ends",
+        faults=(_fault("cut", "media", times=6, skip=2),),
+    ),
+    Scenario(
+        name="6 bodies are short, with a length to match",
+        faults=(_fault("short", "media", times=6, skip=2),),
+    ),
+    Scenario(
+        name="2 bodies stop in the middle",
+        faults=(_fault("stall", "media", times=2, skip=3),),
+    ),
+    Scenario(
+        name="2 bodies arrive at a byte a second",
+        faults=(_fault("drip", "media", times=2, skip=3),),
+    ),
+    Scenario(
+        name="every listing arrives at a byte a second, for good",
+        faults=(_fault("drip", "list", times=_ALWAYS),),
+        error="no success in .* no complete answer in",
+    ),
+    Scenario(
+        name="for 2 s a proxy answers with a page of its own",
+        faults=(_fault("other", times=_ALWAYS, skip=30, lasts_seconds=2),),
+    ),
+    Scenario(
+        name="a proxy answers every listing with a page of its own",
+        faults=(_fault("other", "list", times=_ALWAYS),),
+        error="answer that is not from Cloud Storage",
+    ),
+    Scenario(
+        name="every answer takes 0.5 s more",
+        settings={"latency_seconds": 0.5},
+    ),
+    Scenario(
+        name="one bit of an input is flipped on its way",
+        faults=(_fault("flip", "media", name=_INPUT, skip=2),),
+    ),
+    Scenario(
+        name="one bit of a shard is flipped on its way",
+        faults=(
+            _fault("flip", "insert", name=_SHARD),
+            _fault("flip", "chunk", name=_SHARD),
+        ),
+    ),
+    Scenario(
+        name="the replies to 6 uploads are lost",
+        faults=(
+            _fault("lost", "insert", times=4, skip=2),
+            _fault("lost", "chunk", times=2),
+        ),
+    ),
+    Scenario(
+        name="an input is replaced while it is read",
+        faults=(_fault("replace", "media", name=_INPUT, skip=2),),
+        error="deleted or written again while it was in use",
+    ),
+    Scenario(
+        name="an input is deleted while it is read",
+        faults=(_fault("remove", "media", name=_INPUT, skip=2),),
+        error="deleted or written again while it was in use",
+    ),
+    Scenario(
+        name="credentials expire (401)",
+        faults=(_fault("401", times=_ALWAYS, skip=60, message="Invalid Credentials"),),
+        # Those of the tests are anonymous; others are refreshed first, then refused.
+        error="credentials cannot be refreshed",
+    ),
+    Scenario(
+        name="the right to write is taken away (403)",
+        faults=(
+            _fault(
+                "403",
+                "insert",
+                times=_ALWAYS,
+                skip=4,
+                message="storage.objects.create denied",
+            ),
+            _fault(
+                "403",
+                "start",
+                times=_ALWAYS,
+                message="storage.objects.create denied",
+            ),
+        ),
+        error="storage.objects.create denied",
+    ),
+    Scenario(
+        name="uploads get 503 for good",
+        faults=(
+            _fault("503", "insert", times=_ALWAYS, skip=4),
+            _fault("503", "start", times=_ALWAYS),
+        ),
+        error="no success in",
+    ),
+    Scenario(
+        name="the server goes down for good",
+        faults=(_fault("down", skip=60),),
+        error="no success in",
+    ),
+)
 
 RECORDS = [text_records(400, seed=seed) for seed in range(4)]
 FILES = {

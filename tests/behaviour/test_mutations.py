@@ -1,7 +1,4 @@
-"""Damaged plain ArrayRecord files: every record that is given is one that was written.
-
-`python -m benchmarks.mutations` damages more of them, in the same ways.
-"""
+"""Damaged plain ArrayRecord files: every record given is one that was written."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ import pathlib
 
 import pytest
 
-from benchmarks import mutations
-from benchmarks.mutations import ENCODINGS, READERS
+from tests.support import damaged_files as mutations
+from tests.support.damaged_files import ENCODINGS, READERS
 
 OTHERS = READERS[1:]
 every_encoding = pytest.mark.parametrize("encoding", ENCODINGS)
@@ -65,15 +62,7 @@ def test_wrong_bytes_would_be_noticed(tmp_path: pathlib.Path) -> None:
     assert mutations.outcome(raises, str(path), records)[0] == "other"
 
 
-@pytest.mark.slow
-def test_command(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = tmp_path / "page.md"
-    document.write_text(
-        "before\n<!-- plain: begin -->\nold\n<!-- plain: end -->\nafter"
-    )
-    assert mutations.main(["--mutations", "14", "--markdown", str(document)]) == 0
-    text = document.read_text()
-    assert text.startswith("before\n<!-- plain: begin -->\n| options of the writer |")
-    assert text.endswith("|\n<!-- plain: end -->\nafter")
-    assert "\n| **all** | 14 | " in text
-    assert "old" not in text
+@pytest.mark.soak
+@every_encoding
+def test_thousands_of_files(encoding: str, tmp_path: pathlib.Path) -> None:
+    run(encoding, range(700), tmp_path)

@@ -1,0 +1,115 @@
+"""Padding and cuts of rows: `gristmill pack` beside Grain."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.contest import Contest, Contestant, Option, gristmill, main
+
+_LENGTH = 2048
+_VOCABULARY = 32_768
+# Mean and spread (sigma) of lengths of documents, lognormal.
+_CASES = {"mean 458 tokens, as C4": (458, 1.03), "mean 500 tokens, wider": (500, 1.5)}
+
+
+class Padding(Contest):
+    """See `about`."""
+
+    name = "padding"
+    title = "Padding and cuts of packed rows"
+    about = (
+        "Documents of made-up lengths become rows of 2,048 tokens. Concatenating cuts "
+        "most documents that need not be cut; one document a row is mostly padding, "
+        "and loses the rest. Best fit over a whole shard has as little padding as "
+        "concatenation, and cuts only documents longer than a row. gristmill reads and "
+        "writes files; Grain packs what is in memory, with 64 open rows."
+    )
+    unit = "thousand documents"
+    reference = ("gristmill_best-fit",)
+    contestants = {
+        "gristmill_best-fit": Contestant("`gristmill pack`"),
+        "gristmill_concat": Contestant("`gristmill pack --pack concat`"),
+        "gristmill_none": Contestant("`gristmill pack --pack none`"),
+        "FirstFit": Contestant("Grain, first fit", ("grain",)),
+        "BestFit": Contestant("Grain, best fit", ("grain",)),
+    }
+    columns = {"padding": "padding, %", "cut": "documents cut, %"}
+    options = {"documents": Option(int, 20_000, 500, "of each case")}
+    packages = ("grain", "numpy")
+
+    def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """Writes the documents."""
+        from gristmill.dataset import Writer, encode_example
+
+        for case in _CASES:
+            chance = np.random.default_rng(1)
+            shutil.rmtree(self.work / "in", ignore_errors=True)
+            with Writer(self.work / "in", shard_bytes=1 << 30) as writer:
+                for length in lengths_of(case, self.args.documents).tolist():
+                    tokens = chance.integers(0, _VOCABULARY, length)
+                    writer.write(encode_example({"tokens": tokens}))
+            yield case, [*self.contestants]
+
+    def measure(self, case: str, key: str) -> dict[str, Any]:
+        """Packs once."""
+        count = self.args.documents
+        name, _, method = key.partition("_")
+        if name != "gristmill":
+            run = self.run(self.program(name, case, count))
+            longer = lengths_of(case, count) > _LENGTH
+            return {**run, "work": count / 1000, "cut": 100 * float(longer.mean())}
+        output = self.work / "out"
+        shutil.rmtree(output, ignore_errors=True)
+        how = (f"--vocabulary-size={_VOCABULARY}", f"--length={_LENGTH}")
+        how += ("--column=tokens", f"--pack={method}", "--num-shards=1")
+        run = self.run(gristmill("pack", self.work / "in", output, *how))
+        fields = json.loads((output / "dataset.json").read_text())
+        (split,) = fields["splits"].values()
+        packed = split["packed"]
+        return {
+            **run,
+            "work": count / 1000,
+            "padding": 100 * (1 - packed["tokens"] / split["records"] / _LENGTH),
+            "cut": 100 * packed["cut_documents"] / count,
+        }
+
+
+def lengths_of(case: str, documents: int) -> Any:
+    """Returns the lengths of made-up documents, each at least 2."""
+    mean, sigma = _CASES[case]
+    chance = np.random.default_rng(0)
+    lengths = chance.lognormal(np.log(mean) - sigma**2 / 2, sigma, documents)
+    return np.maximum(lengths, 2).astype(np.int64)
+
+
+def run_grain(packer: str, case: str, documents: str) -> dict[str, float]:
+    """Packs pieces no longer than a row, and returns the padding."""
+    import grain
+
+    lengths = lengths_of(case, int(documents)).tolist()
+    pieces = [
+        min(_LENGTH, length - begin)
+        for length in lengths
+        for begin in range(0, length, _LENGTH)
+    ]
+    tokens = np.arange(_LENGTH, dtype=np.int32)
+    source = grain.MapDataset.source(range(len(pieces)))
+    given = source.map(lambda n: {"tokens": tokens[: pieces[n]]}).to_iter_dataset()
+    pack = getattr(grain.experimental, f"{packer}PackIterDataset")
+    rows = sum(
+        1 for _ in pack(given, length_struct={"tokens": _LENGTH}, num_packing_bins=64)
+    )
+    return {"padding": 100 * (1 - sum(pieces) / rows / _LENGTH)}
+
+
+PROGRAMS = {key: functools.partial(run_grain, key) for key in ("FirstFit", "BestFit")}
+
+if __name__ == "__main__":
+    sys.exit(main(Padding, PROGRAMS))

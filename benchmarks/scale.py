@@ -1,0 +1,442 @@
+"""The cost of planning and committing, from a thousand to four million shards.
+
+    python -m benchmarks.scale [PATH...] [--shards 1000 10000]
+
+No data is read. What workers report of their shards is made up; files that have to be
+there have the right sizes, and no content. All else is the real code, in one process.
+What a runner would carry from one stage to the next passes through Beam's coder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import apache_beam as beam
+import numpy as np
+
+from benchmarks import report
+from benchmarks.contest import describe_environment, say
+from gristmill import loader
+from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.base.columns import Gathered
+from gristmill.dataset.base.digest import DIGEST_ROW, RecordsDigest
+from gristmill.dataset.base.findings import Finding
+from gristmill.dataset.commit.commit import commit_dataset, write_table
+from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_collector import ShardCollector
+from gristmill.dataset.metadata.shard_report import (
+    INDEXED_JOB,
+    ShardReport,
+    SourceSpan,
+)
+from gristmill.transforms import ConversionJob
+from gristmill.transforms.beam.write_arrayrecords import _GatherFn
+from gristmill.transforms.checking.verification import VerifyJob, plan_verify
+from gristmill.transforms.checking.verify_shard import ShardCheck
+from gristmill.transforms.conversion.begin import plan_job, take_output
+from gristmill.transforms.conversion.commit_shards import commit_shards
+from gristmill.transforms.conversion.list_inputs import list_inputs
+from gristmill.transforms.conversion.make_shards import (
+    ShardResult,
+    ShardTask,
+    shard_tasks,
+)
+from gristmill.transforms.indexing.index_job import IndexedShard, commit_index
+from gristmill.transforms.indexing.plan_index import plan_index
+from gristmill.transforms.planning.shard_plan import PlanOptions
+from gristmill.transforms.planning.write_plan import COUNT_ROW, WriteJob
+from gristmill.transforms.writing.write_group import encode_task
+from gristmill.transforms.writing.write_split import (
+    SHARD_ROW,
+    begin_write,
+    commit_write,
+)
+
+_T = TypeVar("_T")
+SHARDS = [10**3, 10**4, 10**5, 10**6, 4 * 10**6]
+_KINDS = 64  # Of sizes. Files are links to so many, or a few more, of each.
+_MOST_LINKS = 60_000  # Of one file, in ext4.
+_SOME = 4096
+_RECORD_BYTES = 2_216  # With the 16 bytes of its frame.
+
+
+class Steps:
+    """CPU seconds of each step, and the bytes of a runner's elements.
+
+    Attributes:
+        found: `NAME_seconds`; `element_bytes` of the largest element about one shard or
+            file, `gathered_bytes` of the largest one about many.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[str, float] = {"element_bytes": 0, "gathered_bytes": 0}
+        self._coder = beam.coders.registry.get_coder(object)
+
+    def timed(self, name: str, work: Callable[[], _T]) -> _T:
+        """Returns the result of `work`; adds its CPU time to that of the step."""
+        begin = time.process_time()
+        result = work()
+        seconds = time.process_time() - begin
+        self.found[f"{name}_seconds"] = self.found.get(f"{name}_seconds", 0) + seconds
+        return result
+
+    def sent(self, element: Any, key: str = "element_bytes") -> Any:
+        """Passes an element through Beam's coder, as between two stages."""
+        encoded = self._coder.encode(element)
+        self.found[key] = max(self.found[key], len(encoded))
+        return self._coder.decode(encoded)
+
+    def gathered(self, results: Iterable[Any]) -> Gathered:
+        """Gathers results, made up some at a time, and sends them."""
+        gathered, waiting = Gathered(), iter(results)
+
+        def gather(some: list[Any]) -> None:
+            for result in some:
+                result.gather(gathered)
+
+        while some := list(itertools.islice(waiting, _SOME)):
+            self.timed("gather", functools.partial(gather, some))
+        sent = functools.partial(self.sent, gathered, "gathered_bytes")
+        found: Gathered = self.timed("gather", sent)
+        return found
+
+
+def _link(names: Iterable[str], sizes: Iterable[int], head: bytes = b"") -> None:
+    """Makes files of no content but a head: links, where sizes are the same."""
+    known: dict[int, tuple[str, int]] = {}
+    for name, size in zip(names, sizes, strict=True):
+        first, links = known.get(size, ("", _MOST_LINKS))
+        if links < _MOST_LINKS:
+            os.link(first, name)
+            known[size] = first, links + 1
+            continue
+        pathlib.Path(name).parent.mkdir(exist_ok=True)
+        with open(name, "wb") as file:
+            file.write(head)
+            file.truncate(size)
+        known[size] = name, 1
+
+
+def _file_bytes(shard: int) -> int:
+    return 120_000_000 + shard % _KINDS * 65_521
+
+
+def _make_shards(folder: str, paths: list[str]) -> None:
+    """Makes the files of all shards, and an index of nothing for each."""
+    _link((f"{folder}/{path}" for path in paths), map(_file_bytes, range(len(paths))))
+    indexes = (f"{folder}/{layout.index_path(path)}" for path in paths)
+    _link(indexes, (0 for _ in paths))
+
+
+def _report(path: str, shard: int, job: str, records: int, **more: Any) -> ShardReport:
+    """Returns a report of a shard that a worker could give."""
+    low, high = (hash((shard, lane)) & (1 << 64) - 1 for lane in (1, 2))
+    raw_bytes = records * (_RECORD_BYTES - 16)
+    digest = RecordsDigest(records=records, raw_bytes=raw_bytes, low=low, high=high)
+    return ShardReport(
+        path=path,
+        shard_index=shard,
+        job=job,
+        file_bytes=_file_bytes(shard),
+        file_crc32c=shard * 2_654_435_761 & (1 << 32) - 1,
+        read=digest,
+        written=digest,
+        **more,
+    )
+
+
+def _expect(found: int, wanted: int) -> None:
+    # A number of records in each file makes some shards more or fewer.
+    if abs(found - wanted) > wanted // 1000:
+        raise RuntimeError(f"planned {found}, wanted {wanted}")
+
+
+# --- Conversion, and an append to it.
+
+
+def _make_inputs(directory: str, shards: int) -> int:
+    """Makes input files of some four shards each, and returns all their bytes."""
+    pathlib.Path(directory).mkdir()
+    kinds = np.arange(max(1, -(-shards // 4))) % _KINDS
+    chance = np.random.default_rng(0)
+    records = (1 << 30) // _RECORD_BYTES + chance.integers(-50_000, 50_000, _KINDS)
+    sizes = (records * _RECORD_BYTES)[kinds]
+    names = (f"{directory}/c4-{file:07d}.tfrecord" for file in range(len(kinds)))
+    _link(names, sizes.tolist(), encode_frame(bytes(_RECORD_BYTES - 16)))
+    return int(sizes.sum())
+
+
+def _frame_after(position: int) -> int:
+    return -(-position // _RECORD_BYTES) * _RECORD_BYTES
+
+
+def _results(prepared: Any) -> Iterator[ShardResult]:
+    """Yields what the shards of a plan would report, shuffled."""
+    for shard in np.random.default_rng(1).permutation(prepared.plan.shards).tolist():
+        spans = []
+        for part in prepared.plan.ranges(shard):
+            start = _frame_after(part.begin_bytes)
+            size = int(prepared.files.sizes[part.file_index])
+            stop = min(_frame_after(part.end_bytes), size)
+            spans.append(
+                SourceSpan(
+                    file_index=part.file_index,
+                    begin_bytes=part.begin_bytes,
+                    end_bytes=part.end_bytes,
+                    start_bytes=start,
+                    stop_bytes=stop,
+                    records=(stop - start) // _RECORD_BYTES,
+                    whole=False,
+                )
+            )
+        made = _report(
+            prepared.shard_path(shard),
+            shard,
+            prepared.fingerprint,
+            sum(span.records for span in spans),
+            spans=tuple(spans),
+        )
+        yield ShardResult(ShardTask.of(prepared, shard), made)
+
+
+def _convert(steps: Steps, folder: str, inputs: str, shards: int) -> None:
+    total_bytes = _make_inputs(f"{folder}/{inputs}", shards)
+    job = ConversionJob(
+        inputs=f"{folder}/{inputs}/*.tfrecord",
+        output=f"{folder}/out",
+        name="c4",
+        plan=PlanOptions(kind="shard_bytes", value=-(-total_bytes // shards)),
+    )
+    job = dataclasses.replace(job, appends=inputs == "more")
+    files = steps.timed("list", lambda: list_inputs(job))
+    planned = steps.timed("plan", lambda: plan_job(job, files))
+    _expect(planned.plan.shards, shards)
+    prepared = steps.timed("begin", lambda: take_output(planned)).prepared
+    # One after the other, as a runner takes them.
+    last = functools.partial(collections.deque, shard_tasks(prepared), 1)
+    task = steps.sent(steps.timed("tasks", last)[0])
+    steps.timed("load_in_a_worker", lambda: task.prepared)
+    found = steps.gathered(_results(prepared))
+    paths = [prepared.shard_path(shard) for shard in range(prepared.plan.shards)]
+    _make_shards(job.output, paths)
+    steps.timed("commit", lambda: commit_shards([job], found))
+    steps.timed("open", lambda: loader.open(job.output))
+
+
+def measure_convert(steps: Steps, folder: str, shards: int) -> None:
+    """Plans and commits a conversion by size, and opens its result."""
+    _convert(steps, folder, "in", shards)
+
+
+def measure_append(steps: Steps, folder: str, shards: int) -> None:
+    """Appends one shard in a hundred to a conversion, which does not count."""
+    _convert(Steps(), folder, "in", shards)
+    _convert(steps, folder, "more", max(1, shards // 100))
+
+
+# --- Records of a PCollection into shards.
+
+
+def measure_write(steps: Steps, folder: str, shards: int) -> None:
+    """Plans and commits `WriteArrayRecords`: one group in ten is cut in two."""
+    size = 256 << 20
+    job = WriteJob(
+        output=f"{folder}/out",
+        name="c4",
+        split="train",
+        num_shards=None,
+        shard_bytes=size,
+        keyed=False,
+        writer=WriterOptions(),
+    )
+    cut = shards // 11
+    chance = np.random.default_rng(0)
+    counts = np.zeros(shards - cut, COUNT_ROW)
+    counts["group"] = chance.permutation(len(counts))
+    records = size * 9 // 10 // _RECORD_BYTES
+    digests = counts["digest"]
+    digests["records"] = records - chance.integers(0, records // 10, len(counts))
+    digests["records"][:cut] += records // 2
+    digests["raw_bytes"] = digests["records"] * _RECORD_BYTES
+    for lane in ("low", "high"):
+        digests[lane] = chance.integers(0, 1 << 63, len(counts), np.uint64)
+    gathered = steps.timed("gather", lambda: _gathered(counts))
+    gathered = steps.sent(gathered, "gathered_bytes")
+    plan = steps.timed("begin", lambda: begin_write(job, gathered, groups=len(counts)))
+    _expect(plan.write.shards, shards)
+    groups = ((group, encode_task(task)) for group, task in plan.tasks())
+    steps.sent(steps.timed("tasks", lambda: max(groups, key=lambda each: len(each[1]))))
+    rows = _written_rows(plan)
+    paths = [plan.write.shard_path(shard) for shard in range(shards)]
+    _make_shards(job.output, paths)
+    rows = np.random.default_rng(1).permutation(rows)
+    found = steps.timed("gather", lambda: _gathered(rows))
+    found = steps.sent((plan.write.reference, found), "gathered_bytes")[1]
+    steps.timed("commit", lambda: commit_write(plan.write, found))
+    steps.timed("open", lambda: loader.open(job.output))
+
+
+def _gathered(rows: Any) -> bytes:
+    """Gathers rows as a runner does, from many bundles."""
+    gather, parts = _GatherFn(), []
+    size, data = rows.dtype.itemsize, rows.tobytes()
+    for begin in range(0, len(data), _SOME * size):
+        part = gather.create_accumulator()
+        for at in range(begin, min(begin + _SOME * size, len(data)), size):
+            part = gather.add_input(part, data[at : at + size])
+        parts.append(part)
+    found: bytes = gather.extract_output(gather.merge_accumulators(parts))
+    return found
+
+
+def _written_rows(plan: Any) -> Any:
+    """Returns the reports that the shards of a plan would give."""
+    groups = np.repeat(np.arange(len(plan.parts)), plan.parts)
+    rows = np.zeros(len(groups), SHARD_ROW)
+    rows["shard"] = np.arange(len(groups))
+    rows["digest"] = plan.digests[groups]
+    # Of two shards of a group, the first has the half of the records.
+    second = np.flatnonzero(groups[1:] == groups[:-1]) + 1
+    for name in DIGEST_ROW.names or ():
+        column = rows["digest"][name]
+        half = column[second] // 2
+        column[second - 1] -= half
+        column[second] = half
+    rows["file_bytes"] = [_file_bytes(shard) for shard in range(len(rows))]
+    return rows
+
+
+# --- Indexing and verification.
+
+
+def _names(shards: int) -> list[str]:
+    return [layout.shard_name("c4", "train", shard, shards) for shard in range(shards)]
+
+
+def measure_index(steps: Steps, folder: str, shards: int) -> None:
+    """Plans and commits the index of files that exist."""
+    _make_shards(folder, _names(shards))
+    tasks = steps.timed("plan", lambda: plan_index([folder]))
+    _expect(len(tasks), shards)
+    steps.sent(next(iter(tasks)))
+    options = "group_size:1,zstd:3,max_parallelism:1"
+    found = steps.gathered(
+        IndexedShard(
+            task,
+            dataclasses.replace(
+                _report(task.file, task.shard, INDEXED_JOB, 100_000),
+                file_bytes=task.file_bytes,
+            ),
+            options,
+        )
+        for task in tasks
+    )
+    steps.timed("commit", lambda: commit_index(found, inputs=[folder]))
+
+
+def measure_verify(steps: Steps, folder: str, shards: int) -> None:
+    """Plans and sums up a verification, of which each hundredth shard is damaged."""
+    names = _names(shards)
+    _make_shards(folder, names)
+    collector = ShardCollector("made up")
+    for shard, name in enumerate(names):
+        collector.add(_report(name, shard, "made up", 100_000))
+    split = write_table(
+        folder,
+        "c4",
+        "train",
+        collector.table(),
+        writer_options="group_size:1",
+        source={"job": "made up"},
+    )
+    commit_dataset(folder, "c4", {"train": split}, based_on={"train": 0})
+    plan = steps.timed("plan", lambda: plan_verify(folder, shards_too=False))
+    _expect(len(plan.tasks), shards)
+    steps.sent(next(iter(plan.tasks)))
+
+    def checks() -> Iterator[ShardCheck]:
+        for number, task in enumerate(plan.tasks):
+            bad = (Finding(task.path, "record 7 is not", "1", "2"),)
+            found = bad if number % 100 == 7 else ()
+            sizes = task.digest.records, task.digest.raw_bytes
+            yield ShardCheck(task.path, *sizes, found, task.file_bytes)
+
+    gathered = steps.gathered(itertools.chain([plan.known], checks()))
+    steps.timed("commit", lambda: VerifyJob(folder).commit(gathered))
+
+
+PATHS = {
+    "convert": measure_convert,
+    "append": measure_append,
+    "write": measure_write,
+    "index": measure_index,
+    "verify": measure_verify,
+}
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure(path: str, shards: int) -> dict[str, float]:
+    """Runs one path in this process; its memory is that above the imports alone."""
+    imports_bytes = 0
+    for count in (8, shards):  # All that is imported late is imported now.
+        steps = Steps()
+        imports_bytes = _peak_bytes() if count == shards else 0
+        with tempfile.TemporaryDirectory() as folder:
+            PATHS[path](steps, folder, count)
+    seconds = [value for key, value in steps.found.items() if key.endswith("_seconds")]
+    return {
+        "shards": shards,
+        "total_seconds": sum(seconds),
+        "peak_bytes": _peak_bytes() - imports_bytes,
+        "gathered_shard_bytes": steps.found["gathered_bytes"] / shards,
+        **steps.found,
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measures each path and number of shards in a process of its own."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="|".join(PATHS))
+    parser.add_argument("--shards", type=int, nargs="+", default=SHARDS)
+    parser.add_argument("--json", type=pathlib.Path, help="where the runs are kept")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.one:
+        print(json.dumps(measure(args.paths[0], args.shards[0])))
+        return 0
+    found: dict[str, list[dict[str, float]]] = {}
+    for path in args.paths or PATHS:
+        found[path] = []
+        for shards in args.shards:
+            this = [sys.executable, "-m", "benchmarks.scale", path, "--one"]
+            command = [*this, "--shards", str(shards)]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+            found[path].append(json.loads(done.stdout.splitlines()[-1]))
+            say(f"{path} {shards}: {found[path][-1]}")
+    print(report.scale_table(found))
+    if args.json:
+        kept = {"environment": describe_environment(), "paths": found}
+        args.json.write_text(json.dumps(kept, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,268 @@
+"""Contests: what they read is like C4, what they measure is right, and they run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+import pytest
+import requests
+import zstandard
+
+from benchmarks import (
+    bucket_server,
+    c4_like,
+    contest,
+    convert,
+    cost,
+    feed,
+    formats,
+    gcs,
+    gcs_convert,
+    load,
+    pack,
+    padding,
+    report,
+    scale,
+)
+from benchmarks.resume import __main__ as resume
+from benchmarks.resume.environments import QUICK
+from tests.support import tfds_data
+from tests.support.records import read_array_records, read_tfrecords
+
+
+@pytest.fixture(scope="module")
+def records() -> list[bytes]:
+    return list(itertools.islice(c4_like.generate_records(seed=7), 2048))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", sorted(c4_like.REAL_C4_RATIOS))
+def test_text_compresses_like_c4(records: list[bytes], group: int) -> None:
+    compressor = zstandard.ZstdCompressor(level=3)
+    compressed = sum(
+        len(compressor.compress(b"".join(records[start : start + group])))
+        for start in range(0, len(records), group)
+    )
+    ratio = compressed / sum(map(len, records))
+    assert ratio == pytest.approx(c4_like.REAL_C4_RATIOS[group], abs=0.03)
+
+
+def test_lengths_have_the_mean_and_the_tail_of_c4(records: list[bytes]) -> None:
+    lengths = sorted(map(len, records))
+    assert statistics.mean(lengths) == pytest.approx(2200, rel=0.1)
+    # Real C4: 1,348 bytes, 13,850 bytes and 221 bytes.
+    assert statistics.median(lengths) == pytest.approx(1400, rel=0.1)
+    assert lengths[len(lengths) * 99 // 100] > 9_000
+    assert lengths[0] < 300
+
+
+@pytest.mark.slow
+def test_same_seed_same_bytes_and_tfds_reads_them(tmp_path: pathlib.Path) -> None:
+    contents = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        written = c4_like.write_dataset(
+            tmp_path / name, size_bytes=50_000, files=2, seed=seed
+        )
+        contents.append([pathlib.Path(path).read_bytes() for path in written.paths])
+    assert contents[0] == contents[1]
+    assert contents[0][0] != contents[0][1]
+    assert contents[0][0] != contents[2][0]
+    assert [len(read_tfrecords(path)) for path in written.paths] == written.records
+    examples = tfds_data.read_in_order(tmp_path / "c", "train")
+    assert len(examples) == sum(written.records)
+    assert set(examples[0]) == set(c4_like.FEATURES)
+
+
+def test_every_round_begins_with_another_contestant() -> None:
+    assert [*contest.take_turns(["a", "b", "c"], 4)] == [
+        *((0, key) for key in "abc"),
+        *((1, key) for key in "bca"),
+        *((2, key) for key in "cab"),
+        *((3, key) for key in "abc"),
+    ]
+
+
+def test_ratios_are_of_the_rounds_that_both_have() -> None:
+    runs = [
+        {"case": "", "contestant": key, "round": number, "work": 8.0, "cpu_seconds": s}
+        for key, number, s in (
+            *(("a", 3, 1.0), ("a", 1, 2.0)),
+            *(("b", 1, 4.0), ("b", 2, 1.0), ("b", 3, 3.0)),
+        )
+    ]
+    a, b = (report.speeds({"runs": runs}, "", key, "cpu") for key in "ab")
+    assert report.times(a, b) == [3.0, 2.0]
+    assert report.spread([3, 1, 2]) == "2.00 (1.00..3.00)"
+
+
+@pytest.mark.alone
+def test_cpu_time_of_a_process_left_behind_counts() -> None:
+    spin = (
+        "import time; end = time.process_time() + 0.5\n"
+        "while time.process_time() < end: pass"
+    )
+    leave = (
+        f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {spin!r}])"
+    )
+    found = cost.measure_command([sys.executable, "-c", leave])
+    assert found.exit_code == 0
+    assert found.cpu_seconds >= 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_memory_is_that_of_the_whole_tree() -> None:
+    hold = "data = bytearray(b'x') * (64 << 20)\n"
+    other = f"{hold}print(flush=True)\ninput()"
+    both = (
+        f"import subprocess as s, sys, time\n"
+        f"command = [sys.executable, '-c', {other!r}]\n"
+        f"other = s.Popen(command, stdin=s.PIPE, stdout=s.PIPE)\n{hold}"
+        # Both hold it, however long the other took to start.
+        f"other.stdout.readline()\ntime.sleep(3)\n"
+        f"other.communicate(b'\\n')"
+    )
+    found = cost.measure_command([sys.executable, "-c", both])
+    assert found.exit_code == 0
+    assert (128 << 20) < found.peak_bytes < (192 << 20)
+
+
+def test_the_tree_is_killed_after_the_timeout() -> None:
+    begin = time.monotonic()
+    found = cost.measure_command(
+        ["sh", "-c", "sleep 300 & sleep 300"], timeout_seconds=0.3
+    )
+    assert found.exit_code == -9
+    assert time.monotonic() - begin < 100
+
+
+class Losing(convert.Convert):
+    """Contestants that fail, among them one that loses records and exits with 0."""
+
+    def _command(self, key: str, output: pathlib.Path) -> list[str]:
+        if key == "bare":
+            return self.program("bare", 1, output, self._written.paths[0])
+        return [sys.executable, "-c", "raise TypeError('not an int')"]
+
+
+@pytest.mark.slow
+def test_who_loses_records_or_crashes_has_failed(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "runs.json"
+    argv = ["--quick", "--bytes", "60KB", "--json", str(path), "-c", "gristmill_1"]
+    assert contest.main(Losing, {}, [*argv, "bare"]) == 1
+    found = json.loads(path.read_text())
+    assert found["runs"] == []
+    assert found["failed"]["bare"].startswith("records: got ")
+    assert found["failed"]["gristmill_1"].startswith("exit code 1\n")
+    assert found["failed"]["gristmill_1"].endswith("TypeError: not an int")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_bare_loop_keeps_every_record(tmp_path: pathlib.Path, workers: str) -> None:
+    written = c4_like.write_dataset(tmp_path / "in", size_bytes=60_000, files=2)
+    convert.run_bare(workers, str(tmp_path / "out"), *written.paths)
+    files = sorted((tmp_path / "out").iterdir())
+    expected = [record for path in written.paths for record in read_tfrecords(path)]
+    assert [r for file in files for r in read_array_records(file)] == expected
+
+
+@pytest.mark.parametrize(
+    ("sent", "begin", "end"),
+    [
+        (None, 0, 256_000),
+        ("bytes=5-9", 5, 10),
+        ("bytes=255990-", 255_990, 256_000),
+        ("bytes=-7", 255_993, 256_000),
+        ("bytes=255999-300000", 255_999, 256_000),
+    ],
+)
+def test_the_bucket_sends_what_is_asked_for(
+    tmp_path: pathlib.Path, sent: str | None, begin: int, end: int
+) -> None:
+    data = bytes(range(256)) * 1000
+    (tmp_path / "c4").mkdir()
+    (tmp_path / "c4" / "a b").write_bytes(data)
+    headers = {} if sent is None else {"Range": sent}
+    paths = ["storage/v1/b/bench/o/c4%2Fa%20b?alt=media", "bench/c4/a%20b"]
+    with bucket_server.serve(tmp_path, 20) as url, requests.Session() as session:
+        for path in [*paths, f"download/{paths[0]}"]:
+            answer = session.get(f"{url}/{path}", headers=headers)
+            assert answer.elapsed.total_seconds() >= 0.02
+            assert answer.content == data[begin:end]
+            assert answer.status_code == (200 if sent is None else 206)
+            if sent is not None:
+                expected = f"bytes {begin}-{end - 1}/{len(data)}"
+                assert answer.headers["Content-Range"] == expected
+        assert session.get(f"{url}/bench/c4/none").status_code == 404
+        assert gcs.counters(url)["requests"] == 4
+
+
+# The peers that have to be installed are in `dev`.
+QUICK_RUNS = {
+    "convert": (convert.Convert, "gristmill_1 array_record_beam tfds bare"),
+    "formats": (formats.Formats, "gristmill_jsonl gristmill_parquet jsonl_loop"),
+    "pack": (pack.Pack, "gristmill bare gristmill_chat"),
+    "padding": (padding.Padding, "gristmill_best-fit FirstFit"),
+    "load": (load.Load, "gristmill_read gristmill_feed array_record grain_guide"),
+    "gcs": (gcs.Gcs, "gristmill_global"),
+    "gcs_convert": (gcs_convert.GcsConvert, "gristmill_20_ms"),
+    "feed": (feed.Feed, "gristmill bare gristmill_block"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK_RUNS)
+def test_a_contest_runs(name: str, tmp_path: pathlib.Path) -> None:
+    kind, contestants = QUICK_RUNS[name]
+    path = tmp_path / "runs.json"
+    argv = ["--quick", "--json", str(path), "--work-dir", str(tmp_path)]
+    assert contest.main(kind, {}, [*argv, "-c", *contestants.split()]) == 0
+    found = json.loads(path.read_text())
+    assert {run["contestant"] for run in found["runs"]} == {*contestants.split()}
+    assert all(run["work"] > 0 and run["cpu_seconds"] > 0 for run in found["runs"])
+    assert found["failed"] == {}
+    report.draw(found, tmp_path / "chart.svg")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", scale.PATHS)
+def test_plans_grow_as_they_should(path: str) -> None:
+    found = scale.measure(path, 500)
+    assert found["element_bytes"] <= 400  # With the path of a temporary file.
+    assert found["gathered_shard_bytes"] <= 100
+
+
+# What loaders take of other data, they take without a look at it.
+OUTCOMES = {
+    "gristmill": {"stopped": "exact", "packing": "exact", "other": "refused"},
+    "grain_map": {"stopped": "exact", "packing": "exact", "other": "accepted"},
+    "tf_data": {"stopped": "exact", "packing": "not offered", "other": "accepted"},
+    # It has no state: its numbers are those of two draws.
+    "webdataset": {"stopped": "differs", "packing": "not offered"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "loader",
+    [
+        pytest.param(name, marks=pytest.mark.soak) if name != "gristmill" else name
+        for name in QUICK
+    ],
+)
+def test_loaders_resume_and_gristmill_is_exact(
+    loader: str, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "resume.json"
+    argv = ["--quick", "--work-dir", str(tmp_path), "--json", str(path)]
+    assert resume.main([*argv, "--loaders", loader]) == 0
+    found = json.loads(path.read_text())["loaders"][loader]
+    outcomes = {case: one["outcome"] for case, one in found["cases"].items()}
+    assert {**outcomes, **OUTCOMES[loader]} == outcomes
+    assert "failed" not in outcomes.values()

@@ -1,0 +1,230 @@
+"""A feed on the accelerators of a host: batches, a checkpoint, another topology.
+
+    python -m tests.with_accelerators [--data DATASET]
+
+trains nothing: it puts batches on all devices, compares each there with the records on
+the host, saves the feed's state by Orbax, and goes on from it on other meshes. It
+prints a table to paste into docs/reference/tested.md, and ends with 1 if a batch
+differs. `--cpu-devices 8` does the same on a machine without accelerators; on a slice
+of several hosts, run it on each with `--distributed`. It needs gristmill[loader] and
+orbax-checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import pathlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from gristmill import loader
+from gristmill.dataset import Writer
+
+_PACKAGES = ("gristmill", "jax", "jaxlib", "libtpu", "grain", "orbax-checkpoint")
+Decode = Callable[[Any], dict[str, np.ndarray]]
+
+
+def make_data(directory: str, *, records: int, length: int) -> None:
+    """Writes records of `length` random uint16 tokens."""
+    rng = np.random.default_rng(0)
+    with Writer(directory, records_per_shard=records // 8) as writer:
+        for tokens in rng.integers(0, 1 << 16, (records, length), np.uint16):
+            writer.write(tokens.tobytes())
+
+
+def as_bytes(length: int) -> Decode:
+    """Returns a decode: the first bytes of each record, uint8 [rows, length]."""
+
+    def decode(records: Any) -> dict[str, np.ndarray]:
+        rows = np.zeros((len(records), length), np.uint8)
+        for row, record in zip(rows, records, strict=True):
+            part = np.frombuffer(record[:length], np.uint8)
+            row[: len(part)] = part
+        return {"bytes": rows}
+
+    return decode
+
+
+@jax.jit
+def digest(rows: jax.Array) -> jax.Array:
+    """Returns a digest of a global batch: integers add up the same on any mesh."""
+    places = jnp.arange(rows.size, dtype=jnp.uint32).reshape(rows.shape)
+    scrambled = (places + 1) * jnp.uint32(2654435761)
+    return (rows.astype(jnp.uint32) * (scrambled ^ scrambled >> 15)).sum()
+
+
+def meshes() -> dict[str, Mesh]:
+    """Returns meshes by name: all devices, then other ways to divide the rows."""
+    devices = np.array(jax.devices())
+    count = len(devices)
+    found = {f"{count} x 1": Mesh(devices.reshape(-1, 1), ("data", "model"))}
+    if count % 2 == 0:
+        pairs = devices.reshape(-1, 2)
+        found[f"{count // 2} x 2"] = Mesh(pairs, ("data", "model"))
+        if jax.process_count() == 1:
+            half = devices[: count // 2].reshape(-1, 1)
+            found[f"{count // 2} x 1"] = Mesh(half, ("data", "model"))
+    return found
+
+
+class Check:
+    """Steps of a feed on meshes, each compared with the records on the host.
+
+    Args:
+        batches: The global batches.
+        length: Bytes of each record that go to the devices.
+        workers: Processes that read.
+
+    Attributes:
+        differ: The steps whose batch on the devices was another one, by mesh.
+    """
+
+    def __init__(self, batches: loader.GlobalBatches, *, length: int, workers: int):
+        self.differ: list[str] = []
+        self._batches, self._length, self._workers = batches, length, workers
+
+    def feed(self, mesh: Mesh) -> loader.JaxFeed:
+        """Returns a feed of this process's rows, as arrays on a mesh."""
+        sharding = NamedSharding(mesh, PartitionSpec("data"))
+        feed = self._batches.feed(
+            decode=as_bytes(self._length), host=sharding, workers=self._workers
+        )
+        return loader.to_jax(feed, sharding)
+
+    def run(self, feed: loader.JaxFeed, name: str, first: int, steps: int) -> None:
+        """Takes steps from a feed and compares them."""
+        decode = as_bytes(self._length)
+        for step in range(first, first + steps):
+            seen = int(digest(next(feed)["bytes"]))
+            whole = decode(self._batches.read(step))["bytes"]
+            if seen != int(digest(jnp.asarray(whole))):
+                self.differ.append(f"step {step} on {name}")
+
+
+def measured(feed: loader.JaxFeed, steps: int) -> dict[str, str]:
+    """Returns how fast a feed gave so many steps to the devices."""
+    jax.block_until_ready(next(feed))
+    before, started = feed.stats, time.perf_counter()
+    for _ in range(steps):
+        batch = next(feed)
+    jax.block_until_ready(batch)
+    seconds, stats = time.perf_counter() - started, feed.stats - before
+    return {
+        "fed": f"{steps / seconds:,.1f} batches/s, {stats.records / seconds:,.0f} "
+        f"records/s, {stats.record_bytes / seconds / 1e6:,.1f} MB/s on this host",
+        "sent": f"{stats.transfer_seconds / steps * 1e3:.2f} ms a batch",
+        "waiting": f"{stats.waiting_share:.0%} of the time",
+    }
+
+
+def traced(feed: loader.JaxFeed, folder: str) -> str:
+    """Returns the names of the feed's spans in a trace of JAX's profiler."""
+    with jax.profiler.trace(folder):
+        for _ in range(3):
+            jax.block_until_ready(next(feed))
+    names = {
+        event.name
+        for path in pathlib.Path(folder).rglob("*.xplane.pb")
+        for plane in jax.profiler.ProfileData.from_file(str(path)).planes
+        for line in plane.lines
+        for event in line.events
+    }
+    return ", ".join(sorted(name for name in names if name.startswith("gristmill")))
+
+
+def run(args: argparse.Namespace, work: str) -> tuple[dict[str, str], list[str]]:
+    """Does all of it; returns the rows of the table, and the steps that differ."""
+    data = args.data or f"{work}/data"
+    if not args.data:
+        make_data(data, records=4096, length=args.length // 2)
+    batches = loader.global_batches(
+        loader.open(data), batch_size=args.batch_size, seed=7
+    )
+    check = Check(batches, length=args.length, workers=args.workers)
+    (name, mesh), *others = meshes().items()
+    rows = {"data": repr(batches)[1:-1], "mesh": f"{name} of data x model"}
+    saved = f"{args.checkpoints or work}/checkpoint"
+    with check.feed(mesh) as feed:
+        check.run(feed, name, 0, args.steps)
+        started = time.perf_counter()
+        with ocp.CheckpointManager(saved) as manager:
+            state = ocp.args.JsonSave(feed.get_state())
+            manager.save(args.steps, args=ocp.args.Composite(feed=state))
+            manager.wait_until_finished()
+        rows["checkpoint"] = f"{time.perf_counter() - started:.2f} s"
+        rows |= measured(feed, args.steps)
+        rows["spans in a trace"] = traced(feed, f"{work}/trace")
+    for other, other_mesh in [(name, mesh), *others]:
+        with ocp.CheckpointManager(saved) as manager, check.feed(other_mesh) as feed:
+            how = ocp.args.Composite(feed=ocp.args.JsonRestore())
+            feed.set_state(manager.restore(manager.latest_step(), args=how)["feed"])
+            check.run(feed, other, args.steps, args.steps)
+    resumed = ", ".join([name, *(other for other, _ in others)])
+    rows["resumed"] = f"on {resumed}"
+    if not others:
+        rows["resumed"] += "; an odd number of devices has no other topology"
+    checked = args.steps * (2 + len(others))
+    wrong = "; ".join(check.differ) or "none differs"
+    rows["batches compared"] = f"{checked:,} on the devices: {wrong}"
+    return rows, check.differ
+
+
+def table(rows: dict[str, str]) -> str:
+    """Returns the rows as a table in Markdown, after those about the machine."""
+    devices = jax.devices()
+    versions = []
+    for package in _PACKAGES:
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    machine = {
+        "date": f"{datetime.date.today()}",
+        "devices": f"{len(devices)} {devices[0].device_kind} ({devices[0].platform}), "
+        f"{jax.process_count()} hosts",
+        "versions": ", ".join(versions),
+    }
+    lines = ["| with_accelerators | |", "| --- | --- |"]
+    lines += [f"| {name} | {text} |" for name, text in (machine | rows).items()]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.with_accelerators")
+    parser.add_argument("--data", help="a dataset; without it, random tokens")
+    parser.add_argument("--checkpoints", help="a new directory, shared by the hosts")
+    parser.add_argument("--batch-size", type=int, default=256, help="global")
+    parser.add_argument("--length", type=int, default=4096, help="bytes of a record")
+    parser.add_argument("--steps", type=int, default=20, help="of each part")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--cpu-devices", type=int, help="use so many of the CPU")
+    parser.add_argument("--distributed", action="store_true", help="one of several")
+    args = parser.parse_args()
+    if args.cpu_devices:
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", args.cpu_devices)
+    if args.distributed:
+        jax.distributed.initialize()
+        if not (args.data and args.checkpoints):
+            parser.error("several hosts need --data and --checkpoints that they share")
+    with tempfile.TemporaryDirectory() as work:
+        rows, differ = run(args, work)
+    if jax.process_index() == 0:
+        print(table(rows))
+    return 1 if differ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
