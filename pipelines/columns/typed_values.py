@@ -198,9 +198,11 @@ def filled(kind: ColumnType, value: Any, *, column: str) -> Any:
     elif isinstance(value, bool) == (kind.dtype == "bool"):
         with contextlib.suppress(ValueError, TypeError, OverflowError):
             given = np.asarray(value)
-            cast = given.astype(kind.dtype)
-            # Fractions are rounded; whole numbers are not.
+            with np.errstate(over="ignore"):
+                cast = given.astype(kind.dtype)
+            # Fractions are rounded; whole numbers are not, and none becomes infinite.
             fractions = cast.dtype.kind == given.dtype.kind == "f"
+            fractions &= bool((np.isinf(cast) == np.isinf(given)).all())
             if fractions or compared(operator.eq, cast, given).all():
                 found = np.broadcast_to(cast, kind.shape)
     if found is not None:

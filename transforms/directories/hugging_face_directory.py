@@ -13,18 +13,22 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gristmill.dataset.base.errors import InputError, MissingPackageError, some_of
 from gristmill.dataset.formats.file_formats import parse_file_name
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import compile_pattern, has_magic
-from gristmill.transforms.sources.find_inputs import check_no_table, is_document
+from gristmill.transforms.sources.find_inputs import (
+    check_no_table,
+    check_sets,
+    is_document,
+)
 
 _FRONT = re.compile(r"\ufeff?\s*---\s*\n(.*?)\n---\s*(?:\n|$)", re.DOTALL)
 # data/train-00000-of-00005.parquet, also with a hash or the name of the dataset.
-_SHARD = re.compile(r"(?:.*[-/])?([\w.]+)-(\d{5,})-of-(\d{5,})(?:-\w+)?\.\w+(?:\.\w+)?")
+_SHARD = re.compile(r"(?:.*[-/])?([\w.]+)-\d{5,}-of-\d{5,}(?:-\w+)?\.\w+(?:\.\w+)?")
 _SPLIT_WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
@@ -33,39 +37,14 @@ _SPLIT_WORDS = {
 _DATA = "data"  # The usual folder of all files.
 
 
-class Shard(NamedTuple):
-    """What the name of one of several files of a split says.
-
-    Attributes:
-        split: The split.
-        number: Number of the file.
-        files: How many files the split has.
-    """
-
-    split: str
-    number: int
-    files: int
-
-
-def shard_of(name: str) -> Shard | None:
-    """Returns the parts of a file name, None if it is not one of several.
-
-    >>> shard_of("data/train-00002-of-00005-8a2c.parquet")
-    Shard(split='train', number=2, files=5)
-    """
-    match = _SHARD.fullmatch(name)
-    return match and Shard(match[1], int(match[2]), int(match[3]))
-
-
 def split_of(name: str) -> str | None:
     """Returns the split of a file, None if its name does not tell.
 
     >>> [split_of(f"{name}.parquet") for name in ("en/dev", "test/0000", "part-0")]
     ['validation', 'test', None]
     """
-    shard = shard_of(name)
-    if shard is not None:
-        return shard.split
+    if shard := _SHARD.fullmatch(name):
+        return shard[1]
     word = parse_file_name(name).split
     folders = name.split("/")[:-1]
     words = [word] if word else list(filter(_SPLIT_WORDS.get, map(_whole, folders)))
@@ -117,27 +96,9 @@ def splits_by_names(names: Iterable[str]) -> dict[str, list[str]]:
             "and the split with --split",
         )
     known = {str(split): files for split, files in splits.items()}
-    for split, files in known.items():
-        _check_whole(split, files)
+    for files in known.values():
+        check_sets(["**"], files)
     return known
-
-
-def _check_whole(split: str, names: Sequence[str]) -> None:
-    """Raises InputError if files of a split are missing, by their numbers."""
-    shards = [shard for shard in map(shard_of, names) if shard is not None]
-    counts = {shard.files for shard in shards}
-    if len(shards) < len(names) or len(counts) != 1:
-        return
-    (count,) = counts
-    missing = sorted(set(range(count)) - {shard.number for shard in shards})
-    if missing:
-        raise InputError(
-            f"files of split {split} are missing",
-            where=names[0],
-            expected=f"{count:,} files",
-            got=f"{len(names):,}, without number {some_of(missing)}",
-            cure="download the repository again",
-        )
 
 
 def configurations(readme: str, *, where: str) -> dict[str, dict[str, list[str]]]:
@@ -224,7 +185,7 @@ def is_repository(path: str) -> bool:
     if readme and _configurations(path):
         return True
     shown = [name for name in there if not name.startswith((".", "_"))]
-    if any(shard_of(name) for name in shown if name.endswith(_PARQUET)):
+    if any(_SHARD.fullmatch(name) for name in shown if name.endswith(_PARQUET)):
         check_no_table(path)
         return True
     # Of a directory with other files nothing below is looked at.

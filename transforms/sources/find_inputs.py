@@ -22,7 +22,7 @@ from gristmill.dataset.metadata.open_manifest import not_a_dataset
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import compile_pattern, has_magic, path_texts
-from gristmill.transforms.sources.formats import RecordOptions, check_nulls
+from gristmill.transforms.sources.formats import RecordOptions, check_options
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.input_formats import (
     Look,
@@ -339,7 +339,7 @@ def find_inputs(
     )
     options = dataclasses.replace(options, input_format=chosen)
     options = options if adapt is None else adapt(options)
-    check_nulls(options, chosen)
+    check_options(options, chosen)
     spec = source_module(chosen).find_spec(listed, options)
     spec = spec._replace(nulls=options.nulls)
     return dataclasses.replace(listed, spec=spec)

@@ -21,6 +21,8 @@ class SourceFormat(NamedTuple):
             where an uncompressed file does.
         compressed: Whether whole files can be compressed.
         stream: Whether a file is read from its start.
+        records: The kinds of records that it can make, the usual one first; none where
+            they stay as they are.
         accepts: Other names in `file_formats` of files that `--input-format` also
             accepts.
     """
@@ -30,6 +32,7 @@ class SourceFormat(NamedTuple):
     sized: bool = True
     compressed: bool = True
     stream: bool = False
+    records: tuple[str, ...] = ()
     accepts: tuple[str, ...] = ()
 
     @property
@@ -40,6 +43,7 @@ class SourceFormat(NamedTuple):
 
 # Who names the format of such text learns which line is wrong.
 _FAULTY_TEXT = ("text that is not UTF-8", "text with control characters")
+_OF_LINES = ("example", "column", "line")
 _HERE = "gristmill.transforms.sources"
 
 FORMATS: dict[str, SourceFormat] = {
@@ -53,42 +57,54 @@ FORMATS: dict[str, SourceFormat] = {
     "parquet": SourceFormat(
         "Parquet",
         f"{_HERE}.parquet.parquet_source",
+        records=("example", "json", "column"),
         sized=False,
         compressed=False,
     ),
-    "webdataset": SourceFormat("tar", f"{_HERE}.streams.webdataset", stream=True),
+    "webdataset": SourceFormat(
+        "tar",
+        f"{_HERE}.streams.webdataset",
+        stream=True,
+        records=("example", "column"),
+    ),
     "jsonl": SourceFormat(
         "JSON lines",
         f"{_HERE}.lines.json_source",
+        records=_OF_LINES,
         accepts=("JSON", "text", *_FAULTY_TEXT),
     ),
     "json": SourceFormat(
         "JSON array",
         f"{_HERE}.lines.json_source",
+        records=_OF_LINES,
         stream=True,
         accepts=("JSON", "text", *_FAULTY_TEXT),
     ),
     "csv": SourceFormat(
         "CSV",
         f"{_HERE}.lines.csv_source",
+        records=_OF_LINES,
         stream=True,
         accepts=("TSV", "text", *_FAULTY_TEXT),
     ),
     "tsv": SourceFormat(
         "TSV",
         f"{_HERE}.lines.csv_source",
+        records=_OF_LINES,
         stream=True,
         accepts=("CSV", "text", *_FAULTY_TEXT),
     ),
     "tsv-unquoted": SourceFormat(
         "TSV without quoting",
         f"{_HERE}.lines.csv_source",
+        records=_OF_LINES,
         stream=True,
         accepts=("CSV", "TSV", "text", *_FAULTY_TEXT),
     ),
     "text": SourceFormat(
         "text",
         f"{_HERE}.lines.text_source",
+        records=("line",),
         accepts=(
             "CSV",
             "JSON",
@@ -102,6 +118,7 @@ FORMATS: dict[str, SourceFormat] = {
 }
 
 Nulls = Literal["fail", "skip"]
+_WITH_COLUMNS = ("example", "json")  # Kinds of records.
 _WITH_NULLS = ("jsonl", "json", "parquet")
 
 
@@ -217,38 +234,42 @@ def can_skip_nulls(format_name: str) -> bool:
     return format_name in _WITH_NULLS
 
 
-def check_nulls(options: RecordOptions, format_name: str) -> None:
-    """Refuses to skip nulls of a format, one of `FORMATS`, that has none.
-
-    Raises:
-        InputError: That is requested.
-    """
-    lines = options.record == "line"
-    if options.nulls == "skip" and (lines or not can_skip_nulls(format_name)):
-        raise InputError(
-            "--nulls skip is for columns that can be null",
-            expected="columns of "
-            + " or ".join(FORMATS[name].found_as for name in _WITH_NULLS),
-            got="--record line" if lines else FORMATS[format_name].found_as,
-            cure="leave it out; --map can drop records",
-        )
-
-
-def refuse_record_options(options: RecordOptions, format_name: str) -> None:
-    """Refuses options for columns, for a format of plain records.
+def check_options(options: RecordOptions, format_name: str) -> None:
+    """Refuses options for records that a format, one of `FORMATS`, does not have.
 
     Raises:
         InputError: One is given.
     """
-    for option, value in (
-        ("--columns", ",".join(options.columns)),
-        ("--record", options.record),
-        ("--nulls", options.nulls.removeprefix("fail")),
-    ):
-        if value:
-            raise InputError(
-                f"{option} is not for {format_name} files",
-                expected="a format with columns",
-                got=f"{option} {value}",
-                cure="leave it out: records are taken as they are; --map changes them",
-            )
+    known = FORMATS[format_name]
+    given = options.record.partition(":")[0]
+    kind = given or next(iter(known.records), "")
+    files = f"{known.found_as} files"
+    if given and given not in known.records:
+        kinds = (
+            f"--record {one.replace('column', 'column:NAME')}" for one in known.records
+        )
+        raise InputError(
+            f"--record {given} is not for {files}",
+            expected=" or ".join(kinds) or "a format with columns",
+            got=f"--record {options.record}",
+            cure="give one of these, or leave it out"
+            if known.records
+            else "leave it out: records are taken as they are; --map changes them",
+        )
+    if options.columns and kind not in _WITH_COLUMNS:
+        raise InputError(
+            f"--columns is not for {f'--record {given}' if given else files}",
+            expected="columns that become a tf.train.Example",
+            got=f"--columns {','.join(options.columns)}",
+            cure="leave one of them out"
+            if given
+            else "leave it out; tables are read with --input-format jsonl, csv or tsv",
+        )
+    if options.nulls == "skip" and (kind == "line" or not can_skip_nulls(format_name)):
+        raise InputError(
+            "--nulls skip is for columns that can be null",
+            expected="columns of "
+            + " or ".join(FORMATS[name].found_as for name in _WITH_NULLS),
+            got="--record line" if kind == "line" else known.found_as,
+            cure="leave it out; --map can drop records",
+        )

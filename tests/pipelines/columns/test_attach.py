@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -406,6 +407,19 @@ def test_the_command(tmp_path: pathlib.Path, ten: str) -> None:
     assert "column    x: int64," in shown
     result = run(*given)
     assert "x (int64) attached before to 10 records" in result.stdout
+
+
+@pytest.mark.parametrize("value", ["1e39", "-1e300", "16777217", "true"])
+def test_a_value_for_missing_ones_that_its_type_does_not_hold(tmp_path, ten, value):
+    halves = pa.array([n / 2 for n in range(9)], pa.float32())
+    table = tmp_path / "some.parquet"
+    keys = [f"doc{n}" for n in range(9)]
+    pq.write_table(pa.table({"key": keys, "x": halves}), table)
+    asked = ("attach", ten, str(table), "--key", "id=key", "--missing")
+    result = run(*asked, value, "--workers", 1)
+    assert result.exit_code == 2
+    assert "not of the type of 'x'" in result.output
+    assert run(*asked, "0.1", "--workers", 1).exit_code == 0
 
 
 @pytest.mark.parametrize(

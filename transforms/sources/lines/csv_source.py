@@ -23,7 +23,6 @@ from gristmill.transforms.sources.lines.json_csv_records import (
     described,
     is_empty,
     make_records,
-    refuse_columns,
 )
 from gristmill.transforms.sources.lines.json_values import JSON_TEXT
 from gristmill.transforms.sources.lines.schema import (
@@ -63,7 +62,6 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
             such column.
     """
     record = options.record or "example"
-    refuse_columns(record, options.columns)
     header, cells = _sampled(files, _SPLITTERS[options.input_format])
     fields = pa.schema([])
     if record != "line":

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from gristmill.dataset.base.errors import InputError, RowError
+from gristmill.dataset.base.errors import RowError
 from gristmill.dataset.metadata.features import encode_features
 from gristmill.transforms.sources.lines.csv_split import CsvSplitter
 from gristmill.transforms.sources.lines.csv_table import CsvRows
@@ -194,14 +194,3 @@ def make_records(record: str, fields: pa.Schema) -> MakeRecords:
 def described(record: str, fields: pa.Schema) -> dict[str, Any] | None:
     """Returns the features of such records, for `dataset.json`."""
     return encode_features(features_of(fields)) if record == "example" else None
-
-
-def refuse_columns(record: str, columns: tuple[str, ...]) -> None:
-    """Raises InputError if columns were chosen for records that are not examples."""
-    if columns and record != "example":
-        raise InputError(
-            f"--columns is not for --record {record}",
-            expected="--columns with records that are examples, the default",
-            got=f"--columns {','.join(columns)}",
-            cure="leave out one of them",
-        )

@@ -17,7 +17,6 @@ from gristmill.transforms.sources.lines.json_csv_records import (
     column_of,
     described,
     make_records,
-    refuse_columns,
 )
 from gristmill.transforms.sources.lines.json_table import JsonRows
 from gristmill.transforms.sources.lines.json_text import Number, parsed_line
@@ -96,7 +95,6 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
         InputError: These lines have no types in common, or no such column.
     """
     record = options.record or "example"
-    refuse_columns(record, options.columns)
     fields, column = pa.schema([]), column_of(record)
     if record != "line":
         wanted = wanted_columns(options.columns)

@@ -7,7 +7,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.formats.streams.inflated_stream import Readable
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import FORMATS, RecordOptions, SourceSpec
@@ -105,20 +104,8 @@ def make_source(spec: SourceSpec) -> LineSource:
 
 
 def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Returns the rules for records: a record is a line.
-
-    Raises:
-        InputError: The options name columns.
-    """
-    del files
-    if options.columns or options.record not in ("", "line"):
-        raise InputError(
-            "lines of text have no columns",
-            expected="--record line, which is what text is read as",
-            got=f"--record {options.record}" if options.record else "--columns",
-            cure="leave it out, or give --input-format jsonl, csv or tsv if the files "
-            "are of one of these formats",
-        )
+    """Returns the rules for records: a record is a line."""
+    del files, options
     return SourceSpec("text", "line")
 
 

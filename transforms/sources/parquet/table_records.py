@@ -59,21 +59,6 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
             columns_to_read(spec, schema, path)
         return spec
     column = record.removeprefix(_COLUMN)
-    if column == record or not column:
-        raise InputError(
-            "no such --record of Parquet files",
-            expected="example, json, or column:NAME",
-            got=record,
-            cure="give one of these, or leave it out to make a tf.train.Example of "
-            "each row",
-        )
-    if options.columns:
-        raise InputError(
-            "--columns is not for records of one column",
-            expected="--record example",
-            got=f"--columns {','.join(options.columns)} and --record {record}",
-            cure="give only one of them",
-        )
     spec = SourceSpec("parquet", record)
     for path, schema in _schemas(files, "" if options.nulls == "skip" else column):
         columns_to_read(spec, schema, path)

@@ -30,7 +30,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import (
     RecordOptions,
     SourceSpec,
-    refuse_record_options,
+    check_options,
 )
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.shards.shard_list import ListedShard
@@ -108,13 +108,13 @@ def _text_of(records: int, raw_bytes: int, digest: str) -> str:
     return f"{records:,} records, {raw_bytes:,} bytes, digest {digest}"
 
 
-def check_options(options: RecordOptions) -> None:
+def _check_options(options: RecordOptions) -> None:
     """Refuses options that are not for ArrayRecord files.
 
     Raises:
         InputError: One is given.
     """
-    refuse_record_options(options, "ArrayRecord")
+    check_options(options, "arrayrecord")
     if options.input_format not in ("auto", "arrayrecord"):
         raise InputError(
             "the input is a dataset of ArrayRecord files",
@@ -167,7 +167,7 @@ def find_split(
         InputError: It has no such split, or a shard is missing or has the wrong size,
             or the options do not fit.
     """
-    check_options(options or RecordOptions())
+    _check_options(options or RecordOptions())
     manifest = open_manifest(directory)
     if split not in manifest.splits:
         raise InputError(

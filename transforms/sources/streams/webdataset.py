@@ -74,14 +74,6 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
         InputError: The samples looked at have no such member, or no members.
     """
     record = options.record or "example"
-    if record == "line":
-        raise InputError(
-            "--record line is not for WebDataset tars",
-            expected="--record example, or --record column: and the extension of a "
-            "member",
-            got=record,
-            cure="give one of these, or leave it out",
-        )
     found, damage = _members(files)
     if not found:
         if damage is not None:
@@ -95,12 +87,6 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
         )
     wanted = list(options.columns)
     if record.startswith(_COLUMN):
-        if wanted:
-            raise InputError(
-                "--columns and --record column: exclude each other",
-                got=f"--columns {','.join(wanted)} --record {record}",
-                cure="leave one of them out",
-            )
         wanted = [record.removeprefix(_COLUMN)]
     missing = [name for name in wanted if name not in (KEY, *found)]
     if missing:
