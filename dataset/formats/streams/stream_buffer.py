@@ -36,6 +36,11 @@ class StreamBuffer:
         """File offset of the next byte to be returned."""
         return self._buffer_offset + self._position
 
+    @offset.setter
+    def offset(self, to: int) -> None:
+        """Moves to an offset in the buffer, or at its end."""
+        self._position = to - self._buffer_offset
+
     def _fill(self, wanted_bytes: int) -> bool:
         """Makes `wanted_bytes` bytes available from the position on, if they exist."""
         missing = wanted_bytes - (len(self._buffer) - self._position)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import BinaryIO, NamedTuple
 
-from gristmill.dataset.base.errors import CorruptStreamError
 from gristmill.dataset.formats.streams.inflated_stream import Readable
+from gristmill.dataset.formats.streams.stream_buffer import StreamBuffer
 from gristmill.dataset.formats.tar.headers import (
     BLOCK_BYTES,
     DIRECTORY,
@@ -85,7 +85,7 @@ class BrokenError(Exception):
         self.expected, self.got, self.cure = expected, got, cure
 
 
-class MemberReader:
+class MemberReader(StreamBuffer):
     """Reads the members of a tar from one stream.
 
     The bytes read stay in memory from `offset` on.
@@ -94,11 +94,7 @@ class MemberReader:
         stream: Bytes from `offset` on.
         offset: Offset in the (decompressed) file of the stream's first byte.
         size_bytes: Size of the file if known; None for compressed streams.
-        read_bytes: How much to read at a time.
-
-    Attributes:
-        offset: Where the reader is, in the file.
-        stream_error: Why a compressed stream ended early.
+        block_bytes: How much to read at a time.
     """
 
     def __init__(
@@ -107,51 +103,24 @@ class MemberReader:
         *,
         offset: int,
         size_bytes: int | None,
-        read_bytes: int,
+        block_bytes: int,
     ):
         self.size_bytes = size_bytes
-        self._read_bytes = read_bytes
-        self.offset = offset
-        self.restart(stream)
-
-    def restart(self, stream: Readable | BinaryIO) -> None:
-        """Goes on with another stream of the same bytes, which begins at `offset`."""
-        self._stream = stream
-        self._base, self._buffer = self.offset, bytearray()
-        self._exhausted = False
-        self.stream_error: CorruptStreamError | None = None
-
-    def at_end(self) -> bool:
-        """Returns whether all bytes are used."""
-        return not self.fill(self.offset + 1)
+        super().__init__(stream, offset=offset, block_bytes=block_bytes)
 
     def fill(self, stop: int) -> bool:
         """Makes the bytes before an offset available, if they exist."""
-        # Read in blocks, so that memory grows with the data and not with the claim.
-        while (have := self._base + len(self._buffer)) < stop and not self._exhausted:
-            try:
-                block = self._stream.read(self._read_bytes)
-            except CorruptStreamError as error:
-                # Raised once the data before the damage is used up.
-                self.stream_error, block = error, b""
-            self._exhausted = not block
-            self._buffer += block
-        return have >= stop
+        return self._fill(stop - self.offset)
 
     def data(self, begin: int, end: int) -> bytes:
         """Returns bytes that are available, by their offsets."""
-        return bytes(self._buffer[begin - self._base : end - self._base])
-
-    def drop_passed(self) -> None:
-        """Frees the memory of what is before `offset`."""
-        del self._buffer[: self.offset - self._base]
-        self._base = self.offset
+        return self._buffer[begin - self._buffer_offset : end - self._buffer_offset]
 
     def end_offset(self) -> int:
         """Returns where the file ends; its last bytes were already requested."""
         if self.size_bytes is not None:
             return self.size_bytes
-        return self._base + len(self._buffer)
+        return self._buffer_offset + len(self._buffer)
 
     def begins_at(self, offset: int) -> bool:
         """Returns whether a member begins, or the file ends, at an offset ahead."""
@@ -161,16 +130,6 @@ class MemberReader:
             return self.end_offset() == offset
         block = self.data(offset, offset + BLOCK_BYTES)
         return not block.strip(b"\0") or parse_header(block) is not None
-
-    def skip(self, to: int) -> None:
-        """Moves forward to a file offset, or to the end of the file.
-
-        Args:
-            to: File offset, not before `offset`.
-        """
-        while self.offset < to and self.fill(self.offset + 1):
-            self.drop_passed()
-            self.offset += min(to - self.offset, len(self._buffer))
 
     def member(self, at: int) -> Member | None:
         """Returns the member whose first header is at an offset, None at the tar's end.
@@ -260,8 +219,8 @@ class MemberReader:
     def _check_only_zeros(self, at: int) -> None:
         stop = at
         while self.fill(stop + 1):
-            found = _NOT_ZERO.search(self._buffer, stop - self._base)
-            stop = self._base + (found.start() if found else len(self._buffer))
+            found = _NOT_ZERO.search(self._buffer, stop - self._buffer_offset)
+            stop = self._buffer_offset + (found.start() if found else len(self._buffer))
             if found or stop - at > _ZEROS_BYTES:
                 raise BrokenError(
                     "zeros",

@@ -45,7 +45,7 @@ class SampleReader(MemberReader):
         make: Builds the record of a sample.
         offset: Offset in the (decompressed) file of the stream's first byte.
         size_bytes: Size of the file if known; None for compressed streams.
-        read_bytes: How much to read at a time.
+        block_bytes: How much to read at a time.
     """
 
     lookback_bytes: ClassVar[int] = 0
@@ -58,14 +58,14 @@ class SampleReader(MemberReader):
         make: RecordMaker,
         offset: int = 0,
         size_bytes: int | None = None,
-        read_bytes: int = READ_BYTES,
+        block_bytes: int = READ_BYTES,
     ):
         self._path = path
         self._make = make
         self._ahead: Member | None = None  # The parsed header at `offset`.
         self._seen: dict[bytes, frozenset[str]] = {}
         super().__init__(
-            stream, offset=offset, size_bytes=size_bytes, read_bytes=read_bytes
+            stream, offset=offset, size_bytes=size_bytes, block_bytes=block_bytes
         )
 
     def restart(self, stream: Readable | BinaryIO) -> None:
@@ -114,14 +114,13 @@ class SampleReader(MemberReader):
         None if no sample begins before `end`; the reader is then at the first one after
         it. Raises as `batches` does.
         """
-        self.drop_passed()
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.start != self.offset:
             ahead = None  # It was skipped.
         if not self._is_before(end, self.offset):
             self._ahead = ahead
             return None
-        if self.at_end() and self.stream_error is None:
+        if self.at_end() and self._stream_error is None:
             return None
         members: list[Member] = []
         at = self.offset
@@ -207,7 +206,7 @@ class SampleReader(MemberReader):
         end = None
         if broken.reason == "truncated":
             # Raised once: a caller that sets the damage aside continues after it.
-            error, self.stream_error = self.stream_error, None
+            error, self._stream_error = self._stream_error, None
             if error is None:
                 end = self.end_offset()
             else:
