@@ -8,6 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.leftovers import is_in_use
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import call_apart, default_workers, run_job
-from gristmill.pipelines.local.progress import preparing_shown
+from gristmill.pipelines.local.progress import shown
 from gristmill.pipelines.text.conversion import Outcome, edition_notes
 from gristmill.transforms.conversion.begin import (
     PlanConversion,
@@ -124,7 +125,7 @@ def convert(
         if beam_options is None:
             result = _run_here(work, todo, workers, show_progress=show_progress)
         else:
-            with preparing_shown(show=show_progress, label=work.label):
+            with shown(work.label) if show_progress else nullcontext():
                 result = _run_beam(work, todo[0], beam_options)
         manifest = result.manifest
         for prepared in todo:
@@ -167,7 +168,7 @@ def _prepare(
         # take memory or a device, or crash.
         try_map=_try_apart if apart else try_function,
     )
-    with preparing_shown(show=show_progress):
+    with shown("preparing") if show_progress else nullcontext():
         return run_job(plan, workers=workers)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.pipelines.local.pool import run_job
-from gristmill.pipelines.local.progress import preparing_shown
+from gristmill.pipelines.local.progress import shown
 from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.transforms.indexing.index_job import IndexJob
 
@@ -32,7 +33,7 @@ def index(
         The dataset, and its directory.
     """
     job = IndexJob(**dataclasses.asdict(options))
-    with preparing_shown(show=show_progress):
+    with shown("preparing") if show_progress else nullcontext():
         begun = job.begin()
     first = next(iter(begun.tasks))
     if beam_options is None:

@@ -7,10 +7,11 @@ import tempfile
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from gristmill.dataset.storage.paths import path_text
 from gristmill.pipelines.local.pool import run_job
-from gristmill.pipelines.local.progress import preparing_shown
+from gristmill.pipelines.local.progress import shown
 from gristmill.pipelines.text.verification import Verification
 from gristmill.transforms.checking.verification import VerifyJob, VerifyResult
 
@@ -56,7 +57,7 @@ def _verify_here(
     dataset: str, quick: bool, workers: int | None, show_progress: bool
 ) -> VerifyResult:
     job = VerifyJob(dataset, quick)
-    with preparing_shown(show=show_progress):
+    with shown("preparing") if show_progress else nullcontext():
         begun = job.begin()
     return run_job(job, begun, workers=workers, show_progress=show_progress)
 

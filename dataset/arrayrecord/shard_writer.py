@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, Self
@@ -30,6 +31,7 @@ from gristmill.dataset.base.errors import (
     StorageError,
     SystemLimitError,
 )
+from gristmill.dataset.storage.open_file import read_range
 
 _CURE = (
     "check free space and permissions, then run the same command again: finished "
@@ -208,14 +210,6 @@ def footer_of_file(file: BinaryIO, path: str) -> tuple[Footer, int]:
     """Returns the footer of an open file, and the file's size."""
     descriptor = file.fileno()
     size = os.fstat(descriptor).st_size
-
-    def read(begin: int, end: int) -> bytes:
-        pieces = []
-        # A mounted bucket may return fewer bytes than requested.
-        while begin < end and (piece := os.pread(descriptor, end - begin, begin)):
-            pieces.append(piece)
-            begin += len(piece)
-        return b"".join(pieces)
-
+    read = functools.partial(read_range, descriptor)
     # Records that were written are compared with it.
     return read_footer(read, size, path=path, hashed=False), size

@@ -288,9 +288,10 @@ def check_split(dataset: str, split: Split) -> Findings:
     except (InvalidDatasetError, FormatVersionError, StorageMissingError) as error:
         return findings.add([finding_of(split.table, error)])
     prefix = _common_prefix(list(table.paths))
-    findings.add(compare_shards(table, Listings(dataset, prefix)))
-    # One listing after the other.
-    return findings.add(compare_indexes(table, Listings(dataset, prefix)))
+    for compare in (compare_shards, compare_indexes):  # One listing after the other.
+        for finding in compare(table, Listings(dataset, prefix)):
+            findings.add([finding])
+    return findings
 
 
 def _common_prefix(paths: list[str]) -> str:

@@ -259,27 +259,6 @@ def encode_index(
     return _encode(MAGIC, footer, crc32cs, meta, report.file_bytes, places)
 
 
-def with_report(data: bytes, report: ShardReport, *, path: str) -> bytes:
-    """Returns an index with another report of the same shard.
-
-    Args:
-        data: The bytes of its whole file.
-        report: The new report.
-        path: Where it came from, for messages.
-
-    Raises:
-        InvalidDatasetError: It is not an index, or is damaged.
-        FormatVersionError: Its version is unknown.
-    """
-    index = parse_index(data, path=path)
-    index.check()
-    meta, end = report.to_json(), index.index_bytes - len(index._report)
-    fields = list(HEADER.unpack_from(data))
-    fields[9] = len(meta)
-    body = data[HEADER_BYTES:end] + meta
-    return _joined(fields[:10], body, data[index.index_bytes :])
-
-
 def encode_footer(footer: Footer, *, file_bytes: int) -> bytes:
     """Returns the result of `index_of_footer` as a file's bytes, for `map_footer`."""
     return _encode(_FOOTER_MAGIC, footer, np.empty(0, np.uint32), b"", file_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,7 @@ from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.sources import encode_sources
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.dataset.writer.part import PartState
+from gristmill.dataset.writer.part import PartState, check_same_parts
 from gristmill.dataset.writer.parts_job import PartsJob, described_jobs
 
 _PART = "part"  # Column of a table of shards: int64 [shards], the part of each.
@@ -112,21 +113,9 @@ def _delete_description(output: str, name: str, key: str) -> None:
 
 def commit_job(job: PartsJob, *, keep_replaced: bool) -> Manifest:
     """Commits all parts of a job; raises as `commit_parts` does."""
-    parts = range(job.parts)
-    states = PartState.load_all(job, parts)
-    seen = [state and state.version for state in states]
+    states = PartState.load_all(job, range(job.parts))
     table = _joined(job, states)
-
-    def check_current() -> None:
-        job.write.check_current()
-        now = PartState.load_all(job, parts)
-        if [state and state.version for state in now] != seen:
-            raise JobChangedError(
-                "a writer writes a finished part again",
-                where=job.write.where,
-                cure="commit the parts once all writers have ended",
-            )
-
+    check_current = functools.partial(check_same_parts, job, states)
     output, name, key = job.write.output, job.write.name, job.write.key
     source = job.source
     if job.sources is not None:
@@ -144,10 +133,8 @@ def commit_job(job: PartsJob, *, keep_replaced: bool) -> Manifest:
         source=source,
     )
     made = dataclasses.replace(made, features=job.features)
-
-    def check() -> None:
-        check_files(output, {job.write.split: made}, check_current=check_current)
-
+    splits = {job.write.split: made}
+    check = functools.partial(check_files, output, splits, check_current=check_current)
     manifest = commit_dataset(
         output,
         name,

@@ -92,6 +92,19 @@ class PartState:
         return dataclasses.replace(self, version="" if info is None else info.version)
 
 
+def check_same_parts(job: PartsJob, states: Sequence[PartState | None]) -> None:
+    """Raises JobChangedError if a job was given up, or a part has another state now."""
+    job.write.check_current()
+    now = PartState.load_all(job, range(job.parts))
+    before, after = ([one and one.version for one in each] for each in (states, now))
+    if before != after:
+        raise JobChangedError(
+            "a writer writes a finished part again",
+            where=job.write.where,
+            cure="commit the parts once all writers have ended",
+        )
+
+
 class Part:
     """One part, which belongs to one writer at a time: the last one that began.
 

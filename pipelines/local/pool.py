@@ -15,13 +15,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system_limits import usable_cores
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.local.progress import counter_shown
+from gristmill.pipelines.local.progress import Counter, shown
 from gristmill.pipelines.local.workers import Outcome, Workers, call
 from gristmill.transforms.jobs.job import Begun, Job, list_results
 
@@ -218,12 +219,13 @@ def run_steps(
         alone_seconds=0.0 if apart else alone_seconds(workers, size, remote=remote),
     )
     planned = parts if begun.planned is None else begun.planned
-    shown = show_progress and planned > 0
-    with counter_shown(begun.label, begun.noun, planned, size, show=shown) as counter:
+    counter = None
+    if show_progress and planned:
+        counter = Counter(begun.noun, planned, size)
+    with nullcontext() if counter is None else shown(begun.label, counter):
         for result in itertools.chain.from_iterable(made):
-            done = result.done
-            tokens = done.counts.get("tokens", 0)
-            counter.add(done.stored_bytes, done.records, done.raw_bytes, tokens)
+            if counter is not None:
+                counter.add(result.done)
             yield result
 
 

@@ -7,14 +7,13 @@ import datetime
 import threading
 import time
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from gristmill.dataset.base.errors import GristmillError
+from gristmill.dataset.base.columns import Done
 
 _REFRESH_SECONDS = 0.5
 _PLAIN_LINE_SECONDS = 15.0
 _WIDE = 110  # Columns of a terminal that has room for the number of records.
-_REMOTE_LISTING_SECONDS = 15.0
 
 
 class _Progress(NamedTuple):
@@ -23,16 +22,6 @@ class _Progress(NamedTuple):
     records: int  # Read by this run.
     raw_bytes: int  # Their size.
     tokens: int = 0  # In them, where they are packed.
-
-
-class _Source(Protocol):
-    """What a bar shows: `items` things called `noun`, and how far they are."""
-
-    noun: str
-    items: int
-    stored_bytes: int
-
-    def read(self) -> _Progress: ...
 
 
 class Counter:
@@ -46,73 +35,29 @@ class Counter:
 
     def __init__(self, noun: str, items: int, stored_bytes: int):
         self.noun, self.items, self.stored_bytes = noun, items, stored_bytes
-        self._progress = _Progress(0, 0, 0, 0)
+        self.progress = _Progress(0, 0, 0, 0)
 
-    def add(
-        self, stored_bytes: int, records: int, raw_bytes: int, tokens: int = 0
-    ) -> None:
+    def add(self, done: Done) -> None:
         """Counts one item that is done."""
-        added = 1, stored_bytes, records, raw_bytes, tokens
-        self._progress = _Progress(*map(sum, zip(self._progress, added, strict=True)))
-
-    def read(self) -> _Progress:
-        """Returns the work done so far."""
-        return self._progress
+        tokens = done.counts.get("tokens", 0)
+        added = 1, done.stored_bytes, done.records, done.raw_bytes, tokens
+        self.progress = _Progress(*map(sum, zip(self.progress, added, strict=True)))
 
 
 @contextlib.contextmanager
-def counter_shown(
+def shown(
     label: str,
-    noun: str,
-    items: int,
-    stored_bytes: int,
+    counter: Counter | None = None,
     *,
-    show: bool,
     line_seconds: float = _PLAIN_LINE_SECONDS,
-) -> Iterator[Counter]:
-    """Shows the progress of counted work while the body runs, if it is to be shown.
+) -> Iterator[None]:
+    """Shows the progress of the body.
 
     Args:
         label: What is being done, such as `verifying`.
-        noun: What there are many of, such as `shards`.
-        items: How many.
-        stored_bytes: Their size.
-        show: Whether to show it.
+        counter: Counts it; None if nobody knows how long it will take.
         line_seconds: How often a line is printed where there is no terminal.
     """
-    counter = Counter(noun, items, stored_bytes)
-    if show:
-        with _shown(label, counter, line_seconds=line_seconds):
-            yield counter
-    else:
-        yield counter
-
-
-@contextlib.contextmanager
-def preparing_shown(
-    *,
-    show: bool,
-    label: str = "preparing",
-    line_seconds: float = _PLAIN_LINE_SECONDS,
-) -> Iterator[None]:
-    """Shows that the body runs; how long it will take is not known.
-
-    Args:
-        show: Whether to show it.
-        label: What is being done.
-        line_seconds: How often a line is printed where there is no terminal.
-    """
-    if show:
-        with _shown(label, None, line_seconds=line_seconds):
-            yield
-    else:
-        yield
-
-
-@contextlib.contextmanager
-def _shown(
-    label: str, source: _Source | None, *, line_seconds: float = _PLAIN_LINE_SECONDS
-) -> Iterator[None]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -130,7 +75,7 @@ def _shown(
     # On a narrow terminal the bar gets shorter, not the times.
     elapsed_column = TimeElapsedColumn(table_column=Column(no_wrap=True))
     columns: list[ProgressColumn] = [elapsed_column, TextColumn("elapsed")]
-    if source is not None:
+    if counter is not None:
         columns = [
             TextColumn("{task.percentage:>3.0f}%  {task.fields[text]} "),
             elapsed_column,
@@ -146,19 +91,19 @@ def _shown(
         transient=True,
         disable=not console.is_terminal,
     )
-    total = None if source is None else max(source.stored_bytes, 1)
+    total = None if counter is None else max(counter.stored_bytes, 1)
     task = bar.add_task("", total=total, text="")
 
     def show() -> str:
-        if source is None:
+        if counter is None:
             return ""
-        progress = source.read()
+        progress = counter.progress
         seconds = max(time.monotonic() - started, 1e-3)
         rate = f"{progress.raw_bytes / 1e6 / seconds:,.1f} MB/s"
         if progress.tokens:
             rate += f"  {progress.tokens / 1e6 / seconds:,.2f} M tokens/s"
         parts = [
-            f"{progress.items:,}/{source.items:,} {source.noun}",
+            f"{progress.items:,}/{counter.items:,} {counter.noun}",
             f"{progress.records:,} records",
             rate,
         ]
@@ -166,17 +111,13 @@ def _shown(
             del parts[1]
         text = "  ".join(parts)
         bar.update(task, completed=progress.stored_bytes, text=text)
-        share = progress.stored_bytes / max(source.stored_bytes, 1)
+        share = progress.stored_bytes / max(counter.stored_bytes, 1)
         return f"{100 * share:.0f}%  {text}  "
 
     def refresh() -> None:
         next_line = started + line_seconds
         while not stop.wait(min(_REFRESH_SECONDS, line_seconds)):
-            try:
-                line = show()
-            except (GristmillError, OSError, ValueError):
-                continue  # Files appear and disappear meanwhile; try again soon.
-            now = time.monotonic()
+            line, now = show(), time.monotonic()
             if not console.is_terminal and now >= next_line:
                 next_line = now + line_seconds
                 elapsed = datetime.timedelta(seconds=round(now - started))
@@ -193,5 +134,4 @@ def _shown(
             stop.set()
             # No longer than that: storage may not answer.
             thread.join(_REFRESH_SECONDS)
-            if isinstance(source, Counter):  # Asks no storage.
-                show()
+            show()

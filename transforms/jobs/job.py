@@ -102,17 +102,3 @@ def results_of(step: Callable[[Any], Any], task: Any) -> Iterator[Any]:
 def list_results(step: Callable[[Any], Any], task: Any) -> list[Any]:
     """Returns the results of a task: a generator is no result of a process."""
     return [*results_of(step, task)]
-
-
-Run = Callable[[Job[Any]], Any]
-"""Runs a job, and returns what it commits."""
-
-
-def run_here(job: Job[Any]) -> Any:
-    """Runs a job in this thread."""
-    begun = job.begin()
-    gathered = Gathered.of(begun.known)
-    for task in begun.tasks:
-        for result in results_of(job.step, task):
-            result.gather(gathered)
-    return job.commit(gathered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import logging
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from gristmill import __version__
 from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.digest import RecordsDigest, lanes_of
 from gristmill.dataset.base.errors import (
     DataLossError,
     InputError,
@@ -37,7 +38,6 @@ from gristmill.dataset.metadata.open_manifest import (
     not_a_dataset,
     open_manifest,
 )
-from gristmill.dataset.metadata.removed import RemovedRecords
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for, version_of
@@ -189,6 +189,7 @@ _log = logging.getLogger(__name__)
 
 # Of what made an edition, which no other edition has.
 _OWN_SOURCE = ("job", "content")
+_LIST_VERSION = 1
 
 
 class RemovalResult(NamedTuple):
@@ -337,10 +338,10 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
             got=left.summary,
             cure="verify the dataset with gristmill verify, then run again",
         )
-    listed = RemovedRecords.of(one.records, words)
     list_path = layout.removed_path(removal.name, key)
     place = layout.join(dataset, list_path)
-    storage_for(dataset).write(place, listed.encode(), replaces=version_of(place))
+    listed = _encoded_list(one.records, words)
+    storage_for(dataset).write(place, listed, replaces=version_of(place))
     source = {n: v for n, v in base.source.items() if n not in _OWN_SOURCE}
     source["job"] = one.write.id
     split = write_table(
@@ -380,6 +381,18 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
         extra=base.extra,
     )
     return split, len(rows)
+
+
+def _encoded_list(
+    records: npt.NDArray[np.int64], words: npt.NDArray[np.uint64]
+) -> bytes:
+    """Returns the file that lists removed records: their numbers and digests."""
+    out, (low, high) = io.BytesIO(), lanes_of(words)
+    version = np.array(_LIST_VERSION)
+    np.savez_compressed(
+        out, version=version, records=records, digest_low=low, digest_high=high
+    )
+    return out.getvalue()
 
 
 def _replaced(

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import logging
 import struct
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -200,7 +199,6 @@ def commit_write(
     *,
     keep_replaced: bool = False,
     delete: bool = True,
-    commit: Callable[..., Manifest] = commit_dataset,
 ) -> WriteResult:
     """Checks that all records are in the shards, and commits the dataset.
 
@@ -209,7 +207,6 @@ def commit_write(
         rows: Rows of `SHARD_ROW`, in any order; a shard may be there twice.
         keep_replaced: Whether the split that is replaced is kept, to go back to.
         delete: Whether to delete what is replaced, by this run or a killed one.
-        commit: Commits the split, called as `commit_dataset` is.
 
     Raises:
         DataLossError: Shards are missing, or do not hold all records.
@@ -256,7 +253,7 @@ def commit_write(
         {write.key: split},
         check_current=write.as_write.check_current,
     )
-    manifest = commit(
+    manifest = commit_dataset(
         job.output,
         job.name,
         {write.key: split},

@@ -7,17 +7,17 @@ import time
 
 import pytest
 
-from gristmill.pipelines.local.progress import counter_shown, preparing_shown
+from gristmill.dataset.base.columns import Done
+from gristmill.pipelines.local.progress import Counter, shown
 from tests.support.records import text_records, write_tfrecords
 from tests.support.shell import on_terminal, sent_to_terminal, succeeded
 
 
 def test_lines_without_a_terminal(capfd):
     lines = ""
-    with counter_shown(
-        "verifying", "shards", 2, 400, show=True, line_seconds=0.01
-    ) as counter:
-        counter.add(300, 12_000, 2_000_000)
+    counter = Counter("shards", 2, 400)
+    with shown("verifying", counter, line_seconds=0.01):
+        counter.add(Done("", "", 300, 12_000, 2_000_000))
         for _ in range(6000):
             lines += capfd.readouterr().err
             if "75%" in lines and lines.endswith("\n"):
@@ -29,12 +29,12 @@ def test_lines_without_a_terminal(capfd):
         r"verifying  75%  1/2 shards  12,000 records  [\d,.]+ MB/s  0:00:\d\d elapsed"
     )
     assert re.fullmatch(pattern, line), line
-    assert counter.read() == (1, 300, 12_000, 2_000_000, 0)
+    assert counter.progress == (1, 300, 12_000, 2_000_000, 0)
 
 
 def test_lines_of_what_takes_nobody_knows_how_long(capfd):
     lines = ""
-    with preparing_shown(show=True, line_seconds=0.01):
+    with shown("preparing", line_seconds=0.01):
         for _ in range(6000):
             lines += capfd.readouterr().err
             if "\n" in lines:
@@ -42,16 +42,7 @@ def test_lines_of_what_takes_nobody_knows_how_long(capfd):
             time.sleep(0.01)
     line = lines.splitlines()[0]
     assert re.fullmatch(r"preparing  0:00:\d\d elapsed", line), line
-    with preparing_shown(show=False, line_seconds=0.01):
-        pass
     assert capfd.readouterr().out == ""
-
-
-def test_nothing_is_shown_unless_asked_for(capfd):
-    with counter_shown("verifying", "shards", 1, 9, show=False) as counter:
-        counter.add(9, 5, 7)
-    assert counter.read() == (1, 9, 5, 7, 0)
-    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.slow
