@@ -110,9 +110,14 @@ class CsvRows:
             raise ValueError("quotes that do not pair")
         if len(self._splitter.bare_returns(data)):
             raise ValueError("bare carriage returns")
-        if data.count(b"\n") > len(lines.ends) and any(
-            self._splitter.merged(lines.part(row, row + 1).data, len(self._header))
-            for row in range(len(lines.ends))
+        quoted = self._splitter.delimiter == b"\t" and b'"' in data
+        if (
+            quoted
+            and data.count(b"\n") > len(lines.ends)
+            and any(
+                self._splitter.merged(lines.part(row, row + 1).data, len(self._header))
+                for row in range(len(lines.ends))
+            )
         ):
             raise ValueError("rows in a quoted field")
         table = pyarrow.csv.read_csv(

@@ -34,7 +34,10 @@ from gristmill.transforms.sources.lines.parser import (
 _BLANK = np.zeros(256, np.bool_)
 _BLANK[[NEWLINE, RETURN, SPACE, TAB]] = True
 # pyarrow takes these for numbers. JSON does not.
-_NO_NUMBERS = re.compile(rb"(?:NaN|Inf(?:inity)?)\s*[,\]}]")
+_NO_NUMBERS = (
+    re.compile(rb"NaN\s*[,\]}]"),
+    re.compile(rb"Inf(?:inity)?\s*[,\]}]"),
+)
 # Only whole numbers this long can change as doubles.
 _LONG = re.compile(rb"[\[:,\s-]\d{16}")
 
@@ -61,8 +64,7 @@ class JsonRows:
         self._kind = pa.struct(schema)
         types = leaf_types(self._kind)
         self._at_once = JSON_TEXT not in types
-        doubtful = (_NO_NUMBERS, _LONG) if pa.float64() in types else (_NO_NUMBERS,)
-        self._doubtful = doubtful
+        self._doubtful = (*_NO_NUMBERS, *[_LONG] * (pa.float64() in types))
         self._read = pa.schema([(one.name, _read_type(one.type)) for one in schema])
         self._options = pyarrow.json.ParseOptions(
             explicit_schema=self._read,
