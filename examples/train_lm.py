@@ -253,7 +253,7 @@ def train(args: argparse.Namespace) -> None:
         if last:
             report(*last)
         if jax.process_index() == 0:
-            print(f"waited for data {feed.stats.waiting_share:.1%} of the time")
+            print(f"waited {feed.stats.wait_seconds:.1f} s for data")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -15,7 +15,7 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.loader.accounting.seen_records import seen_records
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.columns.column import Column
-from gristmill.loader.data.batches import Batches
+from gristmill.loader.data.batches import Batches, dataset_numbers
 from gristmill.loader.data.dataset import Dataset, shards_of, table_of
 from gristmill.loader.data.gone_dataset import GoneDataset
 from gristmill.loader.order.step_records import Passed
@@ -119,7 +119,7 @@ def account(
 def _accounted(batches: Batches) -> Iterator[tuple[str, Dataset, list[int]]]:
     """Yields the datasets to count, with the numbers of those that they begin with."""
     for name in dict.fromkeys(batches.names) or [None]:
-        left, told = batches.numbers_of(name), []
+        left, told = dataset_numbers(batches, name), []
         while left:
             dataset = batches.datasets[left[0]]
             held = [

@@ -57,42 +57,7 @@ class Batches:
         if self.names:
             named = zip(self.names, self.datasets, strict=True)
             datasets = ", ".join(f"{name}={dataset!r}" for name, dataset in named)
-        return f"<{type(self).__name__} of {datasets}: {self.order_text}>"
-
-    @property
-    def order_text(self) -> str:
-        """The order in one line for people; for a mixture, with its shares."""
-        steps = "without end" if self.steps is None else f"{self.steps:,}"
-        schedule, text = self.schedule, f"batch_size {self.batch_size:,}, steps {steps}"
-        phase = schedule.phases[0]
-        first = phase.orders[0]
-        sizes = ", ".join(f"{name} {n:,}" for name, n in vars(first.shuffle).items())
-        sizes = sizes and f" ({sizes})"
-        text += f", {first.shuffle.kind} shuffle{sizes}, seed {first.seed}"
-        names = [order.name for order in phase.orders]
-        for what, shares in (
-            ("rows", () if phase.mixture is None else phase.mixture.weights),
-            ("tokens", self._token_shares()),
-        ):
-            parts = zip(names, shares, strict=False)
-            told = ", ".join(f"{name} {float(share):.2%}" for name, share in parts)
-            text += told and f", of {what} {told}"
-        if len(schedule.phases) > 1:
-            text += f", until step {schedule.phases[1].step:,}"
-        return text
-
-    def _token_shares(self) -> list[Fraction]:
-        """Returns the shares of a mixture's datasets in its tokens, as far as known."""
-        phase, shares = self.schedule.phases[0], []
-        if phase.mixture is None:
-            return []
-        for number, weight in zip(phase.numbers, phase.mixture.weights, strict=True):
-            dataset = self.datasets[number]
-            counts = dataset.packed_counts()
-            if counts is None:
-                return []
-            shares.append(weight * Fraction(counts.tokens, len(dataset)))
-        return [share / sum(shares) for share in shares]
+        return f"<{type(self).__name__} of {datasets}: {order_text(self)}>"
 
     @property
     def batch_size(self) -> int:
@@ -143,46 +108,7 @@ class Batches:
             InputError: The edition that the step is of is not there any more.
             CorruptShardError: A shard does not hold what was written.
         """
-        return self.read_batch(self.schedule.batch(step, rows))
-
-    def read_batch(self, batch: MixedBatch) -> list[bytes]:
-        """Returns the records of what `schedule.batch` returned."""
-        out = [b""] * len(batch.records)
-        for number, rows in by_dataset(batch.datasets):
-            found = self.datasets[number].read_unchecked(batch.records[rows])
-            if isinstance(rows, slice):
-                return found
-            for row, record in zip(rows.tolist(), found, strict=True):
-                out[row] = record
-        return out
-
-    def numbers_of(self, name: str | None) -> list[int]:
-        """Returns the numbers of the datasets of a name, the last of them first.
-
-        A single dataset has none.
-
-        Raises:
-            InputError: There is no such dataset.
-        """
-        if name is None and not self.names:
-            return [*range(len(self.datasets))][::-1]
-        if name in self.names:
-            found = [n for n, own in enumerate(self.names) if own == name]
-            return found[::-1]
-        if not self.names:
-            raise InputError(
-                "a single dataset has no name",
-                got=f"dataset {name!r}",
-                cure="leave the dataset out",
-            )
-        raise InputError(
-            "say which dataset of the mixture"
-            if name is None
-            else "the mixture has no such dataset",
-            expected=f"one of {', '.join(dict.fromkeys(self.names))}",
-            got=name,
-            cure="give the name of one of these",
-        )
+        return read_batch(self, self.schedule.batch(step, rows))
 
     def find(
         self,
@@ -207,7 +133,7 @@ class Batches:
             InputError: There is no such record, dataset or edition, or neither epochs
                 nor range have an end.
         """
-        numbers = self.numbers_of(dataset)
+        numbers = dataset_numbers(self, dataset)
         if edition is not None:
             known = [self.datasets[number].edition for number in numbers]
             if edition not in known:
@@ -304,7 +230,7 @@ class Batches:
         named = dict(given) if isinstance(given, Mapping) else {"": given}
         for name, dataset in named.items():
             if bool(name) != bool(self.names):
-                self.numbers_of(None if self.names else name)
+                dataset_numbers(self, None if self.names else name)
             check_dataset(dataset)
         return named
 
@@ -331,6 +257,84 @@ class Batches:
                 cure="give weights too",
             )
         return before.mixture
+
+
+def order_text(batches: Batches) -> str:
+    """Returns the order in one line for people; for a mixture, with its shares."""
+    steps = "without end" if batches.steps is None else f"{batches.steps:,}"
+    schedule = batches.schedule
+    text = f"batch_size {batches.batch_size:,}, steps {steps}"
+    phase = schedule.phases[0]
+    first = phase.orders[0]
+    sizes = ", ".join(f"{name} {n:,}" for name, n in vars(first.shuffle).items())
+    sizes = sizes and f" ({sizes})"
+    text += f", {first.shuffle.kind} shuffle{sizes}, seed {first.seed}"
+    names = [order.name for order in phase.orders]
+    for what, shares in (
+        ("rows", () if phase.mixture is None else phase.mixture.weights),
+        ("tokens", _token_shares(batches)),
+    ):
+        parts = zip(names, shares, strict=False)
+        told = ", ".join(f"{name} {float(share):.2%}" for name, share in parts)
+        text += told and f", of {what} {told}"
+    if len(schedule.phases) > 1:
+        text += f", until step {schedule.phases[1].step:,}"
+    return text
+
+
+def _token_shares(batches: Batches) -> list[Fraction]:
+    """Returns the shares of a mixture's datasets in its tokens, as far as known."""
+    phase, shares = batches.schedule.phases[0], []
+    if phase.mixture is None:
+        return []
+    for number, weight in zip(phase.numbers, phase.mixture.weights, strict=True):
+        dataset = batches.datasets[number]
+        counts = dataset.packed_counts()
+        if counts is None:
+            return []
+        shares.append(weight * Fraction(counts.tokens, len(dataset)))
+    return [share / sum(shares) for share in shares]
+
+
+def read_batch(batches: Batches, batch: MixedBatch) -> list[bytes]:
+    """Returns the records of what `schedule.batch` returned."""
+    out = [b""] * len(batch.records)
+    for number, rows in by_dataset(batch.datasets):
+        found = batches.datasets[number].read_unchecked(batch.records[rows])
+        if isinstance(rows, slice):
+            return found
+        for row, record in zip(rows.tolist(), found, strict=True):
+            out[row] = record
+    return out
+
+
+def dataset_numbers(batches: Batches, name: str | None) -> list[int]:
+    """Returns the numbers of the datasets of a name, the last of them first.
+
+    A single dataset has none.
+
+    Raises:
+        InputError: There is no such dataset.
+    """
+    if name is None and not batches.names:
+        return [*range(len(batches.datasets))][::-1]
+    if name in batches.names:
+        found = [n for n, own in enumerate(batches.names) if own == name]
+        return found[::-1]
+    if not batches.names:
+        raise InputError(
+            "a single dataset has no name",
+            got=f"dataset {name!r}",
+            cure="leave the dataset out",
+        )
+    raise InputError(
+        "say which dataset of the mixture"
+        if name is None
+        else "the mixture has no such dataset",
+        expected=f"one of {', '.join(dict.fromkeys(batches.names))}",
+        got=name,
+        cure="give the name of one of these",
+    )
 
 
 AnyBatches = TypeVar("AnyBatches", bound=Batches)

@@ -297,11 +297,6 @@ class Dataset(Sequence[bytes]):
         remote = self._shards.remote
         return NOT_CACHED if remote is None else remote.counter.counts
 
-    def take_cache_counts(self) -> CacheCounts:
-        """Returns the additions to `cache_counts` since the last call."""
-        remote = self._shards.remote
-        return NOT_CACHED if remote is None else remote.counter.take()
-
     @property
     def request_counts(self) -> ReadCounts:
         """What this process has requested from object storage; all 0 on local disks."""

@@ -3,49 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import time
-from typing import Any
+from typing import Literal
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.feed.feed import Feed
-from gristmill.loader.feed.read_ahead import Passes
-from gristmill.loader.feed.step_reads import Decode, StepReads
-from gristmill.loader.order.step_records import Rows
-from gristmill.loader.stats.causes import Waiting, waits_for
-from gristmill.loader.stats.feed_stats import FeedStats, Meter, ReadBatch
+from gristmill.loader.feed.stats import FeedStats
+from gristmill.loader.feed.step_reads import Decode
+
+Cause = Literal["trainer", "read", "decode"]
 
 _LEAST_BATCHES = 3
+# A trainer that waits less than this share of its time is not held up.
+_WAITING_SHARE = 0.05
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Alone:
-    """Batches made one after the other, by a single thread.
-
-    Attributes:
-        batches: How many.
-        records: Records in them.
-        record_bytes: Their size.
-        io_seconds: Time that reading waited for storage.
-        read_seconds: Processor time of reading: decompression, checks, copies.
-        decode_seconds: Time that decode took.
-        storage_bytes: Bytes read from local disks and not from memory, where the
-            system reports them; None if a dataset is in object storage.
-    """
-
-    batches: int
-    records: int
-    record_bytes: int
-    io_seconds: float
-    read_seconds: float
-    decode_seconds: float
-    storage_bytes: int | None
-
-    @property
-    def seconds(self) -> float:
-        """The sum of all times."""
-        return self.io_seconds + self.read_seconds + self.decode_seconds
+_CURES: dict[Cause, str] = {
+    "trainer": "a faster feed would not help",
+    "read": "use more workers or hosts; from a bucket or a slow disk, read larger "
+    "ranges (shuffle='block', larger groups of records), keep copies of shards on this "
+    "host, raise prefetch, or look for throttling",
+    "decode": "use more workers, or convert what decode does into the dataset",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,38 +32,42 @@ class Measured:
     """Results of `measure`.
 
     Attributes:
-        alone: Batches made one after the other.
-        fed: The work of a feed for a trainer.
-        cached: The same trainer with batches that are in memory, if asked for.
+        stats: What the feed gave, without its first batch.
+        first_seconds: How long the trainer waited for the first batch.
+        seconds: How long the others took.
         step_seconds: How long the trainer took for a step.
     """
 
-    alone: Alone
-    fed: FeedStats
+    stats: FeedStats
+    first_seconds: float
+    seconds: float
     step_seconds: float
-    cached: FeedStats | None = None
 
     @property
-    def waiting(self) -> Waiting:
-        """What the trainer waited for."""
-        return waits_for(self.fed)
-
-
-class _Repeated:
-    """Batches in memory, given again and again."""
-
-    def __init__(self, batches: list[ReadBatch]):
-        self._batches, self._meter = itertools.cycle(batches), Meter()
-
-    def __next__(self) -> Any:
-        self._meter.asked()
-        batch = next(self._batches)
-        self._meter.given(batch)
-        return batch.batch
+    def cause(self) -> Cause:
+        """What the trainer waited for; `trainer` if it hardly waits."""
+        if self.waiting_share < _WAITING_SHARE:
+            return "trainer"
+        is_read = self.stats.read_seconds >= self.stats.decode_seconds
+        return "read" if is_read else "decode"
 
     @property
-    def stats(self) -> FeedStats:
-        return self._meter.stats
+    def waiting_share(self) -> float:
+        """Share of the trainer's time that it waited for data, 0 to 1."""
+        return self.stats.wait_seconds / self.seconds
+
+    @property
+    def sentence(self) -> str:
+        """The cause with its numbers, and what to do."""
+        text = f"the trainer waits {self.waiting_share:.0%} of its time for batches"
+        if self.cause != "trainer":
+            took = {
+                "read": self.stats.read_seconds,
+                "decode": self.stats.decode_seconds,
+            }
+            share = took[self.cause] / max(sum(took.values()), 1e-9)
+            text += f", and {share:.0%} of the time of a batch goes to {self.cause}"
+        return f"{text}: {_CURES[self.cause]}"
 
 
 def measure(
@@ -96,9 +79,8 @@ def measure(
     prefetch: int = 2,
     step_seconds: float = 0.0,
     seconds: float = 5.0,
-    repeat_cached: int = 0,
 ) -> Measured:
-    """Reads batches, first alone, then through a feed for a trainer.
+    """Reads batches through a feed for a trainer that sleeps.
 
     Args:
         batches: The global batches.
@@ -106,10 +88,8 @@ def measure(
         decode: As in `GlobalBatches.feed`.
         workers: As in `GlobalBatches.feed`.
         prefetch: As in `GlobalBatches.feed`.
-        step_seconds: How long the trainer takes for a step; it sleeps.
-        seconds: How long to measure; a quarter of it without a feed.
-        repeat_cached: Number of batches to repeat from memory, for another quarter of
-            the time; 0 for none.
+        step_seconds: How long the trainer takes for a step.
+        seconds: How long to measure.
 
     Raises:
         InputError: The number of steps is limited, or the hosts cannot share a batch.
@@ -121,95 +101,27 @@ def measure(
             cure="make them with epochs=None",
         )
     rows = batches.host_rows((0, hosts))
-    alone = _measure_alone(batches, rows, decode, seconds / 4)
-    feed = Feed(
+    with Feed(
         batches,
         rows_of=lambda _: rows,
         decode=decode,
         workers=workers,
         prefetch=prefetch,
-        start_step=alone.batches + 1,  # These batches are not in memory yet.
-    )
-    with feed:
-        share = 1 / 2 if repeat_cached else 3 / 4
-        fed = _measure_feed(feed, step_seconds, seconds * share)
-    cached = None
-    if repeat_cached:
-        kept = _batches_in_memory(batches, rows, decode, repeat_cached)
-        cached = _measure_feed(_Repeated(kept), step_seconds, seconds / 4)
-    return Measured(alone=alone, fed=fed, step_seconds=step_seconds, cached=cached)
-
-
-def _measure_alone(
-    batches: Batches, rows: Rows, decode: Decode | None, seconds: float
-) -> Alone:
-    reads = StepReads(batches, rows=rows, decode=decode, in_turn=(0, 1))
-    passes = Passes(reads.read, itertools.count(), threads=1)
-    _next_batches(passes)  # opens shards
-    stored = _storage_bytes()
-    started = time.perf_counter()
-    read: list[ReadBatch] = []
-    while len(read) < _LEAST_BATCHES or time.perf_counter() - started < seconds:
-        # The records themselves are not kept.
-        read += [dataclasses.replace(one, batch=None) for one in _next_batches(passes)]
-    wall = sum(batch.read_seconds for batch in read)
-    cpu = sum(batch.read_cpu_seconds for batch in read)
-    queued = sum(batch.read_queued_seconds for batch in read)
-    stored_now = _storage_bytes()
-    if any(dataset.read_options for dataset in batches.datasets):
-        stored_now = None
-    return Alone(
-        batches=len(read),
-        records=sum(batch.records for batch in read),
-        record_bytes=sum(batch.record_bytes for batch in read),
-        io_seconds=max(0.0, wall - cpu - queued),
-        read_seconds=cpu,
-        decode_seconds=sum(batch.decode_seconds for batch in read),
-        storage_bytes=None
-        if stored is None or stored_now is None
-        else stored_now - stored,
-    )
-
-
-def _batches_in_memory(
-    batches: Batches, rows: Rows, decode: Decode | None, count: int
-) -> list[ReadBatch]:
-    """Returns the first batches; all of them are in memory at once."""
-    reads = StepReads(batches, rows=rows, decode=decode, in_turn=(0, 1))
-    kept: list[ReadBatch] = []
-    for step in range(count):
-        read = reads.read([step])
-        if read.error is not None:
-            raise read.error
-        kept += read.batches
-    return kept
-
-
-def _next_batches(passes: Passes) -> list[ReadBatch]:
-    """Returns the batches of the next pass, or raises its error."""
-    batches, error = next(passes)
-    if error is not None:
-        raise error
-    return batches
-
-
-def _measure_feed(
-    feed: Feed | _Repeated, step_seconds: float, seconds: float
-) -> FeedStats:
-    next(feed)
-    stop = time.perf_counter() + seconds  # Starting does not count.
-    time.sleep(step_seconds)
-    while time.perf_counter() < stop or feed.stats.batches < _LEAST_BATCHES:
+        start_step=0,
+    ) as feed:
         next(feed)
+        first = feed.stats
+        started = time.perf_counter()
         time.sleep(step_seconds)
-    return feed.stats
-
-
-def _storage_bytes() -> int | None:
-    """Bytes that the kernel has read from storage for this process, where known."""
-    try:
-        with open("/proc/self/io", encoding="ascii") as file:
-            fields = dict(line.split(": ") for line in file)
-        return int(fields["read_bytes"])
-    except (OSError, KeyError, ValueError):
-        return None
+        while (
+            time.perf_counter() < started + seconds
+            or feed.stats.batches <= _LEAST_BATCHES
+        ):
+            next(feed)
+            time.sleep(step_seconds)
+        return Measured(
+            stats=feed.stats - first,
+            first_seconds=first.wait_seconds,
+            seconds=time.perf_counter() - started,
+            step_seconds=step_seconds,
+        )

@@ -1,4 +1,4 @@
-"""The feed of one host: its rows of the global batches, read ahead by Grain.
+"""The feed of one host: its rows of the global batches, read ahead of the trainer.
 
 The position of a feed is one number, the step it gives next. Threads or workers start
 with the first batch, read from that step on, and end when the feed is closed, garbage
@@ -8,49 +8,28 @@ collected, or set to another step.
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.util import Finalize
 from typing import Any, NoReturn, Self, TypeAlias
 
 import grain
 
-from gristmill.dataset.base.errors import (
-    GristmillError,
-    InputError,
-    SystemLimitError,
-)
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system_limits import limits_named
 from gristmill.loader.base.indices import POSITION_LIMIT, checked_count
 from gristmill.loader.data.batches import Batches
-from gristmill.loader.feed.read_ahead import Passes, ReadAhead
-from gristmill.loader.feed.shared_memory import new_prefix, remove_leftovers, unpack
+from gristmill.loader.feed.read_ahead import Passes
 from gristmill.loader.feed.state import resumed, state_of
+from gristmill.loader.feed.stats import FeedStats, ReadBatch, span
 from gristmill.loader.feed.step_reads import Decode, StepReads
-from gristmill.loader.feed.workers import (
-    BatchSource,
-    Workers,
-    explained,
-    iterate_in_workers,
-)
+from gristmill.loader.feed.workers import WorkerReads
 from gristmill.loader.order.step_records import Rows, RowsBySize
-from gristmill.loader.stats.feed_stats import (
-    RECEIVE,
-    WAIT,
-    BatchesRead,
-    FeedStats,
-    Meter,
-    ReadBatch,
-    span,
-)
 
 RowsOf: TypeAlias = Callable[[int], Rows]
 """Returns a host's rows of a batch of a size, or raises InputError."""
-
-# Batches as they come together, what closes their reader, and its processes.
-_Reading: TypeAlias = tuple[Iterator[list[ReadBatch]], Callable[[], None], Workers]
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +52,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
 
     batches: Batches
     rows: RowsBySize
-    _reading: ReadAhead[ReadBatch] | None = None
+    _reading: Passes | WorkerReads | None = None
 
     def __init__(
         self,
@@ -88,22 +67,20 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         divides_last: bool = False,
         mask: str | None = None,
         columns: Sequence[str] = (),
-        silent_seconds: float = 20,
     ):
         super().__init__()
         # It gives every so many-th step, as one of so many readers does; and its rows
         # of a last batch that is not full are `rows_of` of the rows that there are.
         self._every, self._divides_last = every, divides_last
         self.batches, self._rows_of = batches, rows_of
-        self._decode, self._silent_seconds = decode, silent_seconds
-        self.mask, self._columns = mask, columns
+        self._decode, self.mask, self._columns = decode, mask, columns
         self._workers = checked_count(workers, what="workers", least=0)
         self._prefetch = checked_count(prefetch, what="prefetch")
         most = POSITION_LIMIT if batches.steps is None else batches.steps
         self._step = checked_count(start_step, what="start_step", least=0, most=most)
         self.rows = self._rows_from(self._step, batches)
         self._order = state_of(batches, self._step)
-        self._meter = Meter()
+        self._stats = FeedStats()
 
     @property
     def _parent(self) -> NoReturn:
@@ -124,21 +101,20 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         Raises:
             StopIteration: The last step was given.
             CorruptShardError: A shard does not hold what was written.
-            WorkerDiedError: A worker process ended. The state is still valid: the feed
-                continues after `set_state(get_state())`.
+            WorkerDiedError: A worker process ended. The state is still valid: the next
+                call starts others.
             Exception: What decode raised, with a note of the step.
         """
-        self._meter.asked()
+        asked_at = time.perf_counter()
         try:
-            with span(WAIT, step=self._step):
+            with span("gristmill.wait", step=self._step):
                 read = self._next_read()
         except BaseException:
-            self._meter.failed()
+            # Ctrl-C may have lost a batch: the next call begins at its step.
+            self._stop_reading()
             raise
-        self._meter.given(read)
-        self._step += self._every
-        if (steps := self.batches.steps) is not None:
-            self._step = min(self._step, steps)
+        self._stats = self._stats.after(read, time.perf_counter() - asked_at)
+        self._step = min(self._step + self._every, self._last_step)
         return read.batch
 
     def _next_read(self) -> ReadBatch:
@@ -148,7 +124,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             if reading is None:
                 self._check_open()
                 raise StopIteration
-            read = reading.get()
+            read = next(reading)
             if read.step == self._step:
                 return read
             # Ctrl-C came after the last batch was taken and before it was counted.
@@ -159,62 +135,38 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         """Starts to read ahead; asking for a batch does it too.
 
         Raises:
-            InputError: The feed is closed, decode does not pickle, or a worker is
-                importing a script that starts a feed.
+            InputError: The feed is closed, or decode does not pickle.
             SystemLimitError: The system refuses what threads or workers need.
         """
         self._check_open()
-        steps = self.batches.steps
-        if self._reading is not None or (steps is not None and self._step >= steps):
+        steps = range(self._step, self._last_step, self._every)
+        if self._reading is not None or not steps:
             return
-        numbers: Iterator[int] = itertools.count(self._step, self._every)
-        if steps is not None:
-            numbers = iter(range(self._step, steps, self._every))
-        made = self._read_in_workers if self._workers else self._read_in_threads
-        batches, close, workers = made(numbers)
-        reading = ReadAhead(
-            batches,
-            depth=self._prefetch,
-            close=close,
-            check=workers.check,
-            kill=workers.kill,
+        make = functools.partial(
+            StepReads,
+            self.batches,
+            rows=self.rows,
+            decode=self._decode,
+            mask=self.mask,
+            columns=self._columns,
         )
+        if self._workers:
+            reading: Passes | WorkerReads = WorkerReads(
+                make, steps, workers=self._workers, prefetch=self._prefetch
+            )
+        else:
+            read = make(in_turn=steps).read
+            reading = Passes(read, steps, threads=self._prefetch)
         self._stop = Finalize(self, reading.close, exitpriority=_EXIT_PRIORITY)
         self._reading = reading
         if self._closed:  # By another thread, which found nothing to stop.
             self._stop_reading()
             self._check_open()
 
-    def _read_in_threads(self, steps: Iterator[int]) -> _Reading:
-        reads = self._reads(in_turn=(self._step, self._every))
-        passes = Passes(reads.read, steps, threads=self._prefetch)
-        return _read_passes(passes), passes.close, Workers()
-
-    def _read_in_workers(self, steps: Iterator[int]) -> _Reading:
-        prefix = new_prefix()
-        source = BatchSource(
-            # Each worker has every n-th step: it would prepare others' as well.
-            self._reads(in_turn=None).read,
-            start_step=self._step,
-            every=self._every,
-            steps=self.batches.steps,
-            prefix=prefix,
-        )
-        iterator, workers = iterate_in_workers(
-            source, workers=self._workers, silent_seconds=self._silent_seconds
-        )
-        close = functools.partial(_close, iterator, prefix)
-        return _read_elements(iterator, steps), close, workers
-
-    def _reads(self, *, in_turn: tuple[int, int] | None) -> StepReads:
-        return StepReads(
-            self.batches,
-            rows=self.rows,
-            decode=self._decode,
-            in_turn=in_turn,
-            mask=self.mask,
-            columns=self._columns,
-        )
+    @property
+    def _last_step(self) -> int:
+        steps = self.batches.steps
+        return sys.maxsize if steps is None else steps
 
     def get_state(self) -> dict[str, Any]:
         """Returns the next step and what determines the order, as JSON values.
@@ -251,14 +203,8 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
 
     @property
     def stats(self) -> FeedStats:
-        """What the feed has done so far, and how long it took."""
-        reading = self._reading  # Another thread may ask.
-        ready = 0 if reading is None else len(reading)
-        return self._meter.current(
-            ready_batches=ready,
-            prefetch=self._prefetch,
-            workers=self._workers,
-        )
+        """What the feed has given, and how long it took. Any thread may ask."""
+        return self._stats
 
     def close(self) -> None:
         """Ends threads and workers, and with them the feed. It may be called again."""
@@ -284,7 +230,6 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             # First, as Ctrl-C may come while it ends: the next batch is read again.
             self._reading = None
             self._stop()
-            self._meter.restart()
 
 
 def _rows_from(step: int, batches: Batches, rows_of: RowsOf) -> RowsBySize:
@@ -313,41 +258,3 @@ def _describe_rows(rows: RowsBySize, batch_size: int) -> str:
     begin, end, _ = rows.indices(batch_size)
     hosts = batch_size // max(end - begin, 1)
     return f"host {begin // max(end - begin, 1)} of {hosts}, rows [{begin:,}, {end:,})"
-
-
-def _close(iterator: Any, prefix: str) -> None:
-    iterator.close()
-    remove_leftovers(prefix)
-
-
-def _read_passes(passes: Iterable[BatchesRead]) -> Iterator[list[ReadBatch]]:
-    for batches, error in passes:
-        yield batches
-        if error is not None:
-            raise error
-
-
-def _read_elements(iterator: Any, steps: Iterator[int]) -> Iterator[list[ReadBatch]]:
-    for step in steps:
-        yield [_next_batch(iterator, step)]
-
-
-def _next_batch(iterator: Any, step: int) -> ReadBatch:
-    try:
-        element = next(iterator)
-    except Exception as e:
-        # The error's traceback would keep Grain's iterators until Python exits, when
-        # they fail with errors of their own.
-        del iterator
-        traceback.clear_frames(e.__traceback__)
-        error = SystemLimitError.of(e) or explained(e)
-        if error is e:
-            raise
-        raise error from None
-    try:
-        with limits_named(), span(RECEIVE, step=step):
-            batch: ReadBatch = unpack(element)
-    except GristmillError as e:
-        e.add_note(f"in the batch of step {step:,}")
-        raise
-    return batch

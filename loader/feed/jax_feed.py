@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import time
 import weakref
 from collections import deque
@@ -18,15 +19,7 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system_limits import limits_named
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.feed.global_arrays import RowsRead, global_arrays
-from gristmill.loader.stats.feed_stats import (
-    SEND,
-    SUMS,
-    WAIT,
-    FeedStats,
-    Meter,
-    ReadBatch,
-    span,
-)
+from gristmill.loader.feed.stats import FeedStats, span
 
 _END = object()
 _PATIENCE_SECONDS = 5
@@ -60,7 +53,6 @@ class _Loaded(NamedTuple):
     batch: Any
     state: Any
     stats: FeedStats
-    transfer_seconds: float
 
 
 class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
@@ -83,7 +75,7 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         self._rows = _rows_read(feed)
         self._resized = isinstance(getattr(feed, "rows", None), Mapping)
         self._state, self._last = self._feed_state(), self._feed_stats()
-        self._meter = Meter()
+        self._stats = FeedStats()
         self._pending: deque[Future[_Loaded | None]] = deque()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="gristmill-to-jax")
         self._stopped = False
@@ -114,14 +106,15 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
             InputError: The batch and the sharding do not match, or the feed is closed.
             Exception: What the feed raised.
         """
-        self._meter.asked()
-        try:
-            with span(WAIT, batch=self._given):
-                loaded = self._next_loaded()
-        except BaseException:
-            self._meter.failed()
-            raise
-        self._meter.given(_between(self._last, loaded))
+        asked_at = time.perf_counter()
+        with span("gristmill.wait", batch=self._given):
+            loaded = self._next_loaded()
+        made = dataclasses.replace(
+            loaded.stats - self._last,
+            batches=1,
+            wait_seconds=time.perf_counter() - asked_at,
+        )
+        self._stats += made
         self._state, self._last = loaded.state, loaded.stats
         self._given += 1
         return loaded.batch
@@ -168,7 +161,6 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
             refused = e
             self._feed.set_state(self._state)
         self._last = self._feed_stats()
-        self._meter.restart()
         self._state = self._feed_state()
         self._in_order = True
         if refused is not None:
@@ -176,20 +168,8 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
 
     @property
     def stats(self) -> FeedStats:
-        """What was given to the caller, and how long the caller waited for it.
-
-        `ready_batches` and `prefetch` are those of the feed and of the devices
-        together. Of iterators other than our feeds only batches and waiting are known.
-        """
-        feed = self._feed_stats()
-        # A copy: another thread may export the stats.
-        done = [future for future in list(self._pending) if future.done()]
-        ready = [one for one in done if not one.exception() and one.result()]
-        return self._meter.current(
-            ready_batches=feed.ready_batches + len(ready),
-            prefetch=feed.prefetch + self._ahead,
-            workers=feed.workers,
-        )
+        """What was given to the caller, and how long the caller waited for it."""
+        return self._stats
 
     def close(self) -> None:
         """Stops reading ahead and closes the feed. It may be called again."""
@@ -244,13 +224,11 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
             batch = next(self._feed, _END)
             state, stats = self._feed_state(), self._feed_stats()
             if batch is not _END:
-                started = time.perf_counter()
-                with span(SEND, batch=self._loaded):
+                with span("gristmill.send", batch=self._loaded):
                     arrays = global_arrays(batch, self._sharding, self._rows)
-                took = time.perf_counter() - started
                 # Counted here: Ctrl-C may lose a batch between here and the caller.
                 self._loaded += 1
-                return _Loaded(self._loaded - 1, arrays, state, stats, took)
+                return _Loaded(self._loaded - 1, arrays, state, stats)
         except BaseException:
             self._stopped = True  # Read nothing after a failure.
             raise
@@ -262,14 +240,6 @@ def _close(feed: weakref.ref[JaxFeed]) -> None:
     found = feed()
     if found is not None:
         found.close()
-
-
-def _between(before: FeedStats, loaded: _Loaded) -> ReadBatch:
-    """Returns the counts of one batch: the difference of a feed's stats around it."""
-    after = loaded.stats
-    sums = {name: getattr(after, name) - getattr(before, name) for name in SUMS}
-    sums["transfer_seconds"] += loaded.transfer_seconds
-    return ReadBatch(step=-1, batch=None, **sums)
 
 
 def _rows_read(feed: Any) -> RowsRead | None:

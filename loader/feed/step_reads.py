@@ -9,7 +9,9 @@ several steps together, a step takes a third of it.
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -21,16 +23,15 @@ from gristmill.dataset.base.errors import (
     InputError,
     UserFunctionError,
 )
-from gristmill.loader.data.batches import Batches, describe_row, noted
+from gristmill.loader.data.batches import Batches, describe_row, noted, read_batch
 from gristmill.loader.feed.batch_columns import (
     BatchColumns,
     takes_columns,
     with_columns,
 )
 from gristmill.loader.feed.read_ahead import WindowReads
+from gristmill.loader.feed.stats import BatchesRead, ReadBatch
 from gristmill.loader.order.step_records import MixedBatch, RowsBySize, Schedule
-from gristmill.loader.reading.cache_counts import NOT_CACHED
-from gristmill.loader.stats.feed_stats import BatchesRead, ReadBatch, thread_times
 
 # Of the records of a batch; with a parameter `columns`, also of their columns.
 Decode: TypeAlias = Callable[[Sequence[bytes]], Any] | Callable[..., Any]
@@ -45,9 +46,8 @@ class StepReads:
         batches: The global batches.
         rows: The rows of this host.
         decode: Called with the records of each batch, if given.
-        in_turn: The first step, and how many there are from one that is read to the
-            next, if these are read one after the other: then what several need is
-            prepared together.
+        in_turn: The steps, where they are read one after the other: what several need
+            is prepared together.
         mask: The name of a mask; with it, a last batch that is not full is filled up.
         columns: Columns beside the records, added to what `decode` returns, or given to
             it if it has a parameter `columns`.
@@ -59,7 +59,7 @@ class StepReads:
         *,
         rows: RowsBySize,
         decode: Decode | None,
-        in_turn: tuple[int, int] | None = None,
+        in_turn: range = range(sys.maxsize),
         mask: str | None = None,
         columns: Sequence[str] = (),
     ):
@@ -67,14 +67,9 @@ class StepReads:
         self._columns = BatchColumns(batches, columns)
         self._takes_columns = takes_columns(decode)
         self._mask = mask
-        self._windows: WindowReads | None = None
-        self._ahead: BatchesAhead | None = None
-        if in_turn is not None:
-            schedule = batches.schedule
-            self._windows = WindowReads.of(
-                batches.datasets, schedule, rows, steps=in_turn
-            )
-            self._ahead = BatchesAhead(schedule, rows, every=in_turn[1])
+        schedule = batches.schedule
+        self._windows = WindowReads.of(batches.datasets, schedule, rows, steps=in_turn)
+        self._ahead = BatchesAhead(schedule, rows, every=in_turn.step)
 
     def read(self, steps: Sequence[int]) -> BatchesRead:
         """Returns the batches of steps; of those before the first that fails.
@@ -82,17 +77,16 @@ class StepReads:
         Each batch is decoded by itself: `decode` sees the records of one step. What all
         took together is divided evenly among them.
         """
-        started = thread_times()
+        started = time.perf_counter()
         try:
-            parts, worked_seconds = self._read(steps)
+            parts = self._read(steps)
             columns = self._columns_of(steps, self._rows)
         except BaseException as e:
             # What ends the process, as Ctrl-C does, is of no step.
             if len(steps) > 1 and isinstance(e, Exception):
                 return self._read_singly(steps)
             return BatchesRead([], noted(e, steps[0]))
-        done = thread_times()
-        read = done.since(started)
+        done = time.perf_counter()
         decoded: list[Any] = []
         error: BaseException | None = None
         for step, records, values in zip(steps, parts, columns, strict=True):
@@ -101,29 +95,19 @@ class StepReads:
             except BaseException as e:
                 error = noted(e, step)
                 break
-        took = thread_times().since(done)
+        ended = time.perf_counter()
         share = 1 / max(len(decoded), 1)
-        cache = sum(
-            (data.take_cache_counts() for data in self._batches.datasets), NOT_CACHED
-        )
-        batches = []
-        for step, records, batch in zip(steps, parts, decoded, strict=False):
-            batches.append(
-                ReadBatch(
-                    step=step,
-                    batch=batch,
-                    records=len(records),
-                    record_bytes=sum(map(len, records)),
-                    read_seconds=read.passed * share,
-                    read_cpu_seconds=(read.cpu + worked_seconds) * share,
-                    read_queued_seconds=read.queued * share,
-                    decode_seconds=took.passed * share,
-                    decode_cpu_seconds=took.cpu * share,
-                    decode_queued_seconds=took.queued * share,
-                    cache=cache,
-                )
+        batches = [
+            ReadBatch(
+                step=step,
+                batch=batch,
+                records=len(records),
+                record_bytes=sum(map(len, records)),
+                read_seconds=(done - started) * share,
+                decode_seconds=(ended - done) * share,
             )
-            cache = NOT_CACHED
+            for step, records, batch in zip(steps, parts, decoded, strict=False)
+        ]
         return BatchesRead(batches, error)
 
     def _read_singly(self, steps: Sequence[int]) -> BatchesRead:
@@ -136,20 +120,17 @@ class StepReads:
                 return BatchesRead(batches, found.error)
         return BatchesRead(batches)
 
-    def _read(self, steps: Sequence[int]) -> tuple[list[list[bytes]], float]:
-        """Returns the records of each step, and seconds of work of other threads."""
+    def _read(self, steps: Sequence[int]) -> list[list[bytes]]:
+        """Returns the records of each step."""
         if self._windows is not None:
-            found = [self._windows.read(step) for step in steps]
-            return [records for records, _ in found], sum(work for _, work in found)
-        if self._ahead is None:
-            return [self._batches.read(step, self._rows) for step in steps], 0.0
+            return [self._windows.read(step) for step in steps]
         wanted = [self._ahead.batch(step) for step in steps]
         if len(wanted) == 1:
-            return [self._batches.read_batch(wanted[0])], 0.0
+            return [read_batch(self._batches, wanted[0])]
         columns = (np.concatenate(column) for column in zip(*wanted, strict=True))
-        records = iter(self._batches.read_batch(MixedBatch(*columns)))
+        records = iter(read_batch(self._batches, MixedBatch(*columns)))
         sizes = (len(batch.records) for batch in wanted)
-        return [list(itertools.islice(records, size)) for size in sizes], 0.0
+        return [list(itertools.islice(records, size)) for size in sizes]
 
     def _columns_of(
         self, steps: Sequence[int], rows: RowsBySize
@@ -157,11 +138,10 @@ class StepReads:
         """Returns the columns of each step's rows, those of all steps read together."""
         if not self._columns.names:
             return [{} for _ in steps]
-        schedule, ahead = self._batches.schedule, self._ahead
-        if rows is not self._rows or ahead is None:
-            wanted = [schedule.batch(step, rows) for step in steps]
+        if rows is self._rows:
+            wanted = [self._ahead.batch(step) for step in steps]
         else:
-            wanted = [ahead.batch(step) for step in steps]
+            wanted = [self._batches.schedule.batch(step, rows) for step in steps]
         together = MixedBatch(*map(np.concatenate, zip(*wanted, strict=True)))
         ends = np.cumsum([len(batch.records) for batch in wanted[:-1]])
         values = self._columns.read(together)

@@ -1,7 +1,9 @@
-"""Grain's worker processes: the batches that they send, and how they end.
+"""Worker processes of a feed: they read and decode steps in turn.
 
-Workers are fresh interpreters. They never see an accelerator, leave Ctrl-C to their
-parent, and do not outlive it.
+Workers are fresh interpreters. They never see an accelerator, leave Ctrl-C to the
+trainer, and end with it. A worker makes a batch only when the trainer has asked for
+one, so few are in memory. It does not end before it is told: one that has ended has
+failed.
 """
 
 from __future__ import annotations
@@ -10,19 +12,18 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import secrets
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
 
 import cloudpickle
-import grain
-import numpy as np
 
 from gristmill.dataset.base.errors import (
     GristmillError,
@@ -30,134 +31,127 @@ from gristmill.dataset.base.errors import (
     UserFunctionError,
     WorkerDiedError,
 )
-from gristmill.dataset.base.system_limits import check_files
 from gristmill.loader.data.batches import noted
-from gristmill.loader.feed.shared_memory import pack
-from gristmill.loader.feed.worker_process import allow_unparsed_flags, prepare_worker
-from gristmill.loader.stats.feed_stats import BatchesRead, ReadBatch
+from gristmill.loader.feed.read_ahead import closed_meanwhile
+from gristmill.loader.feed.shared_memory import pack, remove_leftovers, unpack
+from gristmill.loader.feed.stats import ReadBatch
+from gristmill.loader.feed.step_reads import StepReads
 
-_START_SECONDS = 30
-# What this process opens for each worker and for all: pipes, and batches on their way.
-_WORKER_FILES, _SHARED_FILES = 12, 8
-_POLL_SECONDS = 0.005
-# Tells a process that it is a worker, which ends with this exit code where it imports a
-# script that starts a feed: the trainer has one error instead of one from each worker.
-_WORKER_VARIABLE = "_GRISTMILL_FEED_WORKER"
-_NO_GUARD = 97
+_POLL_SECONDS = 0.5
+# How long workers may take for the batches that they are making.
+_PATIENCE_SECONDS = 5
+_READ, _STOP = b"read", b"stop"
+_BATCH, _ERROR = b"B", b"E"
 
-# Feeds start their workers one feed at a time: they tell their own by the difference.
-_starting = threading.Lock()
+_ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 
 
-class Workers:
-    """The worker processes of one feed; none if it reads in threads.
+class WorkerReads(Iterator[ReadBatch]):
+    """The batches of steps, in order: worker w of W makes every W-th, from the w-th on.
 
-    If a worker has exited with code 0, that counts as a failure after the feed has
-    waited for a batch for `silent_seconds`.
+    Args:
+        make: Makes what reads the steps of a worker.
+        steps: The steps.
+        workers: How many processes.
+        prefetch: Batches to keep ready, at least; those being made come on top.
     """
 
     def __init__(
-        self, processes: Sequence[BaseProcess] = (), *, silent_seconds: float = 0
+        self,
+        make: Callable[..., StepReads],
+        steps: range,
+        *,
+        workers: int,
+        prefetch: int,
     ):
-        self._processes, self._silent_seconds = tuple(processes), silent_seconds
+        try:
+            code = cloudpickle.dumps(make)
+        except Exception as e:
+            raise InputError(
+                "decode cannot be sent to worker processes: it does not pickle",
+                got=f"{type(e).__name__}: {e}",
+                cure="use a function of a module, or an object that pickles; or "
+                "workers=0",
+            ) from e
+        self._left = iter(steps)
+        self._number, self._closed = 0, False
+        self._prefix = f"gristmill-{os.getpid()}-{secrets.token_hex(2)}-"
+        self._lock = threading.Lock()
+        self._workers: list[tuple[BaseProcess, Connection]] = []
+        context = multiprocessing.get_context("spawn")
+        try:
+            with _as_workers_start():
+                for number in range(workers):
+                    pipe, theirs = context.Pipe()
+                    process = context.Process(
+                        target=run_worker,
+                        args=(theirs, code, steps[number::workers], self._prefix),
+                        name=f"gristmill-worker-{number}",
+                        daemon=True,
+                    )
+                    process.start()
+                    theirs.close()
+                    self._workers.append((process, pipe))
+            for _, pipe in self._workers:
+                for _ in range(1 + -(-prefetch // workers)):
+                    self._ask(pipe)
+        except BaseException:
+            self.close()
+            raise
 
-    def check(self, waited_seconds: float) -> None:
-        """Raises WorkerDiedError if a worker has ended: none does so by itself.
+    def __next__(self) -> ReadBatch:
+        with self._lock:
+            if self._closed:
+                raise closed_meanwhile()
+            next(self._left)
+            _, pipe = self._workers[self._number]
+            message = self._message(pipe)
+            self._ask(pipe)
+            self._number = (self._number + 1) % len(self._workers)
+        return batch_of(message)
 
-        Grain ends a failed worker with exit code 0 and sends the error; a worker that
-        exits by itself with code 0 looks the same, but nothing arrives while the caller
-        waits for a batch.
-        """
-        for process in self._processes:
-            code = process.exitcode
-            if code or (code == 0 and waited_seconds > self._silent_seconds):
-                raise _died(f"process {process.pid} with exit code {code}", code)
+    def close(self) -> None:
+        """Ends the workers, those that take too long by force."""
+        self._closed = True
+        with self._lock:
+            workers, self._workers = self._workers, []
+        for _, pipe in workers:
+            with contextlib.suppress(OSError):
+                pipe.send_bytes(_STOP)
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        for process, pipe in workers:
+            process.join(max(0, deadline - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+            pipe.close()
+        if workers:
+            remove_leftovers(self._prefix)
 
-    def kill(self) -> None:
-        """Kills the workers that are left."""
-        for process in self._processes:
-            process.kill()
+    def _message(self, pipe: Connection) -> bytes:
+        """Waits for a message; raises WorkerDiedError as soon as any worker ends."""
+        ends = [process.sentinel for process, _ in self._workers]
+        while pipe not in (ready := wait([pipe, *ends], _POLL_SECONDS)):
+            if self._closed:
+                raise closed_meanwhile()
+            for process, _ in self._workers:
+                if process.sentinel in ready:
+                    raise _died(process)
+        try:
+            return pipe.recv_bytes()
+        except (EOFError, OSError):
+            raise _died(self._workers[self._number][0]) from None
 
-
-def iterate_in_workers(
-    source: grain.sources.RandomAccessDataSource,
-    *,
-    workers: int,
-    silent_seconds: float,
-) -> tuple[Any, Workers]:
-    """Returns Grain's iterator of a source, read by processes, and the processes.
-
-    Raises:
-        InputError: The source does not pickle, or a worker is importing the script
-            that starts the feed.
-        SystemLimitError: The process may open too few files.
-    """
-    _refuse_where_none_can_start()
-    try:
-        cloudpickle.dumps(source)
-    except Exception as e:
-        raise InputError(
-            "decode cannot be sent to worker processes: it does not pickle",
-            got=f"{type(e).__name__}: {e}",
-            cure="use a function of a module, or an object that pickles; or workers=0",
-        ) from e
-    check_files(_SHARED_FILES + _WORKER_FILES * workers, what=f"{workers} workers")
-    allow_unparsed_flags()
-    dataset = (
-        grain.MapDataset.source(source)
-        # Workers have no threads: there is a worker for each batch at a time.
-        .to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
-        .mp_prefetch(
-            grain.MultiprocessingOptions(num_workers=workers),
-            worker_init_fn=prepare_worker,
-        )
-    )
-    iterator = iter(dataset)
-    # One core each: numpy's linear algebra would start a thread for every core.
-    blas_threads = os.environ.get("OPENBLAS_NUM_THREADS", "1")
-    environment = {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": blas_threads}
-    environment[_WORKER_VARIABLE] = "1"
-    with _starting, _environment(environment), _interrupts_held_back():
-        before = set(multiprocessing.active_children())
-        # The state makes Grain hold the iterators of all workers from the beginning,
-        # so that it starts them together, and closes all of them.
-        iterator.get_state()
-        iterator.start_prefetch()
-        processes = _new_processes(before, workers)
-        return iterator, Workers(processes, silent_seconds=silent_seconds)
-
-
-def _new_processes(before: set[BaseProcess], workers: int) -> list[BaseProcess]:
-    """Waits until Grain's threads have started the workers, and returns these."""
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        new = [
-            process
-            for process in multiprocessing.active_children()
-            if process not in before and process.name.startswith("grain-process")
-        ]
-        if len(new) >= workers:
-            # Others' processes among them? Then only Grain watches ours.
-            return new if len(new) == workers else []
-        time.sleep(_POLL_SECONDS)
-    return []  # Grain says what went wrong, when the first batch is asked for.
-
-
-def explained(error: Exception) -> Exception:
-    """Returns the error that a feed raises for an error of Grain's iterator."""
-    text = str(error)
-    _, found, rest = text.partition("terminated unexpectedly with exit code ")
-    if not isinstance(error, RuntimeError) or not found:
-        return error
-    code = rest.split(".")[0]
-    number = int(code) if code.lstrip("-").isdigit() else 1
-    return _died(f"a process with exit code {code}", number)
+    @staticmethod
+    def _ask(pipe: Connection) -> None:
+        with contextlib.suppress(OSError):  # Of one that has died: told by its end.
+            pipe.send_bytes(_READ)
 
 
-def _died(got: str, code: int) -> GristmillError:
-    if code == _NO_GUARD:
-        return _no_guard(sys.modules.get("__main__"))
-    cure = "see its output above; the feed continues after set_state(get_state())"
+def _died(process: BaseProcess) -> WorkerDiedError:
+    process.join(_PATIENCE_SECONDS)
+    code = process.exitcode
+    cure = "see its output above; the feed continues with new workers"
     if code == -signal.SIGKILL:
         cure = "check whether the kernel ran out of memory (dmesg); use fewer workers "
         cure += "or a smaller prefetch"
@@ -169,128 +163,100 @@ def _died(got: str, code: int) -> GristmillError:
     elif code == 1:
         cure = "see its output above. Workers import the script: put its top level "
         cure += "under if __name__ == '__main__':"
+    got = f"process {process.pid} with exit code {code}"
     return WorkerDiedError("a worker of the feed died", got=got, cure=cure)
 
 
-def _no_guard(script: object) -> InputError:
-    return InputError(
-        "a script that starts a feed with workers at its top level cannot be imported "
-        "by them",
-        where=getattr(script, "__file__", None),
-        got="workers that would start workers themselves",
-        cure="put the script's top level under if __name__ == '__main__':, or use "
-        "workers=0",
-    )
-
-
-def _refuse_where_none_can_start() -> None:
-    process = multiprocessing.current_process()
-    if getattr(process, "_inheriting", False):
-        if _WORKER_VARIABLE in os.environ:
-            sys.exit(_NO_GUARD)  # The trainer says it.
-        raise _no_guard(sys.modules.get("__mp_main__"))
-    if process.daemon:
-        raise InputError(
-            "a daemonic process cannot start workers: it is a worker itself",
-            got=f"a feed with workers in the process {process.name}",
-            cure="use workers=0",
-        )
-
-
 @contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Sets environment variables for the processes that are started meanwhile.
+def _as_workers_start() -> Iterator[None]:
+    """Sets what the processes that are started meanwhile inherit.
 
-    This process does not read them any more: JAX and numpy are imported.
+    That is the environment, which this process does not read any more, as JAX and numpy
+    are imported; and no interrupts.
     """
-    before = {name: os.environ.get(name) for name in values}
+    # It starts with the first worker, and unblocks interrupts when it does.
+    resource_tracker.ensure_running()
+    # One core each: numpy's linear algebra would start a thread for every core.
+    values = {"OPENBLAS_NUM_THREADS": "1", **os.environ, **_ENVIRONMENT}
+    before = dict(os.environ)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in {"OPENBLAS_NUM_THREADS", *_ENVIRONMENT} - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-@contextlib.contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Blocks Ctrl-C in the threads and processes that are started meanwhile."""
-    # It starts with the first worker, and unblocks interrupts when it does.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class BatchSource:
-    """Element i is the batch of step `start_step + i * every`, in shared memory.
-
-    It has no end: past the last step there are empty elements. So a worker that reads
-    ahead never exits by itself: one that has exited has failed.
+def run_worker(pipe: Connection, code: bytes, steps: range, prefix: str) -> None:
+    """Makes the batches of steps, each when it is asked for, until it is told to stop.
 
     Args:
-        read: Reads the batches of steps.
-        start_step: The first step.
-        every: Steps from one element to the next.
-        steps: How many there are; None if there is no end.
-        prefix: Prefix of the names of shared memory.
+        pipe: Where it is asked, and sends batches.
+        code: A pickled function that makes a `StepReads`.
+        steps: The steps.
+        prefix: What names of shared memory begin with.
     """
-
-    def __init__(
-        self,
-        read: Callable[[Sequence[int]], BatchesRead],
-        *,
-        start_step: int,
-        every: int = 1,
-        steps: int | None,
-        prefix: str,
-    ):
-        self._read, self._prefix = read, prefix
-        self._start_step, self._every, self._steps = start_step, every, steps
-        # How long it took to send the batch before; a worker has one thread.
-        self._sent_seconds = 0.0
-
-    def __len__(self) -> int:
-        return sys.maxsize
-
-    def __getitem__(self, index: int) -> Any:
-        step = self._start_step + index * self._every
-        if self._steps is not None and step >= self._steps:
-            return np.empty(0, np.uint8)
-        read = self._read([step])
-        error = read.error
-        if error is None:
-            try:
-                return self._send(read.batches[0])
-            except Exception as e:
-                error = noted(e, step)
-        if not isinstance(error, Exception) or _pickles(error):
-            raise error
-        text = "".join(traceback.format_exception(error))
-        # Without a context: some libraries pickle that of an error (tblib).
-        raise UserFunctionError(
-            "a batch failed with an error that does not pickle",
-            where=f"step {step:,}",
-            got=text,
-            cure="see the traceback; with workers=0 the error itself is raised",
-        )
-
-    def _send(self, batch: ReadBatch) -> Any:
-        batch.transfer_seconds = self._sent_seconds
-        started = time.perf_counter()
-        packed = pack(batch, prefix=self._prefix)
-        self._sent_seconds = time.perf_counter() - started
-        return packed
+    # A script that was imported may have changed it, or have begun with JAX.
+    os.environ.update(_ENVIRONMENT)
+    if "jax" in sys.modules:
+        sys.modules["jax"].config.update("jax_platforms", "cpu")
+    threading.Thread(target=_end_with_trainer, daemon=True).start()
+    reads = pickle.loads(code)(in_turn=steps)
+    asked, left = 0, iter(steps)
+    with contextlib.suppress(EOFError, OSError):  # The trainer is gone.
+        while True:
+            while pipe.poll(0 if asked else None):
+                if pipe.recv_bytes() == _STOP:
+                    return
+                asked += 1
+            asked -= 1
+            step = next(left, None)
+            if step is not None:
+                pipe.send_bytes(message_of(reads, step, prefix=prefix))
 
 
-def _pickles(error: Exception) -> bool:
+def _end_with_trainer() -> None:
+    trainer = multiprocessing.parent_process()
+    if trainer is not None:
+        trainer.join()
+        os._exit(1)
+
+
+def batch_of(message: bytes) -> ReadBatch:
+    """Returns the batch that a worker sent, or raises its error."""
+    if message[:1] == _ERROR:
+        raise pickle.loads(message[1:])
+    read: ReadBatch = unpack(message[1:])
+    return read
+
+
+def message_of(reads: StepReads, step: int, *, prefix: str) -> bytes:
+    """Returns the message of a worker: the batch of a step, or its error."""
+    read = reads.read([step])
+    error = read.error
+    if error is None:
+        try:
+            return _BATCH + pack(read.batches[0], prefix=prefix)
+        except Exception as e:
+            error = noted(e, step)
+    if not isinstance(error, Exception):
+        raise error
+    text = "".join(traceback.format_exception(error))
     try:
-        pickle.loads(pickle.dumps(error))
+        if not isinstance(error, GristmillError):
+            error.add_note(f"In worker process {os.getpid()}:\n{text}")
+        sent = pickle.dumps(error)
+        pickle.loads(sent)
     except Exception:  # The error's own code may raise anything.
-        return False
-    return True
+        sent = pickle.dumps(
+            UserFunctionError(
+                "a batch failed with an error that does not pickle",
+                where=f"step {step:,}",
+                got=text,
+                cure="see the traceback; with workers=0 the error itself is raised",
+            )
+        )
+    return _ERROR + sent

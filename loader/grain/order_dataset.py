@@ -11,8 +11,8 @@ import numpy as np
 
 from gristmill.dataset.base.errors import OutOfRangeError
 from gristmill.loader.base.indices import IntArray, checked_indices
-from gristmill.loader.data.batches import Batches
-from gristmill.loader.feed.worker_process import allow_unparsed_flags, end_with_trainer
+from gristmill.loader.data.batches import Batches, read_batch
+from gristmill.loader.grain.worker_process import allow_unparsed_flags, end_with_trainer
 from gristmill.loader.order.step_records import MixedBatch
 
 # Grain asks for single elements. The order of a thousand positions costs as much as
@@ -54,7 +54,7 @@ class OrderDataset(grain.MapDataset):  # type: ignore[misc]  # Grain has no type
 
     def _getitems(self, indices: Sequence[int]) -> list[bytes]:
         batch = self.batches.schedule.batch_at(self._positions(indices))
-        return self.batches.read_batch(batch)
+        return read_batch(self.batches, batch)
 
     def _positions(self, indices: Sequence[int]) -> IntArray:
         try:

@@ -17,13 +17,13 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.loader.base.state_fields import field_error
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.feed.state import resumed
-from gristmill.loader.feed.worker_process import allow_unparsed_flags, end_with_trainer
 from gristmill.loader.grain.record_state import (
     Reader,
     check_reader,
     checked_state,
     record_state,
 )
+from gristmill.loader.grain.worker_process import allow_unparsed_flags, end_with_trainer
 
 FeedOf: TypeAlias = Callable[..., grain.DatasetIterator]
 """Makes a `Feed` of batches, with all arguments that they and the reader decide."""

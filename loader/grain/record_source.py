@@ -22,7 +22,7 @@ from gristmill.dataset.base.system_limits import limits_named
 from gristmill.dataset.formats.file_formats import check_joined
 from gristmill.dataset.metadata.tfds import match_shards
 from gristmill.dataset.storage.paths import StrPath, has_magic, path_text
-from gristmill.loader.feed.worker_process import allow_unparsed_flags, end_with_trainer
+from gristmill.loader.grain.worker_process import allow_unparsed_flags, end_with_trainer
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.cached_footers import footer_cache
 from gristmill.loader.reading.host_files import cache_dir_text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -12,10 +13,17 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.lazy_names import packages_named
 from gristmill.loader.base.indices import IntArray, checked_count
 
-if TYPE_CHECKING:
-    from jax.sharding import Sharding
 
-Host: TypeAlias = 'Literal["jax"] | tuple[int, int] | Sharding'
+class Sharding(Protocol):
+    """A sharding of JAX."""
+
+    def addressable_devices_indices_map(
+        self, shape: tuple[int, ...], /
+    ) -> Mapping[Any, Any]:
+        """Returns the part of an array that each device of this process holds."""
+
+
+Host: TypeAlias = Literal["jax"] | tuple[int, int] | Sharding
 """This host: JAX's process, `(index, count)`, or the sharding of the batch."""
 
 

@@ -12,7 +12,7 @@ from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.metadata.sources import SourceFile, read_sources
 from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.base.indices import checked_count
-from gristmill.loader.data.batches import Batches
+from gristmill.loader.data.batches import Batches, dataset_numbers
 from gristmill.loader.data.dataset import Dataset, table_of
 from gristmill.loader.order.step_records import Sighting
 from gristmill.loader.provenance.packed_shard import PackedShard
@@ -129,7 +129,7 @@ def find_document(
 def _editions(batches: Batches, dataset: str | None) -> Iterator[_Edition]:
     numbers = [*range(len(batches.datasets))]
     if dataset is not None:
-        numbers = batches.numbers_of(dataset)[::-1]
+        numbers = dataset_numbers(batches, dataset)[::-1]
     for number in numbers:
         name = batches.names[number] if batches.names else None
         yield from _editions_of(batches.datasets[number], number, name)

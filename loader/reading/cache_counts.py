@@ -23,14 +23,8 @@ class CacheCounts:
     evictions: int = 0
 
     def __add__(self, other: CacheCounts) -> CacheCounts:
-        if other is NOT_CACHED:
-            return self  # As for every batch without a cache.
         added = {name: vars(self)[name] + vars(other)[name] for name in vars(self)}
         return CacheCounts(**added)
-
-    def __sub__(self, other: CacheCounts) -> CacheCounts:
-        left = {name: vars(self)[name] - vars(other)[name] for name in vars(self)}
-        return CacheCounts(**left)
 
 
 NOT_CACHED = CacheCounts()
@@ -44,16 +38,10 @@ class CacheCounter:
     """
 
     def __init__(self) -> None:
-        self.counts = self._taken = NOT_CACHED
+        self.counts = NOT_CACHED
         self._lock = threading.Lock()
 
     def add(self, counts: CacheCounts) -> None:
         """Adds counts."""
         with self._lock:
             self.counts += counts
-
-    def take(self) -> CacheCounts:
-        """Returns the additions since the last call."""
-        with self._lock:
-            new, self._taken = self.counts - self._taken, self.counts
-        return new

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -19,10 +19,9 @@ from gristmill.pipelines.commands.shared_options import (
 )
 
 if TYPE_CHECKING:
-    from gristmill.loader.feed.bench import Measured
+    from gristmill.loader.feed.bench import Cause, Measured
     from gristmill.loader.feed.step_reads import Decode
     from gristmill.loader.order.shuffle import ShuffleName
-    from gristmill.loader.stats.causes import Cause
 
 
 @command(looks=True)
@@ -67,13 +66,6 @@ if TYPE_CHECKING:
     default=5.0,
     help="Duration of the measurement, in seconds.",
 )
-@number(
-    "--repeat-cached",
-    default=0,
-    least=0,
-    help="Number of batches to repeat from memory at the end: the trainer's speed with "
-    "a feed that costs nothing. 0 leaves it out.",
-)
 @text(
     "--cache-dir",
     "DIR",
@@ -97,17 +89,14 @@ def bench_loader(
     prefetch: int,
     step_ms: float,
     seconds: float,
-    repeat_cached: int,
     cache_dir: str | None,
     cache_bytes: str | None,
 ) -> None:
     """Measure how fast this machine feeds a trainer, and why.
 
-    DATASET is any path that gristmill.loader.open accepts. The command first reads
-    batches one after the other, to separate waiting for storage from processor time.
-    Then a feed reads ahead for a trainer that sleeps --step-ms per step. With
-    --repeat-cached, the same trainer then takes batches from memory. The last lines
-    name what limits the trainer, and what to do.
+    DATASET is any path that gristmill.loader.open accepts. A feed reads ahead for a
+    trainer that sleeps --step-ms per step. The last line names what limits the trainer,
+    and what to do.
     """
     from gristmill.dataset.base.errors import GristmillError, UserFunctionError
     from gristmill.loader import global_batches
@@ -131,7 +120,6 @@ def bench_loader(
             prefetch=prefetch,
             step_seconds=step_ms / 1000,
             seconds=seconds,
-            repeat_cached=repeat_cached,
         )
     except GristmillError:
         raise
@@ -147,16 +135,13 @@ def bench_loader(
             got=None if workers else line,  # Lines of workers do not come here.
             cure="fix the function",
         ) from e
-    fed = measured.fed
     fields = {
         **vars(measured),
-        "records_per_second": fed.records_per_second,
-        "record_bytes_per_second": fed.record_bytes_per_second,
-        "waiting_share": fed.waiting_share,
-        "waits_for": measured.waiting,
+        "waiting_share": measured.waiting_share,
+        "cause": measured.cause,
     }
     show(fields, f"{opened!r}"[1:-1] + "\n" + measured_text(measured))
-    _next(measured.waiting.cause, workers, shuffle)
+    _next(measured.cause, workers, shuffle)
 
 
 def _next(cause: Cause, workers: int, shuffle: ShuffleName) -> None:
@@ -166,12 +151,12 @@ def _next(cause: Cause, workers: int, shuffle: ShuffleName) -> None:
     cores = default_workers()
     if cause == "trainer":
         next_step(*command_line(without=("step_ms",)), why="the most it can feed")
-    elif cause == "storage" and shuffle == "global":
-        again = command_line(without=("shuffle",))
-        next_step(*again, "--shuffle", "block", why="with larger reads")
-    elif cause in ("decode", "read") and workers < cores:
+    elif workers < cores:
         again = command_line(without=("workers",))
         next_step(*again, "--workers", cores, why="with a process for each core")
+    elif cause == "read" and shuffle == "global":
+        again = command_line(without=("shuffle",))
+        next_step(*again, "--shuffle", "block", why="with larger reads")
 
 
 def measured_text(measured: Measured) -> str:
@@ -179,32 +164,12 @@ def measured_text(measured: Measured) -> str:
     from gristmill.pipelines.text.formatting import size_text
     from gristmill.pipelines.text.printer import fact_lines
 
-    alone, fed, waiting = measured.alone, measured.fed, measured.waiting
-    seconds = max(alone.seconds, 1e-9)
-
-    def rate(records: float, record_bytes: float) -> str:
-        return f"{records:,.0f} records/s, {size_text(record_bytes)}/s"
-
-    facts: dict[str, Any] = {
-        "alone": [
-            rate(alone.records / seconds, alone.record_bytes / seconds),
-            f"{alone.io_seconds / seconds:.0%} waiting for storage, "
-            f"{alone.read_seconds / seconds:.0%} decompression and checks, "
-            f"{alone.decode_seconds / seconds:.0%} decode",
-        ],
-        "from_disk_bytes": alone.storage_bytes,
-        "fed": rate(fed.records_per_second, fed.record_bytes_per_second),
-        "trainer": f"waits {fed.waiting_share:.0%} of its time, at "
-        f"{measured.step_seconds * 1000:g} ms a step; {fed.startup_seconds:.1f} s for "
-        "the first",
+    stats, seconds = measured.stats, measured.seconds
+    facts = {
+        "speed": f"{stats.records / seconds:,.0f} records/s, "
+        f"{size_text(stats.record_bytes / seconds)}/s",
+        "stats": stats,
+        "first": f"{measured.first_seconds:.1f} s for the first batch, left out above",
+        "cause": f"{measured.cause}: {measured.sentence}",
     }
-    if fed.cache.hits or fed.cache.misses:
-        facts["cache"] = fed.cache
-    if (cached := measured.cached) is not None:
-        gain = cached.records_per_second / max(fed.records_per_second, 1e-9)
-        facts["in memory"] = [
-            rate(cached.records_per_second, cached.record_bytes_per_second),
-            f"{gain:.2f} times fed: the most that a faster feed can gain",
-        ]
-    facts["cause"] = [f"{waiting.cause}: {waiting.text}", waiting.cure]
     return "\n".join(fact_lines(facts))

@@ -175,7 +175,9 @@ def opened_batches(order: Any) -> Batches:
     if order.state is not None:
         return _batches_of_state(datasets, order.state)
     batches = _batches(datasets, order)
-    note(f"the order of these options: {batches.order_text}")
+    from gristmill.loader.data.batches import order_text
+
+    note(f"the order of these options: {order_text(batches)}")
     packed = any(one.packed_counts() is not None for one in batches.datasets)
     if order.weights is not None and packed:
         note("--weights are shares of rows; --token-weights takes shares of tokens")

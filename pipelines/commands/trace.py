@@ -172,7 +172,9 @@ def _trace_records(
             click.echo(f"record {record:,}")
         show(seen, "\n".join(sightings_text(seen)))
         if options.show:
-            of_it = batches.datasets[batches.numbers_of(options.of)[0]]
+            from gristmill.loader.data.batches import dataset_numbers
+
+            of_it = batches.datasets[dataset_numbers(batches, options.of)[0]]
             of_it = of_it if edition is None else of_it.as_of(edition)
             _print_record(of_it, record, options)
         found += seen

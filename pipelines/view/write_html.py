@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gristmill.loader.data.batches import Batches, row_at
+from gristmill.loader.data.batches import Batches, order_text, row_at
 from gristmill.loader.data.dataset import Dataset
 from gristmill.pipelines.view.sections import described
 from gristmill.pipelines.view.shown_records import shown
@@ -119,7 +119,7 @@ class _Held:
         found = {
             "command": subject.command,
             "datasets": [described(one, n) for n, one in subject.datasets.items()],
-            "order": None if batches is None else batches.order_text,
+            "order": None if batches is None else order_text(batches),
             "records": self._records,
             "steps": self._steps,
         }

@@ -23,6 +23,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.loader.data.dataset import shards_of
+from gristmill.loader.reading.cache_counts import CacheCounts
 from gristmill.loader.remote.read_options import ReadOptions
 from tests.support.buckets import upload
 from tests.support.datasets import convert
@@ -106,14 +107,12 @@ def test_the_second_epoch_makes_no_request(
     dataset = open_c4(tmp_path)
     filled(dataset, tmp_path)
     size = sum(copies(tmp_path).values())
-    assert dataset.cache_counts == loader.CacheCounts(
-        misses=len(RECORDS), filled_bytes=size
-    )
+    assert dataset.cache_counts == CacheCounts(misses=len(RECORDS), filled_bytes=size)
     forget(server)
     assert dataset[ORDER] == EXPECTED
     assert dataset[:] == RECORDS
     assert not server.requests
-    assert dataset.cache_counts == loader.CacheCounts(
+    assert dataset.cache_counts == CacheCounts(
         misses=len(RECORDS), hits=2 * len(RECORDS), filled_bytes=size
     )
     # Nor does another process of the host, once it knows the dataset.

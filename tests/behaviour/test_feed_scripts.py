@@ -221,8 +221,6 @@ next(feed)
 """)
     code, stderr = script.end()
     assert code == 1
-    # Workers say nothing: it is one error.
-    assert stderr.count("Traceback") == 1
-    assert "InputError: a script that starts a feed with workers" in stderr
-    assert "if __name__ == '__main__'" in stderr
+    assert "WorkerDiedError: a worker of the feed died" in stderr
+    assert "under if __name__ == '__main__'" in stderr
     assert script.leftovers() == []

@@ -19,6 +19,7 @@ from gristmill import dataset, loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
+from gristmill.loader.provenance.source_fields import Piece, SourcePlace
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
@@ -110,7 +111,7 @@ def convert_to(source: str, output: pathlib.Path) -> None:
     convert(**conversion_of(found)._asdict(), workers=1)
 
 
-def read_at(place: loader.SourcePlace) -> str:
+def read_at(place: SourcePlace) -> str:
     """Reads the text at a place of a source, without gristmill where that is easy."""
     assert place.source_path is not None
     path, at = pathlib.Path(place.source_path), place.source_offset_bytes
@@ -145,7 +146,7 @@ def pack(source: str, output: pathlib.Path, **options: Any) -> loader.GlobalBatc
     )
 
 
-def check(batches: loader.GlobalBatches, *, rows: str = "packed") -> list[loader.Piece]:
+def check(batches: loader.GlobalBatches, *, rows: str = "packed") -> list[Piece]:
     """Follows every piece to its source, and back; returns all pieces."""
     found = []
     assert batches.steps is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance import make_order
+from tests.conformance import make_order, plain_order
 
 DIGEST = "fa59f9dd6c753ecd56c9a343c1e57e41c718a976fc08b4e01c88b76cdb498ded"
 
@@ -18,6 +18,11 @@ def table() -> list[dict[str, Any]]:
     # Neither the file nor the code may change: runs would not resume where they were.
     assert make_order.digest_of(found["configurations"]) == found["sha256"] == DIGEST
     return list(found["configurations"])
+
+
+def test_an_implementation_without_source_gives_the_same() -> None:
+    for number, each in enumerate(table()[::5]):
+        assert plain_order.rows_of(each) == each["rows"], f"configuration {5 * number}"
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,3 +92,6 @@ class Failing:
 
     def leave_at_once(self) -> None:
         os._exit(0)
+
+    def hang(self) -> None:
+        time.sleep(3600)

@@ -163,8 +163,7 @@ def test_datasets_in_buckets_are_read_together(
         while not all(part.cache_counts.hits for part in joined.parts):
             assert joined.read(wanted) == [RECORDS[n] for n in wanted.tolist()]
             time.sleep(0.01)
-        assert joined.take_cache_counts().hits == joined.cache_counts.hits
-        assert joined.take_cache_counts().hits == 0
+        assert joined.cache_counts.hits > 0
         # Copies that are damaged are fetched again.
         for copy in tmp_path.rglob("*"):
             if copy.is_file() and "index" not in copy.parts:

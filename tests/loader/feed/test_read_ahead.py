@@ -94,7 +94,7 @@ def test_batches_are_what_they_are_without_windows(
     reads = reads_of(batches, rows)
     assert batches.steps == 60
     for step in [*range(60), 3, 59, 31, 30]:
-        assert reads.read(step)[0] == batches.read(step, rows)
+        assert reads.read(step) == batches.read(step, rows)
 
 
 def test_a_window_takes_a_request_for_each_block(
@@ -105,7 +105,7 @@ def test_a_window_takes_a_request_for_each_block(
     batches.read(0)
     server.requests.clear()
     server.sent_bytes = 0
-    read = [record for step in range(30) for record in reads.read(step)[0]]
+    read = [record for step in range(30) for record in reads.read(step)]
     assert sorted(read) == sorted(RECORDS)
     blocks = -(-len(RECORDS) // 32)
     # And what was read ahead of the next epoch.
@@ -158,4 +158,4 @@ def test_what_fails_is_an_error_of_its_step_and_can_be_tried_again(
     with pytest.raises(StorageError, match="HTTP 503"):
         reads.read(0)
     server.faults.clear()
-    assert reads.read(0)[0] == expected
+    assert reads.read(0) == expected

@@ -1,5 +1,6 @@
 """Steps read together are those of the schedule, with the same errors."""
 
+import dataclasses
 import functools
 import pathlib
 import shutil
@@ -91,7 +92,7 @@ def test_however_steps_are_put_together_batches_and_the_error_are_the_same(
         error = read.error
         if error is not None:
             break
-    reads = StepReads(batches, **options, in_turn=(start, every))
+    reads = StepReads(batches, **options, in_turn=range(start, batches.steps, every))
     got, found, left = [], None, list(range(start, batches.steps, every))
     for number in range(len(left)):
         count = cuts[number % len(cuts)]
@@ -105,7 +106,7 @@ def test_however_steps_are_put_together_batches_and_the_error_are_the_same(
     for one, other in zip(got, expected, strict=True):
         for name in names:
             assert getattr(one, name) == getattr(other, name)
-        assert one.read_cpu_seconds > 0
+        assert one.read_seconds > 0
     assert type(found) is type(error)
     if error is not None:
         assert isinstance(error, CorruptShardError | DecodeError)
@@ -170,14 +171,17 @@ def test_an_interrupt_while_steps_are_read_ends_the_pass(good) -> None:
     calls = []
 
     class Interrupted:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(batches, name)
+        read_options = None
 
-        def read_batch(self, *_: Any, **__: Any) -> Any:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(dataset, name)
+
+        def read_unchecked(self, *_: Any, **__: Any) -> Any:
             calls.append(1)
             raise KeyboardInterrupt
 
-    reads = StepReads(Interrupted(), rows=slice(0, 6), decode=None, in_turn=(0, 1))
+    interrupted = dataclasses.replace(batches, datasets=(Interrupted(),))
+    reads = StepReads(interrupted, rows=slice(0, 6), decode=None)
     found = reads.read([0, 1, 2])
     assert isinstance(found.error, KeyboardInterrupt)
     assert (found.batches, len(calls)) == ([], 1)

@@ -37,7 +37,9 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> dict[str, loader.Datase
     }
 
 
-def steps_of(batches: loader.Batches, steps: int | None = None) -> list[list[bytes]]:
+def steps_of(
+    batches: loader.GlobalBatches, steps: int | None = None
+) -> list[list[bytes]]:
     """Returns the records of the global batches, found by their numbers alone."""
     flat = [record for records in FILES for record in records]
     found = []

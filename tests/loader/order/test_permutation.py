@@ -1,8 +1,5 @@
-import hashlib
 import itertools
-import json
 import math
-import struct
 
 import numpy as np
 import pytest
@@ -14,6 +11,7 @@ from gristmill.loader.base.indices import POSITION_LIMIT as MAX_SIZE
 from gristmill.loader.order.permutation import (
     Permutation,
 )
+from tests.conformance import plain_order
 from tests.support.orders import places_of
 
 # 2^k + 1 with even k is where shuffles that round the domain to even bits fail.
@@ -111,37 +109,6 @@ def test_an_epoch_for_each_index_equals_one_call_an_epoch(size, epochs, lane):
     assert together.tolist() == alone
 
 
-def plain(size, seed, name, epoch, lane, index):
-    """The same arithmetic once more, by Python's integers and one index at a time."""
-    word = (1 << 64) - 1
-    mul_a, mul_b = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-
-    def mix(value):
-        value = ((value ^ (value >> 30)) * mul_a) & word
-        value = ((value ^ (value >> 27)) * mul_b) & word
-        return value ^ (value >> 31)
-
-    left_size = 2 * max(1, (math.isqrt(size) + 1) // 2)
-    right_size = -(-size // left_size)
-    material = json.dumps(["gristmill permutation", 1, size, seed, name])
-    digest = hashlib.shake_256(material.encode()).digest(8 * 22)
-    epoch_key, lane_key, *round_keys = struct.unpack("<22Q", digest)
-    tweak = mix((mix((epoch + epoch_key) & word) + lane * mul_a + lane_key) & word)
-    while True:
-        left, right = divmod(index, right_size)
-        for number, key in enumerate(round_keys):
-            by = left if number % 2 else right
-            hashed = ((by + tweak + key) * mul_a) & word
-            hashed = ((hashed ^ (hashed >> 32)) * mul_b) & word
-            if number % 2:
-                right = (right + ((hashed >> 32) * right_size >> 32)) % right_size
-            else:
-                left = (left + ((hashed >> 32) * left_size >> 32)) % left_size
-        index = left * right_size + right
-        if index < size:
-            return index
-
-
 @given(
     size=SIZES,
     seed=st.integers(),
@@ -155,7 +122,8 @@ def test_numpy_computes_what_plain_integers_do(size, seed, name, epoch, lane, da
     got = places_of(
         Permutation(size, seed=seed, name=name), index, epoch=epoch, lane=lane
     )
-    assert int(got) == plain(size, seed, name, epoch, lane, index)
+    expected = plain_order.Permutation(size, seed, name, epoch, lane)
+    assert int(got) == expected.at(index)
 
 
 @pytest.mark.slow

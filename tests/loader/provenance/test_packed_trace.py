@@ -14,6 +14,8 @@ from gristmill import loader
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.loader.provenance import packed_shard
+from gristmill.loader.provenance.find_document import FoundDocument
+from gristmill.loader.provenance.source_fields import SourcePlace
 from tests.support.buckets import upload
 from tests.support.conversion import convert, job_of
 from tests.support.gcs_server import GcsServer
@@ -80,12 +82,12 @@ def pieces_of(data: bytes) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def place_of(place: loader.SourcePlace) -> tuple[str | None, int | None]:
+def place_of(place: SourcePlace) -> tuple[str | None, int | None]:
     number = place.source_record
     return place.source_path, place.source_offset_bytes if number is None else number
 
 
-def sightings(found: list[loader.FoundDocument]) -> set[tuple[int, int, int, int, int]]:
+def sightings(found: list[FoundDocument]) -> set[tuple[int, int, int, int, int]]:
     return {
         (seen.step, seen.row, piece.begin_token, piece.end_token, piece.first_token)
         for document in found

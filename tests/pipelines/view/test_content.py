@@ -15,6 +15,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
+from gristmill.loader.data.batches import order_text
 from gristmill.pipelines.view.charts import histogram, shards_chart
 from gristmill.pipelines.view.write_html import (
     LIMIT_BYTES,
@@ -139,7 +140,7 @@ def test_rows_of_steps_are_those_of_the_feed(tmp_path: pathlib.Path) -> None:
         batch_size=6, step=9
     )
     content = written(tmp_path, datasets, batches=batches, steps=range(14))
-    assert content["order"] == batches.order_text
+    assert content["order"] == order_text(batches)
     assert [one["title"] for one in content["datasets"]] == ["web", "code"]
     with batches.feed(host=(0, 1)) as feed:
         for step in range(14):

@@ -11,7 +11,7 @@ from tests.support.waiting import until
 
 SCRIPT = """
 import multiprocessing, os, signal, sys, time
-from gristmill.loader.feed.worker_process import end_with_trainer
+from gristmill.loader.grain.worker_process import end_with_trainer
 
 def work(begun):
     end_with_trainer()

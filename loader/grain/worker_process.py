@@ -1,25 +1,11 @@
-"""A worker process of Grain: how it is set up, and how it ends with the trainer."""
+"""Worker processes of Grain: how they start, and end with the trainer."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import sys
 import threading
-
-from gristmill.loader.feed.shared_memory import creating
-
-
-def prepare_worker(*_: int) -> None:
-    """Runs first in a worker."""
-    # JAX may have read the environment already.
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    if "jax" in sys.modules:
-        sys.modules["jax"].config.update("jax_platforms", "cpu")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_trainer()
 
 
 def allow_unparsed_flags() -> None:
@@ -49,7 +35,6 @@ def end_with_trainer() -> None:
 
     def wait() -> None:
         parent.join()
-        with creating:
-            os._exit(1)
+        os._exit(1)
 
     threading.Thread(target=wait, name=_THREAD_NAME, daemon=True).start()

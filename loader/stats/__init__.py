@@ -1,1 +1,0 @@
-"""Statistics of feeds: counts, causes of waiting, and their export."""
