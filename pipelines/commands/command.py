@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import json
@@ -17,8 +18,8 @@ import click
 from gristmill import __version__
 from gristmill.dataset.base.lazy_names import packages_named
 from gristmill.pipelines.commands.ending import exit_now
-from gristmill.pipelines.commands.messages import COMMON, logged
-from gristmill.pipelines.commands.shared_options import PATH
+from gristmill.pipelines.commands.messages import COMMON, coloured, logged
+from gristmill.pipelines.commands.shared_options import HOME, PATH
 
 if TYPE_CHECKING:
     from gristmill.dataset.base.errors import GristmillError
@@ -37,6 +38,9 @@ EPILOG = (
 )
 JSON_VARIABLE = "GRISTMILL_JSON"
 
+# Of help texts: limits of numbers, defaults that are none, and those in words.
+_NO = re.compile(r"; x>=[\d.]+|  \[default: \(none\)\]|  \[x>=[\d.]+\]")
+_DEFAULT = re.compile(r"  \[default: \((.*)\)\]")
 # An option of ours; those of Beam have underscores.
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w=])")
 
@@ -61,11 +65,36 @@ def command(
             with errors_reported(looks=looks, as_json=bool(common["as_json"])):
                 run(**given)
 
-        made = click.command(run.__name__.replace("_", "-"), epilog=EPILOG)(called)
+        made = click.command(run.__name__.replace("_", "-"), _Command)(called)
         made.params += _common_options()[0 if with_json else 1 :]
         return made
 
     return decorated
+
+
+class _Command(click.Command):
+    """A command whose help explains its own options, and names those of others."""
+
+    def format_options(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """Writes the options, those that another command's help explains by name."""
+        own, shared = [], collections.defaultdict[str, list[str]](list)
+        for parameter in self.get_params(ctx):
+            home: str | None = getattr(parameter, HOME, self.name)
+            if parameter.name in COMMON:
+                home = "gristmill"
+            if home != self.name:
+                shared[str(home)].append(max(parameter.opts, key=len))
+            elif isinstance(parameter, click.Option) and parameter.name != "help":
+                names, help = parameter.get_help_record(ctx) or ("", "")
+                own.append((names, _DEFAULT.sub(r"  [default: \1]", _NO.sub("", help))))
+        with formatter.section("Options"):
+            formatter.write_dl(own, col_max=26)
+        with formatter.section("Options that the --help of another command explains"):
+            formatter.write_dl(
+                [(home, ", ".join(some)) for home, some in shared.items()]
+            )
 
 
 def _common_options() -> list[click.Option]:
@@ -205,7 +234,7 @@ def exit_interrupted(*, as_json: bool) -> NoReturn:
 def tell(text: str) -> None:
     """Prints a message to standard error, unless nothing can be written there."""
     with contextlib.suppress(OSError):
-        click.echo(text, err=True)
+        click.echo(coloured(text), err=True)
 
 
 def print_error_json(type_: str, **facts: str) -> None:

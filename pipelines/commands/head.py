@@ -32,6 +32,7 @@ from gristmill.pipelines.commands.shared_options import (
     option,
     paths,
     split,
+    together,
     tokenizer_of_rows,
 )
 from gristmill.pipelines.options.given_datasets import usual_split
@@ -72,9 +73,7 @@ _OF_INPUTS = ("input_format", "columns", "record")
 @flag("--full", "Show all of every record; else long values are cut.")
 @tokenizer_of_rows()
 @flag("--raw", "Print the bytes of the records, one after the other, and nothing else.")
-@INPUT_FORMAT
-@COLUMNS
-@RECORD
+@together(INPUT_FORMAT, COLUMNS, RECORD, home="plan")
 def head(
     paths: tuple[str, ...],
     limit: int,

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import click
 
+from gristmill.dataset.metadata import layout
 from gristmill.pipelines.commands.command import EXIT_DAMAGED, command
 from gristmill.pipelines.commands.messages import (
     as_json,
     is_quiet,
+    next_batch,
     next_command,
     next_step,
     show,
@@ -43,6 +45,7 @@ from gristmill.pipelines.commands.shared_options import (
     split,
     template,
     text,
+    together,
 )
 from gristmill.pipelines.options.job_options import (
     AppendOptions,
@@ -272,13 +275,16 @@ def append(options: AppendOptions, where: JobRun) -> None:
     "Records are conversations: --template renders them, and the loss counts what "
     "--train says.",
 )
-@template()
+@together(template(), home="audit")
 @TRAINED
 @MAX_REJECTED
 @CHAT_COLUMNS
 @SOURCE
-@dataset_name("that of a dataset as input, or the last part of the output path")
-@SPLIT_TO_WRITE
+@together(
+    dataset_name("that of a dataset as input, or the last part of the output path"),
+    SPLIT_TO_WRITE,
+    home="convert",
+)
 @SHARDS
 @encoding()
 @DAMAGE
@@ -301,8 +307,10 @@ def _convert(options: ConvertOptions, where: JobRun) -> None:
     show(outcome)
     if outcome.skipped_regions:
         next_command(_listing(outcome.output), why="what was left out")
-    else:
-        next_step("inspect", outcome.output)
+        return
+    name, _ = layout.parse_write_key(outcome.splits[0])
+    next_batch(outcome.output, name, outcome.manifest.splits[name])
+    next_step("inspect", outcome.output)
 
 
 def _listing(output: str) -> str:

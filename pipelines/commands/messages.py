@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import platform
@@ -19,6 +20,7 @@ from gristmill.pipelines.options.job_options import flag_of
 from gristmill.pipelines.text.printer import json_text, text_of
 
 if TYPE_CHECKING:
+    from gristmill.dataset.metadata.splits import Split
     from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
 
 COMMON = ("as_json", "quiet", "verbose", "log_file")
@@ -114,6 +116,22 @@ def next_command(command: str, *, why: str = "") -> None:
     ctx = click.get_current_context(silent=True)
     if ctx is not None and not is_quiet() and not as_json():
         _print(f"next{why and f' ({why})'}: {command}")
+
+
+def next_batch(dataset: str, name: str, split: Split) -> None:
+    """Says how training gets a batch of a split: a line of Python, for a shell."""
+    decode = ""
+    if split.packed is not None:
+        decode = "decode=loader.PackedRows.of(data), "
+    elif split.features is not None:
+        decode = "decode=loader.ExampleDecoder.of(data), "
+    code = (
+        f"from gristmill import loader; data = loader.open({json.dumps(dataset)}, "
+        f"{json.dumps(name)}); "
+        "batches = loader.global_batches(data, batch_size=4, seed=0); "
+        f"feed = batches.feed({decode}host=(0, 1)); print(next(feed)); feed.close()"
+    )
+    next_command(shlex.join(["python", "-c", code]), why="a batch, as training gets it")
 
 
 @contextlib.contextmanager
@@ -217,4 +235,17 @@ def _handled(logger: logging.Logger, handler: logging.Handler) -> Iterator[None]
 def _print(text: str) -> None:
     # Not by click, which would write past a progress bar.
     with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print(coloured(text), file=sys.stderr, flush=True)
+
+
+def coloured(text: str) -> str:
+    """Returns a message for standard error, its `error:` or `warning:` in colour there.
+
+    As of rich, a terminal with NO_COLOR or TERM=dumb gets none.
+    """
+    head, colon, rest = text.partition(":")
+    colour = {"error": "red", "warning": "yellow"}.get(head)
+    off = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if colour is None or off or not sys.stderr.isatty():
+        return text
+    return click.style(head + colon, fg=colour, bold=True) + rest

@@ -7,7 +7,13 @@ import glob
 from typing import TYPE_CHECKING
 
 from gristmill.pipelines.commands.command import command
-from gristmill.pipelines.commands.messages import as_json, next_step, show, texts_of
+from gristmill.pipelines.commands.messages import (
+    as_json,
+    next_batch,
+    next_step,
+    show,
+    texts_of,
+)
 from gristmill.pipelines.commands.shared_options import (
     argument,
     edition,
@@ -82,7 +88,9 @@ def inspect(
         texts = texts_of(tokenizer)
         show(None, manifest_text(manifest, dataset, texts, unfinished))
     if manifest.splits:
-        next_step("head", dataset, "--split", usual_split(manifest.splits))
+        name = usual_split(manifest.splits)
+        next_batch(dataset, name, manifest.splits[name])
+        next_step("head", dataset, "--split", name)
 
 
 def _show_uncommitted(dataset: str, error: NotADatasetError) -> None:

@@ -66,13 +66,12 @@ ORDER = together(
     ),
     number(
         "--block-records",
-        help="With --shuffle block: consecutive records in a block, which is read at "
-        "once.",
+        help="With --shuffle block: consecutive records, which are read at once.",
         shown="64",
     ),
     number(
         "--window-blocks",
-        help="With --shuffle block: blocks whose records are mixed with each other.",
+        help="With --shuffle block: blocks that are mixed with each other.",
         shown="1024",
     ),
     number(
@@ -109,6 +108,7 @@ ORDER = together(
         "State of a feed, as JSON. It replaces the options of the order.",
         type=click.Path(dir_okay=False, readable=False),
     ),
+    home="account",
 )
 
 

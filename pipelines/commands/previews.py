@@ -23,6 +23,7 @@ from gristmill.pipelines.commands.shared_options import (
     number,
     template,
     text,
+    together,
     workers,
 )
 from gristmill.pipelines.options.job_options import (
@@ -35,7 +36,7 @@ from gristmill.pipelines.options.job_options import (
 @command(looks=True)
 @INPUT
 @SOURCE
-@SPLIT_TO_WRITE
+@together(SPLIT_TO_WRITE, home="convert")
 @encoding()
 @text(
     "--output",
@@ -69,11 +70,10 @@ def plan(
     None,
     required=True,
 )
-@INPUT_FORMAT
+@together(INPUT_FORMAT, MAP, home="plan")
 @text("--column", "NAME", "Column of the messages.", "the usual ones", default="text")
-@MAP
-@SPLIT_TO_WRITE
-@LENGTH
+@together(SPLIT_TO_WRITE, home="convert")
+@together(LENGTH, home="pack")
 @BOS_EOS
 @TRAINED
 @FIT

@@ -31,15 +31,13 @@ from gristmill.pipelines.commands.shared_options import flag, number, text
     None,
     default="source",
 )
-@number(
-    "--steps", help="Count the first N steps.", shown="those before --state", least=0
-)
+@number("--steps", help="Count the first N steps.", shown="all of --state", least=0)
 @text("--csv", "FILE", "Also write the parts to this file.")
 @text(
     "--summary",
     "FILE",
-    "Also write JSON with the fields of the EU's public summary of training content "
-    "(AI Act, Article 53(1)(d)): empty where the data do not have them.",
+    "Also write the fields of the EU's public summary of training content (AI Act, "
+    "Article 53(1)(d)) as JSON, empty where the data lack them.",
 )
 @flag("--documents-only", "Count no tokens, so that no row is read.")
 @ORDER
@@ -54,8 +52,7 @@ def account(
     """Count the documents and tokens that a run has seen.
 
     The counts are exact, through all epochs and changes, up to --state. Records that
-    are not packed rows count as documents without known tokens. DATASET and the options
-    of the order are those of gristmill trace.
+    are not packed rows count as documents without known tokens.
     """
     from gristmill.loader.accounting.account import Counts
     from gristmill.loader.accounting.account import account as accounted

@@ -56,11 +56,24 @@ class _Inputs(click.Argument):
         return super().handle_parse_result(ctx, opts, args)
 
 
-def together(*decorators: Decorator[Any]) -> Decorator[Any]:
-    """Returns one decorator for several, which help texts list in this order."""
+HOME = "home"
+"""The attribute of an option that another command's help explains: its name."""
+
+
+def together(*decorators: Decorator[Any], home: str | None = None) -> Decorator[Any]:
+    """Returns one decorator for several, which help texts list in this order.
+
+    Args:
+        *decorators: Those of options.
+        home: The command whose help explains these options; others name them.
+    """
 
     def decorated(run: Any) -> Any:
-        return functools.reduce(lambda made, each: each(made), decorators[::-1], run)
+        before = len(getattr(run, "__click_params__", ()))
+        made = functools.reduce(lambda one, each: each(one), decorators[::-1], run)
+        for parameter in made.__click_params__[before:] if home else ():
+            setattr(parameter, HOME, home)
+        return made
 
     return decorated
 
@@ -154,7 +167,7 @@ SELECT = text(
     "score > 0.5 and language in ('de', 'fr').",
     "all records",
 )
-SOURCE = together(INPUT_FORMAT, COLUMNS, RECORD, NULLS, SELECT, MAP)
+SOURCE = together(INPUT_FORMAT, COLUMNS, RECORD, NULLS, SELECT, MAP, home="plan")
 
 
 def split(help: str, shown: str = "the only one") -> Decorator[Any]:
@@ -194,6 +207,7 @@ SHARDS = together(
         "stored.",
         "256MiB",
     ),
+    home="convert",
 )
 
 
@@ -217,6 +231,7 @@ def encoding(*, inherited: str | None = None) -> Decorator[Any]:
             inherited,
             default=DEFAULT_COMPRESSION if own else None,
         ),
+        home="convert" if own else None,
     )
 
 
@@ -239,6 +254,7 @@ DAMAGE = together(
         "Read each file from its start, by one worker. For TFRecord files whose "
         "records hold frames of TFRecord themselves.",
     ),
+    home="convert",
 )
 KEEP_REPLACED = flag(
     "--keep-replaced",
@@ -252,6 +268,7 @@ REPLACING = together(
         "deletes inputs, shards of other splits, or files that were indexed.",
     ),
     KEEP_REPLACED,
+    home="convert",
 )
 
 
@@ -267,10 +284,9 @@ LENGTH = number(
     "--length", least=2, default=2048, help="Maximum number of tokens in a row."
 )
 BOS_EOS = together(
-    text(
-        "--bos", "TOKEN", "Token to add before every document, as text or id.", "none"
-    ),
-    text("--eos", "TOKEN", "Token to add after every document, as text or id.", "none"),
+    text("--bos", "TOKEN", "Token before every document, as text or id.", "none"),
+    text("--eos", "TOKEN", "Token after every document, as text or id.", "none"),
+    home="pack",
 )
 FIT = together(
     choice(
@@ -326,6 +342,7 @@ TRAINED = together(
         "otherwise it is set aside.",
         "yes",
     ),
+    home="audit",
 )
 CHAT_COLUMNS = together(
     text(
@@ -348,6 +365,7 @@ CHAT_COLUMNS = together(
         "DATE",
         "Date that the template prints as today's, as YYYY-MM-DD.",
     ),
+    home="audit",
 )
 
 
@@ -403,4 +421,5 @@ LAUNCH = together(
         "they start. Their network must reach a package index, such as through Cloud "
         "NAT.",
     ),
+    home="verify",
 )

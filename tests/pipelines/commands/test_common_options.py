@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -91,6 +92,15 @@ def test_every_option_has_a_variable_of_its_own(name: str) -> None:
             assert str(option.name).upper() == variable
     assert len({option.name for option in options}) == len(options)
     assert common - {flag for one in options for flag in one.opts} <= {"--json"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_short_and_names_every_option(name: str) -> None:
+    text = run(name, "--help", COLUMNS="80").stdout
+    assert len(text.splitlines()) <= 60
+    words = re.sub(r"-\n +", "-", text)  # A name may be broken where a line ends.
+    for option in find_command(name).params:
+        assert isinstance(option, click.Argument) or max(option.opts, key=len) in words
 
 
 def test_bash_completes(tmp_path: pathlib.Path) -> None:

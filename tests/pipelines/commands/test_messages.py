@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import io
 import json
 import logging
 import pathlib
 import re
+import shlex
 import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner, Result
 
 from gristmill.pipelines.commands.main import cli
+from gristmill.pipelines.commands.messages import coloured
 from tests.support.records import frames_of, text_records
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -139,3 +144,27 @@ def test_what_was_left_out_is_to_be_looked_at(
         )
         (region,) = map(json.loads, shown.stdout.splitlines())
         assert region["file"] == f"{tmp_path}/in"
+
+
+def test_inspect_leads_to_a_batch_of_training(dataset: str) -> None:
+    (line,) = [
+        line.partition(": ")[2]
+        for line in run("inspect", dataset).stderr.splitlines()
+        if line.startswith("next (a batch")
+    ]
+    *command, code = shlex.split(line)
+    assert command == ["python", "-c"]
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        exec(code, {})
+    assert len(ast.literal_eval(shown.getvalue())) == 4
+
+
+def test_errors_and_warnings_have_a_colour_on_a_terminal(monkeypatch) -> None:
+    assert coloured("error: a") == "error: a"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert coloured("error: a") == "\x1b[31m\x1b[1merror:\x1b[0m a"
+    assert coloured("warning: a").startswith("\x1b[33m")
+    assert coloured("next: a") == "next: a"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert coloured("error: a") == "error: a"
