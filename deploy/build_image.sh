@@ -14,7 +14,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [[ -z ${PYTHON:-} ]]; then
   PYTHON=$(sed -n 's/^ARG PYTHON=//p' deploy/Dockerfile)
 fi
-arguments=(--build-arg "PYTHON=$PYTHON")
+# Jobs from other sources are refused by the workers, and name this digest.
+sources=$(find dataset pipelines transforms -name '*.py' | LC_ALL=C sort | xargs sha256sum |
+  sha256sum | cut -c1-12)
+arguments=(--build-arg "PYTHON=$PYTHON" --label "gristmill.sources=$sources")
 while IFS='=' read -r name default; do
   given=${!name:-}
   base=${given:-${default//\$\{PYTHON\}/$PYTHON}}

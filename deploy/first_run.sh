@@ -10,7 +10,7 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-usage: PROJECT=... REGION=... BUCKET=... deploy/first_run.sh [--dry-run] INPUT OUTPUT [OPTION...]
+usage: PROJECT=... REGION=... BUCKET=... TAG=... deploy/first_run.sh [--dry-run] INPUT OUTPUT [OPTION...]
 
 Converts every hundredth file of the pattern INPUT to the new dataset OUTPUT on
 Dataflow, waits, verifies every record from this machine, and prints a table in
@@ -18,6 +18,8 @@ Markdown. It needs gcloud, and gristmill[beam,gcs].
 
   PROJECT, REGION   where the job runs
   BUCKET            for temporary files
+  TAG, or IMAGE     the image of the workers: what deploy/build.sh was given or printed
+  SERVICE_ACCOUNT, SUBNETWORK, KMS_KEY   as deploy/launch.sh takes them
   EVERY             take every so many-th file; 100 by default
   FILES             take at most so many files; 200 by default
 EOF
@@ -41,6 +43,10 @@ fi
 : "${PROJECT:?set the project, such as PROJECT=my-project}"
 : "${REGION:?set the region of the workers, such as REGION=us-central1}"
 : "${BUCKET:?set the bucket for temporary files, such as BUCKET=my-bucket}"
+if [[ -z ${IMAGE:-} ]]; then
+  : "${TAG:?set the tag that deploy/build.sh was given, such as TAG=1, or IMAGE}"
+  IMAGE=$REGION-docker.pkg.dev/$PROJECT/${REPOSITORY:-gristmill}/gristmill:$TAG
+fi
 input=$1
 output=$2
 shift 2
@@ -61,8 +67,17 @@ echo "$(wc -l <"$work/all") files match; taking ${#files[@]}" >&2
 command=(
   gristmill convert "${files[@]}" "$output" "$@"
   --runner DataflowRunner --project "$PROJECT" --region "$REGION"
-  --temp_location "gs://$BUCKET/gristmill-tmp" --json
+  --temp_location "gs://$BUCKET/gristmill-tmp" --sdk_container_image "$IMAGE" --json
 )
+while read -r flag variable; do
+  if [[ -n ${!variable:-} ]]; then
+    command+=("$flag" "${!variable}")
+  fi
+done <<'FLAGS'
+--service_account_email SERVICE_ACCOUNT
+--subnetwork SUBNETWORK
+--dataflow_kms_key KMS_KEY
+FLAGS
 if ((dry_run)); then
   "${command[@]}" --dry_run
   echo "Nothing was submitted. Leave out --dry-run to run the job." >&2

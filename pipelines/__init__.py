@@ -1,6 +1,7 @@
 """Whole jobs: the command line, and stand-ins for `array_record.beam.pipelines`.
 
-The stand-ins are imported when first asked for: the command line starts without Beam.
+`dataflow_defaults` is for pipelines of your own. All are imported when first
+asked for: the command line starts without Beam.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from gristmill.dataset.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from gristmill.pipelines.dataflow.defaults import dataflow_defaults
     from gristmill.pipelines.drop_in import (
         convert_tf_to_arrayrecord_disk,
         convert_tf_to_arrayrecord_disk_match_shards,
@@ -20,6 +22,7 @@ __all__ = [
     "convert_tf_to_arrayrecord_disk",
     "convert_tf_to_arrayrecord_disk_match_shards",
     "convert_tf_to_arrayrecord_gcs",
+    "dataflow_defaults",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -4,6 +4,7 @@ resource "google_project_service" "used" {
   for_each = toset([
     "artifactregistry.googleapis.com",
     "cloudbuild.googleapis.com",
+    "cloudresourcemanager.googleapis.com",
     "compute.googleapis.com",
     "dataflow.googleapis.com",
     "iam.googleapis.com",

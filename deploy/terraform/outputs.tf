@@ -8,5 +8,8 @@ output "environment" {
     "export SERVICE_ACCOUNT=${google_service_account.worker.email}",
     "export SUBNETWORK=${local.subnetwork}",
     "export BUILD_ACCOUNT=${google_service_account.build.email}",
-  ], var.kms_key == null ? [] : ["export KMS_KEY=${var.kms_key}"]))
+    ],
+    var.kms_key == null ? [] : ["export KMS_KEY=${var.kms_key}"],
+    var.image == null ? [] : ["export IMAGE=${var.image}"],
+  ))
 }

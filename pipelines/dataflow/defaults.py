@@ -13,7 +13,6 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from gristmill import __version__
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.paths import split_path
@@ -23,14 +22,18 @@ from gristmill.pipelines.dataflow.machine_types import (
     HARNESS_THREADS,
     MACHINE_TYPE,
     MAX_WORKERS,
+    disk_gb_for,
     disk_type_path,
     takes_disk_type,
 )
+from gristmill.pipelines.options.conversion_jobs import plan_of
 from gristmill.pipelines.options.job_options import (
     ConvertOptions,
     Options,
     VerifyOptions,
 )
+from gristmill.transforms.beam.same_code import sources_digest
+from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES, PlanOptions
 
 
 def set_defaults(
@@ -60,21 +63,41 @@ def set_defaults(
         parts = ["gristmill", pipeline, *filter(None, [base[:30].strip("-")]), place]
         cloud.job_name = "-".join(parts)
     cloud.labels = _labels(cloud.labels or [], pipeline)
-    _set_machine_defaults(beam_options)
+    plan = plan_of(options) if isinstance(options, ConvertOptions) else PlanOptions()
+    given = plan.value if plan.kind == "shard_bytes" else None
+    shard_bytes = (given or DEFAULT_SHARD_BYTES) * copies_of(options)
+    dataflow_defaults(beam_options, shard_bytes=shard_bytes)
 
 
 def _labels(given: Sequence[str], pipeline: str) -> list[str]:
     """Returns the labels of a job: those given, and ours unless one given is empty."""
     if "" in given:
         return [label for label in given if label]
-    version = re.sub("[^a-z0-9_-]+", "-", __version__.lower())
     # Of two with one key, Beam takes the last.
-    return [f"gristmill={pipeline}", f"gristmill-version={version}", *given]
+    return [f"gristmill={pipeline}", f"gristmill-sources={sources_digest()}", *given]
 
 
-def _set_machine_defaults(beam_options: PipelineOptions) -> None:
-    cloud = beam_options.view_as(GoogleCloudOptions)
-    workers = beam_options.view_as(WorkerOptions)
+def dataflow_defaults(
+    options: PipelineOptions, *, shard_bytes: int = DEFAULT_SHARD_BYTES
+) -> PipelineOptions:
+    """Sets options of Dataflow's workers that are not given, for any pipeline.
+
+    Machine, disk, threads, number and addresses of workers, as `gristmill convert` has
+    them. Other runners ignore them.
+
+    Args:
+        options: Options of the pipeline, which are changed.
+        shard_bytes: What a thread holds on disk: the input of a shard, or what a group
+            of `WriteArrayRecords` takes.
+
+    Returns:
+        The same options.
+    """
+    cloud = options.view_as(GoogleCloudOptions)
+    workers = options.view_as(WorkerOptions)
+    debug = options.view_as(DebugOptions)
+    if debug.number_of_worker_harness_threads is None:
+        debug.number_of_worker_harness_threads = HARNESS_THREADS
     # Dataflow Prime chooses machines and disks itself.
     if "enable_prime" not in (cloud.dataflow_service_options or []):
         workers.machine_type = workers.machine_type or MACHINE_TYPE
@@ -85,14 +108,23 @@ def _set_machine_defaults(beam_options: PipelineOptions) -> None:
         workers.disk_type = disk_type_path(
             workers.disk_type, project=cloud.project, zone=zone
         )
-    workers.disk_size_gb = workers.disk_size_gb or DISK_GB
+    if not workers.disk_size_gb:
+        needed = disk_gb_for(
+            shard_bytes,
+            machine_type=workers.machine_type,
+            threads=debug.number_of_worker_harness_threads,
+        )
+        workers.disk_size_gb = max(DISK_GB, needed)
     if workers.max_num_workers is None:
         workers.max_num_workers = max(MAX_WORKERS, workers.num_workers or 0)
     if workers.use_public_ips is None:
         workers.use_public_ips = False
-    debug = beam_options.view_as(DebugOptions)
-    if debug.number_of_worker_harness_threads is None:
-        debug.number_of_worker_harness_threads = HARNESS_THREADS
+    return options
+
+
+def copies_of(options: Options) -> int:
+    """Returns how often what a shard is made of is on a worker's disk at once."""
+    return 2 if options.command == "pack" else 1
 
 
 def target_of(options: Options) -> str:

@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import io
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from gristmill.dataset.arrayrecord.footer import read_footer
-from gristmill.dataset.base.errors import (
-    CorruptRecordError,
-    CorruptShardError,
-    CorruptStreamError,
-    InputError,
-    MissingPackageError,
-)
-from gristmill.dataset.formats.file_formats import (
-    ARRAY_RECORD,
-    HEAD_BYTES,
-    compression_of,
-    format_of,
-)
-from gristmill.dataset.formats.parquet.parquet_file import ParquetFile
-from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.storage.paths import (
     compile_pattern,
     has_magic,
@@ -35,14 +15,10 @@ from gristmill.dataset.storage.paths import (
 )
 from gristmill.pipelines.dataflow.buckets import Use, explained
 from gristmill.pipelines.dataflow.clients import storage_retry
-from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes
-from gristmill.transforms.sources.formats import FORMATS
+from gristmill.transforms.planning.shard_plan import PlanOptions
 
 _SECONDS = 10.0
 _MOST_FILES = 10_000
-_SAMPLE_BYTES = 1 << 18
-_SAMPLED_GROUPS, _SAMPLED_ROWS = 4, 64
-_MOST_INFLATED_BYTES = 32 << 20
 
 
 class ListedFile(NamedTuple):
@@ -66,15 +42,17 @@ class Listed(NamedTuple):
     notes: list[str]
 
 
-class ShardSizes(NamedTuple):
-    """Input of the shards of a job, decompressed, in bytes; None where not known.
+class Shards(NamedTuple):
+    """The shards of a job, as far as its inputs are listed.
 
     Attributes:
-        largest_bytes: Size of the largest shard.
-        total_bytes: Size of all shards together.
+        number: How many there are at least.
+        largest_bytes: Stored input of the largest, at least.
+        total_bytes: Stored input of all; None where not all is listed.
     """
 
-    largest_bytes: int | None
+    number: int
+    largest_bytes: int
     total_bytes: int | None
 
 
@@ -168,100 +146,22 @@ def _listed(bucket: str, blob: Any) -> ListedFile:
     return ListedFile(f"gs://{bucket}/{blob.name}", int(blob.size or 0))
 
 
-def shard_sizes(listed: Listed, plan: PlanOptions, *, copies: int = 1) -> ShardSizes:
+def shards_of(listed: Listed, plan: PlanOptions, *, copies: int = 1) -> Shards:
     """Returns facts about a job's shards; those of more files are no smaller.
-
-    All files are taken to be compressed if the largest is, and as much: that is seen in
-    its first bytes.
 
     Args:
         listed: The input files.
         plan: How they are cut.
         copies: How often what a shard is made of is on disk at once; each counts.
-
-    Raises:
-        InputError: They cannot be cut so.
     """
-    sizes = np.array([file.size_bytes for file in listed.files], np.int64)
-    if not len(sizes):
-        size_bytes = plan.value if plan.kind == "shard_bytes" else None
-        return ShardSizes(size_bytes and size_bytes * copies, None)
-    largest_file = max(listed.files, key=lambda file: file.size_bytes)
-    inflation = _inflation(largest_file.path)
-    total = float(sizes.sum())
-    if plan.kind == "num_shards" and not listed.whole:
-        largest = total / (plan.value or 1)
-    else:
-        splittable = np.full(len(sizes), inflation is None)
-        cuts = plan_by_bytes(plan, sizes, splittable).cut_bytes
-        largest = float(np.diff(cuts).max(initial=0))
-    times = copies * (inflation or _decoded_times(largest_file))
-    return ShardSizes(
-        int(largest * times),
-        int(total * times) if listed.whole else None,
-    )
-
-
-def _decoded_times(file: ListedFile) -> float:
-    """Returns the decoded bytes of a byte of a file.
-
-    The footer of ArrayRecord tells, a sample of Parquet; 1 for others.
-    """
-    storage = storage_for(file.path)
-    found = format_of(storage.read(file.path, 0, HEAD_BYTES))
-    if found is not None and found.name == FORMATS["parquet"].found_as:
-        return max(1.0, _decoded_rows(file) / file.size_bytes)
-    if found is None or found.name != ARRAY_RECORD:
-        return 1.0
-    read = functools.partial(storage.read, file.path)
-    try:
-        footer = read_footer(read, file.size_bytes, path=file.path)
-    except CorruptShardError:
-        return 1.0  # The job says so, with its place.
-    return max(1.0, float(footer.chunk_decoded_bytes.sum()) / file.size_bytes)
-
-
-def _decoded_rows(file: ListedFile) -> float:
-    """Returns about how large all rows of a Parquet file are, 0 if that is not known.
-
-    The footer tells the size of encoded pages alone: of values that repeat, a few bytes
-    can stand for gigabytes. So the first rows of some row groups are decoded.
-    """
-    decoded_bytes = 0.0
-    try:
-        with ParquetFile(file.path, file.size_bytes, None) as table:
-            groups = table.places.groups
-            some = groups[:: max(1, len(groups) // _SAMPLED_GROUPS)]
-            for group in some:
-                names = table.schema.names
-                sample = table.batches(group, names, most_rows=_SAMPLED_ROWS)
-                batch = next(sample, None)
-                if batch is not None and batch.num_rows:
-                    rows = table.places.rows / len(some)
-                    decoded_bytes += batch.nbytes / batch.num_rows * rows
-    except (CorruptRecordError, InputError, MissingPackageError):
-        return 0.0  # The job says so, with its place.
-    return decoded_bytes
-
-
-def _inflation(path: str) -> float | None:
-    """Returns the bytes in one byte of a compressed file, None for a plain one.
-
-    What its first bytes tell: few files are read to plan a job.
-    """
-    head = storage_for(path).read(path, 0, _SAMPLE_BYTES)
-    compression = compression_of(head)
-    if compression == "none":
-        return None
-    stream = InflatedStream(io.BytesIO(head), path=path, compression=compression)
-    inflated_bytes = 0
-    try:
-        while inflated_bytes < _MOST_INFLATED_BYTES and (
-            piece := stream.read(_MOST_INFLATED_BYTES - inflated_bytes)
-        ):
-            inflated_bytes += len(piece)
-    except CorruptStreamError:
-        if not inflated_bytes:
-            return 1.0  # Damaged: the job says so, with its place.
-    taken = stream.compressed_offset
-    return max(1.0, inflated_bytes / max(1, taken))
+    sizes = [file.size_bytes for file in listed.files]
+    total, value = sum(sizes), plan.value or 1
+    number, largest = len(sizes), max(sizes, default=0)
+    if plan.kind == "num_shards":
+        number, largest = value, -(-total // value)
+    elif plan.kind == "shard_bytes":
+        number, largest = (
+            -(-total // value),
+            min(value, total) if listed.whole else value,
+        )
+    return Shards(number, largest * copies, total * copies if listed.whole else None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import pathlib
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from apache_beam.options.pipeline_options import (
     DebugOptions,
     GoogleCloudOptions,
     PipelineOptions,
-    SetupOptions,
+    StandardOptions,
     TestOptions,
     WorkerOptions,
 )
@@ -35,17 +34,17 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.paths import path_texts
 from gristmill.pipelines.dataflow.buckets import check_buckets, uses_of
 from gristmill.pipelines.dataflow.clients import cure_of, get_json, storage_client
-from gristmill.pipelines.dataflow.job_inputs import Listed, list_inputs, shard_sizes
-from gristmill.pipelines.dataflow.machine_types import check_disk
+from gristmill.pipelines.dataflow.defaults import copies_of
+from gristmill.pipelines.dataflow.job_inputs import Listed, list_inputs, shards_of
+from gristmill.pipelines.dataflow.machine_types import check_machine, is_arm
+from gristmill.pipelines.dataflow.worker_code import check_worker_code, has_image
 from gristmill.pipelines.options.conversion_jobs import conversion_of, plan_of
 from gristmill.pipelines.options.job_options import (
     ConvertOptions,
     LaunchOptions,
     Options,
-    PackingOptions,
     VerifyOptions,
 )
-from gristmill.transforms.tokens.tokenizers import is_function
 
 _COMPUTE = "https://compute.googleapis.com/compute/v1/"
 # As gcloud calls it.
@@ -185,9 +184,12 @@ def preflight(
         [cloud.temp_location, cloud.staging_location, cloud.template_location]
     )
     uses = uses_of(options, temporary=filter(None, temporary))
-    _check_worker_setup(options, launch, beam_options)
+    check_worker_code(options, launch, beam_options)
     checks.done += ["options", "how the workers get the package"]
     workers = beam_options.view_as(WorkerOptions)
+    zone = workers.worker_zone or workers.zone or ""
+    region = workers.worker_region or zone.rpartition("-")[0] or cloud.region
+    _check_service_options(beam_options, region=region)
     try:
         client = storage_client(cloud.project, anonymous=cloud.no_auth)
     except InputError as e:
@@ -203,8 +205,6 @@ def preflight(
         )
         checks.left_out.insert(0, "buckets")
     else:
-        zone = workers.worker_zone or workers.zone or ""
-        region = workers.worker_region or zone.rpartition("-")[0] or cloud.region
         checks.notes += check_buckets(
             uses, client=client, region=region, cross_region=launch.cross_region
         )
@@ -217,65 +217,39 @@ def preflight(
     if isinstance(options, ConvertOptions) and plan is not None:
         splits = [job.split for job in conversion_of(options).jobs]
         checks.notes += check_output(options, splits=splits)
-        checks.notes += check_disk(
-            shard_sizes(listed, plan, copies=copies_of(options)),
+        checks.notes += check_machine(
+            shards_of(listed, plan, copies=copies_of(options)),
             threads=beam_options.view_as(DebugOptions).number_of_worker_harness_threads,
             machine_type=workers.machine_type,
             disk_gb=workers.disk_size_gb,
         )
-        checks.done += ["output", "disk of the workers"]
+        checks.done += ["output", "disk and memory of the workers"]
     return checks
 
 
-def copies_of(options: ConvertOptions) -> int:
-    """Returns how many copies of a shard's content are on a worker's disk at once."""
-    return 2 if isinstance(options, PackingOptions) else 1
-
-
-def has_worker_setup(beam_options: PipelineOptions) -> bool:
-    """Returns whether the options say how workers get the package."""
-    setup = beam_options.view_as(SetupOptions)
-    return bool(setup.setup_file or setup.extra_packages or _has_image(beam_options))
-
-
-def _has_image(beam_options: PipelineOptions) -> bool:
-    """Returns whether workers start from an image that was made for the job."""
-    setup = beam_options.view_as(SetupOptions)
+def _check_service_options(beam_options: PipelineOptions, *, region: str) -> None:
+    """Raises InputError for options that the service takes, and that cannot work."""
     workers = beam_options.view_as(WorkerOptions)
-    return bool(workers.sdk_container_image or setup.prebuild_sdk_container_engine)
-
-
-def _check_worker_setup(
-    options: Options, launch: LaunchOptions, beam_options: PipelineOptions
-) -> None:
-    public = beam_options.view_as(WorkerOptions).use_public_ips
-    if not (public or launch.install_on_workers or _has_image(beam_options)):
-        # Beam's image does not hold what the package requires, such as array_record.
-        raise InputError(
-            "the workers could not install gristmill",
-            expected="an image that holds it, or a package index that the workers can "
-            "reach",
-            got="Beam's own image, and workers without public addresses",
-            cure="give --sdk_container_image=IMAGE, which deploy/build.sh builds; or "
-            "--use_public_ips; or --install-on-workers, if the network of the workers "
-            "reaches a package index, such as through Cloud NAT",
+    key = beam_options.view_as(GoogleCloudOptions).dataflow_kms_key
+    wrong = None
+    if beam_options.view_as(StandardOptions).streaming:
+        wrong = "a job that ends is no streaming job", "--streaming", "drop it"
+    elif workers.machine_type and is_arm(workers.machine_type):
+        if has_image(beam_options):
+            wrong = (
+                "the image is for x86-64, and the machines are Arm",
+                workers.machine_type,
+                "give another --worker_machine_type, such as e2-standard-4",
+            )
+    elif key and f"/locations/{region}/" not in key:
+        wrong = (
+            "the key is not in the workers' region",
+            key,
+            f"give a key of {region}, or change --region",
         )
-    setup = beam_options.view_as(SetupOptions)
-    for path in (setup.setup_file, setup.requirements_file):
-        if path is not None and not pathlib.Path(path).exists():
-            raise InputError("no such file", where=path, cure="check the path")
-    needed = None
-    if isinstance(options, ConvertOptions) and options.map is not None:
-        needed = "--map"
-    elif isinstance(options, PackingOptions) and is_function(options.tokenizer or ""):
-        needed = "--tokenizer"
-    if needed is not None and not has_worker_setup(beam_options):
-        raise InputError(
-            f"the workers do not have the module of {needed}",
-            expected="a package or an image that contains it",
-            cure="give --sdk_container_image, or give --setup_file or --extra_package "
-            "of a package that contains it and requires gristmill",
-        )
+    if wrong is not None:
+        what, got, cure = wrong
+        raise InputError(what, got=got, cure=cure)
 
 
 def check_output(options: ConvertOptions, *, splits: Sequence[str]) -> list[str]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import pathlib
 import shlex
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -15,7 +13,6 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import (
     GoogleCloudOptions,
     PipelineOptions,
-    SetupOptions,
     TestOptions,
 )
 from apache_beam.runners.runner import PipelineState
@@ -29,13 +26,12 @@ from gristmill.pipelines.beam.job_graphs import graph_of
 from gristmill.pipelines.beam.pipeline_options import ignored_options
 from gristmill.pipelines.dataflow.clients import cure_of, denied_permission
 from gristmill.pipelines.dataflow.defaults import set_defaults, target_of
-from gristmill.pipelines.dataflow.preflight import has_worker_setup, preflight
-from gristmill.pipelines.dataflow.worker_package import write_source
+from gristmill.pipelines.dataflow.preflight import preflight
+from gristmill.pipelines.dataflow.worker_code import sent_code
 from gristmill.pipelines.options.job_options import (
     IndexOptions,
     LaunchOptions,
     Options,
-    PackingOptions,
 )
 
 State = Literal["submitted", "done", "template", "dry run"]
@@ -128,7 +124,7 @@ def submit(
     ]
     result = None
     if not checks.is_offline:
-        with _worker_setup(options, beam_options):
+        with sent_code(options, beam_options):
             result = _run(options, beam_options)
         checks.done.append("graph of the job")
     cloud = beam_options.view_as(GoogleCloudOptions)
@@ -163,22 +159,6 @@ def _dataset(options: Options) -> str:
         if not has_magic(path) and storage_for(path).stat(path) is None:
             return path.rstrip("/")
     return target
-
-
-@contextlib.contextmanager
-def _worker_setup(options: Options, beam_options: PipelineOptions) -> Iterator[None]:
-    """Sends this package to the workers, unless they get it in another way."""
-    if has_worker_setup(beam_options):
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="gristmill-") as directory:
-        setup = beam_options.view_as(SetupOptions)
-        extras = []
-        if isinstance(options, PackingOptions) and options.tokenizer is not None:
-            extras.append("gigatoken" if options.fast else "tokenizers")
-        path = write_source(pathlib.Path(directory), extras=extras)
-        setup.setup_file = str(path)
-        yield
 
 
 def _run(options: Options, beam_options: PipelineOptions) -> Any:

@@ -7,9 +7,11 @@ what follows it, `inspect`, `verify` and the table, is the real thing.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ from tests.support.cloud import FILES, RECORDS, Cloud, running
 SCRIPT = pathlib.Path(__file__).parents[2] / "deploy" / "first_run.sh"
 NAMES = [f"gs://raw/texts/part-{number}.tfrecord" for number in range(FILES)]
 GCLOUD = f"""#!/bin/bash
-[[ "$*" == "storage ls gs://raw/texts/*" ]] || exit 9
+[[ "$1 $2 $3" == "storage ls gs://raw/"* ]] || exit 9
 printf '%s\\n' {" ".join(NAMES)}
 """
 # Submits to the local servers; with LOCALLY, converts on this machine instead.
@@ -29,8 +31,12 @@ GRISTMILL = """#!/bin/bash
 if [[ "$*" == *" --runner "* && -n ${{LOCALLY:-}} ]]; then
   printf '%s\\n' "$@" > "$LOCALLY"
   if [[ -z ${{CONVERTED:-}} ]]; then
-    set -- "${{@:1:$(($# - 10))}}" --workers 1 --json
-    {python} -m gristmill "$@" > /dev/null || exit
+    here=()
+    for word in "$@"; do
+      if [[ $word == --runner ]]; then break; fi
+      here+=("$word")
+    done
+    {python} -m gristmill "${{here[@]}}" --workers 1 --json > /dev/null || exit
   fi
   echo '{{"state": "done", "job_id": "2026-01-02_03"}}'
   exit
@@ -71,8 +77,19 @@ def first_run(
     )
 
 
-PLACE = {"PROJECT": "my-project", "REGION": "us-central1", "BUCKET": "scratch"}
-IMAGE = "--sdk_container_image=us-docker.pkg.dev/my-project/gristmill/gristmill:1"
+PLACE = {
+    "PROJECT": "my-project",
+    "REGION": "us-central1",
+    "BUCKET": "scratch",
+    "TAG": "7",
+    "IMAGE": "",
+}
+# What else Terraform exports.
+EXPORTED = {
+    "SERVICE_ACCOUNT": "worker@my-project.iam.gserviceaccount.com",
+    "SUBNETWORK": "regions/us-central1/subnetworks/gristmill",
+    "KMS_KEY": "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k",
+}
 
 
 def test_usage(tmp_path: pathlib.Path) -> None:
@@ -84,14 +101,18 @@ def test_usage(tmp_path: pathlib.Path) -> None:
         tmp_path, "gs://raw/texts/*", "gs://data/x", **{**PLACE, "REGION": ""}
     )
     assert (done.returncode, "set the region" in done.stderr) == (1, True)
+    done = first_run(tmp_path, "gs://raw/texts/*", "gs://data/x", **PLACE | {"TAG": ""})
+    assert (done.returncode, "set the tag" in done.stderr) == (1, True)
 
 
 @pytest.mark.slow
 def test_a_dry_run_checks_and_submits_nothing(
     cloud: Cloud, tmp_path: pathlib.Path
 ) -> None:
-    given = ("--dry-run", "gs://raw/texts/*", "gs://data/first", IMAGE)
-    done = first_run(tmp_path, *given, cloud=cloud, EVERY="2", **PLACE)
+    cloud.dataflow.subnetworks["gristmill"] = True
+    given = ("--dry-run", "gs://raw/texts/*", "gs://data/first")
+    place = PLACE | EXPORTED
+    done = first_run(tmp_path, *given, cloud=cloud, EVERY="2", **place)
     assert done.returncode == 0, done.stderr
     assert f"{FILES} files match; taking {(FILES + 1) // 2}" in done.stderr
     found = json.loads(done.stdout)
@@ -101,23 +122,42 @@ def test_a_dry_run_checks_and_submits_nothing(
 
 
 @pytest.mark.slow
+def test_the_lines_of_the_page_work_as_they_stand(
+    cloud: Cloud, tmp_path: pathlib.Path
+) -> None:
+    text = (SCRIPT.parents[1] / "docs/reference/tested.md").read_text(encoding="utf-8")
+    block = text[text.index("export PROJECT=my-project") :].partition("```")[0]
+    export, dry, real = block.strip().splitlines()
+    assert real == dry.replace("--dry-run ", "")
+    given = dict(word.split("=") for word in export.split()[1:]) | {"FILES": "1"}
+    cloud.storage.objects.buckets[given["BUCKET"]] = {}
+    _, *arguments = shlex.split(dry)
+    done = first_run(tmp_path, *arguments, cloud=cloud, **given)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
 def test_the_table_has_what_was_converted_and_verified(
     cloud: Cloud, tmp_path: pathlib.Path
 ) -> None:
     given = ("gs://raw/texts/*", "gs://data/table", "--num-shards", "2")
     options = tmp_path / "options"
     done = first_run(
-        tmp_path, *given, cloud=cloud, FILES="1", LOCALLY=str(options), **PLACE
+        *(tmp_path, *given),
+        cloud=cloud,
+        **{"FILES": "1", "LOCALLY": str(options), **PLACE, **EXPORTED},
     )
     assert done.returncode == 0, done.stderr
     asked = options.read_text().split("\n")
     assert asked[1] == NAMES[0]
-    assert asked[-5:-1] == [
-        "--temp_location",
-        "gs://scratch/gristmill-tmp",
-        "--json",
-        "--wait",
-    ]
+    beams = dict(itertools.pairwise(asked))
+    assert beams["--temp_location"] == "gs://scratch/gristmill-tmp"
+    image = "us-central1-docker.pkg.dev/my-project/gristmill/gristmill:7"
+    assert beams["--sdk_container_image"] == image
+    assert beams["--service_account_email"] == EXPORTED["SERVICE_ACCOUNT"]
+    assert beams["--subnetwork"] == EXPORTED["SUBNETWORK"]
+    assert beams["--dataflow_kms_key"] == EXPORTED["KMS_KEY"]
+    assert asked[-2] == "--wait"
     rows = dict(line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:])
     assert rows["input"] == f"1 of {FILES} files"
     assert rows["records"] == f"{RECORDS:,} in 2 shards"

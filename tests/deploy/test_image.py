@@ -18,6 +18,7 @@ from gristmill.pipelines.commands.template import (
     parameters_of,
     pipeline_of,
 )
+from gristmill.transforms.beam.same_code import sources_digest
 from tests.support import image
 from tests.support.distributions import CAN_COMPILE, setup_arguments
 from tests.support.image import DOCKERFILE, ROOT, commands, copied
@@ -252,6 +253,7 @@ def build(docker: dict[str, str], **variables: str) -> tuple[str, list[str]]:
 def test_build_resolves_its_bases_to_digests(docker):
     line, calls = build(docker)
     assert calls[-1] == "docker push images/gristmill:7"
+    assert f"--label gristmill.sources={sources_digest()} " in line
     assert "--file deploy/Dockerfile" in line
     assert "--build-arg IMAGE=images/gristmill:7 --tag images/gristmill:7 ." in line
     for name, default in arguments().items():

@@ -17,7 +17,7 @@ IMAGE = "us-docker.pkg.dev/my-project/gristmill/gristmill:1"
 PLACES = {
     "your own key": (
         ("environment", "serviceKmsKeyName"),
-        "projects/P/locations/R/keyRings/K/cryptoKeys/N",
+        "projects/P/locations/us-central1/keyRings/K/cryptoKeys/N",
     ),
     "a Shared VPC": (
         ("environment", "workerPools", 0, "subnetwork"),

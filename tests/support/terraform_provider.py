@@ -20,7 +20,11 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCHEMA = ROOT / "tests" / "deploy" / "google_provider.json"
-_NAME = "registry.terraform.io/hashicorp/google"
+# Both from here: the second has the first's resources, and more.
+_NAMES = (
+    "registry.terraform.io/hashicorp/google",
+    "registry.terraform.io/hashicorp/google-beta",
+)
 
 # Messages of the protocol, as far as they are used: name, type and number of fields. A
 # star marks a repeated field.
@@ -176,7 +180,7 @@ class TerraformProvider:
             "Addr": {"Network": "tcp", "String": f"127.0.0.1:{port}"},
         }
         self.environment = {
-            "TF_REATTACH_PROVIDERS": json.dumps({_NAME: attached}),
+            "TF_REATTACH_PROVIDERS": json.dumps(dict.fromkeys(_NAMES, attached)),
             "CHECKPOINT_DISABLE": "1",
         }
 

@@ -20,6 +20,7 @@ from gristmill.transforms.beam.pipeline_input import (
     displayed,
     set_types,
 )
+from gristmill.transforms.beam.same_code import sent
 from gristmill.transforms.jobs.job import Job, Step, results_of
 
 R = TypeVar("R")
@@ -66,7 +67,7 @@ class RunSteps(beam.PTransform[beam.PCollection[Any], beam.PCollection[R]]):
         """Builds the chain."""
         committed: beam.PCollection[R] = (
             jobs
-            | "Begin" >> beam.FlatMap(begun_tasks)
+            | "Begin" >> beam.FlatMap(sent(begun_tasks))
             | "Spread" >> beam.Reshuffle()
             | "Step" >> beam.FlatMap(measured, self._job.step)
             | "Gather" >> gather()

@@ -17,7 +17,7 @@ import array
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -38,6 +38,7 @@ from gristmill.transforms.beam.pipeline_input import (
     displayed,
     set_types,
 )
+from gristmill.transforms.beam.same_code import sent
 from gristmill.transforms.planning.write_plan import (
     Key,
     PlannedWrite,
@@ -72,8 +73,8 @@ _WAITING_RECORDS = 256  # Of a group: more are counted faster, and take more mem
 class _AssignFn(beam.DoFn):
     """Gives every record its group."""
 
-    def __init__(self, *, keyed: bool):
-        self._assign = assign_pair if keyed else assign_record
+    def __init__(self, assign: Callable[[Any, int], tuple[int, bytes]]):
+        self._assign = assign
 
     def process(self, element: Any, groups: int) -> tuple[tuple[int, bytes]]:
         return (self._assign(element, groups),)
@@ -136,6 +137,10 @@ class _GatherFn(beam.CombineFn):
 
     def extract_output(self, rows: bytearray) -> bytes:
         return bytes(rows)
+
+
+def _no_records(group: int) -> tuple[int, bytes]:
+    return group, RecordsDigest().pack()
 
 
 def _plan(
@@ -246,7 +251,9 @@ class WriteArrayRecords(
             InputError: They cannot be used.
         """
         super().__init__()
-        takes = tuple[_HintedKey, bytes] if self.keyed else bytes
+        takes: Any = tuple[_HintedKey, bytes] if self.keyed else bytes
+        # Beam infers both for a step with tagged outputs, of each of its outputs.
+        takes |= beam.pvalue.TaggedOutput
         set_types(self, takes=takes, gives=WriteResult)
         output = path_text(self.output, "output")
         check_known(self)
@@ -298,20 +305,23 @@ class WriteArrayRecords(
                 expected="a bounded PCollection",
                 cure="write each window by a batch pipeline of its own",
             )
-        job, keyed = self._job, self.keyed
+        job = self._job
         if not records.windowing.is_default():
             records = records | "ForgetWindows" >> beam.WindowInto(GlobalWindows())
         groups = self._groups(records)
         assigned = records | "AssignGroups" >> beam.ParDo(
-            _AssignFn(keyed=keyed), groups
+            _AssignFn(assign_pair if self.keyed else assign_record), groups
         ).with_output_types(tuple[int, bytes])
         counts = (
             assigned
             | "Checksum" >> beam.ParDo(_ChecksumFn()).with_output_types(tuple[int, int])  # type: ignore[no-untyped-call]
             | "CountGroups" >> beam.CombinePerKey(_CountFn())  # type: ignore[no-untyped-call]
         )
-        none = records.pipeline | "NoRecords" >> beam.Create(
-            [(0, RecordsDigest().pack())]
+        none = (
+            records.pipeline
+            | "NoGroup" >> beam.Create([0])
+            | "NoRecords"
+            >> beam.Map(sent(_no_records)).with_output_types(tuple[int, bytes])
         )
         tasks = (
             # The count of no records: without any, there is a plan all the same.

@@ -1,6 +1,7 @@
 # Run with `terraform test`: nothing is created, and no login is needed.
 
 mock_provider "google" {}
+mock_provider "google-beta" {}
 
 variables {
   project        = "my-project"

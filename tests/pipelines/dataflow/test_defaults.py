@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from apache_beam.options.pipeline_options import (
     PipelineOptions,
     WorkerOptions,
 )
 
+from gristmill.pipelines import dataflow_defaults
 from gristmill.pipelines.beam.pipeline_options import checked_options
 from gristmill.pipelines.dataflow import machine_types as worker_disk
 from gristmill.pipelines.dataflow.defaults import set_defaults
@@ -38,7 +41,7 @@ def test_a_job_gets_the_defaults():
         job = job_of(cloud)
     (pool,) = job["environment"]["workerPools"]
     assert pool["diskType"] == SSD
-    assert pool["diskSizeGb"] == 50
+    assert pool["diskSizeGb"] == 100
     assert pool["autoscalingSettings"]["maxNumWorkers"] == 50
     assert pool["ipConfiguration"] == 2  # WORKER_IP_PRIVATE
     assert job["labels"]["gristmill"] == "convert"
@@ -96,3 +99,34 @@ def test_the_number_of_workers_is_capped(arguments, most):
 )
 def test_addresses_are_private(arguments, public):
     assert workers(*arguments).use_public_ips is public
+
+
+@pytest.mark.parametrize(
+    ("shard_bytes", "machine", "disk_gb"),
+    [
+        (256 << 20, "e2-standard-4", 100),
+        (16 << 30, "e2-standard-4", 20 + 138),
+        (16 << 30, "n2-standard-8", 20 + 275),
+    ],
+)
+def test_a_pipeline_of_ones_own_gets_them_too(shard_bytes, machine, disk_gb):
+    given = ["--runner=DataflowRunner", "--project=p", f"--machine_type={machine}"]
+    options = PipelineOptions(given)
+    assert dataflow_defaults(options, shard_bytes=shard_bytes) is options
+    found = options.view_as(WorkerOptions)
+    assert (found.disk_size_gb, found.disk_type) == (disk_gb, SSD)
+    assert (found.max_num_workers, found.use_public_ips) == (50, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "disk_gb"),
+    [
+        ({"shard_size": "16GiB"}, 158),
+        ({"shard_size": "1GiB"}, 100),
+        ({"num_shards": 3}, 100),
+    ],
+)
+def test_the_disk_is_that_of_the_shards(arguments, disk_gb):
+    options = PipelineOptions(["--project=p", "--region=us-central1"])
+    set_defaults(options, "convert", dataclasses.replace(CONVERT, **arguments))
+    assert options.view_as(WorkerOptions).disk_size_gb == disk_gb

@@ -15,12 +15,12 @@ from apache_beam.options.pipeline_options import (
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import InputError, StorageError
 from gristmill.pipelines.dataflow import buckets, clients
-from gristmill.pipelines.dataflow.job_inputs import ShardSizes
-from gristmill.pipelines.dataflow.machine_types import check_disk
+from gristmill.pipelines.dataflow.defaults import copies_of
+from gristmill.pipelines.dataflow.job_inputs import Shards
+from gristmill.pipelines.dataflow.machine_types import check_machine
 from gristmill.pipelines.dataflow.preflight import (
     Subnetwork,
     check_private_access,
-    copies_of,
     subnetwork_of,
 )
 from gristmill.pipelines.options.job_options import (
@@ -201,8 +201,8 @@ def test_a_function_that_workers_would_not_have(cloud):
     accepted(cloud, *CONVERT, "--map", "mine:shout")
 
 
-def test_tokens_that_do_not_fit_on_a_disk(cloud):
-    """Tokens lie beside the rows that are made of them."""
+@pytest.mark.slow
+def test_tokens_lie_on_a_disk_beside_their_rows(cloud):
     plain = ("gs://raw/texts/*", "gs://data/rows", "--length=64", "--num-shards=1")
     cloud.storage.objects.put("raw", "models/tokenizer.json", tokenizer_json())
     tokenizer = "--tokenizer=gs://raw/models/tokenizer.json"
@@ -214,17 +214,45 @@ def test_tokens_that_do_not_fit_on_a_disk(cloud):
 
 def test_shards_that_do_not_fit_on_a_disk():
     machine = {"machine_type": "n1-standard-8", "threads": 12}
-    many, few = ShardSizes(2**30, None), ShardSizes(2**30, 5 * 10**9)
+    many, few = Shards(9, 2**30, None), Shards(5, 2**30, 5 * 10**9)
     needed = 20 + 96 * 2**30 // 10**9 + 1
     with pytest.raises(InputError, match="do not fit") as raised:
-        list(check_disk(many, disk_gb=needed - 1, **machine))
+        list(check_machine(many, disk_gb=needed - 1, **machine))
     assert "96 shards" in raised.value.expected
     assert f"--disk_size_gb={needed}" in raised.value.cure
-    assert list(check_disk(many, disk_gb=needed, **machine)) == []
+    assert list(check_machine(many, disk_gb=needed, **machine)) == []
     # No more is on a disk than there is.
-    assert list(check_disk(few, disk_gb=25, **machine)) == []
+    assert list(check_machine(few, disk_gb=25, **machine)) == []
     with pytest.raises(InputError, match="do not fit"):
-        list(check_disk(few, disk_gb=24, **machine))
+        list(check_machine(few, disk_gb=24, **machine))
+
+
+@pytest.mark.parametrize(
+    ("machine", "shards", "fits"),
+    [
+        ("e2-standard-4", 4_000_000, True),
+        ("e2-highcpu-4", 4_000_000, False),
+        ("e2-highcpu-4", 1_000_000, True),
+        ("n1-custom-4-1024", 1, False),
+        ("e2-highmem-2", 9_000_000, True),
+    ],
+)
+def test_a_commit_that_does_not_fit_into_memory(machine, shards, fits):
+    found = Shards(shards, 1, None)
+    check = check_machine(found, threads=2, machine_type=machine, disk_gb=100)
+    if fits:
+        assert list(check) == []
+    else:
+        with pytest.raises(InputError, match="does not fit into a worker's memory"):
+            list(check)
+
+
+def test_machines_of_which_nothing_is_known():
+    for machine in (None, "e2-micro"):
+        (note,) = check_machine(
+            Shards(1, 1, 1), threads=2, machine_type=machine, disk_gb=1
+        )
+        assert note.startswith("disk and memory were not checked")
 
 
 GOOGLE = "https://www.googleapis.com/compute/v1/projects"

@@ -14,6 +14,7 @@ import tarfile
 import pytest
 
 import gristmill
+from gristmill.transforms.beam.same_code import sources_digest
 from tests.support import image, roles, shared
 from tests.support.cloud import (
     FILES,
@@ -92,11 +93,12 @@ def test_a_job_is_asked_for_with_all_options(cloud: Cloud):
     assert set(staged) == {
         "pipeline.pb",
         "submission_environment_dependencies.txt",
-        "workflow.tar.gz",
+        "extra_packages.txt",
+        "gristmill-0.1.0.tar.gz",
     }
     names = [package["name"] for package in pool["packages"]]
-    assert "workflow.tar.gz" in names
-    with tarfile.open(fileobj=io.BytesIO(staged["workflow.tar.gz"])) as archive:
+    assert "gristmill-0.1.0.tar.gz" in names
+    with tarfile.open(fileobj=io.BytesIO(staged["gristmill-0.1.0.tar.gz"])) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     modules = {
         str(path.relative_to(ROOT))
@@ -113,7 +115,7 @@ def test_what_is_not_given_has_defaults(cloud: Cloud):
     assert re.fullmatch("gristmill-convert-texts-[0-9a-f]{8}", job["name"])
     pool = worker_pool(job)
     assert pool["machineType"] == "e2-standard-4"
-    assert pool["diskSizeGb"] == 50
+    assert pool["diskSizeGb"] == 100
     assert pool["numThreadsPerWorker"] == 2
     assert "/data/gristmill-tmp/" in job["environment"]["tempStoragePrefix"]
 
@@ -190,8 +192,8 @@ def make_worker(folder: pathlib.Path) -> None:
     pip = (python, "-m", "pip")
     with running() as cloud:
         assert cloud.submit(*CONVERT, PUBLIC).code == 0
-        package = folder / "workflow.tar.gz"
-        package.write_bytes(cloud.staged(job_of(cloud))["workflow.tar.gz"])
+        package = folder / "gristmill-0.1.0.tar.gz"
+        package.write_bytes(cloud.staged(job_of(cloud))[package.name])
     options = ("--quiet", "--no-compile", "--no-deps", "--no-build-isolation")
     checked(*pip, "install", *options, package, cwd=folder)
     checked(*pip, "check", cwd=folder)
@@ -302,7 +304,7 @@ def test_templates_would_run(cloud: Cloud, worker: pathlib.Path):
     assert job["labels"] == {
         "by": "launcher",
         "gristmill": "convert",
-        "gristmill-version": job["labels"]["gristmill-version"],
+        "gristmill-sources": sources_digest(),
     }
     pool = worker_pool(job)
     assert pool["workerHarnessContainerImage"] == BUILT
