@@ -13,25 +13,18 @@ from gristmill.dataset.base.lazy_names import lazy_names
 if TYPE_CHECKING:
     from gristmill.dataset.arrayrecord.compression import WriterOptions
     from gristmill.dataset.base.findings import Finding
-    from gristmill.transforms.beam.attach_columns import AttachColumns
     from gristmill.transforms.beam.convert_files import ConvertFiles
-    from gristmill.transforms.beam.find_duplicates import FindDuplicates
     from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
-    from gristmill.transforms.beam.read_arrayrecords import (
-        ReadAllArrayRecords,
+    from gristmill.transforms.beam.read_ranges import SourceRecord
+    from gristmill.transforms.beam.read_records import (
+        ReadAllRecords,
         ReadArrayRecords,
+        ReadRecords,
+        ReadTFRecords,
     )
-    from gristmill.transforms.beam.read_ranges import (
-        SourceRecord,
-    )
-    from gristmill.transforms.beam.read_records import ReadRecords
-    from gristmill.transforms.beam.read_tfrecords import ReadAllTFRecords, ReadTFRecords
-    from gristmill.transforms.beam.remove_records import RemoveRecords
     from gristmill.transforms.beam.verify_dataset import VerifyDataset
     from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
     from gristmill.transforms.checking.verification import VerifyResult
-    from gristmill.transforms.columns.attach_job import AttachResult
-    from gristmill.transforms.columns.duplicates import DuplicatesResult
     from gristmill.transforms.conversion.commit_shards import ConversionResult
     from gristmill.transforms.jobs.conversion_job import (
         ConversionJob,
@@ -44,31 +37,23 @@ if TYPE_CHECKING:
         TokenizerSpec,
     )
     from gristmill.transforms.planning.shard_plan import PlanOptions
-    from gristmill.transforms.removal.removal_job import RemovalResult
     from gristmill.transforms.sources.formats import RecordOptions
     from gristmill.transforms.writing.write_split import WriteResult
 
 __all__ = [
-    "AttachColumns",
-    "AttachResult",
     "ChatOptions",
     "ConversionJob",
     "ConversionResult",
     "ConvertFiles",
-    "DuplicatesResult",
-    "FindDuplicates",
     "Finding",
     "IndexArrayRecords",
     "PackOptions",
     "PlanOptions",
-    "ReadAllArrayRecords",
-    "ReadAllTFRecords",
+    "ReadAllRecords",
     "ReadArrayRecords",
     "ReadRecords",
     "ReadTFRecords",
     "RecordOptions",
-    "RemovalResult",
-    "RemoveRecords",
     "ShardNames",
     "SourceRecord",
     "TemplateSpec",

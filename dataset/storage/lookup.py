@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import posixpath
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from gristmill.dataset.base.errors import InputError, StorageError
+from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage import paths
 from gristmill.dataset.storage.base import (
     Content,
@@ -23,7 +22,6 @@ from gristmill.dataset.storage.paths import is_remote
 T = TypeVar("T")
 _AT_ONCE = 16
 _CHANGES_AT_ONCE = 64
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
 def storage_for(path: str) -> Storage:
@@ -33,27 +31,19 @@ def storage_for(path: str) -> Storage:
         InputError: Its scheme is unknown.
         StorageError: The client library or credentials are missing.
     """
-    scheme = _SCHEME.match(path)
-    if scheme is None:
+    if not paths.has_bucket(path):
         return LocalStorage()
-    if scheme.group(1) == "gs":
-        # Imported here so that local paths do not need the client library.
-        try:
-            from gristmill.dataset.storage.gcs import gcs_storage
-        except ImportError as e:
-            raise StorageError(
-                "the client library of Google Cloud Storage is not installed",
-                expected="the package google-cloud-storage",
-                got=str(e),
-                cure="pip install 'gristmill[gcs]'",
-            ) from e
-        return gcs_storage()
-    raise InputError(
-        f"{scheme.group(1)}:// paths are not supported",
-        where=path,
-        expected="a local path or gs://BUCKET/NAME",
-        cure="copy the data to a local disk or a mounted bucket",
-    )
+    # Imported here so that local paths do not need the client library.
+    try:
+        from gristmill.dataset.storage.gcs import gcs_storage
+    except ImportError as e:
+        raise StorageError(
+            "the client library of Google Cloud Storage is not installed",
+            expected="the package google-cloud-storage",
+            got=str(e),
+            cure="pip install 'gristmill[gcs]'",
+        ) from e
+    return gcs_storage()
 
 
 def matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:

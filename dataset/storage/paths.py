@@ -138,6 +138,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 StrPath = str | os.PathLike[str]
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
 def path_text(path: StrPath, what: str) -> str:
@@ -148,8 +149,8 @@ def path_text(path: StrPath, what: str) -> str:
         what: Its role, for messages.
 
     Raises:
-        InputError: It is empty, is not a path, cannot be the name of a file, or lacks a
-            bucket or a slash.
+        InputError: It is empty, is not a path, cannot be the name of a file, lacks a
+            bucket or a slash, or has a scheme that is not supported.
     """
     text: object = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
@@ -173,7 +174,7 @@ def path_text(path: StrPath, what: str) -> str:
             got=repr(path),
             cure="add it; give paths in buckets as text, as pathlib joins slashes",
         )
-    if text.startswith("gs://"):
+    if has_bucket(text):
         split_path(text)
     if not is_file_name(text):
         raise InputError(
@@ -182,6 +183,19 @@ def path_text(path: StrPath, what: str) -> str:
             cure="give a path without null characters, as the file system has it",
         )
     return text
+
+
+def has_bucket(path: str) -> bool:
+    """Returns whether a path is in a bucket. Raises InputError for other schemes."""
+    scheme = _SCHEME.match(path)
+    if scheme is None or scheme[1] == "gs":
+        return scheme is not None
+    raise InputError(
+        f"{scheme[1]}:// paths are not supported",
+        where=path,
+        expected="a local path or gs://BUCKET/NAME",
+        cure="copy the data to a local disk or a mounted bucket",
+    )
 
 
 def path_texts(paths: StrPath | Iterable[StrPath], what: str) -> tuple[str, ...]:

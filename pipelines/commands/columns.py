@@ -102,7 +102,6 @@ def _attached(
     run = run_beside_dataflow(
         *(runner, workers),
         what="columns cannot be attached",
-        transform="AttachColumns",
     )
     common: dict[str, Any] = {
         "split": split,
@@ -201,7 +200,6 @@ def unique(
     where = run_beside_dataflow(
         *(runner, workers),
         what="duplicates cannot be found",
-        transform="FindDuplicates",
     )
     found = run_anywhere(
         DuplicatesJob(dataset, by, split, overwrite),

@@ -144,7 +144,7 @@ def run_of(launch: LaunchOptions, workers: int | None) -> JobRun:
 
 
 def run_beside_dataflow(
-    runner: str | None, workers: int | None, *, what: str, transform: str
+    runner: str | None, workers: int | None, *, what: str
 ) -> JobRun:
     """Returns where a command is to run that submits nothing to Dataflow.
 
@@ -152,7 +152,6 @@ def run_beside_dataflow(
         runner: The Beam runner; None for local processes.
         workers: Number of worker processes.
         what: What Dataflow does not do, for the message.
-        transform: The transform that does it.
 
     Raises:
         InputError: The runner is Dataflow's, or an option has no effect.
@@ -164,8 +163,7 @@ def run_beside_dataflow(
         raise InputError(
             f"{what} on Dataflow by this command",
             got=f"--runner {runner}",
-            cure=f"leave --runner out, or use gristmill.transforms.{transform} in a "
-            "pipeline of your own",
+            cure="leave --runner out: one machine in the region of the bucket does it",
         )
     return run_of(launch, workers)
 

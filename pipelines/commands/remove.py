@@ -81,9 +81,7 @@ def remove(
     )
     from gristmill.pipelines.removal.run_removal import Removed, check_found, remove
 
-    run = run_beside_dataflow(
-        *(runner, workers), what="records cannot be removed", transform="RemoveRecords"
-    )
+    run = run_beside_dataflow(*(runner, workers), what="records cannot be removed")
     if (records is None) == (where is None) or (where and column):
         raise InputError(
             "exactly one option must name the records to remove",

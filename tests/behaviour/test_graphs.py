@@ -14,17 +14,13 @@ import pytest
 
 from gristmill import transforms
 from gristmill.transforms import (
-    AttachColumns,
     ConversionJob,
     ConvertFiles,
-    FindDuplicates,
     IndexArrayRecords,
-    ReadAllArrayRecords,
-    ReadAllTFRecords,
+    ReadAllRecords,
     ReadArrayRecords,
     ReadRecords,
     ReadTFRecords,
-    RemoveRecords,
     VerifyDataset,
     WriteArrayRecords,
 )
@@ -33,16 +29,12 @@ from tests.support.graphs import graph_of
 ROOT = pathlib.Path(__file__).parents[2]
 JOB = ConversionJob(inputs=("in",), output="out", name="out")
 GRAPHS = [
-    [AttachColumns(dataset="in", function="module:function")],
     [ConvertFiles(jobs=(JOB,))],
-    [FindDuplicates(dataset="in")],
     [IndexArrayRecords(files="in")],
-    [beam.Create(["in"]), ReadAllArrayRecords()],
-    [beam.Create(["in"]), ReadAllTFRecords()],
+    [beam.Create(["in"]), ReadAllRecords()],
     [ReadArrayRecords("in")],
     [ReadRecords("in")],
     [ReadTFRecords("in")],
-    [RemoveRecords(dataset="in", records=[3])],
     [VerifyDataset("in")],
     [VerifyDataset("in", quick=True)],
     [beam.Create([b"record"]), WriteArrayRecords("out", num_shards=3)],

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.commands.main import cli
-from gristmill.transforms import RemoveRecords
-from tests.support.pipelines import run
+from gristmill.pipelines.removal.run_removal import remove
 
 DOCUMENTS = [[100 * n + i for i in range(n)] for n in range(1, 20)]
 PACK = ("--column", "ids", "--vocabulary-size", "5000", "--length", "16")
@@ -64,10 +63,10 @@ def test_rows_of_files(folder: pathlib.Path) -> None:
     assert "remove the documents from the inputs" in message
     for records in ([0], [[0, 0]]):
         with pytest.raises(InputError, match="cannot be removed from packed rows"):
-            run(RemoveRecords(dataset="rows", records=records))
+            remove("rows", {"records": records}, workers=1)
 
 
 def test_pairs_of_numbers_are_refused(folder: pathlib.Path) -> None:
     said("convert", "ids.jsonl", "records")
     with pytest.raises(InputError, match="given by their numbers"):
-        run(RemoveRecords(dataset="records", records=[[1, 0]]))
+        remove("records", {"records": [[1, 0]]}, workers=1)

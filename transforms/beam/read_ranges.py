@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
@@ -13,13 +11,10 @@ import apache_beam as beam
 from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.transforms.beam.job_metrics import counter
-from gristmill.transforms.beam.pipeline_input import check_known, displayed, set_types
-from gristmill.transforms.planning.shard_plan import SourceRange, check_positive
+from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.source import source_of
-
-DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
 
 _HEAD = struct.Struct("<qI")  # The place, and how many bytes the path has.
 
@@ -38,16 +33,6 @@ class SourceRecord(NamedTuple):
     file: str
     place: int
     record: bytes
-
-    @property
-    def offset(self) -> int:
-        """The place, which is a byte offset in streams such as TFRecords."""
-        return self.place
-
-    @property
-    def record_index(self) -> int:
-        """The place, which is the record's number in ArrayRecord files, from 0."""
-        return self.place
 
 
 class RecordCoder(beam.coders.Coder):
@@ -154,41 +139,3 @@ def read_range(piece: Range, with_source: bool) -> Iterator[Any]:
                 yield SourceRecord(piece.path, place, record)
         else:
             yield from batch.records
-
-
-def read_ranges(
-    ranges: beam.PCollection[Any], *, with_source: bool
-) -> beam.PCollection[Any]:
-    """Returns the records of ranges, which any worker can read."""
-    records: beam.PCollection[Any] = (
-        ranges
-        | "SpreadRanges" >> beam.Reshuffle()
-        | "ReadRanges"
-        >> beam.FlatMap(read_range, with_source).with_output_types(
-            SourceRecord if with_source else bytes
-        )
-    )
-    return records
-
-
-class Reader:
-    """The options that all readers have, checked and shown; a dataclass derives it."""
-
-    _inputs: tuple[str, ...] | None = None  # None: elements of a PCollection name them.
-
-    def _check(self, with_source: bool) -> None:
-        # As Beam checks it where the pipeline is built.
-        takes: Any = str | os.PathLike if self._inputs is None else None
-        transform: Any = self
-        gives = SourceRecord if with_source else bytes
-        set_types(transform, takes=takes, gives=gives)
-        check_known(transform)
-        check_positive(range_bytes=transform.range_bytes)
-
-    def display_data(self) -> dict[str, Any]:
-        """Returns the display data for a runner's page."""
-        fields: Any = dataclasses.fields(self)  # type: ignore[arg-type]
-        names = {field.name for field in fields}
-        shown = ("split", "range_bytes", "with_source", "with_index")
-        options = {name: getattr(self, name) for name in shown if name in names}
-        return displayed(input=self._inputs, **options)

@@ -1,130 +1,142 @@
-"""`ReadRecords`: the records of inputs of any format that a conversion reads."""
+"""`ReadRecords` and `ReadAllRecords`: the records of inputs of any format.
+
+    inputs -> files -> look -> gather -> parts -> cut or walk -> join -> ranges -> read
+
+`ReadTFRecords` and `ReadArrayRecords` know the format: they leave out the looks.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import glob
-import logging
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Sequence
+from typing import Any
 
 import apache_beam as beam
 
-from gristmill.dataset.base.errors import InputError, some_of
-from gristmill.dataset.formats.file_formats import check_joined
-from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.storage.lookup import has_file
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.storage.paths import StrPath, path_texts
-from gristmill.transforms.beam.job_metrics import report_sources
-from gristmill.transforms.beam.pipeline_input import check_begin
-from gristmill.transforms.beam.read_ranges import (
-    DEFAULT_RANGE_BYTES,
-    FileRange,
-    Reader,
-    read_ranges,
+from gristmill.transforms.beam.find_ranges import (
+    Listing,
+    by_file,
+    cut_part,
+    cut_walks,
+    join_file,
+    list_looked,
+    list_looks,
+    list_one,
+    list_parts,
 )
-from gristmill.transforms.directories.hugging_face_directory import (
-    is_repository,
-    repository_inputs,
+from gristmill.transforms.beam.pipeline_input import (
+    check_begin,
+    check_collection,
+    check_known,
+    displayed,
+    set_types,
 )
-from gristmill.transforms.directories.tfds_directory import (
-    read_tfds_directory,
-)
-from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.beam.read_ranges import SourceRecord, read_range
+from gristmill.transforms.beam.run_job import gather
+from gristmill.transforms.beam.same_code import sent
+from gristmill.transforms.planning.shard_plan import check_positive
+from gristmill.transforms.sources.find_inputs import look_at_part
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.shards.source_split import find_split
-from gristmill.transforms.sources.source import source_of
 
-_log = logging.getLogger(__name__)
+DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
+_PART_RANGES = 16  # A part is walked through in seconds.
 
 
-@dataclasses.dataclass(frozen=True)
-class _Listed:
-    """What is to be listed, and how. Called with the inputs when the pipeline runs."""
+class _Reader:
+    """What both readers do, with the fields of either."""
 
     split: str | None
     records: RecordOptions
+    with_source: bool
+    range_bytes: int
     allow_empty_files: bool
+    _inputs: tuple[str, ...] | None = None  # None: elements of a PCollection name them.
 
-    def __call__(self, inputs: tuple[str, ...]) -> Iterator[InputFile]:
-        report_sources(inputs)
-        for files in self._splits(inputs):
-            yield from files.first(len(files))
+    def _check(self) -> None:
+        # As Beam checks it where the pipeline is built.
+        takes: Any = str | os.PathLike if self._inputs is None else None
+        transform: Any = self
+        gives = SourceRecord if self.with_source else bytes
+        set_types(transform, takes=takes, gives=gives)
+        check_known(transform)
+        check_positive(range_bytes=self.range_bytes)
+        if self.records.select:
+            raise InputError(
+                "ReadRecords selects no records",
+                got=f"select={self.records.select!r}",
+                cure="write those that fulfil the condition with ConvertFiles, and "
+                "read them",
+            )
 
-    def _splits(self, inputs: tuple[str, ...]) -> Iterator[InputFiles]:
-        directory = inputs[0].rstrip("/") or "/"
-        if len(inputs) == 1 and has_file(directory, layout.DATASET_JSON):
-            names = sorted(open_manifest(directory).splits)
-            for split in self._chosen(directory, names):
-                yield find_split(directory, split, options=self.records)
-        elif len(inputs) == 1 and is_repository(directory):
-            asked = None if self.split is None else (self.split,)
-            for patterns in repository_inputs(directory, splits=asked).values():
-                yield self._found(patterns)
-        elif len(inputs) == 1 and has_file(directory, layout.TFDS_INFO_JSON):
-            splits = read_tfds_directory(directory).splits
-            for name in self._chosen(directory, [*splits]):
-                if splits[name].files:
-                    pattern = splits[name].pattern
-                    yield self._found((layout.join(glob.escape(directory), pattern),))
-        else:
-            if self.split is not None:
-                raise InputError(
-                    "files have no splits",
-                    where=some_of(inputs),
-                    got=f"split {self.split}",
-                    cure="give a directory with splits, or leave the split out",
-                )
-            files = self._found(inputs)
-            if notice := check_joined(inputs, files.paths):
-                _log.warning("%s: %s", inputs[0], notice)
-            yield files
-
-    def _found(self, inputs: Sequence[str]) -> InputFiles:
-        return find_inputs(
-            inputs, options=self.records, allow_empty_files=self.allow_empty_files
+    def display_data(self) -> dict[str, Any]:
+        """Returns the display data for a runner's page."""
+        return displayed(
+            input=self._inputs,
+            split=self.split,
+            range_bytes=self.range_bytes,
+            with_source=self.with_source,
         )
 
-    def _chosen(self, directory: str, splits: Sequence[str]) -> Sequence[str]:
-        if self.split is not None and self.split not in splits:
-            raise InputError(
-                "the input has no such split",
-                where=directory,
-                expected=f"one of {some_of(splits, 20)}",
-                got=self.split,
-                cure="choose one of these, or leave the split out to read all",
+    def _listing(self, *, parts: bool) -> Listing:
+        part_bytes = _PART_RANGES * self.range_bytes if parts else 0
+        return Listing(self.split, self.records, self.allow_empty_files, part_bytes)
+
+    def _read(self, parts: beam.PCollection[Any], how: Listing) -> Any:
+        """Returns the records of parts of files."""
+        found: beam.PCollection[Any] = (
+            parts
+            | "SpreadParts" >> beam.Reshuffle()
+            | "Cut" >> beam.FlatMap(cut_part, self.range_bytes)
+        )
+        if how.may_walk:
+            found = (
+                found
+                | "ByFile" >> beam.Map(by_file).with_output_types(tuple[bytes, Any])
+                | "GatherFiles" >> beam.GroupByKey()
+                | "JoinWalks" >> beam.FlatMap(join_file, self.range_bytes)
             )
-        return splits if self.split is None else (self.split,)
+        elif not how.part_bytes:
+            found = found | "CutWalks" >> beam.FlatMap(_cut_alone, self.range_bytes)
+        read = beam.FlatMap(read_range, self.with_source)
+        gives = SourceRecord if self.with_source else bytes
+        return (
+            found
+            | "SpreadRanges" >> beam.Reshuffle()
+            | "ReadRanges" >> read.with_output_types(gives)
+        )
 
 
-def _cut(file: InputFile, range_bytes: int) -> Iterator[FileRange]:
-    if file.size_bytes:
-        for begin, end in source_of(file.spec).cut(file, range_bytes=range_bytes):
-            yield FileRange(file, begin, end)
+def _cut_alone(found: Any, range_bytes: int) -> Any:
+    return cut_walks([found], range_bytes)
 
 
 @dataclasses.dataclass
-class ReadRecords(Reader, beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]):
+class ReadRecords(
+    _Reader, beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
+):
     """Reads inputs of any format that `gristmill convert` reads.
 
     Applied to a pipeline; gives a PCollection of `bytes`, or of `SourceRecord`. Inputs
     are files of one format, recognised by their first bytes: TFRecord, ArrayRecord,
     Parquet and so on; or a directory with splits: a dataset, a TFDS directory, a
     repository of Hugging Face. They are listed when the pipeline runs, and looked into
-    by one worker. Rows become records as `RecordOptions` says.
+    by all workers. Rows become records as `RecordOptions` says.
 
     Guarantees: bounded; every record exactly once, since ranges are cut at records;
-    records are compared with the checksums that their format has; damage fails the
-    pipeline with file and place; nothing is written, so retries do no harm. The order
-    of a range is kept within its bundle, and none beyond that: use `with_source` where
-    it matters. Files are read by as many workers as they have ranges, compressed ones
-    by one worker each; one worker goes through the headers of a TFRecord file to find
-    its ranges. Memory per element in flight: as for a conversion of that format.
+    records are compared with the checksums that their format or dataset has; damage
+    fails the pipeline with file and place; nothing is written, so retries do no harm.
+    The order of a range is kept within its bundle, and none beyond that: use
+    `with_source` where it matters. Files are read by as many workers as they have
+    ranges, compressed ones by one worker each. Memory per element in flight: as for a
+    conversion of that format.
 
     Attributes:
         inputs: Paths or glob patterns of files, or one directory.
-        split: The split of a directory to read; None for all.
+        split: The split of a directory to read, or one edition of a dataset's, such as
+            `train.e00002`; None for all.
         records: What is known of the inputs, and of the records to make of them.
         with_source: Whether to give the file and place of each record with it.
         range_bytes: Minimum bytes that a worker reads of a file that is split.
@@ -149,14 +161,7 @@ class ReadRecords(Reader, beam.PTransform[beam.pvalue.PBegin, beam.PCollection[b
         """
         super().__init__()
         self._inputs = path_texts(self.inputs, "input")
-        self._check(self.with_source)
-        if self.records.select:
-            raise InputError(
-                "ReadRecords selects no records",
-                got=f"select={self.records.select!r}",
-                cure="write those that fulfil the condition with ConvertFiles, and "
-                "read them",
-            )
+        self._check()
         if not self._inputs or "" in self._inputs:
             raise InputError(
                 "no inputs given",
@@ -169,13 +174,140 @@ class ReadRecords(Reader, beam.PTransform[beam.pvalue.PBegin, beam.PCollection[b
         Raises:
             InputError: It is applied to a PCollection.
         """
-        check_begin(begin, "ReadRecords", "give the inputs as an argument")
-        listed = _Listed(self.split, self.records, self.allow_empty_files)
-        ranges = (
-            begin
-            | "Inputs" >> beam.Create([self._inputs])
-            | "ListFiles" >> beam.FlatMap(listed)
-            | "SpreadFiles" >> beam.Reshuffle()
-            | "CutAtRecords" >> beam.FlatMap(_cut, self.range_bytes)
+        name = type(self).__name__
+        check_begin(begin, name, "for a PCollection of patterns, use ReadAllRecords")
+        how, inputs = self._listing(parts=True), self._inputs
+        source = begin | "Inputs" >> beam.Create([inputs])
+        if how.needs_looks:
+            parts: beam.PCollection[Any] = (
+                source
+                | "ListFiles" >> beam.FlatMap(sent(list_looks, how))
+                | "SpreadLooks" >> beam.Reshuffle()
+                | "Look" >> beam.Map(look_at_part)
+                | "Gather" >> gather()
+                | "ListParts" >> beam.FlatMap(list_looked, inputs, how)
+            )
+        else:
+            parts = source | "ListParts" >> beam.FlatMap(sent(list_parts, how))
+        read: beam.PCollection[bytes] = self._read(parts, how)
+        return read
+
+
+class ReadTFRecords(ReadRecords):
+    """`ReadRecords` of TFRecord files, plain or compressed with gzip, zlib or zstd.
+
+    Memory per element in flight: two blocks of 1 MiB, or two records if they are
+    larger; from a bucket also 16 MiB that are requested ahead.
+
+    Args:
+        patterns: A path or glob pattern, or several.
+        with_source: Whether to give the file and byte offset of each record with it.
+        range_bytes: Least bytes that a worker reads of a file that is split.
+        allow_empty_files: Whether a file of 0 bytes is one without records, and not an
+            interrupted copy.
+    """
+
+    def __init__(
+        self,
+        patterns: StrPath | Sequence[StrPath],
+        *,
+        with_source: bool = False,
+        range_bytes: int = DEFAULT_RANGE_BYTES,
+        allow_empty_files: bool = False,
+    ):
+        super().__init__(
+            patterns,
+            records=RecordOptions(input_format="tfrecord"),
+            with_source=with_source,
+            range_bytes=range_bytes,
+            allow_empty_files=allow_empty_files,
         )
-        return read_ranges(ranges, with_source=self.with_source)
+
+
+class ReadArrayRecords(ReadRecords):
+    """`ReadRecords` of a committed dataset, or of ArrayRecord files from anywhere.
+
+    Records of a dataset are compared with the checksums in its indexes, in other files
+    the hash of each chunk with its header. Every compression and group size is read;
+    files with transposed chunks are refused. Memory per worker: 1 MiB of the file (up
+    to 4 MiB decoded), or one chunk if that is larger, 16 MiB that are read ahead from
+    object storage, and the footers and indexes of two shards: some 35 bytes a record.
+
+    Args:
+        source: The directory of a dataset; or paths or glob patterns of files.
+        split: The split of a dataset to read, or one edition of it; None for all.
+        with_source: Whether to give the file and number of each record with it.
+        range_bytes: About how many bytes of a file a worker reads.
+    """
+
+    def __init__(
+        self,
+        source: StrPath | Sequence[StrPath],
+        *,
+        split: str | None = None,
+        with_source: bool = False,
+        range_bytes: int = DEFAULT_RANGE_BYTES,
+    ):
+        super().__init__(
+            source,
+            split=split,
+            records=RecordOptions(input_format="arrayrecord"),
+            with_source=with_source,
+            range_bytes=range_bytes,
+        )
+
+
+@dataclasses.dataclass(kw_only=True)
+class ReadAllRecords(
+    _Reader, beam.PTransform[beam.PCollection[StrPath], beam.PCollection[bytes]]
+):
+    """Reads the inputs that a PCollection of paths and patterns names.
+
+    Applied to a PCollection of texts or `pathlib.Path`; gives a PCollection of `bytes`,
+    or of `SourceRecord`. Each element is read as `ReadRecords` reads it, and listed and
+    looked into by one worker.
+
+    Guarantees: those of `ReadRecords`, for each element: a file that two elements name
+    is read twice. An element that matches nothing fails the pipeline, and so does one
+    that matches files of several splits by their names. Records are in the window of
+    their element.
+
+    Attributes:
+        split: The split of each directory to read; then all elements are directories.
+        records: What is known of the inputs, and of the records to make of them.
+        with_source: Whether to give the file and place of each record with it.
+        range_bytes: Minimum bytes that a worker reads of a file that is split.
+        allow_empty_files: Whether a file of 0 bytes is one without records, and not an
+            interrupted copy.
+    """
+
+    split: str | None = None
+    records: RecordOptions = dataclasses.field(default_factory=RecordOptions)
+    with_source: bool = False
+    range_bytes: int = DEFAULT_RANGE_BYTES
+    allow_empty_files: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks the options.
+
+        Raises:
+            InputError: A range would be empty, or records are to be selected.
+        """
+        super().__init__()
+        self._check()
+
+    def expand(self, patterns: beam.PCollection[StrPath]) -> beam.PCollection[bytes]:
+        """Builds the chain.
+
+        Raises:
+            InputError: It is not applied to a PCollection.
+        """
+        check_collection(patterns, "ReadAllRecords", "paths or patterns")
+        # Groups of an unbounded PCollection are never complete: there, a file is one
+        # part.
+        how = self._listing(parts=patterns.is_bounded)
+        parts: beam.PCollection[Any] = patterns | "ListParts" >> beam.FlatMap(
+            sent(list_one, how)
+        )
+        read: beam.PCollection[bytes] = self._read(parts, how)
+        return read

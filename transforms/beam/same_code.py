@@ -78,5 +78,5 @@ def sent(function: Callable[..., T], *options: Any) -> Callable[[Any], T]:
 
 @functools.cache
 def opened(content: bytes) -> Any:
-    """Returns what was pickled."""
+    """Returns the function and its options, pickled by `sent`."""
     return pickle.loads(content)

@@ -27,8 +27,8 @@ def split_name(spec: str) -> tuple[str, str]:
     Raises:
         InputError: It does not have that form.
     """
-    module_name, colon, name = spec.partition(":")
-    if not (module_name and colon and name):
+    module_name, colon, name = str(spec).partition(":")
+    if not (isinstance(spec, str) and module_name and colon and name):
         raise InputError("not the name of a function", got=repr(spec), cure=_CURE)
     return module_name, name
 

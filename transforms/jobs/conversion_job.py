@@ -33,6 +33,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.storage.lookup import load_all, storage_for, version_of
 from gristmill.dataset.storage.paths import path_text, path_texts
+from gristmill.transforms.functions.user_functions import split_name
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import PlanOptions, ShardPlan
 from gristmill.transforms.sources.formats import RecordOptions
@@ -109,6 +110,8 @@ class ConversionJob:
             raise InputError(
                 "no input files given", cure="give paths or patterns of the input files"
             )
+        if self.map is not None:
+            split_name(self.map)
         if self.on_corrupt not in get_args(OnCorrupt):
             raise InputError(
                 "unknown --on-corrupt",

@@ -65,13 +65,16 @@ class PlanOptions:
     Attributes:
         kind: `match_shards`, one shard per input file; `num_shards`; `shard_bytes`, of
             input for each shard, as stored.
-        value: The number that goes with it; None for `match_shards`.
+        value: The number that goes with it: shards, or bytes, by default 256 MiB; None
+            for `match_shards`.
     """
 
     kind: PlanKind = "shard_bytes"
-    value: int | None = DEFAULT_SHARD_BYTES
+    value: int | None = None
 
     def __post_init__(self) -> None:
+        if self.kind == "shard_bytes" and self.value is None:
+            object.__setattr__(self, "value", DEFAULT_SHARD_BYTES)
         wanted = self.kind != "match_shards"
         if wanted and (self.value is None or self.value < 1):
             raise InputError(

@@ -48,8 +48,11 @@ def test_json_outcome(source, tmp_path):
         (("index", "x", "--install-on-workers"), "--runner DataflowRunner"),
         (("verify", "x", "--", "--region=x"), "add --runner"),
         (("index", "x", "--workers=2", *RUNNER), "--workers"),
-        (("unique", "a", "--runner=DataflowRunner"), "gristmill.transforms.FindDup"),
-        (("attach", "a", "--map=m:f", "--runner=DataflowRunner"), "AttachColumns"),
+        (
+            ("unique", "a", "--runner=DataflowRunner"),
+            "cannot be found on Dataflow",
+        ),
+        (("attach", "a", "--map=m:f", "--runner=DataflowRunner"), "one machine"),
         (("attach", "a", "b", "--number=n", *RUNNER), "only --map runs on Beam"),
         (("convert", "a", "b", "--num-shrads=3", *RUNNER), "No such option"),
         (("convert", "a", "b", "--region=x"), "No such option"),

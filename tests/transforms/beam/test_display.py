@@ -9,8 +9,7 @@ import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from gristmill.transforms import (
-    ReadAllArrayRecords,
-    ReadAllTFRecords,
+    ReadAllRecords,
     ReadArrayRecords,
     ReadTFRecords,
     VerifyDataset,
@@ -46,7 +45,7 @@ def test_readers_show_inputs() -> None:
     assert (found["Input"], found["Split"]) == ("data/c4", "test")
     assert "Split" not in shown(ReadArrayRecords("data/c4"))
     assert shown(VerifyDataset("data/c4"))["Dataset"] == "data/c4"
-    found = shown(ReadAllTFRecords(range_bytes=7), beam.Create(["in"]))
+    found = shown(ReadAllRecords(range_bytes=7), beam.Create(["in"]))
     assert found["Range bytes"] == 7
-    found = shown(ReadAllArrayRecords(split="test"), beam.Create(["in"]))
+    found = shown(ReadAllRecords(split="test"), beam.Create(["in"]))
     assert found["Split"] == "test"

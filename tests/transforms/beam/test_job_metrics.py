@@ -17,7 +17,7 @@ from gristmill.transforms import (
     ConversionJob,
     ConvertFiles,
     IndexArrayRecords,
-    ReadAllArrayRecords,
+    ReadAllRecords,
     ReadTFRecords,
     VerifyDataset,
     WriteArrayRecords,
@@ -81,7 +81,7 @@ def test_of_a_read_and_a_write(place: pathlib.Path) -> None:
         ReadTFRecords(place / "in" / "*"),
         WriteArrayRecords(place / "out", num_shards=1),
         beam.Map(lambda result: result.output),
-        ReadAllArrayRecords(),
+        ReadAllRecords(),
     )
     assert sources == local(place / "in", place / "out")
     assert sinks == local(place / "out")

@@ -18,17 +18,20 @@ from gristmill.transforms import (
     ConversionResult,
     ConvertFiles,
     IndexArrayRecords,
-    ReadAllArrayRecords,
-    ReadAllTFRecords,
+    PlanOptions,
+    ReadAllRecords,
     ReadArrayRecords,
     ReadRecords,
     ReadTFRecords,
+    RecordOptions,
     SourceRecord,
     VerifyDataset,
     VerifyResult,
     WriteArrayRecords,
     WriteResult,
 )
+from tests.support.pipelines import run
+from tests.support.records import frames_of
 
 JOB = ConversionJob(inputs=("in",), output="out", name="out")
 STARTING = [
@@ -37,7 +40,7 @@ STARTING = [
     (lambda: ReadArrayRecords("in"), bytes),
     (lambda: ReadRecords("in"), bytes),
     (lambda: ReadRecords("in", with_source=True), SourceRecord),
-    (lambda: ReadArrayRecords("in", with_index=True), SourceRecord),
+    (lambda: ReadArrayRecords("in", with_source=True), SourceRecord),
     (lambda: ConvertFiles(jobs=(JOB,)), ConversionResult),
     (lambda: IndexArrayRecords(files="in"), Manifest),
     (lambda: VerifyDataset("in"), VerifyResult),
@@ -126,11 +129,8 @@ def test_values_of_later_are_refused(make, given) -> None:
 
 
 TRANSFORMS = {
-    ReadTFRecords: {"patterns": "in"},
-    ReadArrayRecords: {"source": "in"},
     ReadRecords: {"inputs": "in"},
-    ReadAllTFRecords: {},
-    ReadAllArrayRecords: {},
+    ReadAllRecords: {},
     WriteArrayRecords: {"output": "out"},
     ConvertFiles: {"jobs": (JOB,)},
     IndexArrayRecords: {"files": "in"},
@@ -162,7 +162,7 @@ def test_no_option_may_be_known_later(make, given, option: str) -> None:
 def test_numbers_are_numbers(value: Any) -> None:
     for make in (
         lambda: ReadTFRecords("in", range_bytes=value),
-        lambda: ReadAllArrayRecords(range_bytes=value),
+        lambda: ReadAllRecords(range_bytes=value),
         lambda: WriteArrayRecords("out", shard_bytes=value),
     ):
         with pytest.raises(InputError, match="_bytes is not a whole number"):
@@ -176,3 +176,92 @@ def test_a_conversion_takes_jobs(jobs: Any) -> None:
         ConvertFiles(jobs=jobs)
     with pytest.raises(InputError, match="no conversion given"):
         ConvertFiles(jobs=())
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: WriteArrayRecords("s3://b/out"), "s3:// paths are not supported"),
+        (lambda: ReadRecords("http://host/in"), "http:// paths are not supported"),
+        (lambda: VerifyDataset("s3://b/d"), "s3:// paths are not supported"),
+        (lambda: job(map=len), "not the name of a function"),
+        (lambda: job(map="lower"), "not the name of a function"),
+        (lambda: PlanOptions(kind="num_shards"), "num_shards needs a positive number"),
+        (lambda: RecordOptions(record="rows"), "unknown `record`"),
+        (lambda: RecordOptions(columns=("a", "a")), "`columns` names a column twice"),
+        (lambda: RecordOptions(input_format="avro"), "unknown `input_format`"),
+        (lambda: RecordOptions(nulls="keep"), "unknown `nulls`"),
+    ],
+)
+def test_what_a_constructor_can_see_is_refused_there(make, said) -> None:
+    with pytest.raises(InputError, match=said):
+        make()
+
+
+def job(**options: Any) -> ConversionJob:
+    return ConversionJob(inputs=("in",), output="out", name="out", **options)
+
+
+def test_the_default_plan_is_a_size() -> None:
+    assert PlanOptions() == PlanOptions(kind="shard_bytes", value=256 << 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "checks",
+    [
+        ["--runtime_type_check"],
+        ["--performance_runtime_type_check", "--type_check_additional=all"],
+    ],
+)
+def test_types_hold_where_the_pipeline_runs(tmp_path: pathlib.Path, checks) -> None:
+    (tmp_path / "in").write_bytes(frames_of([b"a", b"b"]))
+    done: list[Any] = []
+    for name, chain in {
+        "read": [ReadRecords(tmp_path / "in", with_source=True)],
+        "all": [beam.Create([str(tmp_path / "in")]), ReadAllRecords()],
+        "write": [
+            ReadTFRecords(tmp_path / "in"),
+            WriteArrayRecords(tmp_path / "out", num_shards=1),
+        ],
+        "again": [ReadArrayRecords(tmp_path / "out")],
+        "verify": [VerifyDataset(tmp_path / "out")],
+        "convert": [
+            ConvertFiles(
+                jobs=(
+                    ConversionJob(
+                        inputs=(tmp_path / "in",), output=tmp_path / "c", name="c"
+                    ),
+                )
+            )
+        ],
+    }.items():
+        done.append((name, len(run(*chain, argv=checks))))
+    assert done == [
+        *(("read", 2), ("all", 2), ("write", 1), ("again", 2), ("verify", 1)),
+        ("convert", 1),
+    ]
+
+
+def test_tagged_outputs_work_as_they_come(tmp_path: pathlib.Path) -> None:
+    def split(record: bytes):
+        if record < b"c":
+            yield record
+        else:
+            yield beam.pvalue.TaggedOutput("test", record)
+
+    out = tmp_path / "out"
+    with beam.Pipeline() as pipeline:
+        parts = (
+            pipeline
+            | beam.Create([b"a", b"b", b"c"])
+            | beam.FlatMap(split).with_outputs("test", main="train")
+        )
+        for name in ("train", "test"):
+            write = WriteArrayRecords(out, split=name, num_shards=1)
+            parts[name] | f"Write{name}" >> write
+    found = {name: run(ReadArrayRecords(out, split=name)) for name in ("train", "test")}
+    assert {name: sorted(records) for name, records in found.items()} == {
+        "train": [b"a", b"b"],
+        "test": [b"c"],
+    }

@@ -47,15 +47,15 @@ def test_dataset(
 
 
 @pytest.mark.slow
-def test_with_index_gives_file_and_number(tmp_path: pathlib.Path) -> None:
+def test_with_source_gives_file_and_number(tmp_path: pathlib.Path) -> None:
     dataset = dataset_of(tmp_path, RECORDS, group_size=10)
-    options = {"with_index": True, "range_bytes": 20_000}
+    options = {"with_source": True, "range_bytes": 20_000}
     found = sorted(run(ReadArrayRecords(str(dataset), **options)))
     assert all(isinstance(record, SourceRecord) for record in found)
     assert [record.record for record in found] == RECORDS
     by_file: dict[str, list[int]] = {}
     for record in found:
-        by_file.setdefault(record.file, []).append(record.record_index)
+        by_file.setdefault(record.file, []).append(record.place)
     assert list(by_file) == [f"{dataset}/{path}" for path in shards_of(dataset)]
     for numbers in by_file.values():
         assert numbers == list(range(len(numbers)))
@@ -137,9 +137,9 @@ def test_damage_names_the_file(tmp_path: pathlib.Path) -> None:
 
 
 def test_options_are_checked_at_once() -> None:
-    with pytest.raises(InputError, match="the path of the dataset or files is empty"):
+    with pytest.raises(InputError, match="the path of the input is empty"):
         ReadArrayRecords("")
-    with pytest.raises(InputError, match="no dataset or files"):
+    with pytest.raises(InputError, match="no inputs given"):
         ReadArrayRecords([])
     with pytest.raises(InputError, match="range_bytes"):
         ReadArrayRecords("x", range_bytes=0)

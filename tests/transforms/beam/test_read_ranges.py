@@ -48,7 +48,7 @@ def test_records_with_sources_are_keys(tmp_path: pathlib.Path) -> None:
         beam.Reshuffle(),
     )
     assert all(type(each) is SourceRecord for each in found)
-    in_order = sorted(found, key=lambda source: source.offset)
+    in_order = sorted(found, key=lambda source: source.place)
     assert [each.record for each in in_order] == records
 
 

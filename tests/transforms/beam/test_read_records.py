@@ -6,6 +6,9 @@ import json
 import pathlib
 
 import pytest
+from apache_beam.transforms.fully_qualified_named_transform import (
+    FullyQualifiedNamedTransform,
+)
 
 from gristmill.dataset import encode_example
 from gristmill.dataset.base.errors import InputError
@@ -113,3 +116,23 @@ def test_files_that_are_empty_or_none(tmp_path: pathlib.Path) -> None:
         ReadRecords(())
     with pytest.raises(InputError, match="range_bytes must be positive"):
         ReadRecords("in", range_bytes=0)
+
+
+@pytest.mark.slow
+def test_another_language_names_it(tmp_path: pathlib.Path) -> None:
+    """What Java's `PythonExternalTransform` sends is expanded, and runs."""
+    (tmp_path / "a").write_bytes(frames_of([b"one", b"two"]))
+    asked = FullyQualifiedNamedTransform(
+        "gristmill.transforms.ReadRecords", (str(tmp_path / "a"),), {}
+    )
+    _, payload = asked.to_runner_api_parameter(None)
+    with FullyQualifiedNamedTransform.with_filter("gristmill.transforms.*"):
+        read = FullyQualifiedNamedTransform.from_runner_api_parameter(
+            None, payload, None
+        )
+        assert sorted(run(read)) == [b"one", b"two"]
+    with (
+        FullyQualifiedNamedTransform.with_filter("other.*"),
+        pytest.raises(ValueError, match="not allowed"),
+    ):
+        run(read)

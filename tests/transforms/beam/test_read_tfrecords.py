@@ -16,16 +16,17 @@ from apache_beam.utils.timestamp import Timestamp
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.storage.base import FileInfo
-from gristmill.transforms import ReadTFRecords
-from gristmill.transforms.beam.read_ranges import FileRange, SourceRecord, read_range
-from gristmill.transforms.beam.tfrecord_parts import (
+from gristmill.transforms import ReadTFRecords, RecordOptions
+from gristmill.transforms.beam.find_ranges import (
     FilePart,
     FileWalk,
+    Listing,
     by_file,
     cut_walks,
     list_parts,
     walk_part,
 )
+from gristmill.transforms.beam.read_ranges import FileRange, SourceRecord, read_range
 from gristmill.transforms.sources.input_files import InputFile
 from tests.support.buckets import overlapping
 from tests.support.gcs_server import GcsServer
@@ -44,6 +45,10 @@ from tests.support.records import (
 )
 
 RUNNERS = [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED]
+
+
+def tfrecords(part_bytes: int) -> Listing:
+    return Listing(None, RecordOptions(input_format="tfrecord"), False, part_bytes)
 
 
 def offsets_of(records: list[bytes]) -> list[int]:
@@ -67,9 +72,9 @@ def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog) -> N
     for name in ("train-0", "test-0"):
         (tmp_path / name).write_bytes(frames_of([name.encode()]))
     with pytest.raises(InputError, match="several splits"):
-        list(list_parts((f"{tmp_path}/*",), False, 1000))
+        list(list_parts((f"{tmp_path}/*",), tfrecords(1000)))
     patterns = (f"{tmp_path}/train*", f"{tmp_path}/test*")
-    assert len(list(list_parts(patterns, False, 1000))) == 2
+    assert len(list(list_parts(patterns, tfrecords(1000)))) == 2
     assert "splits are joined: test (1 file), train (1 file)" in caplog.text
 
 
@@ -122,7 +127,7 @@ def test_damage_names_file_and_offset(tmp_path: pathlib.Path, range_bytes: int) 
 def test_file_that_changes_meanwhile(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "changing"
     path.write_bytes(frames_of(text_records(30)))
-    (part,) = list_parts((str(path),), False, 16_000)
+    (part,) = list_parts((str(path),), tfrecords(16_000))
     pieces = list(cut_walks(list(walk_part(part, 1000)), 1000))
     time.sleep(0.02)
     path.write_bytes(frames_of(text_records(30, seed=2)))
@@ -140,7 +145,7 @@ def test_empty_file_only_where_allowed(tmp_path: pathlib.Path) -> None:
 
 
 def test_options_are_checked_at_once() -> None:
-    with pytest.raises(InputError, match="no input files"):
+    with pytest.raises(InputError, match="no inputs given"):
         ReadTFRecords([])
     with pytest.raises(InputError, match="range_bytes"):
         ReadTFRecords("x", range_bytes=0)
@@ -151,13 +156,13 @@ def test_options_are_checked_at_once() -> None:
 def test_parts_of_a_file(tmp_path: pathlib.Path) -> None:
     for name, size in (("a", 99), ("b", 100), ("c", 299), ("d", 1001)):
         (tmp_path / name).write_bytes(bytes(size))
-    parts = list(list_parts((str(tmp_path),), False, 100))
+    parts = list(list_parts((str(tmp_path),), tfrecords(100)))
     counts = collections.Counter(part.file.path[-1] for part in parts)
     assert counts == {"a": 1, "b": 1, "c": 2, "d": 10}
     of_c = [part[1:] for part in parts if part.file.path[-1] == "c"]
     assert of_c == [(0, 149), (149, 299)]
     # Without groups, a file is one part.
-    whole = list(list_parts((str(tmp_path),), False, 0))
+    whole = list(list_parts((str(tmp_path),), tfrecords(0)))
     assert [part[1:] for part in whole] == [(0, 99), (0, 100), (0, 299), (0, 1001)]
 
 
@@ -230,7 +235,7 @@ def test_objects_are_read_by_requests_that_overlap(server: GcsServer) -> None:
     """In both passes over a file: of its headers, and of its records."""
     records = text_records(1000)
     server.objects.put("bucket", "large", frames_of(records))
-    (part,) = list_parts(("gs://bucket/large",), False, 0)
+    (part,) = list_parts(("gs://bucket/large",), tfrecords(0))
     # The frames of another part are searched for first.
     for begin in (0, part.end_bytes // 2):
         part = part._replace(begin_bytes=begin)
@@ -245,7 +250,7 @@ def test_objects_by_range_are_read_in_bounded_memory(server: GcsServer) -> None:
     """What was requested and has not become records is a few blocks at most."""
     records = text_records(1000)
     server.objects.put("bucket", "large", frames_of(records))
-    (part,) = list_parts(("gs://bucket/large",), False, 0)
+    (part,) = list_parts(("gs://bucket/large",), tfrecords(0))
     (walk,) = walk_part(part, 1 << 20)
     (piece,) = cut_walks([walk], 1 << 20)
     server.log.clear()
@@ -254,5 +259,5 @@ def test_objects_by_range_are_read_in_bounded_memory(server: GcsServer) -> None:
         if count % 100:
             continue
         requested = 4096 * len(server.log)
-        assert requested <= one.offset + 6 * 4096
+        assert requested <= one.place + 6 * 4096
     assert len(server.log) == -(-part.end_bytes // 4096)

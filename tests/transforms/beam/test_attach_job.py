@@ -5,28 +5,27 @@ from __future__ import annotations
 import pathlib
 import shutil
 
-import apache_beam as beam
 import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
-from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.columns.attach import attach_computed
 from gristmill.pipelines.commands.main import cli
-from gristmill.transforms import AttachColumns
+from gristmill.transforms.beam.run_job import RunJob
+from gristmill.transforms.columns.computed_values import ComputeJob
 from tests.support.columns import examples
 from tests.support.editions import files_of
+from tests.support.pipelines import run
 
-FUNCTION = "tests.transforms.beam.test_attach_columns:facts"
+FUNCTION = "tests.transforms.beam.test_attach_job:facts"
 
 
 def facts(record: bytes) -> dict[str, object]:
     return {"size": len(record), "words": record.hex(" ", 4), "pair": [0.5, 1.0]}
 
 
-def computed(output: str, **options: bool) -> None:
-    with beam.Pipeline(runner="DirectRunner") as pipeline:
-        pipeline | AttachColumns(dataset=output, function=FUNCTION, **options)
+def computed(output: str, *, overwrite: bool = False) -> None:
+    run(RunJob(ComputeJob(output, FUNCTION, None, overwrite)))
 
 
 @pytest.fixture
@@ -50,8 +49,6 @@ def test_the_bytes_are_the_same(outputs: list[str]) -> None:
 
 
 def test_what_cannot_be_attached_is_said(outputs: list[str]) -> None:
-    with pytest.raises(InputError, match="not known yet"):
-        AttachColumns(dataset=outputs[0], function=beam.pvalue.PCollection(None))
     for runner, options, said in (
         ("FnApiRunner", ["rows.jsonl", "--number", "n"], "only --map runs on Beam"),
         ("DataflowRunner", ["--map", FUNCTION], "on Dataflow by this command"),
