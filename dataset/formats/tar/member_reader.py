@@ -6,7 +6,7 @@ import re
 from typing import BinaryIO, NamedTuple
 
 from gristmill.dataset.formats.streams.inflated_stream import Readable
-from gristmill.dataset.formats.streams.stream_buffer import StreamBuffer
+from gristmill.dataset.formats.streams.stream_reader import StreamReader
 from gristmill.dataset.formats.tar.headers import (
     BLOCK_BYTES,
     DIRECTORY,
@@ -85,7 +85,7 @@ class BrokenError(Exception):
         self.expected, self.got, self.cure = expected, got, cure
 
 
-class MemberReader(StreamBuffer):
+class MemberReader(StreamReader):
     """Reads the members of a tar from one stream.
 
     The bytes read stay in memory from `offset` on.

@@ -9,14 +9,15 @@ follows are in doubt.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import BinaryIO, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import BinaryIO
 
 import google_crc32c
 
 from gristmill.dataset.base.errors import CorruptRecordError, InputError, some_of
 from gristmill.dataset.formats.streams.inflated_stream import Readable
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.formats.streams.stream_reader import End
 from gristmill.dataset.formats.tar.member_reader import (
     BrokenError,
     Member,
@@ -30,7 +31,6 @@ READ_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 20
 _SEEN_SAMPLES = 1 << 16  # Their names are kept: enough to see that a tar is not sorted.
 _crc32c = google_crc32c.value
-End = int | Callable[[], int | None] | None
 
 
 class SampleReader(MemberReader):
@@ -47,8 +47,6 @@ class SampleReader(MemberReader):
         size_bytes: Size of the file if known; None for compressed streams.
         block_bytes: How much to read at a time.
     """
-
-    lookback_bytes: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -74,17 +72,9 @@ class SampleReader(MemberReader):
         self._ahead = None
 
     def batches(self, end: End = None) -> Iterator[RecordBatch]:
-        """Yields the samples that begin before `end`, in groups.
+        """Yields the samples that begin before `end`; see `StreamReader`.
 
         A sample begins at the header of its first member.
-
-        Args:
-            end: File offset, exclusive; None for the end of the file. Or a function
-                that returns it, None as long as it is not yet known.
-
-        Raises:
-            CorruptRecordError: At the first place that is damaged, after all samples
-                before it were yielded. The reader stays there, for `skip` or `resync`.
         """
         more = True
         while more:
@@ -205,9 +195,7 @@ class SampleReader(MemberReader):
         """Returns the error of a fault, and moves the reader to where it begins."""
         end = None
         if broken.reason == "truncated":
-            # Raised once: a caller that sets the damage aside continues after it.
-            error, self._stream_error = self._stream_error, None
-            if error is None:
+            if (error := self._taken_error()) is None:
                 end = self.end_offset()
             else:
                 broken = BrokenError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO, ClassVar
 
 import google_crc32c
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.errors import CorruptFrameError
 from gristmill.dataset.formats.streams.inflated_stream import Readable
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
-from gristmill.dataset.formats.streams.stream_buffer import StreamBuffer
+from gristmill.dataset.formats.streams.stream_reader import End, StreamReader
 from gristmill.dataset.formats.tfrecord.frame_layout import (
     FOOTER_BYTES,
     FRAME_OVERHEAD_BYTES,
@@ -31,7 +31,6 @@ from gristmill.dataset.formats.tfrecord.frame_layout import (
 
 BLOCK_BYTES = 1 << 20  # Takes half the CPU of 4 MiB: a block stays in the cache.
 _crc32c = google_crc32c.value
-End = int | Callable[[], int | None] | None
 
 
 def _count_equal(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> int:
@@ -40,7 +39,7 @@ def _count_equal(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> int:
     return int(differs.argmax()) if differs.any() else len(differs)
 
 
-class FrameReader(StreamBuffer):
+class FrameReader(StreamReader):
     """Reads frames forward from one stream, and finds the next one after damage.
 
     Memory: one block or one record, whichever is larger. A false length field never
@@ -75,18 +74,7 @@ class FrameReader(StreamBuffer):
             yield from map(Frame, batch.places, batch.records, batch.crc32cs)
 
     def batches(self, end: End = None) -> Iterator[RecordBatch]:
-        """Yields the frames that begin before `end`, one block at a time.
-
-        Args:
-            end: File offset, exclusive; None for the end of the file. The last frame
-                may reach past it: a frame belongs to the range of its first byte. Or a
-                function that returns it, None as long as it is not yet known.
-
-        Raises:
-            CorruptFrameError: At the first frame that is damaged, after all before it
-                were yielded. The reader stays at its first byte, for `skip` or
-                `resync`.
-        """
+        """Yields the frames that begin before `end`; see `StreamReader`."""
         while self._is_before(end):
             filled = self._fill(HEADER_BYTES)
             if not self._is_before(end):
@@ -206,9 +194,7 @@ class FrameReader(StreamBuffer):
             )
 
     def _check_stream(self) -> None:
-        # Raised once: a caller that sets the damage aside continues after it.
-        error, self._stream_error = self._stream_error, None
-        if error is not None:
+        if (error := self._taken_error()) is not None:
             raise self._corrupt(
                 "compressed",
                 "compressed file is damaged, or ends too early",

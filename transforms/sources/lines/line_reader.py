@@ -13,7 +13,7 @@ import numpy as np
 from gristmill.dataset.base.errors import CorruptRecordError
 from gristmill.dataset.formats.streams.inflated_stream import Readable
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
-from gristmill.dataset.formats.streams.stream_buffer import StreamBuffer
+from gristmill.dataset.formats.streams.stream_reader import End, StreamReader
 from gristmill.dataset.formats.tfrecord.frame_layout import MAX_RECORD_BYTES
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.lines.parser import (
@@ -22,7 +22,6 @@ from gristmill.transforms.sources.lines.parser import (
     Lines,
     Made,
 )
-from gristmill.transforms.sources.streams.stream_reader import End
 
 BLOCK_BYTES = 1 << 20
 _crc32c = google_crc32c.value
@@ -30,7 +29,7 @@ _FEW_LINES = 16  # After a bad line others may follow.
 _MOST_BYTES = 1 << 30  # Maximum bytes of several lines: parsers count in 32 bits.
 
 
-class LineReader(StreamBuffer):
+class LineReader(StreamReader):
     """Reads lines forward from one stream, and continues after bad ones.
 
     Memory: some blocks, or one line, whichever is larger.
@@ -70,17 +69,7 @@ class LineReader(StreamBuffer):
         self._header_at = 0  # Only empty lines come before it.
 
     def batches(self, end: End = None) -> Iterator[RecordBatch]:
-        """Yields the records of lines that begin before `end`, block by block.
-
-        Args:
-            end: File offset, exclusive; None for the end of the file. The last line may
-                reach past it. Or a function that returns it, None as long as it is not
-                yet known.
-
-        Raises:
-            CorruptRecordError: At the first bad line, after all records before it were
-                yielded. The reader stays at its first byte, for `skip` or `resync`.
-        """
+        """Yields the records of lines that begin before `end`; see `StreamReader`."""
         while (lines := self._lines(end)) is not None:
             base = self.offset
             given, header = lines.without_mark() if base == 0 else lines, 0
@@ -205,9 +194,7 @@ class LineReader(StreamBuffer):
         )
 
     def _check_stream(self) -> None:
-        # Raised once: a caller that sets the damage aside continues after it.
-        error, self._stream_error = self._stream_error, None
-        if error is not None:
+        if (error := self._taken_error()) is not None:
             inflated = bool(error.detail)
             raise self._corrupt(
                 "compressed" if inflated else "truncated",

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, Unpack
 from gristmill.dataset.base.errors import CorruptRecordError, CorruptStreamError
 from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.formats.streams.stream_reader import End, StreamReader
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import SourceSpec
@@ -20,13 +21,11 @@ from gristmill.transforms.sources.source import (
     SkippedRegions,
     Source,
 )
-from gristmill.transforms.sources.streams.stream_reader import (
-    End,
-    OpenReader,
-    StreamReader,
-)
 
 _CHECK_BYTES = 1 << 16
+
+# Takes a stream, and by name the path, offset and size of its file, as readers do.
+OpenReader = Callable[..., StreamReader]
 
 WHOLE_FILES = (
     "if it is intact, and its records hold frames of TFRecord themselves, give "

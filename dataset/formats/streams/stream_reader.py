@@ -1,21 +1,59 @@
-"""The bytes of a stream from a position on, as many as requested."""
+"""Reading records forward from a stream of bytes, whatever their format."""
 
 from __future__ import annotations
 
-from typing import BinaryIO
+import abc
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, ClassVar
 
 from gristmill.dataset.base.errors import CorruptStreamError
 from gristmill.dataset.formats.streams.inflated_stream import Readable
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
+
+# A place, or a function that returns it, or None as long as it is not yet known.
+End = int | Callable[[], int | None] | None
 
 
-class StreamBuffer:
-    """Reads a stream forward in blocks; readers of formats derive from it.
+class StreamReader(abc.ABC):
+    """Reads records forward from a stream, and finds the next one after damage.
 
     Args:
         stream: Bytes from `offset` on.
         offset: Offset in the (decompressed) file of the stream's first byte.
         block_bytes: How much to read at a time.
+
+    Attributes:
+        lookback_bytes: Bytes before a place that it needs to search for the first
+            record at or after the place.
     """
+
+    lookback_bytes: ClassVar[int] = 0
+
+    @abc.abstractmethod
+    def batches(self, end: End = None) -> Iterator[RecordBatch]:
+        """Yields the records that begin before `end`, those of one block at a time.
+
+        Args:
+            end: File offset, exclusive; None for the end of the file. The last record
+                may reach past it.
+
+        Raises:
+            CorruptRecordError: At the first record that is damaged, after all before it
+                were yielded. The reader stays at its first byte, for `skip` or
+                `resync`.
+        """
+
+    @abc.abstractmethod
+    def begins_at(self, offset: int) -> bool:
+        """Returns whether a record begins, or the file ends, at an offset ahead."""
+
+    @abc.abstractmethod
+    def resync(self, *, limit: int | None = None) -> bool:
+        """Moves forward to where a record seems to begin, before `limit`.
+
+        Returns:
+            Whether one was found; if not, the reader is at `limit` or at the end.
+        """
 
     def __init__(self, stream: Readable | BinaryIO, *, offset: int, block_bytes: int):
         self._block_bytes = block_bytes
@@ -61,6 +99,11 @@ class StreamBuffer:
         self._position = 0
         self._buffer = b"".join(pieces)
         return missing <= 0
+
+    def _taken_error(self) -> CorruptStreamError | None:
+        """Returns why the stream ended early, once: whoever accepts it goes on."""
+        error, self._stream_error = self._stream_error, None
+        return error
 
     def at_end(self) -> bool:
         """Returns whether all bytes are used."""
