@@ -15,10 +15,10 @@ from gristmill.transforms.sources.lines.csv_table import CsvRows
 from gristmill.transforms.sources.lines.json_table import JsonRows
 from gristmill.transforms.sources.lines.parser import (
     BadLineError,
+    LineParser,
     Lines,
     Made,
     Positions,
-    newline_ends,
     split_lines,
     without_newline,
 )
@@ -74,7 +74,7 @@ def _made(
         ) from None
 
 
-class JsonLines:
+class JsonLines(LineParser):
     """Makes a record from each JSON object; skips blank lines.
 
     Args:
@@ -86,7 +86,6 @@ class JsonLines:
     """
 
     format_name = "JSON lines"
-    newlines = True
 
     def __init__(
         self,
@@ -99,15 +98,6 @@ class JsonLines:
     ):
         self._rows, self._make, self._skip = rows, make, skip
         self._as_text, self._strips = as_text, strips
-
-    def ends(self, data: bytes) -> Positions:
-        """See `LineParser`."""
-        return newline_ends(data)
-
-    def header_lines(self, lines: Lines, path: str) -> int:
-        """See `LineParser`."""
-        del lines, path
-        return 0
 
     def records(self, lines: Lines) -> Made:
         """See `LineParser`."""
@@ -128,7 +118,7 @@ def is_empty(line: bytes) -> bool:
     return not line.strip(b" \r")
 
 
-class CsvLines:
+class CsvLines(LineParser):
     """Makes a record from each row after the header; skips empty lines.
 
     Args:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -99,7 +100,16 @@ class Made(NamedTuple):
     null_rows: int = 0
 
 
-class LineParser(Protocol):
+def newline_ends(data: bytes) -> Positions:
+    r"""Returns the positions after newlines.
+
+    >>> newline_ends(b"a\n\nb").tolist()
+    [2, 3]
+    """
+    return np.flatnonzero(np.frombuffer(data, np.uint8) == NEWLINE) + 1
+
+
+class LineParser(abc.ABC):
     """Turns whole lines of one format into records.
 
     Attributes:
@@ -107,11 +117,12 @@ class LineParser(Protocol):
         newlines: Whether every newline ends a line.
     """
 
-    format_name: str
-    newlines: bool
+    format_name = "text"
+    newlines = True
 
     def ends(self, data: bytes) -> Positions:
         """Returns the ends of the lines that begin in `data`, if they are there."""
+        return newline_ends(data)
 
     def header_lines(self, lines: Lines, path: str) -> int | None:
         """Returns the number of lines at the start of a file that are not records.
@@ -121,7 +132,10 @@ class LineParser(Protocol):
         Raises:
             InputError: They are not as in the other files of the job.
         """
+        del lines, path
+        return 0
 
+    @abc.abstractmethod
     def records(self, lines: Lines) -> Made:
         """Returns the records of lines, at least one.
 
@@ -129,15 +143,6 @@ class LineParser(Protocol):
             BadLineError: A line is not of this format. No record was made from it or
                 from later lines. Earlier lines can be bad too.
         """
-
-
-def newline_ends(data: bytes) -> Positions:
-    r"""Returns the positions after newlines.
-
-    >>> newline_ends(b"a\n\nb").tolist()
-    [2, 3]
-    """
-    return np.flatnonzero(np.frombuffer(data, np.uint8) == NEWLINE) + 1
 
 
 def without_newline(line: bytes) -> bytes:

@@ -22,6 +22,7 @@ from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.lines.json_values import JSON_TEXT
 from gristmill.transforms.sources.lines.line_reader import LineReader
 from gristmill.transforms.sources.lines.parser import (
+    LineParser,
     Lines,
     Made,
     Positions,
@@ -92,20 +93,18 @@ def _first_lines(
     return Sample(path, lines)
 
 
-class _RawLines:
+class _RawLines(LineParser):
     """Splits plain lines."""
 
-    format_name = "text"
-    newlines = True
-
     def __init__(self, ends: Callable[[bytes], Positions]):
-        self.ends = ends
+        self._ends = ends
 
-    def header_lines(self, lines: Lines, path: str) -> int:
-        del lines, path
-        return 0
+    def ends(self, data: bytes) -> Positions:
+        """See `LineParser`."""
+        return self._ends(data)
 
     def records(self, lines: Lines) -> Made:
+        """See `LineParser`."""
         rows = np.arange(len(lines.ends))
         starts, ends = lines.starts.tolist(), lines.ends.tolist()
         data = lines.data

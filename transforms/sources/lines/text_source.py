@@ -16,9 +16,7 @@ from gristmill.transforms.sources.lines.parser import (
     LineParser,
     Lines,
     Made,
-    Positions,
     check_text,
-    newline_ends,
     split_lines,
 )
 from gristmill.transforms.sources.streams.stream_range import StreamSource
@@ -109,20 +107,8 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
     return SourceSpec("text", "line")
 
 
-class TextLines:
+class TextLines(LineParser):
     """Makes a record from each line, empty or not: its bytes without the newline."""
-
-    format_name = "text"
-    newlines = True
-
-    def ends(self, data: bytes) -> Positions:
-        """See `LineParser`."""
-        return newline_ends(data)
-
-    def header_lines(self, lines: Lines, path: str) -> int:
-        """See `LineParser`."""
-        del lines, path
-        return 0
 
     def records(self, lines: Lines) -> Made:
         """See `LineParser`."""
