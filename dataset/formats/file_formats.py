@@ -50,6 +50,8 @@ _CURES = {
     "JSON": "write each object on a line of its own, or all in one array",
     ARRAY_RECORD: "make a dataset of it, in place, with `gristmill index`; or write "
     "its records anew with `gristmill convert`",
+    "a Megatron index": "give the .bin beside it, with --input-format megatron",
+    "NumPy": f"for tokens give --input-format flat, or olmo; else {_WRITE}",
     "Avro": "read it with Beam's ReadFromAvro, and write the records with "
     "gristmill.transforms.WriteArrayRecords (docs/reference/transforms.md)",
     "bzip2": "decompress it with bunzip2, then give what it holds",

@@ -25,6 +25,8 @@ class SourceFormat(NamedTuple):
             they stay as they are.
         accepts: Other names in `file_formats` of files that `--input-format` also
             accepts.
+        tokens: Whether a record is the ids of a document, as little-endian uint32.
+            Such files have no magic number: `--input-format` names them.
     """
 
     found_as: str
@@ -34,6 +36,7 @@ class SourceFormat(NamedTuple):
     stream: bool = False
     records: tuple[str, ...] = ()
     accepts: tuple[str, ...] = ()
+    tokens: bool = False
 
     @property
     def is_text(self) -> bool:
@@ -115,6 +118,17 @@ FORMATS: dict[str, SourceFormat] = {
             *_FAULTY_TEXT,
         ),
     ),
+    **{
+        name: SourceFormat(
+            found_as, f"{_HERE}.token_files.{name}", compressed=False, tokens=True
+        )
+        for name, found_as in (
+            ("megatron", "Megatron"),
+            ("olmo", "OLMo"),
+            ("mds", "MDS"),
+            ("flat", "flat array"),
+        )
+    },
 }
 
 Nulls = Literal["fail", "skip"]
@@ -168,11 +182,12 @@ class RecordOptions:
                 got=repr(",".join(self.columns)),
                 cure="give each column once, separated by commas without blanks",
             )
-        kinds = ("", "example", "json", "line")
-        if self.record not in kinds and not re.fullmatch("(?s)column:.+", self.record):
+        kinds = r"|example|json|line|(?s:column:.+)|u?int(16|32|64)(:\d+)?"
+        if not re.fullmatch(kinds, self.record):
             raise InputError(
                 "unknown --record",
-                expected="example, line, or column: and the name of a column",
+                expected="example, line, column: and the name of a column; for tokens "
+                "their type and the id that ends documents, such as uint16:50256",
                 got=self.record,
                 cure="give one of these, or leave it out",
             )

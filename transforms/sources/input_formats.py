@@ -122,7 +122,8 @@ def check_formats(
     others: dict[str, FileFormat] = {}
     looks = look_at(files) if looks is None else looks
     for file, look in zip(files, looks, strict=True):
-        compressions.append(look.compression)
+        tokens = wanted in FORMATS and FORMATS[wanted].tokens
+        compressions.append("none" if tokens else look.compression)
         if look.format is not None and not _is_wanted(look, wanted, asked):
             others[file.path] = look.format
     if others and not asked and _in_doubt(looks, others, wanted):
@@ -174,6 +175,8 @@ def _is_wanted(look: Look, wanted: str, asked: bool) -> bool:
     if wanted not in FORMATS:
         return look.format is not None and look.format.name == _name(wanted)
     known = FORMATS[wanted]
+    if known.tokens:  # Their first bytes can look like anything.
+        return True
     if look.compression != "none" and not known.compressed:
         return False
     return look.content == known.found_as or (asked and look.content in known.accepts)

@@ -16,7 +16,11 @@ from gristmill.dataset.base.example import (
 )
 from gristmill.dataset.base.varints import decode_varints, encode_varint, varint_at
 from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.sources.formats import SourceSpec, can_skip_nulls
+from gristmill.transforms.sources.formats import (
+    FORMATS,
+    SourceSpec,
+    can_skip_nulls,
+)
 from gristmill.transforms.tokens.tokenizers import Encoded
 from gristmill.transforms.tokens.tokenizers.tokenizer import PlaceOf
 
@@ -152,6 +156,10 @@ class DocumentColumn:
         Raises:
             InputError: A record has no tokens.
         """
+        if FORMATS[self._format].tokens:
+            ids = np.frombuffer(b"".join(records), "<u4").astype(np.uint32)
+            sizes = np.fromiter(map(len, records), np.int64, len(records))
+            return Encoded(ids, sizes // 4)
         # A user's function can make examples from text.
         if self._whole and records and self._feature.find(records[0]) is None:
             raise _no_tokenizer("the records are text", place_of(0))

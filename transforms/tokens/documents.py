@@ -18,7 +18,11 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.sources.formats import (
+    FORMATS,
+    RecordOptions,
+    SourceSpec,
+)
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.tokens.document_column import DocumentColumn
 from gristmill.transforms.tokens.tokenizers import (
@@ -223,6 +227,14 @@ def document_records(
     Raises:
         InputError: The user requests other columns, or the inputs have no columns.
     """
+    known = FORMATS.get(records.input_format)
+    if known is not None and known.tokens and pack.tokenizer is not None:
+        raise InputError(
+            "the inputs hold tokens already",
+            expected="no --tokenizer",
+            got=f"--input-format {records.input_format}",
+            cure="leave out --tokenizer; --vocabulary-size says how many ids there are",
+        )
     is_text = records.input_format == "text"
     if is_text and not mapped and pack.column not in ("", _DEFAULT):
         raise InputError(

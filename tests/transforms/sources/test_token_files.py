@@ -1,0 +1,194 @@
+"""Files of tokens of other tools: the same documents, in any number of shards."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import pathlib
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from gristmill import loader
+from gristmill.pipelines.commands.main import cli
+
+END = 2
+RNG = random.Random(0)
+DOCUMENTS = [
+    [*(RNG.randrange(3, 60_000) for _ in range(RNG.choice((0, 1, 5, 40, 300)))), END]
+    for _ in range(200)
+]
+
+
+def megatron(dtype: str = "<u2", code: int = 8) -> list[str]:
+    """Each document but the first is in two sequences, where it is long enough."""
+    sequences = [part for each in DOCUMENTS for part in (each[:3], each[3:])]
+    lengths = np.array([*map(len, sequences)], "<i4")
+    size = np.dtype(dtype).itemsize
+    pointers = (np.cumsum(lengths, dtype="<i8") - lengths) * size
+    bounds = np.arange(0, len(sequences) + 1, 2, dtype="<i8")
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, len(lengths), len(bounds))
+    body = lengths.tobytes() + pointers.astype("<i8").tobytes() + bounds.tobytes()
+    pathlib.Path("in.idx").write_bytes(head + body)
+    pathlib.Path("in.bin").write_bytes(flat(dtype))
+    return ["in.bin", "--input-format", "megatron"]
+
+
+def flat(dtype: str) -> bytes:
+    return np.array([token for each in DOCUMENTS for token in each], dtype).tobytes()
+
+
+def nano() -> list[str]:
+    pathlib.Path("in.bin").write_bytes(flat("<u2"))
+    return ["in.bin", "--input-format", "flat", "--record", f"uint16:{END}"]
+
+
+def numpy_file() -> list[str]:
+    np.save("in.npy", np.frombuffer(flat("<i4"), "<i4"))
+    return ["in.npy", "--input-format", "flat", "--record", f"int32:{END}"]
+
+
+def olmo() -> list[str]:
+    pathlib.Path("in.npy").write_bytes(flat("<u4"))
+    ends = np.cumsum([*map(len, DOCUMENTS)]).tolist()
+    with gzip.open("in.csv.gz", "wt") as file:
+        for number, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            csv.writer(file).writerow([begin, end, f"id{number}", "a.json", number])
+    return ["in.npy", "--input-format", "olmo", "--record", "uint32"]
+
+
+def olmo_by_end() -> list[str]:
+    pathlib.Path("in.npy").write_bytes(flat("<u2"))
+    return ["in.npy", "--input-format", "olmo", "--record", f"uint16:{END}"]
+
+
+def mds(kind: str = "ndarray", before: bytes = b"\x21") -> list[str]:
+    samples = []
+    for number, each in enumerate(DOCUMENTS):
+        url, ids = f"u{number}".encode(), np.array(each, "<i4").tobytes()
+        shape = bytes([1 << 2 | 1]) + struct.pack("<H", len(each))
+        value = before + shape + ids
+        head = np.array([len(value), len(url)], "<u4").tobytes()
+        samples.append(head + struct.pack("<q", number) + value + url)
+    first = 4 + 4 * (len(samples) + 1)
+    places = first + np.cumsum([0, *map(len, samples)])
+    head = struct.pack("<I", len(samples)) + places.astype("<u4").tobytes()
+    pathlib.Path("shard.00000.mds").write_bytes(head + b"".join(samples))
+    shard = {
+        "column_names": ["n", "tokens", "url"],
+        "column_encodings": ["int", kind, "str"],
+        "column_sizes": [8, None, None],
+        "raw_data": {"basename": "shard.00000.mds"},
+    }
+    pathlib.Path("index.json").write_text(json.dumps({"shards": [shard]}))
+    return ["shard.00000.mds", "--input-format", "mds"]
+
+
+WRITERS: dict[str, Callable[[], list[str]]] = {
+    "megatron": megatron,
+    "megatron of int32": lambda: megatron("<i4", 4),
+    "flat": nano,
+    "flat npy": numpy_file,
+    "olmo": olmo,
+    "olmo by end": olmo_by_end,
+    "mds": mds,
+    "mds of a known type": lambda: mds("ndarray:int32", b""),
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*words: str, code: int = 0) -> str:
+    done = CliRunner().invoke(cli, [*words])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def pack(given: list[str], *more: str, code: int = 0) -> str:
+    return run(
+        "pack", *given, "out", "--length", "512", "--workers", "1", *more, code=code
+    )
+
+
+@pytest.mark.parametrize("shards", [1, 7])
+@pytest.mark.parametrize("name", WRITERS)
+def test_documents_are_those_of_the_file(name: str, shards: int) -> None:
+    given = WRITERS[name]()
+    pack(given, "--pack", "none", "--num-shards", str(shards))
+    data = loader.open("out")
+    rows: Any = loader.PackedRows.of(data)(list(data))
+    found = [
+        ids[segments > 0].tolist()
+        for ids, segments in zip(
+            rows["inputs"], rows["inputs_segmentation"], strict=True
+        )
+    ]
+    assert found == DOCUMENTS
+    assert data.num_shards == shards
+    run("verify", "out")
+    text = run("trace", "out", "--records", "199")
+    assert given[0] in text
+    assert "byte offset" in text or "offset" in text
+
+
+WRONG: dict[str, tuple[Callable[[], list[str]], Callable[[], Any], str]] = {
+    "no index": (megatron, lambda: pathlib.Path("in.idx").unlink(), "in.idx"),
+    "a shorter file": (
+        megatron,
+        lambda: pathlib.Path("in.bin").write_bytes(flat("<u2")[:-2]),
+        "one after the other",
+    ),
+    "another index": (
+        megatron,
+        lambda: pathlib.Path("in.idx").write_bytes(b"MMIDIDX\0\1" + bytes(40)),
+        "no index of version 1",
+    ),
+    "half an id": (
+        nano,
+        lambda: pathlib.Path("in.bin").write_bytes(flat("<u2") + b"\0"),
+        "bytes of uint16",
+    ),
+    "another list": (
+        olmo,
+        lambda: pathlib.Path("in.csv.gz").write_bytes(gzip.compress(b"0,4\n5,9\n")),
+        "do not follow one another",
+    ),
+    "a shard that is cut": (
+        mds,
+        lambda: pathlib.Path("shard.00000.mds").write_bytes(
+            pathlib.Path("shard.00000.mds").read_bytes()[:-1]
+        ),
+        "samples up to byte",
+    ),
+    "no index of shards": (mds, lambda: pathlib.Path("index.json").unlink(), "MDS"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_files_that_do_not_fit_one_another(name: str) -> None:
+    writer, change, what = WRONG[name]
+    given = writer()
+    change()
+    done = CliRunner().invoke(cli, ["pack", *given, "out", "--workers", "1"])
+    assert done.exit_code in (2, 3), done.output
+    assert what in done.output
+
+
+def test_options_that_are_missing_or_do_not_go() -> None:
+    given = nano()
+    assert "uint16:50256" in pack(given[:3], code=2)
+    assert "uint16:50256" in pack([*given[:4], "uint16"], code=2)
+    assert "--tokenizer" in pack([*given, "--tokenizer", "x.json"], code=2)
+    assert "below 1,000" in pack([*given, "--vocabulary-size", "1000"], code=2)
+    assert "leave them out" in pack([*megatron(), "--record", "uint16:2"], code=2)
+    assert "ndarray" in pack([*mds(), "--columns", "url"], code=2)
+    assert "--input-format megatron" in pack(["in.idx"], code=2)

@@ -1,0 +1,1 @@
+"""Files of tokens, whose documents are packed as they are."""

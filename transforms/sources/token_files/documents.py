@@ -1,0 +1,206 @@
+"""Documents of tokens in files that hold them one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Unpack
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.base.errors import CorruptInputError, InputError
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.source import (
+    RangeReader,
+    ReadOptions,
+    ReadRequest,
+    Source,
+)
+
+Ids = npt.NDArray[Any]
+_BATCH_BYTES = 1 << 20
+_MOST_ID = (1 << 32) - 1
+
+
+class Layout(NamedTuple):
+    """Where documents of a file are.
+
+    Attributes:
+        places: int64 [documents + 1], the first byte of each, and where the last ends.
+        decode: Returns the tokens of a document from its bytes.
+    """
+
+    places: npt.NDArray[np.int64]
+    decode: Callable[[bytes], Ids]
+
+
+Find = Callable[[InputFile, int, int], Layout]
+"""Returns the documents of a file that begin in a range of its bytes."""
+
+
+class TokenSource(Source):
+    """Files of tokens: a record is the ids of a document, as little-endian uint32.
+
+    Args:
+        spec: How records are made.
+        find: Finds documents.
+    """
+
+    def __init__(self, spec: SourceSpec, find: Find) -> None:
+        super().__init__(spec)
+        self._find = find
+
+    def read(
+        self, file: InputFile, source: SourceRange, **options: Unpack[ReadOptions]
+    ) -> TokenRange:
+        """Returns a reader of one range of a file."""
+        return TokenRange(ReadRequest(file, source, **options), self._find)
+
+    def described(self) -> dict[str, Any]:
+        """Returns the facts about the inputs for `dataset.json`, besides their list."""
+        columns = {"columns": list(self.spec.columns)} if self.spec.columns else {}
+        return {"format": self.spec.format, "record": self.spec.record, **columns}
+
+
+class TokenRange(RangeReader[Layout]):
+    """Reads the documents of one range of a file.
+
+    Args:
+        request: The range.
+        find: Finds documents.
+    """
+
+    def __init__(self, request: ReadRequest, find: Find) -> None:
+        super().__init__(request)
+        self._find = find
+
+    def _open(self) -> Layout:
+        end = self._source.end_bytes
+        end = self._file.size_bytes if end < 0 else end
+        return self._find(self._file, self._source.begin_bytes, end)
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Yields the documents; see `RangeReader`."""
+        places, decode = self._coming()
+        storage, version = storage_for(self.path), self._file.version
+        begins = places.tolist()
+        if len(begins) > 1:
+            # What stands before the first document of a file belongs to it.
+            self._start = begins[0] if self._source.begin_bytes else 0
+        first = 0
+        while first < len(begins) - 1:
+            limit = np.searchsorted(places, begins[first] + _BATCH_BYTES, "right") - 1
+            last = max(first + 1, int(limit))
+            with storage.open(
+                self.path, offset=begins[first], end=begins[last], version=version
+            ) as file:
+                data = file.read(begins[last] - begins[first])
+            records = [
+                self._record(data[a - begins[first] : b - begins[first]], a, decode)
+                for a, b in zip(
+                    begins[first:last], begins[first + 1 : last + 1], strict=True
+                )
+            ]
+            self._stop = begins[last]
+            self._records += len(records)
+            crc32cs = [*map(google_crc32c.value, records)]
+            yield RecordBatch(begins[first:last], records, crc32cs)
+            first = last
+        self._check_unchanged()
+
+    def _record(self, data: bytes, place: int, decode: Callable[[bytes], Ids]) -> bytes:
+        try:
+            ids = decode(data)
+        except ValueError as error:
+            raise damaged(self.path, place, str(error)) from error
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) <= _MOST_ID:
+            raise InputError(
+                "a document holds a number that is no token",
+                where=f"{self.path}, byte offset {place:,}",
+                expected=f"0 to {_MOST_ID:,}",
+                got=f"{ids.min():,} to {ids.max():,}",
+                cure="check the type of the ids, or correct the file",
+            )
+        return ids.astype("<u4").tobytes()
+
+
+def damaged(path: str, place: int, got: str) -> CorruptInputError:
+    """Returns the error for a file whose documents cannot be found."""
+    return CorruptInputError(
+        "the documents of a file of tokens cannot be found",
+        where=f"{path}, byte offset {place:,}",
+        got=got,
+        cure="check that the files belong together, and restore them",
+    )
+
+
+def in_range(places: npt.NDArray[np.int64], begin: int, end: int) -> Any:
+    """Returns the places of the documents that begin in a range, and where they end.
+
+    Args:
+        places: int64 [documents + 1], of all documents of a file.
+        begin: First byte of the range.
+        end: The byte after its last.
+    """
+    first, stop = np.searchsorted(places[:-1], (begin, end), "left")
+    return places[first : stop + 1] if stop > first else places[:0]
+
+
+def kind_of(options: RecordOptions, name: str) -> tuple[np.dtype[Any], int | None]:
+    """Returns the type of the ids, and the one that ends documents, by `--record`.
+
+    Raises:
+        InputError: It does not say so.
+    """
+    kind, _, end = options.record.partition(":")
+    if options.columns or kind not in ("uint16", "uint32", "int32", "int64"):
+        raise InputError(
+            f"{name} files do not say what their bytes are",
+            expected="--record TYPE:ID, the type of the ids, and the one that ends "
+            "a document, such as uint16:50256",
+            got=f"--record {options.record}" if options.record else "no --record",
+            cure="give it as the files were written",
+        )
+    return np.dtype(kind).newbyteorder("<"), int(end) if end else None
+
+
+def plain_options(options: RecordOptions, name: str) -> None:
+    """Refuses options that a format with a description of its own does not need."""
+    if options.columns or options.record:
+        raise InputError(
+            f"--columns and --record are not for {name} files",
+            got=",".join(options.columns) or options.record,
+            cure="leave them out: the index says what the bytes are",
+        )
+
+
+def read_beside(path: str, what: str) -> bytes:
+    """Returns a file that describes a file of tokens.
+
+    Raises:
+        InputError: It is missing.
+    """
+    storage = storage_for(path)
+    if storage.stat(path) is None:
+        raise InputError(
+            f"{what} is missing",
+            where=path,
+            expected="it beside the file of tokens",
+            cure="copy it there, or give another --input-format",
+        )
+    return storage.read(path)
+
+
+def numbers(data: bytes, dtype: str, count: int, offset: int) -> Ids:
+    """Returns numbers of a file. Raises ValueError if it is too short."""
+    return np.frombuffer(data, dtype, count, offset)
+
+
+def to_whole(parts: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    """Returns places as one array."""
+    return np.concatenate([np.zeros(0, np.int64), *parts])

@@ -1,0 +1,117 @@
+"""Shards of MosaicML Streaming (MDS) with a column of integers.
+
+Source: `streaming/base/format/mds` of MosaicML Streaming.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import posixpath
+from typing import Any
+
+import numpy as np
+
+from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.token_files.documents import (
+    Ids,
+    Layout,
+    TokenSource,
+    damaged,
+    in_range,
+    numbers,
+    read_beside,
+)
+
+_TYPES = {8: "u1", 9: "i1", 16: "<u2", 17: "<i2", 32: "<u4", 33: "<i4"} | {
+    64: "<u8",
+    65: "<i8",
+}
+
+
+def make_source(spec: SourceSpec) -> TokenSource:
+    """Returns the source of a spec."""
+    return TokenSource(spec, functools.partial(_find, spec.columns[0]))
+
+
+def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
+    """Returns the rules for documents: one column, the only one of integers by default.
+
+    Raises:
+        InputError: There is no such column.
+    """
+    shard = _described(files.paths[0])
+    encodings = dict(zip(shard["column_names"], shard["column_encodings"], strict=True))
+    arrays = [name for name, kind in encodings.items() if kind.startswith("ndarray")]
+    names = options.columns or arrays
+    if options.record or len(names) != 1 or names[0] not in arrays:
+        raise InputError(
+            "no column of the shards is chosen that holds tokens",
+            where=files.paths[0],
+            expected="--columns with one column of encoding ndarray",
+            got=", ".join(f"{name}: {kind}" for name, kind in encodings.items()),
+            cure="name it; columns of other kinds hold no tokens",
+        )
+    return SourceSpec(format="mds", columns=tuple(names))
+
+
+def _described(path: str) -> dict[str, Any]:
+    """Returns the entry of a shard in the index beside it."""
+    beside = posixpath.join(posixpath.dirname(path), "index.json")
+    content = read_beside(beside, "the index of MDS")
+    try:
+        shards = json.loads(content)["shards"]
+        name = posixpath.basename(path)
+        found: dict[str, Any] = next(
+            each for each in shards if each["raw_data"]["basename"] == name
+        )
+    except (ValueError, KeyError, StopIteration) as error:
+        raise damaged(beside, 0, f"no shard {posixpath.basename(path)}") from error
+    return found
+
+
+def _find(column: str, file: InputFile, begin: int, end: int) -> Layout:
+    shard = _described(file.path)
+    names, sizes = shard["column_names"], shard["column_sizes"]
+    read = storage_for(file.path).read
+    try:
+        (count,) = numbers(read(file.path, 0, 4), "<u4", 1, 0).tolist()
+        head = read(file.path, 4, 8 + 4 * count)
+        places = numbers(head, "<u4", count + 1, 0).astype(np.int64)
+        if (np.diff(places) < 0).any() or places[-1] != file.size_bytes:
+            got = f"samples up to byte {int(places[-1]):,} of {file.size_bytes:,}"
+            raise ValueError(got)  # noqa: TRY301
+        number = names.index(column)
+        kind = shard["column_encodings"][number]
+    except ValueError as error:
+        raise damaged(file.path, 0, str(error)) from error
+    decode = functools.partial(_ids, sizes=sizes, number=number, kind=kind)
+    return Layout(in_range(places, begin, end), decode)
+
+
+def _ids(data: bytes, *, sizes: list[int | None], number: int, kind: str) -> Ids:
+    """Returns the ids of a sample."""
+    variable = [at for at, size in enumerate(sizes) if size is None]
+    told = numbers(data, "<u4", len(variable), 0).tolist()
+    known = dict(zip(variable, told, strict=True))
+    lengths = [known.get(at, size) or 0 for at, size in enumerate(sizes)]
+    begin = 4 * len(variable) + sum(lengths[:number])
+    if 4 * len(variable) + sum(lengths) != len(data):
+        raise ValueError(f"columns of {sum(lengths):,} bytes in {len(data):,}")
+    value = data[begin : begin + lengths[number]]
+    _, dtype, shape = (*kind.split(":"), "", "")[:3]
+    at = 0
+    if not dtype:
+        dtype, at = _TYPES.get(value[0], "?"), 1
+    if not shape:
+        axes, width = value[at] >> 2, 1 << (value[at] & 3)
+        at += 1 + axes * width
+        if axes != 1:
+            raise ValueError(f"an array of {axes} axes")
+    found = np.dtype(dtype)
+    if found.kind not in "ui" or "," in shape:
+        raise ValueError(f"an array of {kind}, {found.name}")
+    return np.frombuffer(value[at:], found.newbyteorder("<"))
