@@ -27,6 +27,7 @@ _PARTS = {
     "COUNT": "[0-9]{5,}",
     "PART": "[0-9]{5,}",
     "ATTEMPT": "[0-9]{4,}",
+    "LIST": "inputs|removed|part-[0-9]{5,}-of-[0-9]{5,}",
     "SHARD": "[^/]+",
     "COLUMN": "[A-Za-z0-9_]+",
     "WRITE": "[0-9a-f]{16}",
@@ -138,9 +139,9 @@ INDEX = Kind("index/SHARD.index", "the index of a shard")
 SEGMENTS = Kind("index/SHARD.segments", "the documents of a shard of packed rows")
 TABLE = Kind(f"{_SPLIT}.shards.npz", "the table of shards of an edition")
 JOB = Kind(f"{_SPLIT}.job.json", "what is, or was, written")
-INPUTS = Kind(f"{_SPLIT}.inputs.npz", "the files that were converted")
-REMOVED = Kind(f"{_SPLIT}.removed.npz", "the records that an edition leaves out")
-PART = Kind(f"{_SPLIT}.part-PART-of-COUNT.npz", "a part of an unfinished write")
+LIST = Kind(
+    f"{_SPLIT}.LIST.npz", "a write's list: inputs, removed, or part-PART-of-COUNT"
+)
 COLUMN = Kind(f"{_SPLIT}.COLUMN-KEY.columns.npz", "the table of a column")
 RESULT = Kind("index/.result-NAME-SPLIT-KEY", "the result of a run, until it is read")
 VALUES = Kind("columns/SHARD.COLUMN-KEY", "the values of a shard's records", "values")
@@ -149,12 +150,12 @@ TEMPORARY = Kind("tmp-NAME-SPLIT[.WRITE]/", "shards that are being written", "re
 UNFINISHED = Kind(".KEY.tmp", "a file being written, in any directory", "records")
 
 KINDS = (
-    *(DATASET, TFDS_INFO, TFDS_FEATURES, SHARD, INDEX, SEGMENTS, TABLE, JOB, INPUTS),
-    *(REMOVED, PART, COLUMN, RESULT, VALUES, ERRORS, TEMPORARY, UNFINISHED),
+    *(DATASET, TFDS_INFO, TFDS_FEATURES, SHARD, INDEX, SEGMENTS, TABLE, JOB, LIST),
+    *(COLUMN, RESULT, VALUES, ERRORS, TEMPORARY, UNFINISHED),
 )
 OF_SHARDS = tuple(kind for kind in KINDS if "SHARD" in kind.pattern)
 # What is there of a write, whatever its shards are called.
-DESCRIBING = (TABLE, JOB, INPUTS, REMOVED, PART)
+DESCRIBING = (TABLE, JOB, LIST)
 DIRECTORIES = tuple(
     dict.fromkeys(kind.directory for kind in KINDS if not kind.pattern.endswith("/"))
 )
@@ -324,8 +325,7 @@ def part_shard_name(name: str, key: str, part: int, attempt: int, index: int) ->
 
 def part_path(name: str, key: str, part: int, parts: int) -> str:
     """Returns the path of the file that describes a part of an unfinished write."""
-    numbers = {"PART": f"{part:05d}", "COUNT": f"{parts:05d}"}
-    return PART.path(**parts_of(name, key), **numbers)
+    return LIST.path(**parts_of(name, key), LIST=f"part-{part:05d}-of-{parts:05d}")
 
 
 def index_path(shard_path: str) -> str:
@@ -369,12 +369,12 @@ def job_path(name: str, split: str) -> str:
 
 def inputs_path(name: str, split: str) -> str:
     """Returns the path of the list of input files, relative to the dataset."""
-    return INPUTS.path(**parts_of(name, split))
+    return LIST.path(**parts_of(name, split), LIST="inputs")
 
 
 def removed_path(name: str, split: str) -> str:
     """Returns the path of the list of records that an edition leaves out."""
-    return REMOVED.path(**parts_of(name, split))
+    return LIST.path(**parts_of(name, split), LIST="removed")
 
 
 def result_path(name: str, split: str, job: str) -> str:

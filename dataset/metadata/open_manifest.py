@@ -15,7 +15,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.formats.file_formats import HEAD_BYTES, FileFormat, format_of
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.layout import PART
+from gristmill.dataset.metadata.layout import LIST
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo
@@ -67,7 +67,8 @@ def not_a_dataset(path: str) -> NotADatasetError:
         got = "an unfinished conversion"
         cure = "run the same `gristmill convert` again: it does what is missing"
         own = layout.join(path, "")
-        if any(PART.parse(info.path.removeprefix(own)) for info in begun):
+        lists = (LIST.parse(info.path.removeprefix(own)) for info in begun)
+        if any(one and one["LIST"].startswith("part-") for one in lists):
             got = "a split that is not committed"
             cure = (
                 "run the program that writes it again, a Writer with resume=True; "

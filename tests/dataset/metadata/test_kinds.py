@@ -16,8 +16,8 @@ PAGE = pathlib.Path(__file__).parents[3] / "docs" / "reference" / "format.md"
 WRITE = "0123456789abcdef"
 NAMES = {"NAME": "c4-en", "SPLIT": "train-a", "WRITE": WRITE, "COLUMN": "score"}
 SHARD = f"c4-en-train-a.array_record-{WRITE}-00003-of-00064"
-NUMBERS = {"PART": "00001", "COUNT": "00004"}
-PARTS = {**NAMES, **NUMBERS, "SHARD": SHARD, "KEY": "0123456789abcdef"}
+LIST = "part-00001-of-00004"
+PARTS = {**NAMES, "LIST": LIST, "SHARD": SHARD, "KEY": "0123456789abcdef"}
 
 
 def test_the_page_has_the_same_table() -> None:
