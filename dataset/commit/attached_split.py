@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from gristmill.dataset.base.errors import (
     JobChangedError,
     StorageChangedError,
 )
-from gristmill.dataset.columns.column_file import encode_column
+from gristmill.dataset.columns.column_file import Values, encode_column
 from gristmill.dataset.columns.column_type import ColumnType
 from gristmill.dataset.commit.commit import commit
 from gristmill.dataset.commit.editions import with_columns
@@ -194,6 +194,37 @@ def write_values(task: ShardTask, values: Typed) -> Written:
         data = encode_column(kind, column, task.digest)
         files[name] = task.attachment.publish(task.shard, name, data)
     return Written(task, files)
+
+
+def made_column(
+    write: Write,
+    column: str,
+    entry: ColumnEntry,
+    table: ShardTable,
+    values: Iterable[Values | StoredColumn],
+) -> Mapping[str, Any]:
+    """Writes a column of the edition that a write makes, for `Split.columns`.
+
+    Args:
+        write: The write.
+        column: The column's name.
+        entry: The same column of other records.
+        table: The shards of the edition.
+        values: Those of each shard, or its file if that stays.
+    """
+    files = []
+    for shard, one in enumerate(values):
+        if not isinstance(one, StoredColumn):
+            data = encode_column(entry.kind, one, table.digest(shard))
+            path = table.paths[shard]
+            one = write_column(write.output, path, column, write.id, data)
+        files.append(one)
+    path = layout.column_table_path(write.name, write.key, column, write.id)
+    files_table, source = ColumnTable.of(files, table), entry.source
+    made = write_column_table(
+        write.output, path, entry.kind, files_table, source=source
+    )
+    return made.described()
 
 
 class AttachedSplit:

@@ -6,17 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gristmill.dataset.base.errors import StorageChangedError
-from gristmill.dataset.columns.column_file import encode_column
-from gristmill.dataset.metadata import layout
+from gristmill.dataset.columns.column_file import Values
+from gristmill.dataset.commit.attached_split import made_column
 from gristmill.dataset.metadata.column_table import (
-    ColumnEntry,
-    ColumnTable,
     common_columns,
-    write_column,
-    write_column_table,
 )
 from gristmill.dataset.metadata.manifest import read_split_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -65,46 +60,26 @@ def carried_columns(
             "the dataset",
         )
     columns = SplitColumns.of(dataset, split, shards)
+    write = prepared.as_write
     return {
-        name: _carried(prepared, columns, name, entry, table).described()
+        name: made_column(
+            write, name, entry, table, _values(prepared, columns, name, table)
+        )
         for name, entry in columns.entries.items()
     }
 
 
-def _carried(
-    prepared: PreparedJob,
-    columns: SplitColumns,
-    name: str,
-    entry: ColumnEntry,
-    table: ShardTable,
-) -> ColumnEntry:
-    job, files = prepared.job, []
-    for shard, path in enumerate(table.paths):
-        parts = [entry.kind.empty(), *_parts(prepared, columns, name, table, shard)]
-        data = encode_column(entry.kind, np.concatenate(parts), table.digest(shard))
-        own = job.output, path, name, prepared.fingerprint
-        files.append(write_column(*own, data))
-    return write_column_table(
-        job.output,
-        layout.column_table_path(job.name, job.split, name, prepared.fingerprint),
-        entry.kind,
-        ColumnTable.of(files, table),
-        source=entry.source,
-    )
-
-
-def _parts(
-    prepared: PreparedJob,
-    columns: SplitColumns,
-    name: str,
-    table: ShardTable,
-    shard: int,
-) -> Iterator[npt.NDArray[Any]]:
-    """Yields the values of a shard's records, of each range that it was made of."""
-    for span in table.spans(shard):
-        if span.start_bytes is None:
-            continue
-        rows = slice(span.start_bytes, span.stop_bytes)  # They are numbers of records.
-        values = columns.values(name, span.file_index)[rows]
-        taken = selected_records(prepared.files.spec, span.file_index)
-        yield values if taken is None else values[taken[rows]]
+def _values(
+    prepared: PreparedJob, columns: SplitColumns, name: str, table: ShardTable
+) -> Iterator[Values]:
+    """Yields the values of each shard, of the ranges that it was made of."""
+    for shard in range(len(table)):
+        parts = [columns.entries[name].kind.empty()]
+        for span in table.spans(shard):
+            if span.start_bytes is None:
+                continue
+            rows = slice(span.start_bytes, span.stop_bytes)  # Numbers of records.
+            values = columns.values(name, span.file_index)[rows]
+            taken = selected_records(prepared.files.spec, span.file_index)
+            parts.append(values if taken is None else values[taken[rows]])
+        yield np.concatenate(parts)

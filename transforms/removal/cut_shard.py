@@ -15,17 +15,16 @@ from gristmill.dataset.arrayrecord.walk import walk_chunks
 from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.digest import RecordsDigest, words_of
 from gristmill.dataset.base.errors import CorruptShardError
-from gristmill.dataset.columns.column_file import encode_column
+from gristmill.dataset.columns.column_file import Values
+from gristmill.dataset.commit.attached_split import made_column
 from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
-    ColumnTable,
+    StoredColumn,
     column_entries,
     read_column_table,
     read_values,
-    write_column,
-    write_column_table,
 )
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_collector import ShardCollector
@@ -42,7 +41,6 @@ from gristmill.dataset.shards.shard_reader import (
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.removal.plan_removal import (
     EditionRemoval,
-    Removal,
     check_current,
 )
 
@@ -105,62 +103,6 @@ def lengths_of(stored: ShardToCut, records: Int64) -> Int64:
                 sizes = part.encoded(hashed=True).measure()
                 found.append(sizes[own - part.first_record])
     return np.concatenate(found)
-
-
-def cut_columns(
-    removal: Removal,
-    one: EditionRemoval,
-    new: ShardTable,
-    cut: npt.NDArray[np.int64],
-) -> Mapping[str, Mapping[str, Any]]:
-    """Returns the columns of a new edition, for `Split.columns`; writes their files.
-
-    Args:
-        removal: The removal.
-        one: The edition, and the one that it takes the place of.
-        new: The shards of the new edition.
-        cut: int64 [shards written again], their numbers.
-
-    Raises:
-        InvalidDatasetError: A column is damaged, or belongs to other records.
-    """
-    if not one.base.columns:
-        return {}
-    before = read_table(removal.dataset, one.base)
-    return {
-        name: _cut(removal, one, name, entry, before, new, cut).described()
-        for name, entry in column_entries(one.base, removal.dataset).items()
-    }
-
-
-def _cut(
-    removal: Removal,
-    one: EditionRemoval,
-    name: str,
-    entry: ColumnEntry,
-    before: ShardTable,
-    new: ShardTable,
-    cut: npt.NDArray[np.int64],
-) -> ColumnEntry:
-    dataset = removal.dataset
-    table = read_column_table(dataset, entry, before)
-    ends = np.cumsum(before.records)
-    files = [table.file(shard) for shard in range(len(table))]
-    for shard in cut.tolist():
-        values = read_values(dataset, entry.kind, table, shard)
-        begin, end = int(ends[shard] - before.records[shard]), int(ends[shard])
-        own = slice(*np.searchsorted(one.records, [begin, end]))
-        values = np.delete(values, one.records[own] - begin, axis=0)
-        data = encode_column(entry.kind, values, new.digest(shard))
-        path = new.paths[shard]
-        files[shard] = write_column(dataset, path, name, one.write.id, data)
-    return write_column_table(
-        dataset,
-        layout.column_table_path(removal.name, one.write.key, name, one.write.id),
-        entry.kind,
-        ColumnTable.of(files, new),
-        source=entry.source,
-    )
 
 
 class CutTask(NamedTuple):
@@ -233,6 +175,42 @@ def cut_tasks(one: EditionRemoval, table: ShardTable) -> Iterator[CutTask]:
             digest=table.digest(shard),
             records=one.records[own] - begin,
         )
+
+
+def cut_columns(
+    one: EditionRemoval, new: ShardTable
+) -> Mapping[str, Mapping[str, Any]]:
+    """Returns the columns of a new edition, for `Split.columns`; writes their files.
+
+    Args:
+        one: The edition, and the one that it takes the place of.
+        new: The shards of the new one.
+
+    Raises:
+        InvalidDatasetError: A column is damaged, or belongs to other records.
+    """
+    if not one.base.columns:
+        return {}
+    before = read_table(one.write.output, one.base)
+    return {
+        name: made_column(one.write, name, entry, new, _left(one, entry, before))
+        for name, entry in column_entries(one.base, one.write.output).items()
+    }
+
+
+def _left(
+    one: EditionRemoval, entry: ColumnEntry, before: ShardTable
+) -> Iterator[Values | StoredColumn]:
+    """Yields the values that each shard has left, or its file if that stays."""
+    dataset = one.write.output
+    table = read_column_table(dataset, entry, before)
+    cut = {task.shard: task.records for task in cut_tasks(one, before)}
+    for shard in range(len(before)):
+        if shard in cut:
+            values = read_values(dataset, entry.kind, table, shard)
+            yield np.delete(values, cut[shard], axis=0)
+        else:
+            yield table.file(shard)
 
 
 def cut_shard(task: CutTask) -> CutShard:

@@ -354,7 +354,7 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
         source=source,
     )
     try:
-        columns = cut_columns(removal, one, new, rows)
+        columns = cut_columns(one, new)
     except StorageMissingError:
         # Another command may have replaced a column, and deleted its files.
         manifest = read_manifest(dataset)
