@@ -94,7 +94,9 @@ DOCS = [
     "myst-parser>=5,<6",
     "pydata-sphinx-theme>=0.24,<0.25",
     "sphinx>=9,<10",
+    "sphinx-click>=6,<7",
     "sphinx-copybutton>=0.5.2,<0.6",
+    "sphinx-llms-txt>=0.7,<0.8",
 ]
 DEV = [
     "apache-beam[yaml]>=2.77,<3",

@@ -25,9 +25,19 @@ TIMEOUT_SECONDS = 240
 
 # A fence of another language that a reader could run would escape this test.
 RUNNABLE = {"bash", "python"}
-QUIET = {"", "text", "json", "toml", "yaml", "dockerfile", "mermaid", "proto"}
+QUIET = {
+    "",
+    "text",
+    "json",
+    "toml",
+    "yaml",
+    "dockerfile",
+    "mermaid",
+    "proto",
+    "{eval-rst}",
+}
 
-_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w+-]*)\s*$")
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w+{}-]*)\s*$")
 _SKIP = re.compile(r"^ *<!-- (no-run: (from (?P<source>\S+)|\S.*)|ci: \w+) -->$")
 
 
