@@ -207,5 +207,10 @@ def unique(
         workers=where.workers,
         show_progress=not is_quiet(),
     )
-    show(found)
+    names = ("split", "by", "records", "kept", "duplicates", "done_before")
+    show(
+        {name: getattr(found, name) for name in names},
+        f"{found.manifest.name}/{found.split}: {found.records:,} records = "
+        f"{found.kept:,} kept + {found.duplicates:,} duplicates, by {found.by}",
+    )
     next_step("inspect", dataset)

@@ -66,25 +66,19 @@ COMMANDS = {
 }
 
 
-# Commands and options that are gone, and what to use instead. It completes "is gone:".
+# Names that one may expect, and what does that.
 _INSTEAD = {
-    "blame": "`gristmill trace` finds the documents of a step's rows",
     "diff": "compare the digests that `gristmill inspect DATASET --edition N` prints",
-    "repack": "pack the documents again, without those that were removed from them",
     "status": "`gristmill inspect DATASET` says how far a job is",
-    "--check": "leave it out; every finished shard is compared with what was read",
-    "--place": "join by a feature with --key, or by the record's number with --number",
-    "--records-per-shard": "give --num-shards N or --shard-size SIZE",
-    "--unique": "`gristmill unique DATASET` adds the column duplicate_of; then convert "
-    "or pack it with --select 'duplicate_of < 0'",
+    "--dry-run": "`gristmill plan` says what a conversion makes, and writes nothing",
 }
 
 
-def _retired(error: click.UsageError, name: str) -> click.UsageError:
-    """Returns the error for a command or option that is gone, else `error` itself."""
-    if name not in _INSTEAD:
-        return error
-    return click.UsageError(f"{name} is gone: {_INSTEAD[name]}")
+def _with_hint(error: click.UsageError, name: str) -> click.UsageError:
+    """Returns an error for a name that does not exist, with what does that."""
+    if name in _INSTEAD:
+        return click.UsageError(f"{error.message} {_INSTEAD[name]}.", error.ctx)
+    return error
 
 
 class _Commands(click.Group):
@@ -106,7 +100,7 @@ class _Commands(click.Group):
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             suggested = "".join(f" Did you mean '{name}'?" for name in near)
             error = click.UsageError(e.message + suggested, ctx)
-            raise _retired(error, args[0]) from e
+            raise _with_hint(error, args[0]) from e
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
@@ -142,7 +136,7 @@ class _Commands(click.Group):
             sys.exit(EXIT_FAILED)
         except click.ClickException as e:
             if isinstance(e, click.NoSuchOption):
-                e = _retired(e, e.option_name)
+                e = _with_hint(e, e.option_name)
             with contextlib.suppress(OSError):
                 e.show()
             what = e.format_message()

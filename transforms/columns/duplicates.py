@@ -213,6 +213,13 @@ class DuplicatesJob:
         """Describes the column; raises InputError if it is there, and by what."""
         by = Comparison.parse(self.by)
         target = AttachedSplit(self.dataset, self.split, overwrite=self.overwrite)
+        if target.split.packed is not None and by.kind != "record":
+            raise InputError(
+                "packed rows have no text to compare",
+                where=f"{self.dataset}, split {target.name}",
+                cure="find duplicates among the documents, and pack with --select "
+                "'duplicate_of < 0'; or compare whole rows with --by record",
+            )
         attachment = target.attachment([COLUMN], ["unique", str(by)])
         columns = BegunColumns(target, attachment, {COLUMN: _KIND}, {"by": str(by)})
         begun = columns.begin()

@@ -230,15 +230,27 @@ class SourceSpec(NamedTuple):
 
     def differences(self, new: Self) -> list[str]:
         """Returns a line for each part in which a new spec differs."""
-        changed = [
-            (name, before, after)
-            for name, before, after in zip(self._fields, self, new, strict=True)
-            if before != after
-        ]
-        return [
-            f"{name} of the inputs was {before}, is {after}"
-            for name, before, after in changed
-        ]
+        found = []
+        for name, before, after in zip(self._fields, self, new, strict=True):
+            if before != after and name == "schema":
+                found += _schema_differences(self.schema, new.schema)
+            elif before != after:
+                found.append(f"{name} of the inputs was {before}, is {after}")
+        return found
+
+
+def _schema_differences(before: str, after: str) -> list[str]:
+    """Returns a line for each column whose type differs, where a schema names them."""
+    try:
+        old, new = (json.loads(text)["fields"] for text in (before, after))
+        names = sorted(old.keys() | new.keys())
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return ["the columns of the inputs, or their types, are others"]
+    return [
+        f"column {name} was {old.get(name, 'not there')}, is {new.get(name, 'gone')}"
+        for name in names
+        if old.get(name) != new.get(name)
+    ] or ["the columns of the inputs are in another order"]
 
 
 TFRECORD = SourceSpec()

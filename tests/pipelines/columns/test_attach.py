@@ -430,7 +430,6 @@ def test_a_value_for_missing_ones_that_its_type_does_not_hold(tmp_path, ten, val
             ["--key", "id", "--number", "n"],
             "exactly one option must match rows to records",
         ),
-        (["--place", "file,at"], "--place is gone: join by a feature with --key"),
         (["--map", "a:b", "--key", "id"], "--map and --key, FILES"),
         (["--key", "id", "--missing", "x"], "--missing is not a value of JSON"),
         (["--key", "id", "--missing", '"x"'], "not of the type of 'x'"),

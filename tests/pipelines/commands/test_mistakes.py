@@ -97,6 +97,10 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "view lines --records 99": (2, "--records|99|below 20"),
     "bench-loader lines --batch-size 3 --hosts 2": (2, "3 rows|2 hosts"),
     "bench-loader lines --seconds 0": (2, "--seconds|0.1"),
+    "convert lines.jsonl out --dry-run": (2, "--dry-run|gristmill plan"),
+    "status lines": (2, "status|gristmill inspect"),
+    "unique packed": (2, "packed|--select|--by record"),
+    "convert chat.jsonl lines": (2, "lines|column id was int|--split|--overwrite"),
     # Options that do not go together, or are missing.
     "convert lines.jsonl out --num-shards 3 --match-shards": (
         2,
