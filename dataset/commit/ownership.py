@@ -91,28 +91,19 @@ def _inside(directory: str, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
                 yield path, place.removeprefix(root)
 
 
-def check_removal(
-    output: str,
-    name: str,
-    split: str,
-    *,
-    manifest: Manifest | None,
-    shards: Collection[str],
-) -> None:
-    """Checks that the files of a split may be deleted.
-
-    Raises InputError if they are of another split, or were indexed and not written.
+def check_removal(output: str, manifest: Manifest, split: str) -> set[str]:
+    """Checks that the files of a split may be deleted; returns its shards.
 
     Args:
         output: The dataset's directory.
-        name: The dataset's name.
+        manifest: The dataset as it is.
         split: The split.
-        manifest: The dataset as it is, None if there is none.
-        shards: Shards of the split besides those that TFDS's names give to it.
+
+    Raises:
+        InputError: They are of another split, or were indexed and not written.
     """
-    if manifest is None:
-        return
-    prefix = layout.shard_prefix(name, split)
+    shards = _committed_shards(output, manifest, split)
+    prefix = layout.shard_prefix(manifest.name, split)
     check_other_splits(
         output,
         manifest,
@@ -131,6 +122,7 @@ def check_removal(
                 cure="choose another split or output; if the files are to go, delete "
                 "them yourself first",
             )
+    return shards
 
 
 def check_other_splits(
@@ -288,12 +280,10 @@ def shards_of(path: str) -> Iterator[str]:
             yield parts["SHARD"]
 
 
-def committed_shards(output: str, manifest: Manifest | None, split: str) -> set[str]:
+def _committed_shards(output: str, manifest: Manifest, split: str) -> set[str]:
     """Returns the shards of a split or an edition, as far as that can be read."""
     # A table that is damaged or lost must not prevent a fresh start.
     with contextlib.suppress(InvalidDatasetError, StorageMissingError):
-        if manifest is None:
-            return set()
         found = manifest.find(split) or manifest.known.get(split)
         if found is not None:
             return set(read_table(output, found).paths)

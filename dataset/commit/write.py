@@ -23,10 +23,14 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
 )
 from gristmill.dataset.commit.listings import walk
-from gristmill.dataset.commit.ownership import check_no_strangers
+from gristmill.dataset.commit.ownership import check_dataset_name, check_no_strangers
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import JOB
-from gristmill.dataset.metadata.manifest import Manifest, read_replaced_manifest
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    read_replaced_manifest,
+    read_versioned_manifest,
+)
 from gristmill.dataset.storage.lookup import stat_all, storage_for
 
 DAMAGED = -1  # In the place of an edition: `dataset.json` cannot be read.
@@ -123,6 +127,26 @@ def id_in(description: bytes) -> str | None:
         return str(json.loads(description)["fingerprint"])
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def read_output(
+    output: str, name: str, *, replaces: bool
+) -> tuple[Manifest | None, bool]:
+    """Returns the dataset in an output, and whether there is one that cannot be read.
+
+    Args:
+        output: The directory.
+        name: The dataset's name.
+        replaces: Whether what cannot be read is to be replaced, and is no error.
+
+    Raises:
+        InputError: It holds a dataset of another name.
+    """
+    read = read_replaced_manifest if replaces else read_versioned_manifest
+    manifest, version = read(output)
+    if manifest is not None:
+        check_dataset_name(output, manifest, name)
+    return manifest, manifest is None and bool(version)
 
 
 def write_ids(*decides: Any) -> Iterator[str]:

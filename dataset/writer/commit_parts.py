@@ -19,11 +19,10 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
 from gristmill.dataset.commit.garbage import delete_strays, tidy_split
+from gristmill.dataset.commit.write import read_output
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
-    read_replaced_manifest,
-    read_versioned_manifest,
 )
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.sources import encode_sources
@@ -70,8 +69,7 @@ def commit_parts(
     output = output.rstrip("/") or output
     name = layout.check_name(layout.base_name(output) if name is None else name)
     layout.check_split(split)
-    read = read_replaced_manifest if overwrite else read_versioned_manifest
-    manifest, _ = read(output)
+    manifest, _ = read_output(output, name, replaces=overwrite)
     there = None if manifest is None else manifest.splits.get(split)
     base = 0 if there is None else there.edition
     begun = [

@@ -29,22 +29,19 @@ from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.base.errors import InvalidDatasetError, JobChangedError
 from gristmill.dataset.commit.commit import check_files
 from gristmill.dataset.commit.ownership import (
-    check_dataset_name,
     check_removal,
-    committed_shards,
 )
 from gristmill.dataset.commit.write import (
     Write,
     described_writes,
     next_write,
     option_differences,
+    read_output,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
     is_over,
-    read_replaced_manifest,
-    read_versioned_manifest,
 )
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
@@ -180,11 +177,8 @@ def begin_parts(
             other options.
         DataLossError: The split was committed by this job, and has lost files.
     """
-    read = read_replaced_manifest if overwrite else read_versioned_manifest
     output, name, split = place = job.write.output, job.write.name, job.write.split
-    manifest, _ = read(output)
-    if manifest is not None:
-        check_dataset_name(output, manifest, name)
+    manifest, _ = read_output(output, name, replaces=overwrite)
     there = None if manifest is None else manifest.splits.get(split)
     if there is not None and not overwrite:
         options = there.source.get("options", {})
@@ -215,8 +209,7 @@ def begin_parts(
     job = dataclasses.replace(job, writer=settled(job.writer, None))
     check_versions(job.writer, where=job.write.where)
     if there is not None and manifest is not None:
-        shards = committed_shards(output, manifest, split)
-        check_removal(*place, manifest=manifest, shards=shards)
+        check_removal(output, manifest, split)
     write = next_write(
         *(*place, job.content),
         manifest=manifest,

@@ -25,23 +25,21 @@ from gristmill.dataset.commit.clean import give_up_write
 from gristmill.dataset.commit.garbage import garbage_editions, tidy_split
 from gristmill.dataset.commit.listings import check_split, files_of_shards
 from gristmill.dataset.commit.ownership import (
-    check_dataset_name,
     check_inputs_stay,
     check_removal,
-    committed_shards,
 )
 from gristmill.dataset.commit.write import (
     DAMAGED,
     Write,
     described_writes,
     next_write,
+    read_output,
 )
 from gristmill.dataset.formats.tfrecord.frame_layout import FRAME_OVERHEAD_BYTES
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
     read_replaced_manifest,
-    read_versioned_manifest,
 )
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.leftovers import free_bytes
@@ -121,10 +119,7 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
         JobChangedError: The output holds the split already, from another job.
     """
     job, asked = prepared.job, prepared
-    read = read_replaced_manifest if overwrite is True else read_versioned_manifest
-    manifest, version = read(job.output)
-    if manifest is not None:
-        check_dataset_name(job.output, manifest, job.name)
+    manifest, damaged = read_output(job.output, job.name, replaces=overwrite is True)
     split = None if manifest is None else manifest.splits.get(job.split)
     shards = {prepared.shard_path(shard) for shard in range(prepared.plan.shards)}
     inputs = prepared.files.paths
@@ -151,7 +146,7 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
         write = next_write(
             *(job.output, job.name, job.split, prepared.content),
             manifest=manifest,
-            damaged=manifest is None and bool(version),
+            damaged=damaged,
             replaces=anew,
             shards=shards,
         )
@@ -249,8 +244,7 @@ def check_replaceable(
     """
     if manifest is None:
         return
-    shards = committed_shards(output, manifest, split)
-    check_removal(output, manifest.name, split, manifest=manifest, shards=shards)
+    shards = check_removal(output, manifest, split)
     check_inputs_stay(output, manifest.name, split, inputs=inputs, shards=shards)
 
 

@@ -238,7 +238,7 @@ def _check_same_inputs(
         where=some_of(prepared.files.paths[file] for file in sorted(used)),
         expected=f"the records that {found.path} was made of",
         got="others",
-        cure="restore the input, choose another output, or replace the earlier work "
+        cure="choose another output, or replace the earlier work "
         "with --overwrite; what is not committed goes with gristmill clean "
         "--unfinished",
     )

@@ -22,15 +22,16 @@ from gristmill.dataset.commit.commit import check_files, commit_dataset, write_t
 from gristmill.dataset.commit.garbage import tidy_split
 from gristmill.dataset.commit.listings import check_split
 from gristmill.dataset.commit.ownership import (
-    check_dataset_name,
     check_removal,
-    committed_shards,
 )
-from gristmill.dataset.commit.write import Write, next_write, option_differences
+from gristmill.dataset.commit.write import (
+    Write,
+    next_write,
+    option_differences,
+    read_output,
+)
 from gristmill.dataset.metadata.manifest import (
     Manifest,
-    read_replaced_manifest,
-    read_versioned_manifest,
 )
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
@@ -63,10 +64,7 @@ def begin_write(
         InputError: The output holds files of unknown origin with the names of shards.
         JobChangedError: The output holds the split with other records or options.
     """
-    read = read_replaced_manifest if overwrite else read_versioned_manifest
-    manifest, version = read(job.output)
-    if manifest is not None:
-        check_dataset_name(job.output, manifest, job.name)
+    manifest, damaged = read_output(job.output, job.name, replaces=overwrite)
     there = None if manifest is None else manifest.splits.get(job.split)
     if there is not None:
         writer = settled(job.writer, there.source.get("options", {}).get("writer"))
@@ -82,10 +80,7 @@ def begin_write(
     if there is not None and not overwrite:
         raise _not_own(plan.write, there)
     if there is not None and manifest is not None:
-        shards = committed_shards(job.output, manifest, job.split)
-        where = job.output, job.name, job.split
-        check_removal(*where, manifest=manifest, shards=shards)
-    damaged = manifest is None and bool(version)
+        check_removal(job.output, manifest, job.split)
     write = _described(plan.write, manifest, damaged=damaged, replaces=overwrite)
     _log.info(
         "%s: split %s: %d records become %d shards, write %s",
