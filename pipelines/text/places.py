@@ -271,6 +271,8 @@ def source_facts(found: Mapping[str, Any]) -> Fields:
             which = f"line {line:,},"
         elif found["source_format"] in LINE_FORMATS:
             which = "line at"
+        elif found["source_format"] == "json":
+            which = "element at"
         elif found["source_format"] == "webdataset":
             sample = found["source_sample"]
             which = "sample at" if sample is None else f"sample {sample},"

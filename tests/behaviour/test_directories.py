@@ -347,6 +347,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, list[str]]] = {
         "",
         ["element 2", "a.json", "not valid JSON"],
     ),
+    "an array whose elements have no type in common": (
+        {"a.json": '[{"a": 1},\n{"a": "x"}]'},
+        "",
+        ["a.json, element 2", "'*,a:string'", "'*,a:json'"],
+    ),
     "an array that was cut": ({"a.json": '[{"text": "a"}, '}, "", ["no end", "a.json"]),
     "an array of texts": ({"a.json": '["a", "b"]'}, "", ["a.json", "JSON object"]),
     "a set of a count that nobody has": (

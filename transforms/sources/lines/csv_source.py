@@ -89,7 +89,7 @@ def _sampled(
     """Returns the header, and the cells of each column in the first rows of files."""
     header: list[str] = []
     cells: list[list[str]] = []
-    for path, sample in sample_lines(files, splitter.ends):
+    for path, sample, _ in sample_lines(files, splitter.ends):
         lines = [*itertools.dropwhile(is_empty, sample)]
         if not lines:
             continue  # It is empty, or damaged: then the conversion names that.

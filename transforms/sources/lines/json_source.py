@@ -127,14 +127,14 @@ def _objects(
 
     A line that is not an object is left to the conversion, which names it.
     """
-    for path, lines in samples:
+    for path, lines, item in samples:
         for at, line in enumerate(lines, 1):
             try:
                 found = parsed_line(line, number)
             except (ValueError, RecursionError):
                 continue
             if isinstance(found, dict):
-                yield f"{path}, line {at:,}", found
+                yield f"{path}, {item} {at:,}", found
 
 
 def _common_types(
@@ -167,7 +167,7 @@ def _common_types(
     if not types and not any(True for _ in _objects(samples)):
         raise InputError(
             "no JSON object is in the first lines of the input files",
-            where=some_of(path for path, _ in samples),
+            where=some_of(sample.path for sample in samples),
             expected="a JSON object in each line",
             cure="check the files, or their format with --input-format",
         )

@@ -35,10 +35,17 @@ _FILE_BYTES = 256 << 10
 
 
 class Sample(NamedTuple):
-    """The first lines of a file, without their newlines."""
+    """The first lines of a file, without their newlines.
+
+    Attributes:
+        path: The file.
+        lines: The lines.
+        item: How one is called, as by its reader.
+    """
 
     path: str
     lines: list[bytes]
+    item: str = "line"
 
 
 def sample_lines(
@@ -90,7 +97,7 @@ def _first_lines(
                     break
         except (CorruptRecordError, CorruptStreamError):
             pass  # The conversion finds the same damage, and names it.
-    return Sample(path, lines)
+    return Sample(path, lines, open_reader.item)
 
 
 class _RawLines(LineParser):
