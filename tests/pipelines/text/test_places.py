@@ -126,3 +126,16 @@ def test_a_relative_path_that_is_not_found_from_here_is_said(tmp_path, monkeypat
     assert found["source_path"] == "in"
     assert "source_line" not in found
     assert "not found from here" in found["source_note"]
+
+
+def test_an_element_of_an_array_has_the_offset_after_its_separator(tmp_path):
+    rows = [json.loads(line) for line in jsonl_of(ROWS).splitlines()]
+    data = json.dumps(rows, indent=1).encode()
+    (tmp_path / "in").write_bytes(data)
+    convert(job_of(tmp_path / "in", tmp_path / "out"))
+    text = trace(tmp_path / "out", "--records", 7)
+    at = int(
+        text.partition("element at byte offset ")[2].split("\n")[0].replace(",", "")
+    )
+    rest = data[at:].decode().lstrip()
+    assert json.JSONDecoder().raw_decode(rest)[0] == rows[7]
