@@ -68,6 +68,11 @@ class WriteJob:
         if self.num_shards is None and self.shard_bytes is None:
             object.__setattr__(self, "shard_bytes", DEFAULT_SHARD_BYTES)
 
+    @property
+    def write(self) -> Write:
+        """The write, which has no id yet."""
+        return Write(output=self.output, name=self.name, split=self.split)
+
     def groups(self, raw_bytes: int) -> int:
         """Returns the number of groups for records of so many bytes together."""
         if self.num_shards is not None:
@@ -101,12 +106,9 @@ class PlannedWrite:
     Attributes:
         job: The job.
         content: 16 hex digits over all that decides the bytes of the shards.
-        fingerprint: The id of the write, once it has an output.
         shards: Number of shards.
         total: Digest of all records.
-        base: As in `Write`.
-        replaces: The same.
-        plain: Whether its shards have TFDS's plain names.
+        own: Its id and its names, once it has an output.
         committed: Whether the dataset holds exactly this already.
     """
 
@@ -114,61 +116,29 @@ class PlannedWrite:
     content: str
     shards: int
     total: RecordsDigest
-    fingerprint: str = ""
-    base: int = 0
-    replaces: bool = False
-    plain: bool = False
+    own: Write
     committed: bool = False
-
-    @property
-    def as_write(self) -> Write:
-        """The write that it is."""
-        return Write(
-            output=self.job.output,
-            name=self.job.name,
-            split=self.job.split,
-            id=self.fingerprint,
-            mark="" if self.plain else self.fingerprint,
-            base=self.base,
-            replaces=self.replaces,
-        )
-
-    def of_write(self, write: Write, *, committed: bool = False) -> Self:
-        """Returns the same with its write."""
-        return dataclasses.replace(
-            self,
-            fingerprint=write.id,
-            base=write.base,
-            replaces=write.replaces,
-            plain=not write.mark,
-            committed=committed,
-        )
-
-    @property
-    def key(self) -> str:
-        """The `layout.write_key` by which its files are named."""
-        return self.as_write.key
 
     @property
     def temporary_dir(self) -> str:
         """Where its unfinished files are."""
-        return layout.temporary_dir(self.job.output, self.job.name, self.key)
+        return layout.temporary_dir(self.job.output, self.job.name, self.own.key)
 
     def shard_path(self, shard: int) -> str:
         """Returns the path of a shard, relative to the dataset."""
-        return layout.shard_name(self.job.name, self.key, shard, self.shards)
+        return layout.shard_name(self.job.name, self.own.key, shard, self.shards)
 
     @property
     def reference(self) -> bytes:
         """The write as a small element, for those who know the job."""
         return _REFERENCE.pack(
-            self.fingerprint.encode(),
+            self.own.id.encode(),
             self.content.encode(),
             self.shards,
             self.total.pack(),
-            self.base,
-            self.replaces,
-            self.plain,
+            self.own.base,
+            self.own.replaces,
+            not self.own.mark,
             self.committed,
             self.job.writer.versions.encode(),
         )
@@ -182,8 +152,15 @@ class PlannedWrite:
             reference: The reference.
         """
         fields = _REFERENCE.unpack(reference)
-        fingerprint, content, shards, total, *flags, versions = fields
+        written, content, shards, total, *flags, versions = fields
         base, replaces, plain, committed = flags
+        own = dataclasses.replace(
+            job.write,
+            id=written.decode(),
+            mark="" if plain else written.decode(),
+            base=base,
+            replaces=replaces,
+        )
         writer = dataclasses.replace(
             job.writer, versions=versions.rstrip(b"\0").decode()
         )
@@ -191,12 +168,9 @@ class PlannedWrite:
         return cls(
             job=job,
             content=content.decode(),
-            fingerprint=fingerprint.decode(),
             shards=shards,
             total=RecordsDigest.unpack(total),
-            base=base,
-            replaces=replaces,
-            plain=plain,
+            own=own,
             committed=committed,
         )
 
@@ -273,6 +247,7 @@ class WritePlan:
             content=_fingerprint(job, digests),
             shards=int(parts.sum()),
             total=total_digest(*(digests[name] for name in DIGEST_ROW.names or ())),
+            own=job.write,
         )
         return cls(write=write, digests=digests, parts=parts)
 

@@ -315,7 +315,7 @@ class _Found(NamedTuple):
             return cls(task, write, [], GroupResult(write, ()))
         paths = map(write.shard_path, task.shards)
         places = [ShardPlace.at(job.output, path) for path in paths]
-        there = [place.finished(write.fingerprint) for place in places]
+        there = [place.finished(write.own.id) for place in places]
         finished = tuple(report for report in there if report is not None)
         whole = len(finished) == len(places)
         result = GroupResult(write, finished, True) if whole else None
@@ -358,12 +358,12 @@ def _write_shard(
         report = ShardReport(
             path=place.path,
             shard_index=shard,
-            job=write.fingerprint,
+            job=write.own.id,
             file_bytes=written.file_bytes,
             file_crc32c=written.file_crc32c,
             read=written.digest,
             written=written.digest,
         )
-        write.as_write.check_current()  # Another write may have begun.
+        write.own.check_current()  # Another write may have begun.
         place.publish(local, written, report)
     return report

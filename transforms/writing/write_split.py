@@ -25,7 +25,6 @@ from gristmill.dataset.commit.ownership import (
     check_removal,
 )
 from gristmill.dataset.commit.write import (
-    Write,
     next_write,
     option_differences,
     read_output,
@@ -85,7 +84,7 @@ def begin_write(
     _log.info(
         "%s: split %s: %d records become %d shards, write %s",
         *(job.output, job.split, write.total.records, write.shards),
-        write.fingerprint,
+        write.own.id,
     )
     return dataclasses.replace(plan, write=write)
 
@@ -97,31 +96,26 @@ def _made(write: PlannedWrite, there: Split) -> bool:
 
 
 def _committed(write: PlannedWrite, there: Split) -> PlannedWrite:
-    found = Write(
-        output=write.job.output,
-        name=write.job.name,
-        split=write.job.split,
-        id=there.source["job"],
-        mark=there.write,
-        base=there.edition,
+    own = dataclasses.replace(
+        write.own, id=there.source["job"], mark=there.write, base=there.edition
     )
-    return write.of_write(found, committed=True)
+    return dataclasses.replace(write, own=own, committed=True)
 
 
 def _described(
     write: PlannedWrite, manifest: Manifest | None, *, damaged: bool, replaces: bool
 ) -> PlannedWrite:
     job = write.job
-    plain = dataclasses.replace(write, plain=True)
     found = next_write(
         *(job.output, job.name, job.split, write.content),
         manifest=manifest,
         damaged=damaged,
         replaces=replaces,
-        shards={plain.shard_path(shard) for shard in range(write.shards)},
+        shards={write.shard_path(shard) for shard in range(write.shards)},
     )
     fields = {"name": job.name, "split": job.split, "shards": write.shards}
-    return write.of_write(found.describe({"write": fields, "options": job.options()}))
+    own = found.describe({"write": fields, "options": job.options()})
+    return dataclasses.replace(write, own=own)
 
 
 def _not_own(write: PlannedWrite, there: Split) -> JobChangedError:
@@ -231,12 +225,12 @@ def commit_write(
     split = write_table(
         job.output,
         job.name,
-        write.key,
+        write.own.key,
         table,
-        check_current=write.as_write.check_current,
+        check_current=write.own.check_current,
         writer_options=job.writer.described,
         source={
-            "job": write.fingerprint,
+            "job": write.own.id,
             "content": write.content,
             "options": job.options(),
         },
@@ -245,15 +239,15 @@ def commit_write(
     check = functools.partial(
         check_files,
         job.output,
-        {write.key: split},
-        check_current=write.as_write.check_current,
+        {write.own.key: split},
+        check_current=write.own.check_current,
     )
     manifest = commit_dataset(
         job.output,
         job.name,
-        {write.key: split},
-        based_on={write.key: write.base},
-        replaces=[write.key] if write.replaces else (),
+        {write.own.key: split},
+        based_on={write.own.key: write.own.base},
+        replaces=[write.own.key] if write.own.replaces else (),
         keep_replaced=keep_replaced,
         check=check,
         delete=delete,

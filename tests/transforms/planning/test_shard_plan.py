@@ -247,7 +247,7 @@ class TestPlanOptions:
         [
             ("num_shards", 0),
             ("num_shards", -1),
-            ("shard_bytes", None),
+            ("num_shards", None),
             ("match_shards", 3),
         ],
     )
