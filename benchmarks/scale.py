@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks import report
 from benchmarks.contest import describe_environment, say
 from gristmill import loader
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import DIGEST_ROW, RecordsDigest
 from gristmill.dataset.base.findings import Finding

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gristmill.dataset.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from gristmill.dataset.arrayrecord.compression import WriterOptions
+    from gristmill.dataset.arrayrecord.writer_options import WriterOptions
     from gristmill.dataset.base.digest import RecordsDigest
     from gristmill.dataset.base.errors import (
         CorruptFrameError,

@@ -32,6 +32,7 @@ QUIET = {
     "toml",
     "yaml",
     "dockerfile",
+    "java",
     "mermaid",
     "proto",
     "{eval-rst}",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gristmill.dataset.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from gristmill.dataset.arrayrecord.compression import WriterOptions
+    from gristmill.dataset.arrayrecord.writer_options import WriterOptions
     from gristmill.dataset.base.findings import Finding
     from gristmill.transforms.beam.convert_files import ConvertFiles
     from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords

@@ -15,11 +15,7 @@ from typing import Any
 import numpy as np
 
 from gristmill.dataset.arrayrecord.chunk_hash import HashArray, hash_spans
-from gristmill.dataset.arrayrecord.compression import (
-    WriterOptions,
-    codec_version,
-    compressor,
-)
+from gristmill.dataset.arrayrecord.compression import codec_version, compressor
 from gristmill.dataset.arrayrecord.simple_chunks import (
     CHUNK_HEADER_BYTES,
     HASH_BYTES,
@@ -27,6 +23,7 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
     SIMPLE,
     IntArray,
 )
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.base.varints import encode_varint, encode_varints
 

@@ -23,7 +23,6 @@ from gristmill.dataset.arrayrecord.chunk_encoder import (
     encode_special,
 )
 from gristmill.dataset.arrayrecord.chunk_hash import hash_spans, is_compiled
-from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.footer import MAGIC
 from gristmill.dataset.arrayrecord.simple_chunks import (
     BLOCK_BYTES,
@@ -32,6 +31,7 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
     HASH_BYTES,
     IntArray,
 )
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.varints import bytes_field, encode_varints, varint_field
 
 _USABLE_BYTES = BLOCK_BYTES - BLOCK_HEADER_BYTES

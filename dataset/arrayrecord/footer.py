@@ -15,7 +15,6 @@ from collections.abc import Callable
 import numpy as np
 
 from gristmill.dataset.arrayrecord.chunks import EncodedChunks
-from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.simple_chunks import (
     BLOCK_BYTES,
     CHUNK_HEADER_BYTES,
@@ -24,6 +23,7 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
     check_blocks,
     logical,
 )
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import CorruptShardError, GristmillError
 from gristmill.dataset.base.varints import decode_varints, message_fields, varint_at
 from gristmill.dataset.formats.file_formats import ARRAY_RECORD, HEAD_BYTES, format_of

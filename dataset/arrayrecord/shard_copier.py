@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.chunk_encoder import Chunks
 from gristmill.dataset.arrayrecord.chunk_hash import HashArray
-from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.arrayrecord.shard_writer import (
@@ -40,6 +39,7 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
     SimpleChunks,
 )
 from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_chunks, walk_file
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError
 

@@ -186,9 +186,9 @@ class PackedSplit:
                 method=str(fields["method"]),
                 counts=PackedCounts.of_dict(fields),
                 supervised=known == SUPERVISED_FORMAT,
-                tokenizer=str(fields["tokenizer"]),
-                bos_id=fields["bos_id"],
-                eos_id=fields["eos_id"],
+                tokenizer=str(fields.get("tokenizer", "")),
+                bos_id=fields.get("bos_id"),
+                eos_id=fields.get("eos_id"),
             )
         except (KeyError, TypeError, ValueError) as e:
             raise _invalid(where, f"{type(e).__name__}: {e}") from e

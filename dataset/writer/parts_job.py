@@ -25,7 +25,7 @@ from gristmill.dataset.arrayrecord.chunk_encoder import (
     check_versions,
     settled,
 )
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InvalidDatasetError, JobChangedError
 from gristmill.dataset.commit.commit import check_files
 from gristmill.dataset.commit.ownership import (

@@ -230,15 +230,13 @@ def append(options: AppendOptions, where: JobRun) -> None:
 @text(
     "--column",
     "NAME",
-    "Column, or feature of a tf.train.Example, that holds the text or the tokens; - if "
-    "the record itself is the text.",
+    "Column, or feature, that holds the text or the tokens; - for the whole record.",
     None,
     default="text",
 )
 @number(
     "--vocabulary-size",
-    help="Number of ids that a column of tokens can have: each is below it. Up to "
-    "65,536, a token takes 2 bytes in a row.",
+    help="Ids are below it. Up to 65,536, a token takes 2 bytes.",
     shown="any id of 32 bits",
 )
 @LENGTH
@@ -257,15 +255,15 @@ def append(options: AppendOptions, where: JobRun) -> None:
 )
 @flag(
     "--fast",
-    "Tokenise with gigatoken, compared on a sample with the tokenizer's own library. "
-    "Where they differ, the command ends with an error.",
+    "Tokenise with gigatoken, and fail if it differs from the tokenizer's own library "
+    "on a sample.",
 )
 @FIT
 @choice(
     "--rows",
     get_args(Rows),
-    "What a row is: packed, for gristmill.loader.PackedRows, or a tf.train.Example "
-    "with inputs, positions and segments.",
+    "packed, for gristmill.loader.PackedRows, or a tf.train.Example with inputs, "
+    "positions and segments.",
     "packed",
 )
 @flag(
@@ -292,8 +290,7 @@ def pack(options: PackingOptions, where: JobRun) -> None:
     """Tokenise documents, and pack them into rows of tokens.
 
     INPUT is what `gristmill convert` takes, OUTPUT the directory of the rows. Each
-    shard is packed separately. Before it is accepted, its rows are read again and every
-    document is compared.
+    shard is read back, and every document compared.
 
     After a failure, run the same command again: finished shards are kept.
     """

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from gristmill.dataset.arrayrecord.compression import (
+from gristmill.dataset.arrayrecord.writer_options import (
     DEFAULT_COMPRESSION,
     DEFAULT_GROUP_SIZE,
 )
@@ -292,16 +292,14 @@ FIT = together(
     choice(
         "--special-text",
         get_args(SpecialText),
-        "What text becomes that looks like a special token: text, or that token, as "
-        "transformers makes it.",
+        "What text becomes that looks like a special token.",
     ),
     text(
         "--accept",
         "NAME,...",
-        "What is no error: trained messages without an end of turn (open-turns), "
-        "conversations that are mostly too long for a row (long), text that is mostly "
-        "unknown to the tokenizer (unknown), or that is Python's notation of bytes "
-        "(bytes).",
+        "Allow trained messages without an end of turn (open-turns), mostly "
+        "conversations too long for a row (long), mostly unknown tokens (unknown), "
+        "or text in Python's notation of bytes (bytes).",
     ),
 )
 MAX_REJECTED = option(
@@ -309,9 +307,8 @@ MAX_REJECTED = option(
     type=click.FloatRange(0, 100),
     metavar="PERCENT",
     default=1.0,
-    help="Most conversations, in percent, that may be set aside because they are none, "
-    "the template fails, or it cannot be proved what is trained on. With more, the "
-    "command fails; 0 stops at the first.",
+    help="Most conversations, in percent, that may be set aside because they cannot be "
+    "used with the template; 0 stops at the first.",
 )
 TRAINED = together(
     text(

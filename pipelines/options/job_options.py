@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from gristmill.dataset.arrayrecord.compression import (
+from gristmill.dataset.arrayrecord.writer_options import (
     DEFAULT_COMPRESSION,
     DEFAULT_GROUP_SIZE,
 )

@@ -19,7 +19,7 @@ import apache_beam as beam
 import pytest
 
 from gristmill.dataset import Writer, commit_parts
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError, JobChangedError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.open_manifest import open_manifest

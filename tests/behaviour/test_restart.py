@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import (
     FormatVersionError,

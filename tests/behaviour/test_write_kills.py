@@ -25,7 +25,7 @@ PROGRAM = """
     import google_crc32c
     import numpy as np
 
-    from gristmill.dataset.arrayrecord.compression import WriterOptions
+    from gristmill.dataset.arrayrecord.writer_options import WriterOptions
     from gristmill.dataset.base.digest import RecordsDigest
     from gristmill.transforms.planning.write_plan import WriteJob, pack_count
     from gristmill.transforms.writing.write_split import begin_write

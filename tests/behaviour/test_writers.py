@@ -11,7 +11,7 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.arrayrecord import shard_writer
 from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.conversion import begin as take_output_module
 from gristmill.transforms.conversion.begin import plan_job, take_output

@@ -19,7 +19,7 @@ import pytest
 from urllib3.connectionpool import HTTPConnectionPool
 
 from gristmill.dataset import ColumnWriter, Writer, commit_parts
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards

@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.transforms.conversion import shard_records as converting

@@ -16,8 +16,8 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata import layout

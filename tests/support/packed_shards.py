@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import google_crc32c
 import numpy as np
 
-from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.commit.commit import commit_dataset, write_table
 from gristmill.dataset.metadata import layout

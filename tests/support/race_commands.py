@@ -17,7 +17,7 @@ import numpy as np
 
 from gristmill import loader
 from gristmill.dataset import ColumnWriter, Writer
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import GristmillError, InputError

@@ -25,7 +25,7 @@ import google_crc32c
 import numpy as np
 from apache_beam.transforms.window import GlobalWindows
 
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout

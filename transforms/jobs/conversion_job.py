@@ -19,7 +19,7 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import load_arrays
 from gristmill.dataset.base.errors import (
     InputError,

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import DIGEST_ROW, RecordsDigest
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.commit.write import Write

@@ -15,8 +15,8 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, cast
 
-from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (

@@ -18,10 +18,10 @@ from gristmill.dataset.arrayrecord import compression
 from gristmill.dataset.arrayrecord.chunks import EncodedChunks
 from gristmill.dataset.arrayrecord.compression import (
     COMPRESSIONS,
-    WriterOptions,
     decompress_frame,
     decompress_parts,
 )
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from tests.support.chunks import chunk
 from tests.support.memory import limited_memory
 

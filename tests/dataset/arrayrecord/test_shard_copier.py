@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     DataLossError,

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
-from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.shard_writer import (
     ShardWriter,
     WrittenShard,
     read_shard,
 )
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     CorruptShardError,
@@ -166,7 +166,7 @@ class TestFailing:
             import google_crc32c
             from gristmill.dataset.base.errors import StorageError
             from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
-            from gristmill.dataset.arrayrecord.compression import WriterOptions
+            from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 
             path, limit = sys.argv[1], int(sys.argv[2])
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import google_crc32c
 import pytest
 
-from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import DataLossError, StorageChangedError
 from gristmill.dataset.commit.commit import (
     ExtraFiles,

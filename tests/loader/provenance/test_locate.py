@@ -11,7 +11,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset import Writer
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from tests.support.conversion import convert, job_of, skipped_in, varied_records

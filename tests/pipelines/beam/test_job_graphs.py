@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.pipelines.beam.job_graphs import graph_of
 from gristmill.pipelines.options.job_options import ConvertOptions
 from gristmill.transforms.planning.shard_plan import PlanOptions

@@ -10,7 +10,7 @@ import shutil
 
 import pytest
 
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import NotADatasetError, StorageError
 from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.metadata import layout

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gristmill.dataset.arrayrecord.compression import WriterOptions
 from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import (
     DataLossError,
     GristmillError,

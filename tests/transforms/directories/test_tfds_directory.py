@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.arrayrecord.compression import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import (
     DataLossError,
     GristmillError,
