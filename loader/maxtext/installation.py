@@ -16,7 +16,7 @@ from typing import Any
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.maxtext.iterators import make_iterator
-from gristmill.loader.maxtext.options import Options, Order, SftEnds, Shuffled
+from gristmill.loader.maxtext.options import Options, SftEnds, Shuffled
 from gristmill.loader.maxtext.restore import OrderedIterator, explained_restore
 
 TRIED = "0.2.5"
@@ -36,7 +36,6 @@ _made: list[str] = []  # The sides that MaxText asked for.
 
 def install(
     *,
-    order: Order = "gristmill",
     shuffle: Shuffled = "global",
     cache: str | None = None,
     cache_bytes: int | None = None,
@@ -49,9 +48,6 @@ def install(
     them. An error of the data is raised by `main`, which would return otherwise.
 
     Args:
-        order: Whose order single records have: "gristmill", that of
-            `loader.global_batches`, or "grain", that of MaxText's own pipeline, whose
-            checkpoints continue with it.
         shuffle: "global" or "block": which shuffle `enable_data_shuffling` asks for.
         cache: Local directory for copies of what is in object storage.
         cache_bytes: Bytes of all copies of shards in it; none by default.
@@ -64,7 +60,6 @@ def install(
             here, or there is no such option.
     """
     options = Options(
-        order=order,
         shuffle=shuffle,
         cache=cache,
         cache_bytes=cache_bytes,
@@ -86,7 +81,7 @@ def install_options(options: Options) -> None:
     elastic = _original(_CHECKPOINTS, "ElasticIterator")
     _replace(_CHECKPOINTS, "ElasticIterator", (elastic, loader.Feed, OrderedIterator))
     restore = _original(_CHECKPOINTS, "for_restore")
-    _replace(_CHECKPOINTS, "for_restore", explained_restore(restore, options.order))
+    _replace(_CHECKPOINTS, "for_restore", explained_restore(restore))
     guard = _original(_LOADER, "loader_exception_guard")
     _replace(_LOADER, "loader_exception_guard", raising_guard(guard))
 

@@ -48,7 +48,7 @@ def make_iterator(
     sources = open_sources(side, options)
     if sources.are_packed:
         check(config, "packed")
-        check_rows(config, side, sources, options)
+        check_rows(config, side, sources)
         return _packed_iterator(config, mesh, side, options, sources)
     return _records_iterator(own, config, mesh, process_indices, side, options, sources)
 
@@ -98,7 +98,7 @@ def _records_iterator(
         rows = data_processing_utils.get_local_batch_size(config)
     datasets = RecordDatasets(side, sources, options, int(rows))
     max_logging.log(
-        f"gristmill: {side.name} of records in {options.order}'s order: "
+        f"gristmill: {side.name} of records: "
         f"{', '.join(repr(part.dataset) for part in sources.parts)}"
     )
     processing: Any = grain_data_processing

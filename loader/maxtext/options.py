@@ -8,7 +8,6 @@ from typing import Any, Literal, Self, get_args
 
 from gristmill.dataset.base.errors import InputError
 
-Order = Literal["gristmill", "grain"]
 Shuffled = Literal["global", "block"]
 SftEnds = Literal["template", "settings"]
 
@@ -20,9 +19,7 @@ class Options:
     """Options of `install`, and of the command line with `gristmill_` before them.
 
     Attributes:
-        order: Whose order single records have: that of `loader.global_batches`, or that
-            of MaxText's own pipeline.
-        shuffle: Which shuffle `enable_data_shuffling` asks for, in gristmill's order.
+        shuffle: Which shuffle `enable_data_shuffling` asks for.
         cache: Local directory for copies of what is in object storage; by default that
             of `loader.open`.
         cache_bytes: Bytes of all copies of shards in it; none by default.
@@ -30,22 +27,14 @@ class Options:
             `add_bos` and `add_eos` as they are set.
     """
 
-    order: Order = "gristmill"
     shuffle: Shuffled = "global"
     cache: str | None = None
     cache_bytes: int | None = None
     sft_ends: SftEnds = "template"
 
     def __post_init__(self) -> None:
-        _one_of("order", self.order, get_args(Order))
         _one_of("shuffle", self.shuffle, get_args(Shuffled))
         _one_of("sft_ends", self.sft_ends, get_args(SftEnds))
-        if self.order == "grain" and self.shuffle != "global":
-            raise InputError(
-                "the order of MaxText's own pipeline has its own shuffle",
-                got=f"order=grain, shuffle={self.shuffle}",
-                cure="leave one of them out",
-            )
 
     @classmethod
     def taken_from(cls, arguments: Sequence[str]) -> tuple[Self, list[str]]:

@@ -118,12 +118,11 @@ def packed_batches(
     )
 
 
-def check_rows(config: Any, side: Side, sources: Sources, options: Options) -> None:
+def check_rows(config: Any, side: Side, sources: Sources) -> None:
     """Checks settings whose values are compared with the rows.
 
     Raises:
-        InputError: MaxText would not train on all rows, has not all of their tokens, or
-            another order than gristmill's is asked for.
+        InputError: MaxText would not train on all rows, or has not all of their tokens.
     """
     if side.rows != side.trained:
         raise refused(
@@ -135,13 +134,6 @@ def check_rows(config: Any, side: Side, sources: Sources, options: Options) -> N
     if side.workers < -1:
         name = "grain_worker_count" + ("" if side.name == "train" else "_eval")
         raise refused(config, name, "-1 or more", "correct it")
-    if options.order != "gristmill":
-        raise InputError(
-            "packed rows have no order of MaxText's own pipeline, which cannot read "
-            "them",
-            got=f"order={options.order}",
-            cure="leave the order out",
-        )
     lengths, most_pieces, supervised = set(), 0, False
     for part in sources.parts:
         split = part.dataset.committed

@@ -1,4 +1,4 @@
-"""Single records for MaxText's own preprocessing, in either order."""
+"""Single records for MaxText's own preprocessing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import dataclasses
 from typing import Any
 
 import grain
-import grain.experimental
 
 from gristmill import loader
-from gristmill.dataset.base.errors import InputError
-from gristmill.loader.maxtext.options import PREFIX, Options
+from gristmill.loader.maxtext.options import Options
 from gristmill.loader.maxtext.restore import ElasticRecords, HasBatches
 from gristmill.loader.maxtext.settings import Side
 from gristmill.loader.maxtext.sources import Sources
@@ -27,9 +25,8 @@ class RecordDatasets:
         sources: The data.
         options: How it is read.
         rows: Records of a host that make one step of the order.
-        made: The records in gristmill's order that were asked for in this process,
-            those of single hosts.
-        elastic: The batches of gristmill's order whose records MaxText deals to hosts.
+        made: The records that were asked for in this process, those of single hosts.
+        elastic: The batches whose records MaxText deals to hosts.
     """
 
     side: Side
@@ -59,8 +56,6 @@ class RecordDatasets:
             known: What `side` has too.
         """
         host, hosts = dataloading_host_index, dataloading_host_count
-        if self.options.order == "grain":
-            return self._in_grains_order(slice(host, None, hosts), elastic=elastic)
         rows = self.rows * hosts
         batches = self.sources.batches(self.side, self.options, rows=rows)
         if elastic:
@@ -75,46 +70,4 @@ class RecordDatasets:
 
     def elastic_iterator(self, *args: Any, **named: Any) -> Any:
         """Stands in for Grain's `ElasticIterator`, with its arguments."""
-        if self.options.order == "grain":
-            return grain.experimental.ElasticIterator(*args, **named)
         return ElasticRecords(self.elastic[-1], *args, **named)
-
-    def _in_grains_order(self, share: slice, *, elastic: bool) -> Any:
-        """Returns the result of MaxText's `get_datasets`, read by our source.
-
-        Elements, order and states are the same, so that a run of MaxText's own
-        pipeline continues.
-
-        Raises:
-            InputError: A mixture is to be elastic, which MaxText cannot do.
-        """
-        if elastic and self.sources.names:
-            raise InputError(
-                "grain_use_elastic_iterator of MaxText cannot be honoured for a "
-                "mixture in the order of its own pipeline",
-                got=f"{len(self.sources.names)} datasets",
-                cure="leave it out, or begin a run in gristmill's order, without "
-                f"{PREFIX}order=grain",
-            )
-        found = []
-        ahead = grain.ReadOptions(
-            num_threads=self.side.threads, prefetch_buffer_size=self.side.ahead
-        )
-        for part in self.sources.parts:
-            dataset = grain.MapDataset.source(part.dataset)
-            if self.side.shuffled:
-                dataset = dataset.shuffle(seed=self.side.seed)
-            dataset = dataset.repeat(self.side.epochs)
-            if elastic:
-                return dataset
-            found.append(dataset[share].to_iter_dataset(ahead))
-        if not self.sources.names:
-            return found[0]
-        weights = [float(part.weight) for part in self.sources.parts]
-        shares = [weight / sum(weights) for weight in weights]
-        if not self.sources.given_names:
-            # As MaxText rounds the weights of a mixture that is a text.
-            return grain.IterDataset.mix(found, [round(share, 4) for share in shares])
-        names = self.sources.names
-        named = dict(zip(names, found, strict=True))
-        return grain.IterDataset.mix(named, dict(zip(names, shares, strict=True)))

@@ -19,7 +19,6 @@ from grain.experimental import ElasticIterator
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError, StateMismatchError, some_of
-from gristmill.loader.maxtext.options import PREFIX, Order
 
 _POSITION = "global_next_index"
 _ORDER = "order"
@@ -95,13 +94,13 @@ _OF_ALL = "a state that all hosts share, of packed rows or of an elastic iterato
 _OF_HOSTS = "states of single hosts, which read records"
 
 
-def explained_restore(for_restore: Callable[..., Any], order: Order) -> Any:
+def explained_restore(for_restore: Callable[..., Any]) -> Any:
     """Returns MaxText's `for_restore`, which says what to do about other states."""
 
     @functools.wraps(for_restore)
     def restore(manager: Any, step: int, iterator: Any, *others: Any) -> Any:
         checkpoint = manager.directory / str(step)
-        check_kind(checkpoint, iterator, order)
+        check_kind(checkpoint, iterator)
         change_batches(
             iterator if isinstance(iterator, list) else [iterator],
             (file.read_text() for file in _files(checkpoint)),
@@ -111,13 +110,12 @@ def explained_restore(for_restore: Callable[..., Any], order: Order) -> Any:
     return restore
 
 
-def check_kind(checkpoint: Any, iterator: Any, order: Order) -> None:
+def check_kind(checkpoint: Any, iterator: Any) -> None:
     """Checks that a checkpoint holds the kind of state that an iterator takes.
 
     Args:
         checkpoint: The directory of the step, a path.
         iterator: MaxText's data iterator, or a list of them.
-        order: The order of the records that are read.
 
     Raises:
         StateMismatchError: It holds states of another kind only.
@@ -127,21 +125,17 @@ def check_kind(checkpoint: Any, iterator: Any, order: Order) -> None:
     one = isinstance(getattr(iterator, "local_iterator", None), _kinds_of_one_file())
     if not names:
         return
-    if one != (ONE_FILE in names):
-        expected, got = _OF_ALL if one else _OF_HOSTS, some_of(names)
-        cure = "continue with the data of that run"
-        if (found := _order_of(files[0].read_text())) != order:
-            cure += f" and {PREFIX}order={found}"
-    elif not one and (found := _order_of(files[0].read_text())) != order:
-        expected, got = f"the order of {order}", f"the order of {found}"
-        cure = f"continue with {PREFIX}order={found}"
-    else:
+    grains = not any(places_of(json.loads(files[0].read_text())))
+    if one == (ONE_FILE in names) and not grains:
         return
+    cure = "continue with the data of that run"
+    if grains:
+        cure = "continue by MaxText alone, whose own pipeline wrote it"
     raise StateMismatchError(
         "the checkpoint holds the state of data that were read in another way",
         where=str(checkpoint / "iter"),
-        expected=expected,
-        got=got,
+        expected=_OF_ALL if one else _OF_HOSTS,
+        got=some_of(names) + (", in the order of Grain" if grains else ""),
         cure=f"{cure}; or begin the data anew, with another run_name and "
         f"load_full_state_path={checkpoint / 'items'}",
     )
@@ -149,11 +143,6 @@ def check_kind(checkpoint: Any, iterator: Any, order: Order) -> None:
 
 def _files(checkpoint: Any) -> list[Any]:
     return sorted((checkpoint / "iter").glob("process_*.json"))
-
-
-def _order_of(state: str) -> Order:
-    """Returns whose order wrote a state: only gristmill's has the state of a feed."""
-    return "gristmill" if any(places_of(json.loads(state))) else "grain"
 
 
 def _kinds_of_one_file() -> tuple[type, ...]:

@@ -1,7 +1,7 @@
-"""The settings of MaxText that its Grain pipeline reads, and what becomes of each.
+"""The settings of MaxText that its Grain pipeline reads.
 
 None is ignored: each is honoured, or refused by its name where a value asks for what
-cannot be had. `docs/train/maxtext.md` shows the table.
+cannot be had. `docs/train/maxtext.md` has the table of all.
 """
 
 from __future__ import annotations
@@ -89,170 +89,68 @@ Way: TypeAlias = Literal["records", "packed"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Only:
-    """The values that can be honoured.
+class Limit:
+    """Settings of which some values cannot be honoured.
 
     Attributes:
-        values: They ask for nothing, or for what is done anyway.
-        cure: What to do about another value.
-    """
-
-    values: tuple[object, ...]
-    cure: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """Settings of one kind, and what becomes of them.
-
-    Attributes:
-        names: Settings of MaxText. Of a name with `{train,eval}` or `[_eval]`, the one
-            for training and the one for evaluation.
-        records: What they do where single records are read, or the values that can be.
-        packed: The same where rows are packed.
+        names: Settings of MaxText.
+        values: The other values: they ask for nothing, or for what is done anyway.
+        cure: What to do about a value that is refused.
+        packed: Whether packed rows alone have this limit.
     """
 
     names: tuple[str, ...]
-    records: str | Only
-    packed: str | Only
-
-    def of(self, way: Way) -> str | Only:
-        """Returns the effect of the settings in a way of reading."""
-        return self.records if way == "records" else self.packed
+    values: tuple[object, ...]
+    cure: str
+    packed: bool = True
 
 
-_OWN = "as in MaxText, whose own preprocessing runs"
-_SAME = "as in MaxText"
-_ROWS = "settled when the rows were packed"
-_OTHER_TYPE = "of other file types, as in MaxText"
 _UNPACKED = "give it records that are not packed"
 _ANY_HOSTS = "leave it out: packed rows resume on any number of hosts"
-_NO_PAIRS = "leave it out: pairs of answers are read by Tunix without MaxText"
-_WHOLE = "leave it out: packed rows are read in whole batches"
 
-SETTINGS = (
-    Setting(
-        ("grain_{train,eval}_files", "{train,eval}_split"),
-        "a dataset's directory and its split; or files by a pattern; or a mixture "
-        "`a,0.7;b,0.3` of these",
-        "a dataset's directory and its split, or a mixture of these",
-    ),
-    Setting(
-        ("grain_train_mixture_config_path",),
-        "a mixture with names",
-        "a mixture with names",
-    ),
-    Setting(
+LIMITS = (
+    Limit(
         ("dataset_type",),
-        Only(("grain",), "set dataset_type=grain, or start MaxText without gristmill"),
-        Only(("grain",), "set dataset_type=grain, or start MaxText without gristmill"),
+        ("grain",),
+        "set dataset_type=grain, or start MaxText without gristmill",
+        packed=False,
     ),
-    Setting(
+    Limit(
         ("grain_file_type",),
-        Only(("arrayrecord",), "convert the data by gristmill"),
-        Only(("arrayrecord",), "convert the data by gristmill"),
+        ("arrayrecord",),
+        "convert the data by gristmill",
+        packed=False,
     ),
-    Setting(("use_sft",), _OWN, "rows of conversations, or refused"),
-    Setting(
-        ("use_multimodal", "is_offline_distillation"), _OWN, Only((False,), _UNPACKED)
+    Limit(
+        ("use_dpo",),
+        (False,),
+        "leave it out: pairs of answers are read by Tunix without MaxText",
+        packed=False,
     ),
-    Setting(("use_dpo",), Only((False,), _NO_PAIRS), Only((False,), _NO_PAIRS)),
-    Setting(
-        ("enable_data_shuffling", "data_shuffle_seed", "num_epoch"),
-        "the order: shuffled or not, its seed, and how often each record is seen",
-        "the order: shuffled or not, its seed, and how often each row is seen",
-    ),
-    Setting(("{train,eval}_data_columns", "tokenize_{train,eval}_data"), _OWN, _ROWS),
-    Setting(
-        ("tokenizer_path", "tokenizer_type", "hf_access_token", "chat_template"),
-        _OWN,
-        _ROWS,
-    ),
-    Setting(
-        ("add_bos", "add_eos"),
-        _OWN + "; `false` with `use_sft`, unless they are given",
-        _ROWS + "; a difference is logged",
-    ),
-    Setting(("use_truncation",), _OWN, Only((True,), _UNPACKED)),
-    Setting(
-        ("packing",),
-        _OWN,
-        Only((True,), "leave it out: the rows hold several documents"),
-    ),
-    Setting(("grain_packing_type",), _OWN, Only(("first_fit",), "leave it out")),
-    Setting(("max_segments_per_seq",), _OWN, "rows with more pieces are refused"),
-    Setting(("max_target_length",), _OWN, "the length of the rows, or refused"),
-    Setting(
-        (
-            *("dpo", "sft_train_on_completion_only", "{train,eval}_image_column"),
-            *("image_placeholder", "max_num_images_per_example", "model_name"),
-            *("position_id_per_seconds", "spatial_merge_size_for_vit", "use_mrope"),
-            *("use_audio_in_video", "use_tunix_gradient_accumulation"),
-        ),
-        _OWN,
-        "of what is refused above",
-    ),
-    Setting(
-        (
-            *("global_batch_size_to_load[_eval]", "gradient_accumulation_steps"),
-            *(
-                "data_sharding",
-                "steps",
-                "eval_interval",
-                "eval_steps",
-                "checkpoint_dir",
-            ),
-        ),
-        _SAME,
-        _SAME,
-    ),
-    Setting(
-        ("global_batch_size_to_{train,eval}_on",),
-        _SAME,
-        "that to load, or refused: `per_device_batch_size` below 1 leaves rows out",
-    ),
-    Setting(("generate_padding_batch_{train,eval}",), _SAME, _SAME),
-    Setting(
-        ("grain_worker_count[_eval]",), _SAME, "processes if more than 1, else threads"
-    ),
-    Setting(
-        ("grain_per_worker_buffer_size[_eval]",),
-        _SAME,
-        "batches ahead for each worker",
-    ),
-    Setting(
-        ("grain_num_threads[_eval]", "grain_prefetch_buffer_size[_eval]"),
-        _SAME,
-        "rows read at a time, in whole batches; rows read ahead, without workers",
-    ),
-    Setting(
-        ("grain_data_source_max_workers",),
-        "threads that open the datasets of a mixture",
-        "threads that open the datasets of a mixture",
-    ),
-    Setting(("grain_ram_budget_mb",), _SAME, Only((1024,), _WHOLE)),
-    Setting(
+    Limit(
         ("grain_index_storage_option",),
-        Only((None,), "leave it out: gristmill opens shards by its own indexes"),
-        Only((None,), "leave it out: gristmill opens shards by its own indexes"),
+        (None,),
+        "leave it out: gristmill opens shards by its own indexes",
+        packed=False,
     ),
-    Setting(("grain_use_elastic_iterator",), _SAME, Only((False,), _ANY_HOSTS)),
-    Setting(("expansion_factor_real_data",), _SAME, Only((-1, 1), _ANY_HOSTS)),
-    Setting(
-        ("elastic_enabled", "colocated_python_data_input"),
-        _SAME,
-        Only((False,), _UNPACKED),
-    ),
-    Setting(
+    Limit(
         (
-            *("grain_shuffle_buffer_size", "blend_cache_dir", "blend_index_dir"),
-            *("dataset_name", "dataset_path", "eval_dataset_name", "eod_mask_loss"),
-            *("hf_eval_split", "hf_path", "mmap_eod_id", "mmap_npy_split"),
-            *("mmap_split_sentences", "reset_attention_mask"),
+            *("use_multimodal", "is_offline_distillation"),
+            *("elastic_enabled", "colocated_python_data_input"),
         ),
-        _OTHER_TYPE,
-        _OTHER_TYPE,
+        (False,),
+        _UNPACKED,
     ),
+    Limit(("use_truncation",), (True,), _UNPACKED),
+    Limit(("packing",), (True,), "leave it out: the rows hold several documents"),
+    Limit(("grain_packing_type",), ("first_fit",), "leave it out"),
+    Limit(
+        ("grain_ram_budget_mb",),
+        (1024,),
+        "leave it out: packed rows are read in whole batches",
+    ),
+    Limit(("grain_use_elastic_iterator",), (False,), _ANY_HOSTS),
+    Limit(("expansion_factor_real_data",), (-1, 1), _ANY_HOSTS),
 )
 
 
@@ -262,16 +160,13 @@ def check(config: Any, way: Way) -> None:
     Raises:
         InputError: One of them asks for what cannot be had; it is named.
     """
-    for setting in SETTINGS:
-        only = setting.of(way)
-        if isinstance(only, str):
-            continue
-        for name in setting.names:
+    for limit in LIMITS:
+        for name in () if limit.packed and way == "records" else limit.names:
             # Some are read by `getattr` in MaxText too, and are not in all versions.
-            value = getattr(config, name, only.values[0])
-            if value not in only.values:
-                expected = " or ".join(map(repr, only.values))
-                raise refused(config, name, expected, only.cure, way)
+            value = getattr(config, name, limit.values[0])
+            if value not in limit.values:
+                expected = " or ".join(map(repr, limit.values))
+                raise refused(config, name, expected, limit.cure, way)
 
 
 def refused(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import os
 import posixpath
 import re
@@ -16,8 +15,6 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.loader.maxtext.options import Options
 from gristmill.loader.maxtext.settings import Side
-
-_log = logging.getLogger(__name__)
 
 _MAGIC = re.compile(r"[*?\[]")
 
@@ -49,12 +46,10 @@ class Sources:
     Attributes:
         parts: The datasets; one unless this is a mixture.
         names: Their names in a mixture; none for a single dataset.
-        given_names: Whether the user gave the names.
     """
 
     parts: tuple[Source, ...]
     names: tuple[str, ...] = ()
-    given_names: bool = False
 
     @property
     def are_packed(self) -> bool:
@@ -110,7 +105,7 @@ def open_sources(side: Side, options: Options) -> Sources:
         for (_, path, weight), dataset in zip(named, datasets, strict=True)
     )
     if side.mixture:
-        return Sources(parts, tuple(name for name, _, _ in named), given_names=True)
+        return Sources(parts, tuple(name for name, _, _ in named))
     return Sources(parts, _unique(map(_name_of, datasets)) if len(parts) > 1 else ())
 
 
@@ -172,14 +167,11 @@ def _of_json(text: str, where: str) -> list[tuple[str, str, str | float]]:
 def _open(path: str, side: Side, options: Options) -> loader.Dataset:
     plain = is_pattern(path)
     path = path if "://" in path else os.path.expanduser(path)
-    files: str | list[str] = path
     if plain:
         _check_not_packed(path)
-        if options.order == "grain" and "://" not in path:
-            files = _listed(path)
     try:
         return loader.open(
-            files,
+            path,
             split=None if plain else side.split,
             cache_dir=options.cache,
             cache_bytes=options.cache_bytes,
@@ -189,21 +181,6 @@ def _open(path: str, side: Side, options: Options) -> loader.Dataset:
             raise
         cure = f"give one of these as {side.name}_split"
         raise InputError(**e.facts() | {"cure": cure}) from e
-
-
-def _listed(pattern: str) -> list[str]:
-    """Returns files in the order in which MaxText's own pipeline numbers records."""
-    from maxtext.input_pipeline.grain_data_processing import find_data_files
-
-    found: list[str] = find_data_files(pattern)
-    if found != sorted(found):
-        _log.warning(
-            "MaxText numbers the records of %s in the order in which this file system "
-            "lists the files, so that runs of its own pipeline continue; hosts with "
-            "other orders would read some records twice and others never",
-            pattern,
-        )
-    return found
 
 
 def _check_not_packed(pattern: str) -> None:

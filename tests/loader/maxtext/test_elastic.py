@@ -77,13 +77,6 @@ def test_another_number_of_hosts_goes_on_with_the_same_records(records):
     one.set_state(one.get_state())  # The end is a state too.
 
 
-def test_a_mixture_in_the_order_of_grain_is_refused(made, records, others):
-    install(order="grain")
-    with pytest.raises(InputError, match="grain_use_elastic_iterator") as refused:
-        made(grain_train_files=f"{records},0.7;{others},0.3")
-    assert "gristmill_order=grain" in refused.value.cure
-
-
 def test_a_dataset_that_has_grown_is_refused(records, others):
     def of(*paths):
         dataset = loader.open(list(paths), "train")

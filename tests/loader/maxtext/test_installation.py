@@ -102,7 +102,7 @@ def test_the_command_runs_a_trainer_with_its_own_arguments(
     seen = []
     monkeypatch.setattr("builtins.seen", seen, raising=False)
     files = f"grain_train_files={records}"
-    command.main(["-m", trainer, "base.yml", "gristmill_order=grain", files])
+    command.main(["-m", trainer, "base.yml", "gristmill_shuffle=block", files])
     numbers = [number for batch in seen for number in numbers_of(batch["inputs"])]
     assert sorted(numbers) == [*range(RECORDS)]
     assert sys.argv[1:] == ["base.yml", f"grain_train_files={records}"]

@@ -136,7 +136,6 @@ def test_what_does_not_fit_the_rows_is_refused_by_name(rows, long_rows, mesh, ca
     few = refusal(max_segments_per_seq=most - 1)
     assert few.expected.startswith(f"max_segments_per_seq={most} or more")
     next(made(mesh, config_of(grain_train_files=rows, max_segments_per_seq=most)))
-    assert "order=grain" in str(refusal(options=Options(order="grain")))
     assert "max_target_length of MaxText" in str(refusal(max_target_length=8))
     mixed = refusal(grain_train_files=f"{rows},1;{long_rows},1")
     assert "another way" in str(mixed)

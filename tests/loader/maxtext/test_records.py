@@ -3,8 +3,6 @@
 import json
 import pickle
 
-import grain
-import grain.experimental
 import numpy as np
 import pytest
 
@@ -15,12 +13,10 @@ from gristmill.loader.maxtext.options import Options
 from gristmill.loader.maxtext.records import RecordDatasets
 from gristmill.loader.maxtext.settings import Side
 from gristmill.loader.maxtext.sources import open_sources
-from tests.support import maxtext as stand_in
 from tests.support.maxtext import (
     LENGTH,
     RECORDS,
     config_of,
-    files_of,
     numbers_of,
     record_of,
 )
@@ -46,9 +42,8 @@ def made(maxtext, mesh):
     return make
 
 
-@pytest.mark.parametrize("order", ["gristmill", "grain"])
-def test_each_record_is_seen_once_an_epoch(made, records, order):
-    install(order=order)
+def test_each_record_is_seen_once_an_epoch(made, records):
+    install()
     for packing in (False, True):
         train, _ = made(grain_train_files=records, packing=packing, num_epoch=2)
         batches = [batch["inputs"] for batch in train.local_iterator]
@@ -58,13 +53,11 @@ def test_each_record_is_seen_once_an_epoch(made, records, order):
         assert seen[:RECORDS] != sorted(seen[:RECORDS])
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("order", ["gristmill", "grain"])
 @pytest.mark.parametrize(
     "settings", [{}, {"packing": False}, {"mixture": True}, {"elastic": True}]
 )
-def test_it_resumes_exactly(made, records, others, order, settings):
-    install(order=order)
+def test_it_resumes_exactly(made, records, others, settings):
+    install()
     files, chosen = records, {}
     if settings.get("mixture"):
         files = f"{records},0.7;{others},0.3"
@@ -110,64 +103,6 @@ def test_hosts_have_their_rows_of_gristmills_batches(records):
     assert "block shuffle" in repr(
         block.sources.batches(block.side, block.options, rows=8)
     )
-
-
-def grains_own(files, config, host, hosts):
-    """The records as MaxText's own `get_datasets` gives them."""
-    dataset = grain.MapDataset.source(grain.sources.ArrayRecordDataSource(files))
-    dataset = dataset.shuffle(seed=config.data_shuffle_seed).repeat(config.num_epoch)
-    return dataset[host::hosts].to_iter_dataset()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("maxtext")
-def test_grains_order_has_its_elements_and_states(records, others, tmp_path):
-    listed = stand_in.find_data_files(files_of(records, "train"))
-    assert listed != sorted(listed)  # As a file system may list them.
-    config = config_of(grain_train_files=files_of(records, "train"), num_epoch=2)
-    datasets = datasets_of(config, order="grain")
-    for host in range(2):
-        own = iter(grains_own(listed, config, host, 2))
-        ours = iter(of_host(datasets, host, 2))
-        for _ in range(30):
-            assert next(ours) == next(own)
-        assert ours.get_state() == own.get_state() == {"next_index": 30}
-    # The directory of a dataset has its shards in order.
-    config.grain_train_files = records
-    first = of_host(datasets_of(config, order="grain"), 0, 1)
-    assert list(first) == list(grains_own(sorted(listed), config, 0, 1))
-
-
-@pytest.mark.parametrize("given_names", [False, True])
-def test_a_mixture_in_grains_order_is_that_of_maxtext(
-    records, others, given_names, tmp_path
-):
-    weights = {"a": 1, "b": 2}
-    config = config_of(grain_train_files=f"{records},1;{others},2")
-    if given_names:
-        file = tmp_path / "mixture.json"
-        paths = {"a": records, "b": others}
-        entries = {n: {"path": paths[n], "weight": weights[n]} for n in paths}
-        file.write_text(json.dumps(entries))
-        config.grain_train_mixture_config_path = str(file)
-    parts = [
-        grains_own(
-            [shard.path for shard in map(dataset.shard, range(dataset.num_shards))],
-            config,
-            0,
-            1,
-        )
-        for dataset in (loader.open(records, "train"), loader.open(others))
-    ]
-    if given_names:
-        shares = {name: weight / 3 for name, weight in weights.items()}
-        own = grain.IterDataset.mix(dict(zip(weights, parts, strict=True)), shares)
-    else:
-        own = grain.IterDataset.mix(parts, [0.3333, 0.6667])
-    ours, theirs = iter(of_host(datasets_of(config, order="grain"), 0, 1)), iter(own)
-    for _ in range(50):
-        assert next(ours) == next(theirs)
-    assert ours.get_state() == theirs.get_state()
 
 
 def test_records_of_other_files_are_refused(made, records):

@@ -1,53 +1,65 @@
 """Every setting that MaxText's Grain pipeline reads is honoured, or refused by name."""
 
-from collections.abc import Iterator
+import pathlib
+import re
 
 import pytest
 
 from gristmill.dataset import InputError
-from gristmill.loader.maxtext.settings import SETTINGS, Only, check
+from gristmill.loader.maxtext.settings import LIMITS, check
 from tests.support.maxtext import RECORDED, config_of
+
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "train" / "maxtext.md"
+
+
+def table() -> dict[str, list[str]]:
+    """Returns what the page says of each setting, for records and packed rows."""
+    section = (
+        PAGE.read_text(encoding="utf-8").split("\n## Settings\n")[1].split("\n## ")[0]
+    )
+    found = {}
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        for name in re.findall(r"`([^`]+)`", cells[0]) if len(cells) == 3 else ():
+            for written in written_out(name):
+                assert written not in found
+                found[written] = cells[1:]
+    return found
 
 
 def written_out(name: str) -> list[str]:
     """Returns the settings that a name of the table stands for."""
     if "{train,eval}" in name:
         return [name.replace("{train,eval}", side) for side in ("train", "eval")]
-    if name.endswith("[_eval]"):
-        short = name.removesuffix("[_eval]")
-        return [short, f"{short}_eval"]
-    return [name]
+    short = name.removesuffix("[_eval]")
+    return [short] if short == name else [short, f"{short}_eval"]
 
 
-def names_of_table() -> list[str]:
-    return [
-        n for setting in SETTINGS for name in setting.names for n in written_out(name)
-    ]
+def test_the_page_has_each_setting_that_was_recorded_and_what_is_refused():
+    page = table()
+    assert page.keys() == RECORDED["settings"].keys()
+    refused = {}
+    for limit in LIMITS:
+        text = " or ".join(f"`{value}`" for value in limit.values) + ", else refused"
+        for name in limit.names:
+            refused[name] = [None if limit.packed else text, text]
+    for name, cells in page.items():
+        told = [cell if cell.endswith(", else refused") else None for cell in cells]
+        assert told == refused.pop(name, [None, None]), name
+    assert refused == {}
 
 
-def refusals() -> Iterator[tuple[str, str, object]]:
-    for setting in SETTINGS:
-        for way in ("records", "packed"):
-            only = setting.of(way)
-            if isinstance(only, Only):
-                yield from ((way, name, only.values[0]) for name in setting.names)
+REFUSED = [
+    (way, name, limit.values[0])
+    for limit in LIMITS
+    for way in (("packed",) if limit.packed else ("records", "packed"))
+    for name in limit.names
+]
 
 
-def another(value: object) -> object:
-    if isinstance(value, bool):
-        return not value
-    return 0.5 if isinstance(value, int) else "another"
-
-
-def test_the_table_has_each_setting_that_was_recorded_once():
-    names = names_of_table()
-    assert len(set(names)) == len(names)
-    assert set(names) == RECORDED["settings"].keys()
-
-
-@pytest.mark.parametrize(("way", "name", "neutral"), list(refusals()))
+@pytest.mark.parametrize(("way", "name", "neutral"), REFUSED)
 def test_what_cannot_be_honoured_is_refused_by_name(way, name, neutral):
-    value = another(neutral)
+    value = not neutral if isinstance(neutral, bool) else "another"
     with pytest.raises(InputError, match=rf"\b{name} of MaxText") as refused:
         check(config_of(**{name: value}), way)
     assert refused.value.got == repr(value)

@@ -42,7 +42,6 @@ def test_a_mixture_is_written_as_maxtext_has_it(records, others, tmp_path):
     assert sources.names == ("d-train", "d-train-2", "d-train-3")
     assert [part.weight for part in sources.parts] == ["0.7", "0.3", "1"]
     assert lengths(sources) == [RECORDS, 40, RECORDS]
-    assert not sources.given_names
     batches = sources.batches(Side.of(config_of(), "train"), Options(), rows=4)
     shares = [str(share) for share in batches.schedule.phases[0].mixture.weights]
     assert shares == ["7/20", "3/20", "1/2"]
@@ -50,7 +49,7 @@ def test_a_mixture_is_written_as_maxtext_has_it(records, others, tmp_path):
     entries = {"one": {"path": records, "weight": 2}}
     file.write_text(json.dumps(entries))
     sources = opened("", grain_train_mixture_config_path=str(file))
-    assert (sources.names, sources.given_names) == (("one",), True)
+    assert sources.names == ("one",)
     # Evaluation has none.
     found = opened(records, name="eval", grain_train_mixture_config_path=str(file))
     assert found.names == ()
