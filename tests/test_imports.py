@@ -333,6 +333,12 @@ def test_packages_of_extras_say_how_to_install_them() -> None:
     assert sorted(unnamed) == []
 
 
+def test_the_command_line_begins_without_numpy() -> None:
+    loaded = loaded_after("import gristmill.pipelines.commands.main")
+    assert "numpy" not in loaded
+    assert "rich" not in loaded
+
+
 def test_workers_of_a_conversion_import_nothing_of_the_command_line() -> None:
     code = (
         "import sys\nimport gristmill.transforms.conversion.make_shards\n"

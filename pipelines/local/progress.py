@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from gristmill.dataset.base.columns import Done
@@ -58,6 +59,52 @@ def shown(
         counter: Counts it; None if nobody knows how long it will take.
         line_seconds: How often a line is printed where there is no terminal.
     """
+    started, stop = time.monotonic(), threading.Event()
+
+    def text_of(counts: int | None = None) -> str:
+        """Returns how far it is, by the first counts of it."""
+        if counter is None:
+            return ""
+        progress = counter.progress
+        seconds = max(time.monotonic() - started, 1e-3)
+        rate = f"{progress.raw_bytes / 1e6 / seconds:,.1f} MB/s"
+        if progress.tokens:
+            rate += f"  {progress.tokens / 1e6 / seconds:,.2f} M tokens/s"
+        items = f"{progress.items:,}/{counter.items:,} {counter.noun}"
+        return "  ".join([*[items, f"{progress.records:,} records"][:counts], rate])
+
+    def print_lines() -> None:
+        while not stop.wait(line_seconds):
+            share = text = ""
+            if counter is not None:
+                done = counter.progress.stored_bytes / max(counter.stored_bytes, 1)
+                share, text = f"{100 * done:.0f}%  ", f"{text_of()}  "
+            elapsed = datetime.timedelta(seconds=round(time.monotonic() - started))
+            with contextlib.suppress(OSError):  # Standard error may be full.
+                print(f"{label}  {share}{text}{elapsed} elapsed", file=sys.stderr)
+
+    with contextlib.ExitStack() as stack:
+        refresh = print_lines
+        if sys.stderr.isatty():
+            refresh = _bar(label, counter, text_of, stop, stack)
+        thread = threading.Thread(target=refresh, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            # No longer than that: storage may not answer.
+            thread.join(_REFRESH_SECONDS)
+
+
+def _bar(
+    label: str,
+    counter: Counter | None,
+    text_of: Callable[[int | None], str],
+    stop: threading.Event,
+    stack: contextlib.ExitStack,
+) -> Callable[[], None]:
+    """Begins a bar on the terminal, which `stack` ends; returns what refreshes it."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -70,8 +117,6 @@ def shown(
     from rich.table import Column
 
     console = Console(stderr=True)
-    started = time.monotonic()
-    stop = threading.Event()
     # On a narrow terminal the bar gets shorter, not the times.
     elapsed_column = TimeElapsedColumn(table_column=Column(no_wrap=True))
     columns: list[ProgressColumn] = [elapsed_column, TextColumn("elapsed")]
@@ -83,55 +128,26 @@ def shown(
             TimeRemainingColumn(table_column=Column(no_wrap=True)),
             TextColumn("left"),
         ]
-    bar = Progress(
-        TextColumn(f"[bold]{label}"),
-        BarColumn(bar_width=None),
-        *columns,
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
+    bar = stack.enter_context(
+        Progress(
+            TextColumn(f"[bold]{label}"),
+            BarColumn(bar_width=None),
+            *columns,
+            console=console,
+            transient=True,
+        )
     )
     total = None if counter is None else max(counter.stored_bytes, 1)
     task = bar.add_task("", total=total, text="")
-
-    def show() -> str:
-        if counter is None:
-            return ""
-        progress = counter.progress
-        seconds = max(time.monotonic() - started, 1e-3)
-        rate = f"{progress.raw_bytes / 1e6 / seconds:,.1f} MB/s"
-        if progress.tokens:
-            rate += f"  {progress.tokens / 1e6 / seconds:,.2f} M tokens/s"
-        parts = [
-            f"{progress.items:,}/{counter.items:,} {counter.noun}",
-            f"{progress.records:,} records",
-            rate,
-        ]
-        if console.is_terminal and console.width < _WIDE:
-            del parts[1]
-        text = "  ".join(parts)
-        bar.update(task, completed=progress.stored_bytes, text=text)
-        share = progress.stored_bytes / max(counter.stored_bytes, 1)
-        return f"{100 * share:.0f}%  {text}  "
+    counts = 1 if console.width < _WIDE else None
 
     def refresh() -> None:
-        next_line = started + line_seconds
-        while not stop.wait(min(_REFRESH_SECONDS, line_seconds)):
-            line, now = show(), time.monotonic()
-            if not console.is_terminal and now >= next_line:
-                next_line = now + line_seconds
-                elapsed = datetime.timedelta(seconds=round(now - started))
-                text = f"{label}  {line}{elapsed} elapsed"
-                with contextlib.suppress(OSError):  # Standard error may be full.
-                    console.print(text, highlight=False)
+        while True:
+            ended = stop.wait(_REFRESH_SECONDS)
+            if counter is not None:
+                done = counter.progress.stored_bytes
+                bar.update(task, completed=done, text=text_of(counts))
+            if ended:
+                return
 
-    with bar:
-        thread = threading.Thread(target=refresh, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            # No longer than that: storage may not answer.
-            thread.join(_REFRESH_SECONDS)
-            show()
+    return refresh

@@ -9,7 +9,6 @@ from gristmill.dataset.base.errors import GristmillError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.splits import Split
-from gristmill.pipelines.text.editions import glob_warning
 from gristmill.pipelines.text.formatting import plural
 from gristmill.pipelines.text.printer import fact_lines
 from gristmill.pipelines.text.split_facts import map_name, split_facts
@@ -74,6 +73,8 @@ class Outcome:
 
     def _globs(self) -> list[str]:
         """Says which globs match files of editions that were replaced and are kept."""
+        from gristmill.pipelines.text.editions import glob_warning
+
         names = dict.fromkeys(layout.parse_write_key(key)[0] for key in self.splits)
         return [
             glob_warning(self.manifest, name)

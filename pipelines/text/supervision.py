@@ -14,7 +14,6 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
-from gristmill.dataset.shards.shard_reader import first_records
 from gristmill.pipelines.text.formatting import plural
 
 if TYPE_CHECKING:
@@ -231,6 +230,8 @@ def template_lines(
     """
     if split.packed is None:
         return []
+    from gristmill.dataset.shards.shard_reader import first_records
+
     packed = PackedSplit.parse(split.packed, where=dataset)
     if texts is not None:
         texts.check(split.packed, dataset)
