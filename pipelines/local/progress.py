@@ -104,7 +104,7 @@ def _bar(
     stop: threading.Event,
     stack: contextlib.ExitStack,
 ) -> Callable[[], None]:
-    """Begins a bar on the terminal, which `stack` ends; returns what refreshes it."""
+    """Begins a bar that `stack` ends, and returns the call that refreshes it."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.transforms.chat.conversation_reader import (
-    ConversationReader,
-    columns_of,
-)
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.tokens.documents import DocumentReader, Tell, document_records
+
+if TYPE_CHECKING:
+    from gristmill.transforms.chat.conversation_reader import ConversationReader
 
 _LINES = ("jsonl", "json", "text")
 
@@ -27,6 +27,8 @@ def reader_of(
         tell: Takes documents on which the tokenizer fails; None for an error.
     """
     if options.chat is not None:
+        from gristmill.transforms.chat.conversation_reader import ConversationReader
+
         return ConversationReader(options)
     return DocumentReader(options, source, tell=tell)
 
@@ -59,6 +61,8 @@ def records_for(
             records, record="" if records.input_format == "text" else "line"
         )
     if records.input_format == "parquet":
+        from gristmill.transforms.chat.conversation_reader import columns_of
+
         return dataclasses.replace(
             records, record="json", columns=columns_of(pack).names
         )
