@@ -34,15 +34,11 @@ from benchmarks.resume.trial import Size, Trial, has
 
 _FULL = Size(
     shard_records=12_500,
-    restore_steps=(10, 1000, 100_000),
-    rounds=3,
     workers=(2, 4),
     timeout_seconds=900,
 )
 _QUICK = Size(
     shard_records=100,
-    restore_steps=(10, 100),
-    rounds=1,
     workers=(1, 2),
     timeout_seconds=120,
 )

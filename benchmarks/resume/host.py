@@ -77,13 +77,11 @@ def run(work: Work, folder: pathlib.Path) -> dict[str, Any]:
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            begin = time.perf_counter()
             loader = module.Loader(work.job)
             if work.states:
                 states = [pathlib.Path(path).read_bytes() for path in work.states]
                 loader.restore(states)
             taken.append(np.asarray(loader.next()).ravel())
-            result["first_seconds"] = time.perf_counter() - begin
         result["said"] = [*kept.said, *(str(each.message) for each in warned)]
         while work.stop is None or len(taken) < work.stop:
             if len(taken) in work.save_at:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.resume.cases import CASES
@@ -53,48 +52,6 @@ def _outcomes(results: _Found) -> list[str]:
     return lines
 
 
-def _seconds(values: Sequence[float]) -> str:
-    low, high = min(values), max(values)
-    return f"{statistics.median(values):.2f} ({low:.2f}..{high:.2f})"
-
-
-def _restoring(results: _Found) -> list[str]:
-    named = [found["restore"] for found in results["loaders"].values()]
-    steps = next(each["bytes"] for each in named if "bytes" in each)
-    heads = ["anew", *(f"at step {int(step):,}" for step in steps)]
-    heads += [f"bytes at step {int(step):,}" for step in steps]
-    lines = [
-        f"| loader | {' | '.join(heads)} |",
-        "| --- |" + " ---: |" * len(heads),
-    ]
-    for found in results["loaders"].values():
-        restore = found["restore"]
-        if "error" in restore:
-            cells = [restore["error"][:80], *[""] * (len(heads) - 1)]
-        else:
-            cells = [
-                _seconds(restore["seconds"][step])
-                + ("" if restore["right"].get(step, True) else " wrong record")
-                for step in ("0", *steps)
-            ]
-            cells += [f"{restore['bytes'][step]:,}" for step in steps]
-        lines.append(f"| {found['title']} | {' | '.join(cells)} |")
-    return lines
-
-
-def _messages(results: _Found) -> list[str]:
-    lines = []
-    for found in results["loaders"].values():
-        for case, one in found["cases"].items():
-            if one["outcome"] in ("refused", "failed", "not offered"):
-                error = one["error"].replace("|", "/").replace("`", "'")
-                error = " ".join(error.split())
-                shown = error if len(error) < 160 else error[:157] + "..."
-                text = f"| {found['title']} | {_SHORT[case]} | {one['outcome']} |"
-                lines.append(f"{text} {shown or '(no text)'} |")
-    return ["| loader | case | | what it says |", "| --- | --- | --- | --- |", *lines]
-
-
 def _promises(results: _Found) -> list[str]:
     lines = []
     for loader, found in results["loaders"].items():
@@ -128,18 +85,6 @@ def _ours(results: _Found) -> str:
     return f"gristmill fails in: {failed}."
 
 
-def _left(results: _Found) -> str:
-    left = [
-        f"{found['title']} {found['cases']['killed']['left']}"
-        for found in results["loaders"].values()
-        if found["cases"]["killed"].get("left")
-    ]
-    return (
-        "Worker processes that were still there 10 seconds after their host was "
-        f"killed: {', '.join(left) or 'none'}."
-    )
-
-
 def parts(results: _Found) -> dict[str, str]:
     """Returns the parts of the page that are made of the results, by name."""
     environment = results["environment"]
@@ -153,14 +98,9 @@ def parts(results: _Found) -> dict[str, str]:
     missing = [name for name in LOADERS if name not in results["loaders"]]
     if missing:
         measured += f" Not run at this size yet: {', '.join(missing)}."
-    cases = [f"| {_SHORT[case]} | {text} |" for case, text in CASES.items()]
     return {
         "measured": measured,
         "ours": _ours(results),
         "outcomes": "\n".join(_outcomes(results)),
-        "left": _left(results),
-        "restoring": "\n".join(_restoring(results)),
-        "notices": "\n".join(_messages(results)),
-        "cases": "\n".join(["| case | |", "| --- | --- |", *cases]),
         "promises": "\n".join(_promises(results)),
     }

@@ -21,8 +21,6 @@ import psutil
 from benchmarks.resume.protocol import Job, Numbers
 
 ROOT = pathlib.Path(__file__).parents[2]
-# How long workers may live on after their parent was killed.
-_ORPHAN_SECONDS = 10
 _WRITE_SECONDS = 900
 
 
@@ -36,8 +34,6 @@ class Came:
         error: What the first host said that failed; None if all ended well.
         offered: Whether the loader has what the case needs.
         said: Warnings up to the first batch.
-        first_seconds: To the first batch, of the slowest host.
-        left: Processes that outlived a host that was killed.
     """
 
     steps: list[Numbers]
@@ -45,8 +41,6 @@ class Came:
     error: str | None = None
     offered: bool = True
     said: list[str] = dataclasses.field(default_factory=list)
-    first_seconds: float = 0.0
-    left: int = 0
 
 
 def _environment(home: pathlib.Path) -> dict[str, str]:
@@ -160,17 +154,16 @@ class Runner:
             (folder / "host.json").write_text(json.dumps(work))
             folders.append(folder)
             started += self._start(folder, _variables(job.host, len(jobs), port))
-        left, late = 0, None
+        late = None
         try:
             if kill:
-                left = self._kill(started, folders)
+                self._kill(started, folders)
             else:
                 late = self._wait(started)
         finally:
             for process in started:
                 _end_group(process)
         came = self._gather(folders, save_at, killed=kill)
-        came.left = left
         came.error = came.error or late
         return came
 
@@ -203,22 +196,15 @@ class Runner:
 
     def _kill(
         self, started: Sequence[psutil.Process], folders: Sequence[pathlib.Path]
-    ) -> int:
-        """Kills the hosts once they are ready; returns how many workers live on."""
+    ) -> None:
+        """Kills the hosts once they are ready."""
         until = time.monotonic() + self._timeout_seconds
         while not all((folder / "ready").exists() for folder in folders):
             if time.monotonic() > until or not all(p.is_running() for p in started):
-                return 0  # It failed before: `_gather` says how.
+                return  # It failed before: `_gather` says how.
             time.sleep(0.05)
-        children = [
-            child for process in started for child in process.children(recursive=True)
-        ]
         for process in started:
             process.kill()
-        _, alive = psutil.wait_procs(children, timeout=_ORPHAN_SECONDS)
-        for child in alive:
-            child.kill()
-        return len(alive)
 
     def _gather(
         self, folders: Sequence[pathlib.Path], save_at: Sequence[int], *, killed: bool
@@ -242,7 +228,6 @@ class Runner:
             if all((folder / f"state-{step}").exists() for folder in folders)
         }
         errors = [each["error"] for each in results if each["error"]]
-        first = [each.get("first_seconds", 0.0) for each in results]
         return Came(
             steps=steps,
             states=states,
@@ -253,7 +238,6 @@ class Runner:
                 for each in results[:1]
                 for line in each.get("said", ())
             ],
-            first_seconds=max(first, default=0.0),
         )
 
     def close(self) -> None:
@@ -286,8 +270,3 @@ def _end_group(process: psutil.Process) -> None:
     """Ends a host and whatever it has started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def total_bytes(states: Sequence[str]) -> int:
-    """Returns the size of the states of all hosts."""
-    return sum(pathlib.Path(path).stat().st_size for path in states)

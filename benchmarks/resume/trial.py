@@ -13,7 +13,7 @@ from benchmarks.resume.cases import CASES, Case, Run, cases
 from benchmarks.resume.compare import compare
 from benchmarks.resume.protocol import PACKED_TOKENS, SEED, Job
 from benchmarks.resume.records import SHARDS
-from benchmarks.resume.run import Came, Runner, total_bytes
+from benchmarks.resume.run import Came, Runner
 
 BATCH = 40
 _MEAN_TOKENS = 32
@@ -28,15 +28,11 @@ class Size:
 
     Attributes:
         shard_records: Records in each of the 16 shards.
-        restore_steps: Steps of one record at which restoring is timed.
-        rounds: How often it is timed.
         workers: Worker processes before and after the stop, where there are some.
         timeout_seconds: After which a run has failed.
     """
 
     shard_records: int
-    restore_steps: tuple[int, ...]
-    rounds: int
     workers: tuple[int, int]
     timeout_seconds: float
 
@@ -72,22 +68,19 @@ class Trial:
         self._whole: dict[Run, tuple[int, Came]] = {}
 
     def run(self, say: Callable[[str], None]) -> dict[str, Any]:
-        """Returns the result of each case, and of restoring."""
+        """Returns the result of each case."""
         self._runner.write(self._size.shard_records)
         found: dict[str, Any] = {}
-        restore: dict[str, Any] = {}
         for name, case in self._cases.items():
             if name == "added":
-                restore = self._time_restoring()
-                say(f"restoring: {restore}")
                 # The uninterrupted run is one without the added records.
                 self._uninterrupted(case.before)
                 self._runner.write(self._size.shard_records, append=True)
             found[name] = self._try(name, case)
             say(f"{name}: {found[name]}")
-        return {"cases": {name: found[name] for name in CASES}, "restore": restore}
+        return {"cases": {name: found[name] for name in CASES}}
 
-    def _jobs(self, run: Run, batch: int = BATCH) -> list[Job]:
+    def _jobs(self, run: Run) -> list[Job]:
         folders, weights = (run.data,), (1.0,)
         if run.data == "mixture":
             folders, weights = ("first", "second"), (0.75, 0.25)
@@ -97,12 +90,12 @@ class Trial:
             Job(
                 folders=tuple(f"{self._folder}/{folder}" for folder in folders),
                 weights=weights,
-                batch=batch,
+                batch=BATCH,
                 host=host,
                 hosts=run.hosts,
                 workers=run.workers,
                 packing=run.data == "packing",
-                epoch_steps=self._size.records // batch,
+                epoch_steps=self._size.records // BATCH,
             )
             for host in range(run.hosts)
         ]
@@ -128,7 +121,7 @@ class Trial:
         states = whole.states.get(stop)
         if whole.error or states is None:
             return {"outcome": "failed", "error": whole.error or "no state"}
-        head, left = whole.steps[:stop], {}
+        head = whole.steps[:stop]
         if name == "killed":
             killed = self._runner.load(
                 self._jobs(case.before), save_at=[stop], kill=True
@@ -136,7 +129,6 @@ class Trial:
             if killed.error or stop not in killed.states:
                 return {"outcome": "failed", "error": killed.error}
             states, head = killed.states[stop], killed.steps[:stop]
-            left = {"left": killed.left}
         came = self._runner.load(
             self._jobs(case.after),
             states=states,
@@ -144,9 +136,7 @@ class Trial:
         )
         result: dict[str, Any] = {
             "stopped_at": stop,
-            "state_bytes": total_bytes(states),
             "said": [line[:300] for line in came.said if _ABOUT_STATES.search(line)],
-            **left,
         }
         if came.error:
             return {"outcome": "refused", "error": came.error, **result}
@@ -155,28 +145,6 @@ class Trial:
         counts = compare(whole.steps, [*head, *came.steps], self._size.records)
         exact = not (counts["lost"] or counts["repeated"] or counts["moved"])
         return {"outcome": "exact" if exact else "differs", **counts, **result}
-
-    def _time_restoring(self) -> dict[str, Any]:
-        """Returns the seconds to the first batch, and the sizes of states, by step."""
-        one = Run(hosts=1)
-        steps = self._size.restore_steps
-        jobs = self._jobs(one, batch=1)
-        whole = self._runner.load(jobs, save_at=steps, stop=steps[-1] + 1)
-        if whole.error:
-            return {"error": whole.error}
-        timed: dict[str, Any] = {"seconds": {}, "bytes": {}, "right": {}}
-        for number in range(self._size.rounds):
-            for step in (0, *steps):
-                states = whole.states[step] if step else ()
-                came = self._runner.load(jobs, states=states, stop=1)
-                if came.error:
-                    return {"error": came.error}
-                timed["seconds"].setdefault(str(step), []).append(came.first_seconds)
-                if step and not number:
-                    right = came.steps[0].tolist() == whole.steps[step].tolist()
-                    timed["right"][str(step)] = right
-                    timed["bytes"][str(step)] = total_bytes(states)
-        return timed
 
 
 def has(loader: str, name: str) -> bool:
