@@ -40,7 +40,7 @@ class Padding(Contest):
         "FirstFit": Contestant("Grain, first fit", ("grain",)),
         "BestFit": Contestant("Grain, best fit", ("grain",)),
     }
-    columns = {"padding": "padding, %", "cut": "documents cut, %"}
+    columns = {"padding": "padding, %", "cut": "cuts, of 100 documents"}
     options = {"documents": Option(int, 20_000, 500, "of each case")}
     packages = ("grain", "numpy")
 
@@ -63,8 +63,8 @@ class Padding(Contest):
         name, _, method = key.partition("_")
         if name != "gristmill":
             run = self.run(self.program(name, case, count))
-            longer = lengths_of(case, count) > _LENGTH
-            return {**run, "work": count / 1000, "cut": 100 * float(longer.mean())}
+            cuts = ((lengths_of(case, count) - 1) // _LENGTH).sum()
+            return {**run, "work": count / 1000, "cut": 100 * int(cuts) / count}
         output = self.work / "out"
         shutil.rmtree(output, ignore_errors=True)
         how = (f"--vocabulary-size={_VOCABULARY}", f"--length={_LENGTH}")
@@ -77,7 +77,7 @@ class Padding(Contest):
             **run,
             "work": count / 1000,
             "padding": 100 * (1 - packed["tokens"] / split["records"] / _LENGTH),
-            "cut": 100 * packed["cut_documents"] / count,
+            "cut": 100 * (packed["pieces"] - packed["documents"]) / count,
         }
 
 
