@@ -352,6 +352,21 @@ REFUSED: dict[str, tuple[dict[str, Any], str, list[str]]] = {
         "",
         ["a.json, element 2", "'*,a:string'", "'*,a:json'"],
     ),
+    "an array that was cut after a separator": (
+        {"a.json": '[{"text": "a"},'},
+        "",
+        ["no end", "a.json"],
+    ),
+    "a byte order mark within an array": (
+        {"a.json": '[{"text": "a"},\ufeff{"text": "b"}]'},
+        "",
+        ["a.json, element 2", "BOM"],
+    ),
+    "a byte order mark before a later line": (
+        {"a.jsonl": b"\n".join([lines("a"), "\ufeff".encode() + lines("b")])},
+        "",
+        ["a.jsonl, line 3", "BOM"],
+    ),
     "an array that was cut": ({"a.json": '[{"text": "a"}, '}, "", ["no end", "a.json"]),
     "an array of texts": ({"a.json": '["a", "b"]'}, "", ["a.json", "JSON object"]),
     "a set of a count that nobody has": (

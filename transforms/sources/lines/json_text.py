@@ -24,7 +24,7 @@ def parsed_line(line: bytes | str, number: type[str] | None = None) -> Any:
         RecursionError: It is nested too deeply.
     """
     return json.loads(
-        line,
+        line if isinstance(line, str) else line.decode(),  # No other encoding.
         object_pairs_hook=_without_duplicates,
         parse_constant=_refuse_constant,
         parse_int=number,

@@ -111,6 +111,8 @@ class LineReader(StreamReader):
             filled = self._fill(wanted_bytes)
             known = end() if callable(end) else end
             if known is not None and self.offset >= known:
+                if self.offset == self._size_bytes:
+                    self._check_stream()  # All lines are there, and not their end.
                 return None
             data = self._buffer[self._position :]
             ends = self._parser.ends(data)
