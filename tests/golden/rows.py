@@ -409,6 +409,7 @@ def pack_chat(
         inputs,
         *("--chat", "--template", TEMPLATES / f"{template}.jinja", "--bos", "<s>"),
         *("--eos", "</s>", "--tokenizer", file, "--date", "2025-01-31"),
+        *("--max-rejected", 100),
         *length,
         *options,
         name=name,
