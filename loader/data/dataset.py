@@ -6,15 +6,13 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system_limits import usable_cores
-from gristmill.dataset.columns.column_type import ColumnType
-from gristmill.dataset.columns.expression import Expression
 from gristmill.dataset.metadata.features import (
     FeatureSpec,
     described_features,
@@ -23,7 +21,6 @@ from gristmill.dataset.metadata.features import (
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.metadata.tfds import parse_tfds_features
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.loader.base.indices import (
     IntArray,
@@ -32,13 +29,6 @@ from gristmill.loader.base.indices import (
     counted_from_end,
 )
 from gristmill.loader.base.state_fields import Content
-from gristmill.loader.columns.column import Column
-from gristmill.loader.columns.joined_column import (
-    ColumnPart,
-    column_types,
-    joined_column,
-)
-from gristmill.loader.columns.selection import Selection
 from gristmill.loader.data.shard_contents import ShardContents
 from gristmill.loader.data.shard_info import ShardInfo
 from gristmill.loader.reading.batch_reader import BatchReader
@@ -46,6 +36,13 @@ from gristmill.loader.reading.cache_counts import NOT_CACHED, CacheCounts
 from gristmill.loader.reading.shard_list import ShardList
 from gristmill.loader.remote.read_options import ReadOptions
 from gristmill.loader.remote.request_limits import ReadCounts
+
+if TYPE_CHECKING:
+    from gristmill.dataset.columns.column_type import ColumnType
+    from gristmill.dataset.columns.expression import Expression
+    from gristmill.loader.columns.column import Column
+    from gristmill.loader.columns.joined_column import ColumnPart
+    from gristmill.loader.columns.selection import Selection
 
 _BLOCK_RECORDS = 1 << 16
 
@@ -185,6 +182,8 @@ class Dataset(Sequence[bytes]):
         if split is None or manifest is None:
             return None
         if split.features is None and manifest.features is not None:
+            from gristmill.dataset.metadata.tfds import parse_tfds_features
+
             return parse_tfds_features(manifest.features) or None
         where = f"{self._path}, split {self._split}"
         return described_features(split.features, where=where)
@@ -195,6 +194,8 @@ class Dataset(Sequence[bytes]):
 
         Only those that all its editions, and all joined datasets, have alike.
         """
+        from gristmill.loader.columns.joined_column import column_types
+
         return column_types(self._column_parts())
 
     def column(self, name: str) -> Column:
@@ -209,10 +210,14 @@ class Dataset(Sequence[bytes]):
         if (chosen := self._chosen) is not None:
             column = chosen.whole.column(name)
             return column.renumbered(chosen.selection.numbers, len(self))
+        from gristmill.loader.columns.joined_column import joined_column
+
         parts = self._column_parts()
         return joined_column(name, parts, self._shards.ends, where=repr(self))
 
     def _column_parts(self) -> list[ColumnPart]:
+        from gristmill.loader.columns.joined_column import ColumnPart
+
         return [
             ColumnPart(part.path, part.committed, part._table, part._shards.name)
             for part in self.parts
@@ -236,6 +241,9 @@ class Dataset(Sequence[bytes]):
                 booleans are not as many as the records.
             InvalidDatasetError: A column is damaged, or belongs to other records.
         """
+        from gristmill.dataset.columns.expression import Expression
+        from gristmill.loader.columns.selection import Selection
+
         total = len(self)
         if isinstance(condition, str):
             text = condition

@@ -32,7 +32,6 @@ from gristmill.dataset.metadata.manifest import (
 )
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.metadata.tfds import parse_info
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.loader.base.indices import checked_count
@@ -331,6 +330,8 @@ def _open_committed(
 
 def _open_tfds(path: str, split: str | None, how: HowToRead) -> Dataset:
     """Opens a dataset that TFDS describes, in `dataset_info.json`."""
+    from gristmill.dataset.metadata.tfds import parse_info
+
     place = layout.join(path, layout.TFDS_INFO_JSON)
     found = storage_for(path).load(place)
     if found is None:

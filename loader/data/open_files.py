@@ -17,8 +17,6 @@ from gristmill.dataset.base.errors import (
     InvalidDatasetError,
     NotADatasetError,
 )
-from gristmill.dataset.formats.file_formats import check_joined
-from gristmill.dataset.metadata.tfds import match_shards
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
@@ -73,6 +71,9 @@ def open_files(patterns: tuple[str, ...], how: HowToRead) -> Dataset:
         NotADatasetError: There is no such file.
         InputError: A pattern matches files of several splits.
     """
+    from gristmill.dataset.formats.file_formats import check_joined
+    from gristmill.dataset.metadata.tfds import match_shards
+
     paths: list[str] = []
     for pattern in patterns:
         found = [info.path for info in match_shards(pattern)]
