@@ -51,10 +51,10 @@ def times(ours: Speeds, theirs: Speeds) -> list[float]:
     return [ours[number] / theirs[number] for number in ours if number in theirs]
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a Markdown table, all but its first column to the right."""
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+    """Returns a Markdown table: some columns of text, then numbers."""
+    ends = ["---"] * texts + ["---:"] * (len(header) - texts)
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ends, *rows])
 
 
 def _conditions(results: Results) -> str:
@@ -187,7 +187,8 @@ def peer_rows(every: Sequence[Results], places: str, *, short: bool) -> str:
             link = f"[{about['date']}]({places}{results['name']}.md)"
             rows.append([*cells, link])
     header = ["peer", *([] if short else ["version"]), "compared"]
-    return table([*header, "speed by CPU time", "by wall time", "measured"], rows)
+    more = ["speed by CPU time", "by wall time", "measured"]
+    return table([*header, *more], rows, texts=len(header))
 
 
 def _entry(results: Results) -> str:
