@@ -27,7 +27,7 @@ BEGIN, END = "gristmill_generation_begin", "gristmill_generation_end"
 """Variables whose texts stand around what a generation tag holds."""
 
 
-_STEP, _CONCAT = "gristmill_step", "gristmill_concat"
+_STEP, _SIZED = "gristmill_step", "gristmill_sized"
 _RANDOM = ("random", "lipsum", "shuffle")
 # Filters, and methods of texts, that can make much of little.
 _WIDE = (
@@ -69,13 +69,13 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     Each turn of a loop counts, and so does the size of each text that is made.
     """
 
-    intercepted_binops = frozenset(("+", "*", "**", "%"))
+    intercepted_binops = frozenset(("*", "**", "%"))
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._left = threading.local()
-        self.globals[_STEP] = self.step
-        self.globals[_CONCAT] = self.concatenated
+        self.filters[_STEP] = jinja2.pass_context(functools.partial(self.step))
+        self.filters[_SIZED] = _sized
         for name in _RANDOM:
             self.globals.pop(name, None)
             self.filters[name] = functools.partial(_refuse_random, name)
@@ -88,24 +88,18 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         """Begins a rendering."""
         self._left.steps = _MOST_STEPS
 
-    def step(self) -> None:
-        """Counts a turn of a loop."""
+    def step(self, context: Any, value: Any) -> Any:
+        """Counts a turn of a loop, or a call."""
+        del context
         self._left.steps -= 1
         if self._left.steps < 0:
             raise TemplateError(f"its loops have more than {_MOST_STEPS:,} turns")
-
-    def concatenated(self, *parts: Any) -> str:
-        """Returns texts as one, in place of the operator `~`."""
-        texts = [str(part) for part in parts]
-        _check_size("the operator ~", sum(map(len, texts)))
-        return "".join(texts)
+        return value
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Checks the size of what an operator makes."""
         name = f"the operator {operator}"
-        if operator == "+" and isinstance(left, str) and isinstance(right, str):
-            _check_size(name, len(left) + len(right))
-        elif operator == "*":
+        if operator == "*":
             for many, times in ((left, right), (right, left)):
                 if isinstance(many, str | list | tuple) and isinstance(times, int):
                     _check_size(name, len(many) * times)
@@ -116,41 +110,38 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Any, called: Any, *args: Any, **named: Any) -> Any:
-        """Checks the arguments of methods of texts."""
+        """Counts a call, and checks the arguments of methods of texts."""
+        self.step(context, None)
+        for each in (*args, *named.values()):
+            _sized(each)
         # The sandbox wraps `format`.
         text = getattr(getattr(called, "__wrapped__", called), "__self__", None)
         if isinstance(text, str):
             _check_call(getattr(called, "__name__", ""), (text, *args), named)
-        return super().call(context, called, *args, **named)
+        return _sized(super().call(context, called, *args, **named))
 
     def _parse(self, source: str, name: Any, filename: Any) -> jinja2.nodes.Template:
         parsed = super()._parse(source, name, filename)
         for loop in [*parsed.find_all(jinja2.nodes.For)]:
-            call = jinja2.nodes.Call(_name(_STEP), [], [], None, None)
-            loop.body.insert(0, jinja2.nodes.ExprStmt(call, lineno=loop.lineno))
-        _without_concat(parsed)
+            turn = _filtered(jinja2.nodes.Const(None), _STEP)
+            loop.body.insert(0, jinja2.nodes.ExprStmt(turn, lineno=loop.lineno))
+        # A text that grows from turn to turn is assigned, or given to a macro.
+        for assign in [*parsed.find_all(jinja2.nodes.Assign)]:
+            parts = (jinja2.nodes.Add, jinja2.nodes.Concat)
+            if isinstance(assign.node, parts) or assign.node.find(parts):
+                assign.node = _filtered(assign.node, _SIZED)
         return parsed
 
 
-def _name(name: str) -> jinja2.nodes.Name:
-    return jinja2.nodes.Name(name, "load")
+def _filtered(value: jinja2.nodes.Expr, name: str) -> jinja2.nodes.Filter:
+    return jinja2.nodes.Filter(value, name, [], [], None, None, lineno=value.lineno)
 
 
-def _without_concat(node: Any) -> Any:
-    """Returns a node of a template with calls in place of the operator `~`."""
-    for field, value in node.iter_fields():
-        if isinstance(value, list):
-            parts = [
-                _without_concat(each) if isinstance(each, jinja2.nodes.Node) else each
-                for each in value
-            ]
-            setattr(node, field, parts)
-        elif isinstance(value, jinja2.nodes.Node):
-            setattr(node, field, _without_concat(value))
-    if isinstance(node, jinja2.nodes.Concat):
-        call = jinja2.nodes.Call(_name(_CONCAT), node.nodes, [], None, None)
-        return call.set_lineno(node.lineno)
-    return node
+def _sized(value: Any) -> Any:
+    """Returns a value unless it is a text that is too long."""
+    if isinstance(value, str):
+        _check_size("the template", len(value))
+    return value
 
 
 def _bounded(name: str, filter_: Any) -> Any:
@@ -212,8 +203,9 @@ def compiled(text: str, *, date: str) -> tuple[Render, frozenset[str]]:
     )
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = functools.partial(_told, date)
-    found = jinja2.meta.find_undeclared_variables(environment.parse(text))
-    variables = frozenset(found - {_STEP, _CONCAT})
+    variables = frozenset(
+        jinja2.meta.find_undeclared_variables(environment.parse(text))
+    )
     template = environment.from_string(text)
 
     def render(given: Mapping[str, Any]) -> str:

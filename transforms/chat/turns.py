@@ -98,8 +98,11 @@ def turns_of(
     runs = _runs(found)
     regions = _regions(found, conversation, runs)
     turns = []
+    runs_of: dict[int, list[_Turn]] = {}
+    for run in runs:
+        runs_of.setdefault(run.message, []).append(run)
     for message in range(len(conversation.messages)):
-        of_message = [run for run in runs if run.message == message]
+        of_message = runs_of.get(message, [])
         if regions is not None and conversation.roles[message] == ASSISTANT:
             places = of_message[0].places if of_message else range(0)
             if message in regions:
@@ -153,8 +156,11 @@ def _answer(
     """Returns the turn of a message of the assistant: all that it has to generate."""
     first = run.places[0] if run else None
     begin = borders.prompt_end(found, conversation, message, first)
-    before = [n for n, place in enumerate(found.cores) if place.end <= begin]
-    places = run.places if run else range(len(before), len(before))
+    if run is None:
+        before = sum(place.end <= begin for place in found.cores)
+        places = range(before, before)
+    else:
+        places = run.places
     turn = _Turn(message, places, begin, max(begin, run.end if run else begin))
     return _ended(found, conversation, turn, specials, borders)
 

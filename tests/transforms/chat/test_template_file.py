@@ -162,6 +162,10 @@ _GROWS = (
 )
 _WIDE = 1_000_000_000
 HARMFUL = {
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) + f(n - 1) }}{% endif %}{% endmacro %}"
+    "{{ f(40) }}": "more than 100,000 turns",
+    "{% macro f(n, s) %}{{ f(n - 1, s ~ s) if n else s|length }}{% endmacro %}"
+    "{{ f(40, 'xxxxxxxx') }}": "characters",
     "{{ messages|random }}": "random draws at random",
     "{{ lipsum() }}": "'lipsum' is undefined",
     "{{ strftime_now('%d %b %Y') }}": "give one with --date",
@@ -171,8 +175,8 @@ HARMFUL = {
     f"{{{{ 'x' * {_WIDE} }}}}": r"operator \*",
     f"{{{{ ['x'] * {_WIDE} }}}}": r"operator \*",
     f"{{{{ 7 ** {_WIDE} }}}}": r"operator \*\*",
-    _GROWS.replace("OP", "~"): "operator ~",
-    _GROWS.replace("OP", "+"): r"operator \+",
+    _GROWS.replace("OP", "~"): "makes .* characters",
+    _GROWS.replace("OP", "+"): "makes .* characters",
     f"{{{{ messages|tojson(indent={_WIDE}) }}}}": "filter tojson is given",
     f"{{{{ 'x'.center({_WIDE}) }}}}": "filter center",
     f"{{{{ 'x'|center({_WIDE}) }}}}": "filter center",
