@@ -46,13 +46,12 @@ def token_spans(placed: PlacedText, spans: Sequence[TextSpan]) -> tuple[Int64, I
     tokens = np.searchsorted(placed.begins, borders, "left")
     begins, ends = tokens[0::2], tokens[1::2]
     starts = np.append(placed.begins, placed.size_bytes)
-    for number, span in enumerate(spans):
-        before = spans[number - 1] if number else None
-        if span.trained and not (
-            before and before.trained and before.end == span.begin
-        ):
-            over = starts[begins[number]] > borders[2 * number] and begins[number] > 0
-            begins[number] -= over
+    over = (starts[begins] > borders[0::2]) & (begins > 0)
+    for number in np.flatnonzero(over).tolist():
+        span, before = spans[number], spans[number - 1] if number else None
+        goes_on = before and before.trained and before.end == span.begin
+        if span.trained and not goes_on:
+            begins[number] -= 1
             if number:
                 ends[number - 1] = min(ends[number - 1], begins[number])
     return begins, ends
