@@ -128,12 +128,12 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         # A text that grows from turn to turn is assigned, or given to a macro.
         for assign in [*parsed.find_all(jinja2.nodes.Assign)]:
             parts = (jinja2.nodes.Add, jinja2.nodes.Concat)
-            if isinstance(assign.node, parts) or assign.node.find(parts):
+            if isinstance(assign.node, parts) or any(map(assign.node.find, parts)):
                 assign.node = _filtered(assign.node, _SIZED)
         return parsed
 
 
-def _filtered(value: jinja2.nodes.Expr, name: str) -> jinja2.nodes.Filter:
+def _filtered(value: Any, name: str) -> jinja2.nodes.Filter:
     return jinja2.nodes.Filter(value, name, [], [], None, None, lineno=value.lineno)
 
 

@@ -99,8 +99,8 @@ def turns_of(
     regions = _regions(found, conversation, runs)
     turns = []
     runs_of: dict[int, list[_Turn]] = {}
-    for run in runs:
-        runs_of.setdefault(run.message, []).append(run)
+    for each in runs:
+        runs_of.setdefault(each.message, []).append(each)
     for message in range(len(conversation.messages)):
         of_message = runs_of.get(message, [])
         if regions is not None and conversation.roles[message] == ASSISTANT:
