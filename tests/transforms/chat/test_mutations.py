@@ -184,7 +184,7 @@ def outcome(folder: pathlib.Path, template: str, messages: list[Any]) -> str:
     path.write_text(template)
     record = json.dumps({"messages": messages}, ensure_ascii=False).encode()
     try:
-        options = chat_options(path, folder / "tokenizer.json")
+        options = chat_options(path, folder / "tokenizer.json", special_text="token")
         reader = ConversationReader(options)
         documents = reader.read([record], "record {}".format)
     except GristmillError:
