@@ -341,7 +341,7 @@ def index(options: IndexOptions, where: JobRun) -> None:
     The files stay as they are; their indexes and dataset.json are written beside them.
     """
     from gristmill.pipelines.index import index
-    from gristmill.pipelines.text.editions import manifest_text
+    from gristmill.pipelines.text.split_editions import manifest_text
 
     manifest, directory = index(
         options, **where._asdict(), show_progress=not is_quiet()

@@ -59,7 +59,7 @@ def inspect(
         open_manifest,
         state_of,
     )
-    from gristmill.pipelines.text.editions import (
+    from gristmill.pipelines.text.split_editions import (
         edition_files,
         manifest_fields,
         manifest_text,

@@ -73,7 +73,7 @@ class Outcome:
 
     def _globs(self) -> list[str]:
         """Says which globs match files of editions that were replaced and are kept."""
-        from gristmill.pipelines.text.editions import glob_warning
+        from gristmill.pipelines.text.split_editions import glob_warning
 
         names = dict.fromkeys(layout.parse_write_key(key)[0] for key in self.splits)
         return [

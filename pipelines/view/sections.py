@@ -12,9 +12,9 @@ from gristmill.dataset.base.errors import GristmillError, some_of
 from gristmill.dataset.metadata.sources import read_sources
 from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.data.dataset import Dataset, shards_of
-from gristmill.pipelines.text.editions import made_by
 from gristmill.pipelines.text.formatting import size_text
 from gristmill.pipelines.text.printer import fact_pairs
+from gristmill.pipelines.text.split_editions import made_by
 from gristmill.pipelines.text.split_facts import feature_text, split_facts
 from gristmill.pipelines.view.charts import length_charts, shards_chart
 

@@ -35,7 +35,7 @@ from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.dataset.writer import writer as writer_module
 from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.text.editions import manifest_text
+from gristmill.pipelines.text.split_editions import manifest_text
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards

@@ -17,7 +17,7 @@ from gristmill.dataset import encode_example
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.text.editions import manifest_text
+from gristmill.pipelines.text.split_editions import manifest_text
 from tests.support.datasets import convert, describe
 from tests.support.examples import tf_example
 from tests.support.packed import pack

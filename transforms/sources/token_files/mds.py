@@ -16,7 +16,7 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.token_files.documents import (
+from gristmill.transforms.sources.token_files.token_documents import (
     Ids,
     Layout,
     TokenSource,

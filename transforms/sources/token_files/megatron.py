@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.token_files.documents import (
+from gristmill.transforms.sources.token_files.token_documents import (
     Layout,
     TokenSource,
     damaged,

@@ -12,7 +12,8 @@ import numpy as np
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.token_files.documents import (
+from gristmill.transforms.sources.token_files.flat import find_by_end
+from gristmill.transforms.sources.token_files.token_documents import (
     Layout,
     TokenSource,
     damaged,
@@ -20,7 +21,6 @@ from gristmill.transforms.sources.token_files.documents import (
     kind_of,
     read_beside,
 )
-from gristmill.transforms.sources.token_files.flat import find_by_end
 
 
 def make_source(spec: SourceSpec) -> TokenSource:
