@@ -34,7 +34,7 @@ def json_value(value: Any) -> Any:
     """
     if hasattr(value, "as_dict"):
         return json_value(value.as_dict())
-    if hasattr(value, "splits"):  # A manifest.
+    if hasattr(value, "content_digest"):  # A manifest.
         return json.loads(value.encode())
     if _has_fields(value):
         return {name: json_value(one) for name, one in _fields(value)}
