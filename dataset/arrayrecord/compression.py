@@ -116,7 +116,7 @@ class _Zstd:
 _CALL_BYTES = 4 << 20
 # Frames that decode to more are decoded one by one: such a call reuses its context, and
 # its result needs no copy.
-_LARGE_BYTES = 192 << 10
+_LARGE_BYTES = 64 << 10
 # Zstd decodes whole blocks of this size.
 _BLOCK_BYTES = 128 << 10
 # The largest window that zstd allocates by default.

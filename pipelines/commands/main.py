@@ -68,8 +68,14 @@ COMMANDS = {
 
 # Names that one may expect, and what does that.
 _INSTEAD = {
-    "diff": "compare the digests that `gristmill inspect DATASET --edition N` prints",
+    "diff": "Compare the digests that `gristmill inspect DATASET --edition N` prints",
     "status": "`gristmill inspect DATASET` says how far a job is",
+    "blame": "`gristmill trace` finds the documents of a step's rows",
+    "repack": "Pack the documents again, without those that were removed from them",
+    "--check": "Leave it out: every shard is compared with what was read",
+    "--records-per-shard": "Give --num-shards N or --shard-size SIZE",
+    "--unique": "`gristmill unique DATASET` adds the column duplicate_of; then convert "
+    "or pack it with --select 'duplicate_of < 0'",
     "--dry-run": "`gristmill plan` says what a conversion makes, and writes nothing",
 }
 

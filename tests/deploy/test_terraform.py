@@ -211,6 +211,7 @@ def test_plan_makes_what_the_guide_makes_by_hand(terraform):
         "PROJECT": "my-project",
         "REGION": "us-central1",
         "BUCKET": "my-bucket",
+        "IMAGE": "us-central1-docker.pkg.dev/my-project/gristmill/gristmill:7",
         "TEMPLATE_BUCKET": "my-bucket-templates",
         "SERVICE_ACCOUNT": WORKER.removeprefix("serviceAccount:"),
         "SUBNETWORK": "regions/us-central1/subnetworks/gristmill",

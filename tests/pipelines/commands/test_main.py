@@ -31,7 +31,7 @@ from tests.support.shell import succeeded
         (["convrt", "a", "b"], 2, "Did you mean 'convert'?"),
         (["diff", "a", "b"], 2, "inspect DATASET --edition N"),
         (["blame", "d"], 2, "gristmill trace"),
-        (["inspect", "d", "--records-per-shard", "9"], 2, "give --num-shards"),
+        (["inspect", "d", "--records-per-shard", "9"], 2, "Give --num-shards"),
     ],
 )
 def test_exit_codes_and_messages(

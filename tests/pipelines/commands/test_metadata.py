@@ -143,7 +143,7 @@ def test_inspect_shows_what_was_packed(tmp_path):
     for line in (
         "  packed    rows of 32 tokens (best-fit)",
         "  tokens    82; targets 77 = tokens - 5 pieces; 14.58 % padding",
-        "  documents 3, 1 of them cut",
+        "  documents 3, cut at 2 places",
         "  empty     1 document without a token",
         f"  tokenizer function, 256 ids, my_words:words, sha256:{digest[:16]}",
     ):

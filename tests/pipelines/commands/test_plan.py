@@ -72,7 +72,7 @@ def test_inputs_in_a_bucket(
         )
         assert code == 0, err
         assert set(server.objects.buckets["bucket"]) == before
-    assert "3 files, " in out
+    assert "  files     3\n" in out
     assert (
         "gristmill convert 'gs://bucket/raw/texts/*.tfrecord' "
         "gs://bucket/raw/texts-arrayrecord --group-size 16 --compression zstd:3"
