@@ -22,15 +22,14 @@ from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
 from gristmill.transforms.jobs.conversion_job import PreparedJob
-from gristmill.transforms.sources.formats import FORMATS
 from tests.support import conversion
 from tests.support.conversion import prepared_of, read_output, shards_of
-from tests.support.input_files import rows_of
+from tests.support.input_files import WRITERS, rows_of
 from tests.support.ledger import FAULTS, FILE_FAULTS, FILES, LISTS, Case
 
 EACH = [
     pytest.param(name, marks=() if name == "tfrecord" else pytest.mark.slow)
-    for name in FORMATS
+    for name in WRITERS
 ]
 
 
@@ -49,7 +48,7 @@ def each_with(faults: Iterable[str]) -> list[Any]:
             if (at + number) % 5 == 0
             else pytest.mark.soak,
         )
-        for at, name in enumerate(FORMATS)
+        for at, name in enumerate(WRITERS)
         for number, fault in enumerate(faults)
     ]
 

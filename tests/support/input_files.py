@@ -44,6 +44,10 @@ def _jsonl(path: pathlib.Path, rows: Sequence[Row]) -> None:
     path.write_bytes(b"".join(_line(row) + b"\n" for row in rows))
 
 
+def _json(path: pathlib.Path, rows: Sequence[Row]) -> None:
+    path.write_text(json.dumps(rows, indent=1))
+
+
 def _text(path: pathlib.Path, rows: Sequence[Row]) -> None:
     text = "".join(f"The text of {row['key']} is {row['text']}.\n" for row in rows)
     path.write_text(text)
@@ -83,9 +87,11 @@ WRITERS: dict[str, Callable[[pathlib.Path, Sequence[Row]], None]] = {
     "arrayrecord": _arrayrecord,
     "parquet": _parquet,
     "jsonl": _jsonl,
+    "json": _json,
     "text": _text,
     "csv": _separated(","),
     "tsv": _separated("\t"),
+    "tsv-unquoted": _separated("\t"),
     "webdataset": _webdataset,
 }
 """By `--input-format`: writes rows to a file."""

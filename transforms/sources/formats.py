@@ -292,8 +292,8 @@ def check_options(options: RecordOptions, format_name: str) -> None:
             got=f"--columns {','.join(options.columns)}",
             cure="leave one of them out"
             if given
-            else "leave out --columns; tables are read with --input-format jsonl, csv or "
-            "tsv",
+            else "leave out --columns; tables are read with --input-format jsonl, "
+            "csv or tsv",
         )
     if options.nulls == "skip" and (kind == "line" or not can_skip_nulls(format_name)):
         raise InputError(
