@@ -145,6 +145,9 @@ def reader_of_plan(plan: ReadPlan) -> ReadChunks:
     def read(chunks: list[int]) -> list[bytes]:
         if len(chunks) == len(files):
             return read_ranges(files, begins, ends)
+        if len(chunks) == 1:
+            (chunk,) = chunks
+            return [files[chunk][begins[chunk] : ends[chunk]]]
         places = (files, begins, ends)
         return read_ranges(*([place[n] for n in chunks] for place in places))
 
