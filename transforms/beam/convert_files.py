@@ -24,6 +24,7 @@ from gristmill.transforms.beam.pipeline_input import (
     displayed,
     set_types,
 )
+from gristmill.transforms.beam.result_coders import ResultCoder
 from gristmill.transforms.beam.run_job import RunJob, RunSteps
 from gristmill.transforms.conversion.begin import Overwrite, PlanConversion
 from gristmill.transforms.conversion.commit_shards import (
@@ -37,6 +38,9 @@ from gristmill.transforms.jobs.job import Begun
 from gristmill.transforms.sources.find_inputs import LookedPart, LookTask
 
 _log = logging.getLogger(__name__)
+
+
+beam.coders.registry.register_coder(ConversionResult, ResultCoder)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import apache_beam as beam
+
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.paths import StrPath, path_texts
+from gristmill.transforms.beam.result_coders import ResultCoder
 from gristmill.transforms.beam.run_job import JobTransform
 from gristmill.transforms.indexing.index_job import IndexJob
+
+beam.coders.registry.register_coder(Manifest, ResultCoder)
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import apache_beam as beam
+
 from gristmill.dataset.storage.paths import StrPath, path_text
+from gristmill.transforms.beam.result_coders import ResultCoder
 from gristmill.transforms.beam.run_job import JobTransform
 from gristmill.transforms.checking.verification import VerifyJob, VerifyResult
+
+beam.coders.registry.register_coder(VerifyResult, ResultCoder)
 
 
 @dataclasses.dataclass

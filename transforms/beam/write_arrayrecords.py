@@ -67,6 +67,9 @@ _log = logging.getLogger(__name__)
 # As Beam checks it where the pipeline is built.
 _HintedKey: Any = Key | np.integer
 
+# A row, which other languages read.
+beam.coders.registry.register_coder(WriteResult, beam.coders.RowCoder)
+
 _WAITING_RECORDS = 256  # Of a group: more are counted faster, and take more memory.
 
 
