@@ -22,7 +22,6 @@ import tokenizers
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.transforms.chat.conversation_reader import ConversationReader
 from gristmill.transforms.chat.template_file import templates_of
-from gristmill.transforms.jobs.pack_options import PackOptions
 from tests.support.conversations import chat_options, write_bpe
 from tests.transforms.chat.test_masks import CHATML, STYLES
 
@@ -265,72 +264,3 @@ def test_no_mutation_of_template_or_data_is_silent(folder: pathlib.Path) -> None
 @pytest.mark.soak
 def test_none_of_many_is_silent(folder: pathlib.Path) -> None:
     rounds(folder, 5000, first=1000)
-
-
-def _case(template: str, *messages: dict[str, Any], **chat: Any) -> Any:
-    return template, {"messages": list(messages)}, chat
-
-
-def _says(role: str, content: str, **more: Any) -> dict[str, Any]:
-    return {"role": role, "content": content, **more}
-
-
-CALLS = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-    "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n"
-    "{% endif %}"
-    "{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}"
-    "{{ c.function.arguments|tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-_CALL = {"function": {"name": "f", "arguments": {"x": "moon river", "n": 3}}}
-_BARE_CALL = {"function": {"arguments": {"n": 3}}}
-_Q, _A = _says("user", " hello world\n"), _says("assistant", " the answer ")
-_THINKS = _says("assistant", "so", reasoning_content="the sun", tool_calls=[_CALL])
-_TALK = [_says("system", "été 北京"), _Q, _A, _says("user", "q?"), _THINKS]
-CASES = [
-    *(_case(each, *_TALK[:4], _A | {"weight": 0.5}) for each in TEMPLATES),
-    *(_case(CALLS, *_TALK, _Q, _A, train=each) for each in ("all", "last", "user")),
-    *(_case(CALLS, *_TALK, train_without=each) for each in ("thinking", "tools")),
-    _case(CALLS, *_TALK, train_end_of_turn="no"),
-    _case(CHATML, *[_Q, _A] * 4, length=40),
-    _case(CHATML, *[_Q, _A] * 4, length=40, truncate_turns="no"),
-    _case(CHATML, _Q, _says("assistant", "a<|im_end|>b")),
-    _case(CHATML, _Q, _says("assistant", ""), _Q, _A),
-    _case(CHATML, _Q, _says("assistant", "\U00100003"), _Q, _A),
-    _case(CHATML, _Q, _says("assistant", "<think>\nmoon</think> the answer")),
-    _case("{% for m in messages %}{{ m.content }}{% endfor %}", _Q, _A, _Q, _A),
-    _case("{% for m in messages %}{{ m.content[:4] }}{% endfor %}", _Q, _A),
-    _case("{% for m in messages %}{{ m.content * 2 }}{% endfor %}", _Q, _A),
-    _case("{% for m in messages %}{{ m.content|title }}{% endfor %}", _Q, _A),
-    _case("{% for m in messages %}{{ m.content|reverse }}{% endfor %}", _Q, _A),
-    _case("{{ messages[0].content }}", _Q, _A),
-    _case(CHATML, _Q, _A, _Q, train="last"),
-    _case(CHATML, _Q, _A | {"weight": 0}, _Q, _A),
-    _case(CHATML, _Q),
-    _case(CALLS, _Q, _says("assistant", "a", tool_calls=[_BARE_CALL])),
-]
-
-Reader = ConversationReader
-
-
-def made(options: PackOptions, record: Any) -> Any:
-    """Returns what a case gives: tokens, spans and counts, or the kind of error."""
-    try:
-        documents = Reader(options).read([json.dumps(record).encode()], str)
-    except Exception as error:
-        return type(error)
-    spans = [column.tolist() for column in documents.spans]
-    return documents.ids.tolist(), spans, documents.counts
-
-
-@pytest.fixture(scope="module")
-def right(folder: pathlib.Path) -> list[tuple[PackOptions, Any, Any]]:
-    """The options of each case, its record, and what it gives."""
-    found = []
-    for number, (template, record, chat) in enumerate(CASES):
-        path = folder / f"case{number}.jinja"
-        path.write_text(template)
-        options = chat_options(path, folder / "tokenizer.json", **chat)
-        found.append((options, record, made(options, record)))
-    return found
