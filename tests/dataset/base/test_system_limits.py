@@ -110,7 +110,7 @@ def read():
         for step in range(batches.steps):
             assert batches.read(step) == expected[step]
         return
-    options = {"process_index": 0, "process_count": 1, "workers": int(use)}
+    options = {"host": (0, 1), "workers": int(use)}
     with batches.feed(**options) as feed:
         for step, batch in enumerate(feed):
             assert batch == expected[step]
@@ -183,10 +183,9 @@ def test_a_loader_with_few_descriptors(dataset: str, tmp_path, use: str) -> None
 
 @pytest.mark.slow
 def test_workers_with_few_descriptors_are_not_started(dataset: str, tmp_path) -> None:
-    lines = results(tmp_path, "files", dataset, 2, 8, 12, 30)
-    assert [line[0] for line in lines] == ["SystemLimitError"] * 3
-    assert all("expected: 32 more, for 2 workers" in line[2] for line in lines)
-    assert all("`ulimit -n 65536`" in line[2] for line in lines)
+    lines = results(tmp_path, "files", dataset, 2, 4, 8, 30)
+    assert [line[0] for line in lines] == ["SystemLimitError"] * 2 + ["read"]
+    assert all("`ulimit -n 65536`" in line[2] for line in lines[:2])
 
 
 @pytest.mark.slow
