@@ -97,7 +97,7 @@ def test_the_splits_of_one_command(source, output: str):
 
 KILLED = """
 import os, sys
-from gristmill.dataset.commit import publish_shard
+from gristmill.dataset.shards import publish_shard
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.commands.main import main
 
