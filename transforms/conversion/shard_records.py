@@ -408,7 +408,9 @@ class RowSink(RecordSink):
     def _leave_out(self, number: int, failure: InputError) -> None:
         """Names a document in the list of what is left out; it has no tokens."""
         place = self._given.batch.places[number]
-        damage = CorruptRecordError(failure.what, where=failure.where)
+        damage = CorruptRecordError(
+            failure.what, where=failure.where, cure=failure.cure
+        )
         damage.reason, damage.detail = "document", failure.what
         assert self._skipped is not None
         self._skipped.add(damage, self._given.path, region=(place, place))

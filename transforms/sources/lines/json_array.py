@@ -64,6 +64,7 @@ class ArrayLines:
                 where=self._path,
                 expected="a bracket that closes it",
                 got="the end of the file",
+                cure="copy the file again: it is cut off",
             )
         return self._lines(data) if data else data
 
