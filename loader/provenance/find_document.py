@@ -58,7 +58,7 @@ class FoundDocument:
 
 
 class _Edition(NamedTuple):
-    """An edition of a dataset that has packed rows."""
+    """An edition of a dataset."""
 
     name: str  # Of the dataset, as `FoundDocument` has it.
     number: int  # Of the dataset in the batches.
@@ -126,13 +126,57 @@ def find_document(
     return found
 
 
+def find_records(dataset: Dataset, path: str, place: int) -> list[int]:
+    """Returns the records, or packed rows, that were made of a place of a source file.
+
+    There are none of a document without a token, or if others were selected.
+
+    Args:
+        dataset: Where to look.
+        path: As in `find_document`.
+        place: The same.
+
+    Raises:
+        InputError: There is no such file, or no document begins there.
+    """
+    near: list[int] = []
+    stored: list[int] = []
+    is_found = False
+    editions = list(_editions_of(dataset, 0, None))
+    for edition in editions:
+        part, split = edition.part, edition.split
+        if (table := table_of(part)) is None:
+            continue
+        places = find_places(
+            *(part.path, split, table, edition.shards), [(path, place)], near
+        )
+        for _, number, document in places:
+            is_found = True
+            rows = [document]
+            if split.packed is not None:
+                packed = PackedShard(part, number)
+                rows = [piece[0] for piece in placed_pieces(packed, document)]
+            first = edition.first_record + part.shard(number).first_record
+            stored += [first + row for row in rows]
+    if not is_found:
+        known = [read_sources(one.part.path, one.split) or () for one in editions]
+        raise _not_found(path, place, known, near)
+    here = dataset.numbers_here(
+        np.array([(n, n + 1) for n in stored], np.int64).ravel()
+    )
+    pairs = here.reshape(-1, 2).tolist()
+    return sorted({record for record, later in pairs if record != later})
+
+
 def _editions(batches: Batches, dataset: str | None) -> Iterator[_Edition]:
     numbers = [*range(len(batches.datasets))]
     if dataset is not None:
         numbers = dataset_numbers(batches, dataset)[::-1]
     for number in numbers:
         name = batches.names[number] if batches.names else None
-        yield from _editions_of(batches.datasets[number], number, name)
+        for edition in _editions_of(batches.datasets[number], number, name):
+            if edition.split.packed is not None:
+                yield edition
 
 
 def _editions_of(whole: Dataset, number: int, name: str | None) -> Iterator[_Edition]:
@@ -140,10 +184,9 @@ def _editions_of(whole: Dataset, number: int, name: str | None) -> Iterator[_Edi
     for part in whole.parts:
         shard = 0
         for split in part.committed.parts if part.committed else ():
-            if split.packed is not None:
-                shards = range(shard, shard + split.shards)
-                named = part.path if name is None else name
-                yield _Edition(named, number, first, part, split, shards)
+            shards = range(shard, shard + split.shards)
+            named = part.path if name is None else name
+            yield _Edition(named, number, first, part, split, shards)
             shard += split.shards
         first += len(part)
 

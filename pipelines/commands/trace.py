@@ -74,7 +74,8 @@ if TYPE_CHECKING:
     "--document",
     "FILE@PLACE",
     "Find the steps and rows of a document of packed rows instead, by its source: "
-    "PLACE is a byte offset, or the number of a row or record, or line:N.",
+    "PLACE is a byte offset, or the number of a row or record, or line:N. Without "
+    "--batch-size and --state, only the records or rows made of it.",
     None,
 )
 @text("--of", "NAME", "Dataset of a mixture that --records or --document is in.", None)
@@ -122,7 +123,7 @@ def trace(**given: Any) -> None:
     records = _numbers(options.records)
     with usage_errors():
         epochs = options_given(("first_epoch", "stop_epoch", "state"))
-        if records and not (order_given() or epochs):
+        if step is None and not (order_given() or epochs):
             _trace_sources(records, options)
             return
         of_edition = None
@@ -182,8 +183,9 @@ def _trace_records(
 
 
 def _trace_sources(records: Sequence[int], options: Any) -> None:
-    """Prints where records come from, whatever the order."""
+    """Prints records or those of a document, and their sources, whatever the order."""
     from gristmill.dataset.base.errors import InputError
+    from gristmill.loader.provenance.find_document import find_records
     from gristmill.loader.provenance.locate import locate_record
     from gristmill.pipelines.text.places import located, place_text
 
@@ -198,8 +200,17 @@ def _trace_sources(records: Sequence[int], options: Any) -> None:
                 cure="give the name of one of these",
             )
         opened = opened[name]
+    at: tuple[str, int] | None = None
+    if options.document is not None:
+        at = _place(options.document, [opened])
+        records = find_records(opened, *at)
+        if not records:
+            show([], "in no row: it has no token, or is not among the selected")
+            return
     for record in records:
         found = located(locate_record(opened, record, name=name), [opened])
+        if at is not None and "pieces" in found:
+            found["pieces"] = [one for one in found["pieces"] if _is_at(one, at)]
         del found["epoch"]
         show(found, place_text(found))
         if options.show:
@@ -233,24 +244,31 @@ def _trace_row(batches: Batches, options: Any) -> None:
 
 def _trace_document(batches: Batches, options: Any) -> None:
     """Prints where a document is."""
-    from gristmill.dataset.base.errors import InputError
     from gristmill.loader.provenance.find_document import find_document
-    from gristmill.pipelines.text.places import (
-        FilePlace,
-        document_text,
-        listed_sources,
-    )
+    from gristmill.pipelines.text.places import document_text
 
-    place = FilePlace.parse(options.document)
+    path, number = _place(options.document, batches.datasets)
+    found = find_document(batches, path, number, options.of, **_epochs(options))
+    show(found, "\n".join(map(document_text, found)))
+    pieces = (piece for one in found for piece in one.pieces)
+    _next_row([seen for piece in pieces for seen in piece.sightings])
+
+
+def _place(document: str, datasets: Sequence[Dataset]) -> tuple[str, int]:
+    """Returns the file and the place there that `--document` names."""
+    from gristmill.dataset.base.errors import InputError
+    from gristmill.pipelines.text.places import FilePlace, listed_sources
+
+    place = FilePlace.parse(document)
     if place is None:
         raise InputError(
             "not a place of a file",
             expected="FILE@PLACE, with a byte offset, the number of a row or record, "
             "or line:N",
-            got=options.document,
+            got=document,
             cure="give the file as it was given to the conversion, @, and the place",
         )
-    number = place.in_files(listed_sources(batches.datasets, place.path))
+    number = place.in_files(listed_sources(datasets, place.path))
     if number is None:
         raise InputError(
             "there is no such line",
@@ -259,10 +277,13 @@ def _trace_document(batches: Batches, options: Any) -> None:
             got=f"line {place.number:,}",
             cure="give FILE as trace shows it, with a byte offset or such a line",
         )
-    found = find_document(batches, place.path, number, options.of, **_epochs(options))
-    show(found, "\n".join(map(document_text, found)))
-    pieces = (piece for one in found for piece in one.pieces)
-    _next_row([seen for piece in pieces for seen in piece.sightings])
+    return place.path, number
+
+
+def _is_at(piece: Mapping[str, Any], at: tuple[str, int]) -> bool:
+    """Returns whether a piece was made of a place of a file."""
+    places = piece["source_offset_bytes"], piece["source_record"]
+    return piece["source_path"] == at[0] and at[1] in places
 
 
 def _next_row(found: Sequence[Sighting]) -> None:

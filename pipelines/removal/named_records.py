@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -42,6 +43,14 @@ class Asked(NamedTuple):
 
 def read_lines(path: str) -> list[str]:
     """Returns the lines of a file that are not empty, each once."""
+    if FilePlace.parse(path) is not None and storage_for(path).stat(path) is None:
+        raise InputError(
+            "--records takes a file that lists the records",
+            expected="a file with the number of a record or FILE@PLACE in each line",
+            got=path,
+            cure=f"write the place into a file, one a line: echo {shlex.quote(path)} > "
+            "unwanted.txt; then give --records unwanted.txt",
+        )
     data = storage_for(path).read(path)
     try:
         lines = data.decode("utf-8-sig").split("\n")

@@ -266,11 +266,13 @@ def source_facts(found: Mapping[str, Any]) -> Fields:
             group = f", row {found['source_row_in_group']:,} of row group {of:,}"
         lines.append(f"{unit} {number:,} of that file{group}")
     elif offset_bytes is not None:
-        which = "frame at"
+        which = "record at"
         if (line := found.get("source_line")) is not None:
             which = f"line {line:,},"
         elif found["source_format"] in LINE_FORMATS:
             which = "line at"
+        elif found["source_format"] in ("arrayrecord", "tfrecord"):
+            which = "frame at"
         elif found["source_format"] == "json":
             which = "element at"
         elif found["source_format"] == "webdataset":

@@ -19,6 +19,7 @@ from tests.support.packed_datasets import (
     mapped_places,
     number_of,
     pack,
+    tokens_of,
     write_frames,
 )
 
@@ -66,6 +67,43 @@ def lines(tmp_path_factory) -> pathlib.Path:
     convert(job_of(folder / "in", folder / "out", records=text))
     pack(folder / "out", places)
     return folder
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_the_records_of_a_place_need_no_order(tmp_path, is_packed: bool) -> None:
+    lines = documents(20, seed=3)
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "a.txt"
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    text = RecordOptions(input_format="text")
+    convert(job_of(tmp_path / "in", tmp_path / "out", records=text))
+    places, at = {}, 0
+    for line in lines:
+        places[number_of(line)] = str(path), at
+        at += len(line) + 1
+    if is_packed:
+        pack(tmp_path / "out", places)
+    rows = 0
+    for number, line in enumerate(lines):
+        at = places[number_of(line)][1]
+        out = trace(tmp_path / "out", "--document", f"{path}@{at}", "--json")
+        assert out == trace(
+            tmp_path / "out", "--document", f"{path}@line:{number + 1}", "--json"
+        )
+        if is_packed and not len(tokens_of(line)):
+            assert out == "[]\n"
+            continue
+        for found in map(json.loads, out.splitlines()):
+            rows += 1
+            (piece,) = found.get("pieces", [found])
+            assert piece["source_path"] == str(path)
+            assert piece["source_offset_bytes"] == at
+            assert is_packed or found["record"] == number
+    assert rows > 10
+    unknown = f"{path}@{at - 1}"
+    assert "no document begins there" in refused(
+        tmp_path / "out", "--document", unknown
+    )
 
 
 def test_where_a_document_is_seen(packed: pathlib.Path) -> None:
