@@ -65,7 +65,11 @@ def not_a_dataset(path: str) -> NotADatasetError:
         cure = "give a directory" if found is None else found.cure
     elif begun := storage.list(layout.join(path, layout.INDEX_DIR)):
         got = "an unfinished conversion"
-        cure = "run the same `gristmill convert` again: it does what is missing"
+        cure = (
+            "run the same `gristmill convert`, or other command, again: it does what is "
+            "missing; if that was refused, gristmill clean --unfinished deletes what is "
+            "there"
+        )
         own = layout.join(path, "")
         lists = (LIST.parse(info.path.removeprefix(own)) for info in begun)
         if any(one and one["LIST"].startswith("part-") for one in lists):

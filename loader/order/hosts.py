@@ -48,7 +48,7 @@ def checked_host(host: Host) -> tuple[int, int] | Sharding:
         sharding: Sharding = host
         return sharding
     raise InputError(
-        "the host of the feed is not given",
+        "the host of the feed is not known",
         expected='"jax", the sharding of the batch, or (index, number of hosts)',
         got=f"host={host!r:.100}",
         cure="on a single host: host=(0, 1)",
