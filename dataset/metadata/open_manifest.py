@@ -66,9 +66,9 @@ def not_a_dataset(path: str) -> NotADatasetError:
     elif begun := storage.list(layout.join(path, layout.INDEX_DIR)):
         got = "an unfinished conversion"
         cure = (
-            "run the same `gristmill convert`, or other command, again: it does what is "
-            "missing; if that was refused, gristmill clean --unfinished deletes what is "
-            "there"
+            "run the same `gristmill convert`, or other command, again: it does what "
+            "is missing; if that was refused, gristmill clean --unfinished deletes "
+            "what is there"
         )
         own = layout.join(path, "")
         lists = (LIST.parse(info.path.removeprefix(own)) for info in begun)
