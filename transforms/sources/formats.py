@@ -240,14 +240,15 @@ class SourceSpec(NamedTuple):
 
 
 def _schema_differences(before: str, after: str) -> list[str]:
-    """Returns a line for each column whose type differs, where a schema names them."""
+    """Returns a line for each column or file that differs, where schemas name them."""
+    noun, key = ("file", "beside") if '{"beside"' in before else ("column", "fields")
     try:
-        old, new = (json.loads(text)["fields"] for text in (before, after))
+        old, new = (json.loads(text)[key] for text in (before, after))
         names = sorted(old.keys() | new.keys())
     except (AttributeError, KeyError, TypeError, ValueError):
         return ["the columns of the inputs, or their types, are others"]
     return [
-        f"column {name} was {old.get(name, 'not there')}, is {new.get(name, 'gone')}"
+        f"{noun} {name} was {old.get(name, 'not there')}, is {new.get(name, 'gone')}"
         for name in names
         if old.get(name) != new.get(name)
     ] or ["the columns of the inputs are in another order"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
 import json
+import os
 import pathlib
 import random
 import struct
@@ -17,6 +19,7 @@ from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.pipelines.commands.main import cli
+from tests.support.watched import at_storage
 
 END = 2
 RNG = random.Random(0)
@@ -169,6 +172,27 @@ WRONG: dict[str, tuple[Callable[[], list[str]], Callable[[], Any], str]] = {
         ),
         "samples up to byte",
     ),
+    "an array that is cut": (
+        numpy_file,
+        lambda: pathlib.Path("in.npy").write_bytes(
+            pathlib.Path("in.npy").read_bytes()[:-40]
+        ),
+        "by its header",
+    ),
+    "a list that is cut": (
+        olmo,
+        lambda: pathlib.Path("in.csv.gz").write_bytes(
+            pathlib.Path("in.csv.gz").read_bytes()[:-9]
+        ),
+        "in.csv.gz",
+    ),
+    "a list that goes back": (
+        olmo,
+        lambda: pathlib.Path("in.csv.gz").write_bytes(
+            gzip.compress(b"0,9\n9,5\n5,%d\n" % (len(flat("<u4")) // 4))
+        ),
+        "do not follow one another",
+    ),
     "no index of shards": (mds, lambda: pathlib.Path("index.json").unlink(), "MDS"),
 }
 
@@ -187,8 +211,67 @@ def test_options_that_are_missing_or_do_not_go() -> None:
     given = nano()
     assert "uint16:50256" in pack(given[:3], code=2)
     assert "uint16:50256" in pack([*given[:4], "uint16"], code=2)
+    assert "uint16:70000" in pack([*given[:4], "uint16:70000"], code=2)
     assert "--tokenizer" in pack([*given, "--tokenizer", "x.json"], code=2)
     assert "below 1,000" in pack([*given, "--vocabulary-size", "1000"], code=2)
     assert "leave them out" in pack([*megatron(), "--record", "uint16:2"], code=2)
     assert "ndarray" in pack([*mds(), "--columns", "url"], code=2)
     assert "--input-format megatron" in pack(["in.idx"], code=2)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_documents_without_tokens_take_no_place(
+    shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.DOCUMENTS", [[], [5, END], [], [], [7, 9], []])
+    pack([*megatron(), "--pack", "none"], "--num-shards", str(shards))
+    data = loader.open("out")
+    rows: Any = loader.PackedRows.of(data)(list(data))
+    assert [ids[ids > 0].tolist() for ids in rows["inputs"]] == [[5, END], [7, 9]]
+
+
+def moved(path: str) -> None:
+    """Moves the border of the first two documents, and nothing else."""
+    file = pathlib.Path(path)
+    data, kept = file.read_bytes(), os.stat(path)
+    if path == "in.csv.gz":
+        lines = gzip.decompress(data).decode().splitlines()
+        first, second = (line.split(",") for line in lines[:2])
+        first[1] = second[0] = str(int(first[1]) + 1)
+        lines[:2] = ",".join(first), ",".join(second)
+        data = gzip.compress("\n".join(lines).encode())
+    elif path == "in.idx":
+        lengths = np.frombuffer(data, "<i4", 400, 34).copy()
+        lengths[:4] = 1, 0, 0, lengths[:4].sum() - 1
+        pointers = (np.cumsum(lengths, dtype="<i8") - lengths) * 2
+        body = lengths.tobytes() + pointers.astype("<i8").tobytes()
+        data = data[:34] + body + data[34 + len(body) :]
+    else:
+        data = data.replace(b'"url"', b'"URL"')
+    file.write_bytes(data)
+    os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("writer", "beside"),
+    [(megatron, "in.idx"), (olmo, "in.csv.gz"), (mds, "index.json")],
+)
+def test_another_file_beside_the_tokens_makes_another_job(
+    writer: Callable[[], list[str]], beside: str
+) -> None:
+    given = writer()
+    pack(given)
+    moved(beside)
+    assert f"file {beside} was" in pack(given, code=2)
+    pack(given, "--overwrite")
+    run("verify", "out")
+
+
+def test_a_file_beside_the_tokens_that_changes_while_they_are_packed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = olmo()
+    change = functools.partial(moved, "in.csv.gz")
+    at_storage(monkeypatch, "read", "in.csv.gz", change, skip=3)
+    assert "written again" in pack(given, "--num-shards", "5", code=1)
+    assert not pathlib.Path("out/dataset.json").exists()

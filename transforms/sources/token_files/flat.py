@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.token_files.token_documents import (
@@ -16,6 +15,7 @@ from gristmill.transforms.sources.token_files.token_documents import (
     TokenSource,
     damaged,
     kind_of,
+    read_part,
     to_whole,
 )
 
@@ -59,7 +59,7 @@ def find_by_end(record: str, file: InputFile, begin: int, end: int) -> Layout:
     parts = [np.array([head] if begin <= head else [], np.int64)]
     while at < size:
         stop = min(at + _READ_BYTES, size)
-        data = storage_for(file.path).read(file.path, at, stop)
+        data = read_part(file, at, stop)
         ends = at + (np.flatnonzero(np.frombuffer(data, dtype) == last) + 1) * width
         parts.append(ends)
         at = stop
@@ -77,7 +77,7 @@ def find_by_end(record: str, file: InputFile, begin: int, end: int) -> Layout:
 
 def _head_bytes(file: InputFile, dtype: np.dtype[Any]) -> int:
     """Returns where the ids begin: after the header of a `.npy`, if there is one."""
-    head = storage_for(file.path).read(file.path, 0, min(file.size_bytes, 4096))
+    head = read_part(file, 0, min(file.size_bytes, 4096))
     if not head.startswith(_NPY):
         return 0
     stream = io.BytesIO(head)
@@ -88,4 +88,7 @@ def _head_bytes(file: InputFile, dtype: np.dtype[Any]) -> int:
     shape, _, kind = read(stream)
     if len(shape) != 1 or kind != dtype:
         raise damaged(file.path, 0, f"an array of shape {shape} of {kind}")
+    if stream.tell() + shape[0] * dtype.itemsize != file.size_bytes:
+        got = f"{shape[0]:,} numbers by its header, in {file.size_bytes:,} bytes"
+        raise damaged(file.path, 0, got)
     return stream.tell()

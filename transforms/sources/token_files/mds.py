@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import json
 import posixpath
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.token_files.token_documents import (
@@ -22,8 +22,11 @@ from gristmill.transforms.sources.token_files.token_documents import (
     TokenSource,
     damaged,
     in_range,
+    list_beside,
+    listed_beside,
     numbers,
     read_beside,
+    read_part,
 )
 
 _TYPES = {8: "u1", 9: "i1", 16: "<u2", 17: "<i2", 32: "<u4", 33: "<i4"} | {
@@ -34,7 +37,9 @@ _TYPES = {8: "u1", 9: "i1", 16: "<u2", 17: "<i2", 32: "<u4", 33: "<i4"} | {
 
 def make_source(spec: SourceSpec) -> TokenSource:
     """Returns the source of a spec."""
-    return TokenSource(spec, functools.partial(_find, spec.columns[0]))
+    return TokenSource(
+        spec, functools.partial(_find, spec.columns[0], listed_beside(spec))
+    )
 
 
 def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
@@ -43,7 +48,9 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
     Raises:
         InputError: There is no such column.
     """
-    shard = _described(files.paths[0])
+    beside = list_beside(map(_beside, files.paths), "the index of MDS")
+    spec = SourceSpec(format="mds", schema=beside)
+    shard = _described(files.paths[0], listed_beside(spec))
     encodings = dict(zip(shard["column_names"], shard["column_encodings"], strict=True))
     arrays = [name for name, kind in encodings.items() if kind.startswith("ndarray")]
     names = options.columns or arrays
@@ -55,13 +62,17 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
             got=", ".join(f"{name}: {kind}" for name, kind in encodings.items()),
             cure="name it; columns of other kinds hold no tokens",
         )
-    return SourceSpec(format="mds", columns=tuple(names))
+    return spec._replace(columns=tuple(names))
 
 
-def _described(path: str) -> dict[str, Any]:
+def _beside(path: str) -> str:
+    return posixpath.join(posixpath.dirname(path), "index.json")
+
+
+def _described(path: str, crc32cs: Mapping[str, str]) -> dict[str, Any]:
     """Returns the entry of a shard in the index beside it."""
-    beside = posixpath.join(posixpath.dirname(path), "index.json")
-    content = read_beside(beside, "the index of MDS")
+    beside = _beside(path)
+    content = read_beside(beside, crc32cs[beside])
     try:
         shards = json.loads(content)["shards"]
         name = posixpath.basename(path)
@@ -73,13 +84,14 @@ def _described(path: str) -> dict[str, Any]:
     return found
 
 
-def _find(column: str, file: InputFile, begin: int, end: int) -> Layout:
-    shard = _described(file.path)
+def _find(
+    column: str, crc32cs: Mapping[str, str], file: InputFile, begin: int, end: int
+) -> Layout:
+    shard = _described(file.path, crc32cs)
     names, sizes = shard["column_names"], shard["column_sizes"]
-    read = storage_for(file.path).read
     try:
-        (count,) = numbers(read(file.path, 0, 4), "<u4", 1, 0).tolist()
-        head = read(file.path, 4, 8 + 4 * count)
+        (count,) = numbers(read_part(file, 0, 4), "<u4", 1, 0).tolist()
+        head = read_part(file, 4, 8 + 4 * count)
         places = numbers(head, "<u4", count + 1, 0).astype(np.int64)
         if (np.diff(places) < 0).any() or places[-1] != file.size_bytes:
             got = f"samples up to byte {int(places[-1]):,} of {file.size_bytes:,}"

@@ -6,6 +6,7 @@ Source: `megatron/core/datasets/indexed_dataset.py` of Megatron-LM.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ from gristmill.transforms.sources.token_files.token_documents import (
     TokenSource,
     damaged,
     in_range,
+    list_beside,
+    listed_beside,
     numbers,
     plain_options,
     read_beside,
@@ -29,30 +32,33 @@ _HEADER_BYTES = 34
 
 def make_source(spec: SourceSpec) -> TokenSource:
     """Returns the source of a spec."""
-    return TokenSource(spec, _find)
+    return TokenSource(spec, functools.partial(_find, listed_beside(spec)))
 
 
 def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
     """Returns the rules for documents; the index of each file has all of them."""
     plain_options(options, "Megatron's")
-    del files
-    return SourceSpec(format="megatron")
+    beside = list_beside(map(_beside, files.paths), "the index of Megatron")
+    return SourceSpec(format="megatron", schema=beside)
 
 
-def _find(file: InputFile, begin: int, end: int) -> Layout:
-    dtype, places = _index(file.path, file.version, file.size_bytes)
+def _beside(path: str) -> str:
+    return path.removesuffix(".bin") + ".idx"
+
+
+def _find(crc32cs: Mapping[str, str], file: InputFile, begin: int, end: int) -> Layout:
+    beside = _beside(file.path)
+    dtype, places = _index(beside, crc32cs[beside], file.size_bytes)
     decode = functools.partial(np.frombuffer, dtype=dtype)
     return Layout(in_range(places, begin, end), decode)
 
 
 @functools.lru_cache(maxsize=2)
 def _index(
-    path: str, version: str | None, size_bytes: int
+    beside: str, crc32c: str, size_bytes: int
 ) -> tuple[np.dtype[np.generic], npt.NDArray[np.int64]]:
     """Returns the type of the ids of a `.bin`, and where its documents begin."""
-    del version
-    beside = path.removesuffix(".bin") + ".idx"
-    data = read_beside(beside, "the index of Megatron")
+    data = read_beside(beside, crc32c)
     try:
         if data[:9] != _MAGIC or data[9:17] != b"\1" + bytes(7):
             raise ValueError("no index of version 1")  # noqa: TRY301

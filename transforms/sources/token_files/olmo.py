@@ -6,10 +6,11 @@ import csv
 import functools
 import gzip
 import io
+import zlib
+from collections.abc import Mapping
 
 import numpy as np
 
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.token_files.flat import find_by_end
@@ -19,13 +20,16 @@ from gristmill.transforms.sources.token_files.token_documents import (
     damaged,
     in_range,
     kind_of,
+    list_beside,
+    listed_beside,
     read_beside,
 )
 
 
 def make_source(spec: SourceSpec) -> TokenSource:
     """Returns the source of a spec."""
-    return TokenSource(spec, functools.partial(_find, spec.record))
+    crc32cs = listed_beside(spec)
+    return TokenSource(spec, functools.partial(_find, spec.record, crc32cs))
 
 
 def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
@@ -34,33 +38,36 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
     Raises:
         InputError: It does not, or files have neither that id nor a `.csv.gz`.
     """
-    if kind_of(options, "OLMo's")[1] is None:
-        for path in files.paths:
-            if storage_for(path).stat(_beside(path)) is None:
-                read_beside(_beside(path), "the list of documents")
-    return SourceSpec(format="olmo", record=options.record)
+    needed = kind_of(options, "OLMo's")[1] is None
+    paths = map(_beside, files.paths)
+    beside = list_beside(paths, "the list of documents", needed=needed)
+    return SourceSpec(format="olmo", record=options.record, schema=beside)
 
 
 def _beside(path: str) -> str:
     return path.removesuffix(".npy") + ".csv.gz"
 
 
-def _find(record: str, file: InputFile, begin: int, end: int) -> Layout:
-    dtype, last = kind_of(RecordOptions(record=record), "OLMo's")
+def _find(
+    record: str, crc32cs: Mapping[str, str], file: InputFile, begin: int, end: int
+) -> Layout:
+    dtype, _ = kind_of(RecordOptions(record=record), "OLMo's")
     beside = _beside(file.path)
-    if last is not None and storage_for(beside).stat(beside) is None:
+    if beside not in crc32cs:
         return find_by_end(record, file, begin, end)
-    data = gzip.decompress(read_beside(beside, "the list of documents"))
+    data = read_beside(beside, crc32cs[beside])
     try:
+        data = gzip.decompress(data)
         rows = [(int(r[0]), int(r[1])) for r in csv.reader(io.StringIO(data.decode()))]
         bounds = np.array([*rows], np.int64).reshape(-1, 2) * dtype.itemsize
         places = np.append(0, bounds[:, 1])
-        if not np.array_equal(bounds[:, 0], places[:-1]):
+        follow = np.array_equal(bounds[:, 0], places[:-1])
+        if not follow or (np.diff(places) < 0).any():
             raise ValueError("documents that do not follow one another")  # noqa: TRY301
         if places[-1] != file.size_bytes:
             got = f"documents of {int(places[-1]):,} bytes"
             raise ValueError(f"{got} in {file.size_bytes:,}")  # noqa: TRY301
-    except (ValueError, IndexError) as error:
+    except (EOFError, IndexError, OSError, ValueError, zlib.error) as error:
         raise damaged(beside, 0, str(error)) from error
     decode = functools.partial(np.frombuffer, dtype=dtype)
     return Layout(in_range(places, begin, end), decode)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.errors import CorruptInputError, InputError
+from gristmill.dataset.base.errors import (
+    CorruptInputError,
+    InputError,
+    StorageChangedError,
+)
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
@@ -25,6 +31,7 @@ from gristmill.transforms.sources.source import (
 Ids = npt.NDArray[Any]
 _BATCH_BYTES = 1 << 20
 _MOST_ID = (1 << 32) - 1
+_AT_ONCE = 16
 
 
 class Layout(NamedTuple):
@@ -87,7 +94,6 @@ class TokenRange(RangeReader[Layout]):
     def batches(self) -> Iterator[RecordBatch]:
         """Yields the documents; see `RangeReader`."""
         places, decode = self._coming()
-        storage, version = storage_for(self.path), self._file.version
         begins = places.tolist()
         if len(begins) > 1:
             # What stands before the first document of a file belongs to it.
@@ -96,10 +102,7 @@ class TokenRange(RangeReader[Layout]):
         while first < len(begins) - 1:
             limit = np.searchsorted(places, begins[first] + _BATCH_BYTES, "right") - 1
             last = max(first + 1, int(limit))
-            with storage.open(
-                self.path, offset=begins[first], end=begins[last], version=version
-            ) as file:
-                data = file.read(begins[last] - begins[first])
+            data = read_part(self._file, begins[first], begins[last])
             records = [
                 self._record(data[a - begins[first] : b - begins[first]], a, decode)
                 for a, b in zip(
@@ -147,6 +150,8 @@ def in_range(places: npt.NDArray[np.int64], begin: int, end: int) -> Any:
         begin: First byte of the range.
         end: The byte after its last.
     """
+    # A document without tokens has no bytes, and so no place.
+    places = places[np.append(True, np.diff(places) > 0)]
     first, stop = np.searchsorted(places[:-1], (begin, end), "left")
     return places[first : stop + 1] if stop > first else places[:0]
 
@@ -158,7 +163,8 @@ def kind_of(options: RecordOptions, name: str) -> tuple[np.dtype[Any], int | Non
         InputError: It does not say so.
     """
     kind, _, end = options.record.partition(":")
-    if options.columns or kind not in ("uint16", "uint32", "int32", "int64"):
+    known = kind in ("uint16", "uint32", "int32", "int64")
+    if options.columns or not known or int(end or 0) > np.iinfo(kind).max:
         raise InputError(
             f"{name} files do not say what their bytes are",
             expected="--record TYPE:ID, the type of the ids, and the one that ends "
@@ -179,21 +185,76 @@ def plain_options(options: RecordOptions, name: str) -> None:
         )
 
 
-def read_beside(path: str, what: str) -> bytes:
-    """Returns a file that describes a file of tokens.
+def list_beside(paths: Iterable[str], what: str, *, needed: bool = True) -> str:
+    """Returns the checksums of files that describe files of tokens, as a schema.
+
+    So they are inputs, too: with others, a job is another one.
+
+    Args:
+        paths: The files.
+        what: What each is called in messages.
+        needed: Whether none may be missing.
 
     Raises:
-        InputError: It is missing.
+        InputError: One is missing.
     """
-    storage = storage_for(path)
-    if storage.stat(path) is None:
+    names = [*dict.fromkeys(paths)]
+    found = zip(names, map_all(_checksum, names, at_once=_AT_ONCE), strict=True)
+    crc32cs = {path: crc32c for path, crc32c in found if crc32c is not None}
+    missing = next((path for path in names if path not in crc32cs), None)
+    if needed and missing is not None:
         raise InputError(
             f"{what} is missing",
-            where=path,
+            where=missing,
             expected="it beside the file of tokens",
             cure="copy it there, or give another --input-format",
         )
-    return storage.read(path)
+    return json.dumps({"beside": {p: f"{crc:08x}" for p, crc in crc32cs.items()}})
+
+
+def _checksum(path: str) -> int | None:
+    storage = storage_for(path)
+    found = storage.stat(path)
+    if found is None or found.crc32c is not None:
+        return None if found is None else found.crc32c
+    return int(google_crc32c.value(storage.read(path)))
+
+
+def listed_beside(spec: SourceSpec) -> Mapping[str, str]:
+    """Returns the checksums that `list_beside` made for a spec."""
+    found: dict[str, str] = json.loads(spec.schema)["beside"]
+    return found
+
+
+def read_beside(path: str, crc32c: str) -> bytes:
+    """Returns a file that describes a file of tokens.
+
+    Raises:
+        StorageChangedError: It was written again since it was listed.
+    """
+    data = storage_for(path).read(path)
+    found = f"{google_crc32c.value(data):08x}"
+    if found != crc32c:
+        raise StorageChangedError(
+            "file was written again while this command ran",
+            where=path,
+            expected=f"CRC-32C {crc32c}",
+            got=found,
+            cure="run the same command again, once nothing writes the inputs",
+        )
+    return data
+
+
+def read_part(file: InputFile, begin: int, end: int) -> bytes:
+    """Returns bytes of a file, in the version that was listed."""
+    with storage_for(file.path).open(
+        file.path, offset=begin, end=end, version=file.version
+    ) as opened:
+        data = opened.read(end - begin)
+    if len(data) < end - begin:
+        got = f"{len(data):,} bytes of {end - begin:,}"
+        raise damaged(file.path, begin, got)
+    return data
 
 
 def numbers(data: bytes, dtype: str, count: int, offset: int) -> Ids:
