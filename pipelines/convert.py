@@ -15,7 +15,7 @@ import numpy as np
 
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.storage.leftovers import is_in_use
+from gristmill.dataset.storage.directory_lock import is_in_use
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import call_apart, default_workers, run_job
 from gristmill.pipelines.local.progress import shown

@@ -20,10 +20,20 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.chunk_encoder import Chunks
 from gristmill.dataset.arrayrecord.chunk_hash import HashArray
-from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
-from gristmill.dataset.arrayrecord.footer import Footer
+from gristmill.dataset.arrayrecord.chunks import (
+    HEADER_DTYPE,
+    BoolArray,
+    IntArray,
+    SimpleChunks,
+)
+from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter, Chunks
+from gristmill.dataset.arrayrecord.footer import (
+    ChunkRange,
+    Footer,
+    walk_chunks,
+    walk_file,
+)
 from gristmill.dataset.arrayrecord.shard_writer import (
     WrittenShard,
     check_lengths,
@@ -32,13 +42,6 @@ from gristmill.dataset.arrayrecord.shard_writer import (
     footer_of_file,
     other_records,
 )
-from gristmill.dataset.arrayrecord.simple_chunks import (
-    HEADER_DTYPE,
-    BoolArray,
-    IntArray,
-    SimpleChunks,
-)
-from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_chunks, walk_file
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError

@@ -18,11 +18,14 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.chunk_encoder import check_versions
 from gristmill.dataset.arrayrecord.chunks import sums_of
-from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
-from gristmill.dataset.arrayrecord.footer import Footer, read_footer
-from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_file
+from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter, check_versions
+from gristmill.dataset.arrayrecord.footer import (
+    ChunkRange,
+    Footer,
+    read_footer,
+    walk_file,
+)
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (

@@ -35,7 +35,7 @@ from gristmill.dataset.metadata.manifest import (
 )
 from gristmill.dataset.metadata.open_manifest import not_a_dataset
 from gristmill.dataset.storage.base import FileInfo, is_unfinished
-from gristmill.dataset.storage.leftovers import delete_tree, is_in_use
+from gristmill.dataset.storage.directory_lock import delete_tree, is_in_use
 from gristmill.dataset.storage.lookup import delete_all, storage_for
 
 _TRIES = 5

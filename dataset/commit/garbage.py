@@ -64,7 +64,7 @@ from gristmill.dataset.metadata.shard_report import INDEXED_JOB
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo, is_unfinished
-from gristmill.dataset.storage.leftovers import delete_tree, delete_unfinished
+from gristmill.dataset.storage.directory_lock import delete_tree, delete_unfinished
 from gristmill.dataset.storage.lookup import delete_all, load_all, storage_for
 
 _LOOKED_AT = 64

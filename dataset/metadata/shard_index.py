@@ -23,8 +23,8 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.arrayrecord.chunks import MAX_CHUNK_DECODED_BYTES
 from gristmill.dataset.arrayrecord.footer import Footer
-from gristmill.dataset.arrayrecord.simple_chunks import MAX_CHUNK_DECODED_BYTES
 from gristmill.dataset.base.errors import (
     FormatVersionError,
     InvalidDatasetError,

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.footer import Footer, read_footer
-from gristmill.dataset.arrayrecord.walk import walk_chunks
+from gristmill.dataset.arrayrecord.footer import Footer, read_footer, walk_chunks
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     InputError,

@@ -21,6 +21,8 @@ import time
 from collections.abc import Iterator
 
 from gristmill.dataset.base.errors import StorageError
+from gristmill.dataset.storage.base import explained, is_unfinished
+from gristmill.dataset.storage.paths import is_remote
 
 WAIT_SECONDS = 120.0  # Others hold the lock for milliseconds, unless they are paused.
 _LONGEST_PAUSE_SECONDS = 0.05
@@ -192,3 +194,57 @@ def _delete_unless_in_use(directory: str) -> None:
         shutil.rmtree(directory)
     finally:
         os.close(descriptor)
+
+
+def delete_unfinished(directory: str) -> None:
+    """Deletes what killed processes left of `write`s directly in a directory.
+
+    A `write` of a live process still succeeds.
+    """
+    if is_remote(directory):
+        return
+    with (
+        explained("delete unfinished files", directory),
+        contextlib.suppress(FileNotFoundError),
+    ):
+        for name in os.listdir(directory):
+            if is_unfinished(name):
+                with contextlib.suppress(FileNotFoundError):
+                    delete_unused(os.path.join(directory, name))
+
+
+def is_in_use(directory: str) -> bool:
+    """Returns whether a process of this machine has `temporary` files there."""
+    if is_remote(directory):
+        return False
+    with explained("look into the directory", directory):
+        try:
+            with unless_in_use(directory) as free:
+                return not free
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+
+def delete_tree(directory: str) -> None:
+    """Deletes a directory with all its files, unless it `is_in_use`."""
+    if is_remote(directory):
+        return
+    with (
+        explained("delete the directory", directory),
+        contextlib.suppress(FileNotFoundError),
+        unless_in_use(directory) as free,
+    ):
+        if free and not os.path.islink(directory):
+            shutil.rmtree(directory)
+
+
+def free_bytes(directory: str) -> int | None:
+    """Returns the free space for a directory, None if unknown."""
+    if is_remote(directory):
+        return None
+    place = os.path.abspath(directory)
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    with explained("find out the free space", place):
+        about = os.statvfs(place)
+    return about.f_bavail * about.f_frsize

@@ -21,7 +21,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gristmill.dataset.arrayrecord.chunk_encoder import (
+from gristmill.dataset.arrayrecord.file_writer import (
     check_versions,
     settled,
 )

@@ -13,8 +13,8 @@ from typing import Any, Self
 import google_crc32c
 import numpy as np
 
+from gristmill.dataset.arrayrecord.chunks import MAX_CHUNK_DECODED_BYTES
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
-from gristmill.dataset.arrayrecord.simple_chunks import MAX_CHUNK_DECODED_BYTES
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import DataLossError, InputError, StorageError
 from gristmill.dataset.base.places import Places

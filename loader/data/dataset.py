@@ -32,10 +32,13 @@ from gristmill.loader.base.state_fields import Content
 from gristmill.loader.data.shard_contents import ShardContents
 from gristmill.loader.data.shard_info import ShardInfo
 from gristmill.loader.reading.batch_reader import BatchReader
-from gristmill.loader.reading.cache_counts import NOT_CACHED, CacheCounts
 from gristmill.loader.reading.shard_list import ShardList
-from gristmill.loader.remote.read_options import ReadOptions
-from gristmill.loader.remote.request_limits import ReadCounts
+from gristmill.loader.remote.read_options import (
+    NOT_CACHED,
+    CacheCounts,
+    ReadCounts,
+    ReadOptions,
+)
 
 if TYPE_CHECKING:
     from gristmill.dataset.columns.column_type import ColumnType

@@ -21,7 +21,7 @@ import google_crc32c
 import numpy as np
 
 from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
-from gristmill.dataset.arrayrecord.simple_chunks import (
+from gristmill.dataset.arrayrecord.chunks import (
     BLOCK_BYTES,
     check_blocks,
     decode_lone_record,

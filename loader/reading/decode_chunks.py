@@ -13,15 +13,13 @@ import numpy as np
 
 from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
 from gristmill.dataset.arrayrecord.chunks import (
-    CHUNK_ERRORS,
-    EncodedChunks,
-    damaged_chunks,
-)
-from gristmill.dataset.arrayrecord.simple_chunks import (
     BLOCK_BYTES,
     BLOCK_HEADER_BYTES,
+    CHUNK_ERRORS,
     BoolArray,
+    EncodedChunks,
     check_blocks,
+    damaged_chunks,
     decode_lone_record,
     logical,
 )

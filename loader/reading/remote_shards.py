@@ -20,13 +20,12 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.shards.shard_reader import ShardFacts, check_index, check_shard
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.reading.cache_counts import CacheCounter
 from gristmill.loader.reading.cached_indexes import IndexCache
 from gristmill.loader.reading.host_files import EditionFiles, cache_root
 from gristmill.loader.reading.shard_copies import REQUESTS_IN_FLIGHT, ShardCopies
 from gristmill.loader.reading.shard_file import ShardFile, StoredBytes
 from gristmill.loader.remote.range_fetcher import RangeFetcher
-from gristmill.loader.remote.read_options import ReadOptions
+from gristmill.loader.remote.read_options import CacheCounter, ReadOptions
 
 _ASKED_ALONE = 2
 

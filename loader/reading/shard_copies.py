@@ -40,7 +40,6 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.shards.shard_reader import ShardFacts, check_shard
 from gristmill.dataset.storage.open_file import OpenFile, open_regular
 from gristmill.loader.base.indices import checked_count
-from gristmill.loader.reading.cache_counts import CacheCounter, CacheCounts
 from gristmill.loader.reading.host_files import (
     EditionFiles,
     cache_root,
@@ -49,6 +48,7 @@ from gristmill.loader.reading.host_files import (
 )
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
+from gristmill.loader.remote.read_options import CacheCounter, CacheCounts
 
 REQUESTS_IN_FLIGHT = 4
 _COPY, _TEMPORARY = ".shard", ".tmp"

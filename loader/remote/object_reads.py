@@ -28,11 +28,10 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.storage.gcs_session import retry_after_seconds
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import split_path
-from gristmill.dataset.storage.retry_after_header import retry_after_seconds
-from gristmill.loader.remote.http_answer import Answer, AnswerError
-from gristmill.loader.remote.http_connection import HttpConnection
+from gristmill.loader.remote.http_connection import Answer, AnswerError, HttpConnection
 
 if TYPE_CHECKING:
     from gristmill.dataset.storage.gcs import GcsStorage

@@ -1,9 +1,10 @@
-"""Options of reading object storage."""
+"""Options and counts of reading object storage."""
 
 from __future__ import annotations
 
 import dataclasses
 import numbers
+import threading
 
 from gristmill.dataset.base.errors import InputError
 
@@ -62,3 +63,63 @@ class ReadOptions:
                 got=self.hedge_factor,
                 cure="give 1 or more, or None",
             )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CacheCounts:
+    """Counts of a cache of shards, in one process or more.
+
+    Attributes:
+        hits: Records that were read from local copies.
+        misses: Records that were read from object storage.
+        filled_bytes: Bytes of shards that were fetched for copies.
+        evictions: Copies that were deleted to make room.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    filled_bytes: int = 0
+    evictions: int = 0
+
+    def __add__(self, other: CacheCounts) -> CacheCounts:
+        added = {name: vars(self)[name] + vars(other)[name] for name in vars(self)}
+        return CacheCounts(**added)
+
+
+NOT_CACHED = CacheCounts()
+
+
+class CacheCounter:
+    """Adds up the counts of a process. Safe to share by threads.
+
+    Attributes:
+        counts: All counts so far.
+    """
+
+    def __init__(self) -> None:
+        self.counts = NOT_CACHED
+        self._lock = threading.Lock()
+
+    def add(self, counts: CacheCounts) -> None:
+        """Adds counts."""
+        with self._lock:
+            self.counts += counts
+
+
+@dataclasses.dataclass
+class ReadCounts:
+    """Counts of a process's requests to object storage.
+
+    Attributes:
+        requests: All requests.
+        received_bytes: Bytes of the answers that were used.
+        retries: Requests after failures.
+        hedges: Second requests for late ones.
+        throttled: Answers that say that the server is overloaded.
+    """
+
+    requests: int = 0
+    received_bytes: int = 0
+    retries: int = 0
+    hedges: int = 0
+    throttled: int = 0

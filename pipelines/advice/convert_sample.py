@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
+from gristmill.dataset.arrayrecord.chunks import BLOCK_BYTES
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.local.pool import map_unordered
 from gristmill.transforms.conversion.begin import plan_job

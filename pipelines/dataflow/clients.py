@@ -69,8 +69,7 @@ def storage_client(
     from google.auth.credentials import AnonymousCredentials
     from google.cloud.storage import Client
 
-    from gristmill.dataset.storage.gcs_emulator import emulator_url
-    from gristmill.dataset.storage.gcs_session import GcsSession
+    from gristmill.dataset.storage.gcs_session import GcsSession, emulator_url
 
     server = emulator_url()
     credentials = (
@@ -93,7 +92,7 @@ def storage_retry(*, seconds: float = _SECONDS) -> Any:
     """
     from google.cloud.storage.retry import DEFAULT_RETRY
 
-    from gristmill.dataset.storage.retry_after import PatientRetry
+    from gristmill.dataset.storage.gcs_session import PatientRetry
 
     return PatientRetry(
         DEFAULT_RETRY._predicate, initial=_PAUSE_SECONDS, timeout=seconds
@@ -118,7 +117,7 @@ def get_json(url: str, *, anonymous: bool) -> tuple[int, dict[str, Any]]:
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import AuthorizedSession
 
-    from gristmill.dataset.storage.retry_after import PatientRetry
+    from gristmill.dataset.storage.gcs_session import PatientRetry
 
     def ask() -> requests.Response:
         answer = session.get(url, timeout=_SECONDS)

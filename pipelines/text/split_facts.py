@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
+from gristmill.dataset.arrayrecord.chunks import BLOCK_BYTES
 from gristmill.dataset.base.errors import InvalidDatasetError, StorageError, some_of
 from gristmill.dataset.metadata.column_table import column_entries
 from gristmill.dataset.metadata.features import FeatureSpec, parse_features

@@ -23,8 +23,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.loader.data.dataset import shards_of
-from gristmill.loader.reading.cache_counts import CacheCounts
-from gristmill.loader.remote.read_options import ReadOptions
+from gristmill.loader.remote.read_options import CacheCounts, ReadOptions
 from tests.support.buckets import upload
 from tests.support.datasets import convert
 from tests.support.gcs_server import GcsServer

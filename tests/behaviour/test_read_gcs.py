@@ -27,8 +27,7 @@ from gristmill.dataset.base.errors import (
     TransposedChunkError,
 )
 from gristmill.loader.data.dataset import reader_of, shards_of
-from gristmill.loader.remote.http_answer import Answer
-from gristmill.loader.remote.http_connection import HttpConnection
+from gristmill.loader.remote.http_connection import Answer, HttpConnection
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
 from tests.support.buckets import upload

@@ -10,7 +10,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.arrayrecord import shard_writer
-from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
+from gristmill.dataset.arrayrecord.file_writer import with_versions
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.conversion import begin as take_output_module

@@ -19,8 +19,7 @@ import numpy as np
 
 from gristmill import loader
 from gristmill.dataset import GristmillError
-from gristmill.dataset.arrayrecord.footer import Footer, read_footer
-from gristmill.dataset.arrayrecord.walk import chunk_ranges
+from gristmill.dataset.arrayrecord.footer import Footer, chunk_ranges, read_footer
 from gristmill.transforms.indexing.index_job import index_shard
 from gristmill.transforms.indexing.plan_index import IndexTask
 from gristmill.transforms.sources.shards.shard_list import list_shards

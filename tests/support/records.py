@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord import footer as arrayrecord
-from gristmill.dataset.arrayrecord.walk import walk_chunks
+from gristmill.dataset.arrayrecord.footer import walk_chunks
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from tests.support.tensorflow_process import with_tensorflow

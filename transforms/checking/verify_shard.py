@@ -14,8 +14,12 @@ import google_crc32c
 import numpy as np
 
 from gristmill.dataset.arrayrecord.chunks import CHUNK_ERRORS, damaged_chunks
-from gristmill.dataset.arrayrecord.footer import Footer, read_footer
-from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_file
+from gristmill.dataset.arrayrecord.footer import (
+    ChunkRange,
+    Footer,
+    read_footer,
+    walk_file,
+)
 from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (

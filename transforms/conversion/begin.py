@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
-from gristmill.dataset.arrayrecord.chunk_encoder import (
+from gristmill.dataset.arrayrecord.file_writer import (
     check_versions,
     settled,
     with_versions,
@@ -42,7 +42,7 @@ from gristmill.dataset.metadata.manifest import (
     read_replaced_manifest,
 )
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.storage.leftovers import free_bytes
+from gristmill.dataset.storage.directory_lock import free_bytes
 from gristmill.transforms.chat.template_file import with_template
 from gristmill.transforms.conversion.list_inputs import (
     check_job,

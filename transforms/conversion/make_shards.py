@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.chunk_encoder import check_versions
+from gristmill.dataset.arrayrecord.file_writer import check_versions
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
 from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
 from gristmill.dataset.base.columns import Done, Gathered

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import google_crc32c
 import numpy as np
 
-from gristmill.dataset.arrayrecord.walk import walk_file
+from gristmill.dataset.arrayrecord.footer import walk_file
 from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.arrayrecord.footer import walk_chunks
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
-from gristmill.dataset.arrayrecord.walk import walk_chunks
 from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.digest import RecordsDigest, words_of
 from gristmill.dataset.base.errors import CorruptShardError

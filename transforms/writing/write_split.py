@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.chunk_encoder import (
+from gristmill.dataset.arrayrecord.file_writer import (
     check_versions,
     settled,
     with_versions,

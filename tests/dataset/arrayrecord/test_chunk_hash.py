@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord import chunk_hash
 from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes, hash_spans
-from gristmill.dataset.arrayrecord.simple_chunks import (
+from gristmill.dataset.arrayrecord.chunks import (
     BLOCK_BYTES,
     BLOCK_HEADER_BYTES,
     logical,

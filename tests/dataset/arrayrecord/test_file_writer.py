@@ -16,9 +16,9 @@ from array_record.python.array_record_module import ArrayRecordReader
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gristmill.dataset.arrayrecord.chunks import BLOCK_BYTES
 from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.footer import read_footer
-from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from tests.support.records import (
     AWKWARD_RECORDS,

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord.simple_chunks import (
+from gristmill.dataset.arrayrecord.chunks import (
     BLOCK_BYTES,
     BLOCK_HEADER_BYTES,
     blocks_before,

@@ -15,7 +15,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
+from gristmill.dataset.arrayrecord.file_writer import with_versions
 from gristmill.dataset.arrayrecord.shard_writer import (
     ShardWriter,
     WrittenShard,

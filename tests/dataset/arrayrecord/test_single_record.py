@@ -3,8 +3,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord.chunks import EncodedChunks
-from gristmill.dataset.arrayrecord.simple_chunks import decode_lone_record
+from gristmill.dataset.arrayrecord.chunks import EncodedChunks, decode_lone_record
 from tests.support.chunks import chunk
 from tests.support.memory import peak_memory
 

@@ -12,8 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord.footer import Footer
-from gristmill.dataset.arrayrecord.walk import chunk_ranges, walk_chunks, walk_file
+from gristmill.dataset.arrayrecord.footer import (
+    Footer,
+    chunk_ranges,
+    walk_chunks,
+    walk_file,
+)
 from gristmill.dataset.base.errors import CorruptShardError
 from tests.support.records import array_record_bytes, footer_of, text_records
 

@@ -13,8 +13,13 @@ import threading
 import pytest
 
 from gristmill.dataset.base.errors import StorageError
-from gristmill.dataset.storage.directory_lock import in_use, locked, unless_in_use
-from gristmill.dataset.storage.leftovers import delete_tree, is_in_use
+from gristmill.dataset.storage.directory_lock import (
+    delete_tree,
+    in_use,
+    is_in_use,
+    locked,
+    unless_in_use,
+)
 from gristmill.dataset.storage.local import LocalStorage
 from tests.support.watched import failing, watched
 

@@ -499,7 +499,7 @@ def test_missing_credentials_are_named_at_once(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_missing_client_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("gcs", "gcs_connection", "uploads"):
+    for name in ("gcs", "gcs_connection"):
         monkeypatch.delitem(sys.modules, f"gristmill.dataset.storage.{name}")
     monkeypatch.setitem(sys.modules, "google.cloud.storage.retry", None)
     with pytest.raises(StorageError, match=r"pip install 'gristmill\[gcs\]'"):

@@ -11,7 +11,7 @@ from google.api_core import exceptions as api
 from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.gcs import GcsStorage
-from gristmill.dataset.storage.gcs_diagnosis import diagnosis, names_bucket
+from gristmill.dataset.storage.gcs_connection import diagnosis, names_bucket
 from tests.support.gcs_server import GcsServer
 
 SOURCE, COPY = FileInfo("gs://bucket/a", 1, "1", 0), "gs://bucket/c"

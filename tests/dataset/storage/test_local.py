@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import pytest
 
 from gristmill.dataset.base.errors import StorageChangedError, StorageError
-from gristmill.dataset.storage.leftovers import delete_tree, delete_unfinished
+from gristmill.dataset.storage.directory_lock import delete_tree, delete_unfinished
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import version_of
 from tests.support.watched import failing, watched

@@ -11,7 +11,7 @@ import pytest
 
 from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.gcs import GcsStorage
-from gristmill.dataset.storage.retry_after_header import retry_after_seconds
+from gristmill.dataset.storage.gcs_session import retry_after_seconds
 from tests.support.gcs_server import GcsServer
 
 

@@ -12,9 +12,8 @@ import google_crc32c
 import pytest
 
 from gristmill.dataset.base.errors import StorageChangedError, StorageError
-from gristmill.dataset.storage.gcs import GcsStorage
+from gristmill.dataset.storage.gcs import GcsStorage, ObjectWrites
 from gristmill.dataset.storage.gcs_connection import GcsConnection
-from gristmill.dataset.storage.uploads import ObjectWrites
 from tests.support.gcs_server import GcsServer
 
 K256 = 256 << 10

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gristmill.loader.remote.http_answer import Answer, AnswerError, AnswerReader
+from gristmill.loader.remote.http_connection import Answer, AnswerError, AnswerReader
 
 OK = b"HTTP/1.1 206 Partial Content\r\n"
 WHOLE = {

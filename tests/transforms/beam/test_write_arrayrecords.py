@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.test_stream import TestStream as FakeStream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 
-from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
+from gristmill.dataset.arrayrecord.file_writer import with_versions
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, InputError, JobChangedError

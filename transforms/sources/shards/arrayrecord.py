@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, NamedTuple, Unpack
 
 import numpy as np
 
+from gristmill.dataset.arrayrecord.footer import chunk_ranges
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
-from gristmill.dataset.arrayrecord.walk import chunk_ranges
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError

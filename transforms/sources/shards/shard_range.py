@@ -10,7 +10,8 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord import walk
+from gristmill.dataset.arrayrecord.footer import ChunkRange as StoredChunks
+from gristmill.dataset.arrayrecord.footer import chunk_ranges, read_bytes, walk_chunks
 from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.storage.lookup import storage_for
@@ -53,7 +54,7 @@ def cut_at_chunks(shard: ListedShard, range_bytes: int) -> Iterator[ChunkRange]:
         CorruptShardError: The shard is missing or damaged.
     """
     footer = open_shard(shard).footer
-    for first, last in walk.chunk_ranges(footer, range_bytes=range_bytes):
+    for first, last in chunk_ranges(footer, range_bytes=range_bytes):
         yield ChunkRange(shard, first, last)
 
 
@@ -107,7 +108,7 @@ class ShardRange:
             return
         opened = self._opened
         with self.open() if file is None else file as reading:
-            for chunks in walk.walk_chunks(
+            for chunks in walk_chunks(
                 reading,
                 opened.footer,
                 path=opened.shard.path,
@@ -127,7 +128,7 @@ class ShardRange:
         return RecordBatch(places[chosen], batch.records[chosen], batch.crc32cs[chosen])
 
     def _good(
-        self, chunks: walk.ChunkRange, *, again: bool = False
+        self, chunks: StoredChunks, *, again: bool = False
     ) -> Iterator[RecordBatch]:
         """Yields the records of chunks that are not damaged."""
         try:
@@ -147,7 +148,10 @@ class ShardRange:
                     self._skip(self._skipped, chunk, error)
 
     def _skip(
-        self, skipped: SkippedRegions, chunk: walk.ChunkRange, error: CorruptShardError
+        self,
+        skipped: SkippedRegions,
+        chunk: StoredChunks,
+        error: CorruptShardError,
     ) -> None:
         first = chunk.first_record
         if first < self._first:  # It belongs to the range before.
@@ -164,7 +168,7 @@ class ShardRange:
             rows=(first, first + int(chunk.chunk_records.sum())),
         )
 
-    def _decoded(self, chunks: walk.ChunkRange) -> list[RecordBatch]:
+    def _decoded(self, chunks: StoredChunks) -> list[RecordBatch]:
         """Returns all records of chunks; empty if they have none."""
         crc32cs = self._opened.crc32cs
         records = chunks.decode(hashed=crc32cs is None)
@@ -176,18 +180,18 @@ class ShardRange:
         first = chunks.first_record
         return [RecordBatch(range(first, first + len(records)), records, found)]
 
-    def _fetched(self, chunks: walk.ChunkRange) -> walk.ChunkRange:
+    def _fetched(self, chunks: StoredChunks) -> StoredChunks:
         """Returns chunks that were fetched once more."""
         offsets = self._opened.footer.chunk_offsets
         begin, end = offsets[[chunks.first_chunk, chunks.last_chunk]].tolist()
         with storage_for(chunks.path).open(
             chunks.path, offset=begin, end=end, version=self._opened.version
         ) as file:
-            data = walk.read_bytes(file, end - begin)
+            data = read_bytes(file, end - begin)
         return dataclasses.replace(chunks, data=data)
 
 
-def _one_by_one(chunks: walk.ChunkRange) -> Iterator[walk.ChunkRange]:
+def _one_by_one(chunks: StoredChunks) -> Iterator[StoredChunks]:
     """Yields each chunk of a range as its own range."""
     footer = chunks.footer
     offsets = footer.chunk_offsets - footer.chunk_offsets[chunks.first_chunk]
@@ -205,7 +209,7 @@ def _one_by_one(chunks: walk.ChunkRange) -> Iterator[walk.ChunkRange]:
 
 
 def _check(
-    chunks: walk.ChunkRange, found: Sequence[int], crc32cs: npt.NDArray[np.uint32]
+    chunks: StoredChunks, found: Sequence[int], crc32cs: npt.NDArray[np.uint32]
 ) -> None:
     got = np.array(found, np.uint32)
     expected = crc32cs[chunks.first_record : chunks.first_record + len(got)]
