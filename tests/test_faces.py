@@ -26,7 +26,6 @@ NOT_STARRED = {"gristmill.loader": {"open"}}
 
 # They measure one part of gristmill by itself, which users do not call.
 MEASURE_ONE_PART = {
-    "benchmarks/clients.py": "another client in the place of the loader's own",
     "benchmarks/scale.py": "the plan and the commit of shards that were never made",
 }
 
