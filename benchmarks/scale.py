@@ -48,21 +48,25 @@ from gristmill.transforms import ConversionJob
 from gristmill.transforms.beam.write_arrayrecords import _GatherFn
 from gristmill.transforms.checking.verification import VerifyJob, plan_verify
 from gristmill.transforms.checking.verify_shard import ShardCheck
-from gristmill.transforms.conversion.begin import plan_job, take_output
+from gristmill.transforms.conversion.begin import list_inputs, plan_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
-from gristmill.transforms.conversion.list_inputs import list_inputs
 from gristmill.transforms.conversion.make_shards import (
     ShardResult,
     ShardTask,
     shard_tasks,
 )
-from gristmill.transforms.indexing.index_job import IndexedShard, commit_index
-from gristmill.transforms.indexing.plan_index import plan_index
+from gristmill.transforms.conversion.take_output import take_output
+from gristmill.transforms.indexing.index_job import (
+    IndexedShard,
+    commit_index,
+    plan_index,
+)
 from gristmill.transforms.planning.shard_plan import PlanOptions
-from gristmill.transforms.planning.write_plan import COUNT_ROW, WriteJob
 from gristmill.transforms.writing.write_group import encode_task
 from gristmill.transforms.writing.write_split import (
+    COUNT_ROW,
     SHARD_ROW,
+    WriteJob,
     begin_write,
     commit_write,
 )

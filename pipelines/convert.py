@@ -22,19 +22,17 @@ from gristmill.pipelines.local.progress import shown
 from gristmill.pipelines.text.conversion import Outcome, edition_notes
 from gristmill.transforms.conversion.begin import (
     PlanConversion,
-    TakenOutput,
+    input_notes,
+    plan_notes,
+    split_notes,
+    try_function,
 )
 from gristmill.transforms.conversion.commit_shards import (
     CommitOptions,
     ConversionResult,
     MakeShards,
 )
-from gristmill.transforms.conversion.list_inputs import (
-    input_notes,
-    plan_notes,
-    split_notes,
-)
-from gristmill.transforms.conversion.try_records import try_function
+from gristmill.transforms.conversion.take_output import TakenOutput
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     PreparedJob,

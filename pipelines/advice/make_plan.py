@@ -18,7 +18,7 @@ from gristmill.pipelines.local.pool import default_workers
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions, command_of
 from gristmill.pipelines.text.formatting import plural
-from gristmill.transforms.conversion.list_inputs import list_inputs
+from gristmill.transforms.conversion.begin import list_inputs
 from gristmill.transforms.planning.shard_plan import (
     DEFAULT_SHARD_BYTES,
     PlanOptions,

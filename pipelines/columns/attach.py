@@ -30,10 +30,10 @@ from gristmill.pipelines.local.pool import run_job, run_steps
 from gristmill.pipelines.text.formatting import plural
 from gristmill.transforms.columns.attach_job import (
     BegunColumns,
+    ComputeJob,
     WriteColumns,
     attached_before,
 )
-from gristmill.transforms.columns.computed_values import ComputeJob
 from gristmill.transforms.jobs.job import Begun, Job
 
 R = TypeVar("R")

@@ -19,16 +19,13 @@ from gristmill.pipelines.options.job_options import (
     PackingOptions,
     chat_of,
 )
+from gristmill.transforms.conversion.take_output import first_writer, open_to_append
 from gristmill.transforms.directories.hugging_face_directory import (
     is_repository,
     repository_inputs,
 )
 from gristmill.transforms.directories.tfds_directory import tfds_jobs
 from gristmill.transforms.functions.user_functions import split_name
-from gristmill.transforms.jobs.appended_job import (
-    first_writer,
-    open_to_append,
-)
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import PlanKind, PlanOptions

@@ -13,18 +13,17 @@ from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.job_options import IndexOptions
-from gristmill.transforms.conversion.begin import begin_job, plan_job, take_output
+from gristmill.transforms.conversion.begin import begin_job, list_inputs, plan_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
-from gristmill.transforms.conversion.list_inputs import list_inputs
 from gristmill.transforms.conversion.make_shards import (
     ShardResult,
     convert_shard,
     make_shard,
     shard_tasks,
 )
+from gristmill.transforms.conversion.take_output import take_output
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
-from gristmill.transforms.planning.write_plan import WriteJob
-from gristmill.transforms.writing.write_split import begin_write
+from gristmill.transforms.writing.write_split import WriteJob, begin_write
 from tests.support.conversion import contents, convert, job_of, read_output
 from tests.support.gcs_server import GcsServer
 from tests.support.records import (

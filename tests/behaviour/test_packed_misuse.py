@@ -8,7 +8,7 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.base.errors import DecodeError, InputError
 from gristmill.pipelines.convert import convert as run
-from gristmill.transforms.jobs.appended_job import open_to_append
+from gristmill.transforms.conversion.take_output import open_to_append
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.pack_options import PackOptions
 from tests.support.datasets import convert

@@ -34,8 +34,11 @@ from gristmill.transforms.conversion.make_shards import (
     make_shard,
     shard_tasks,
 )
-from gristmill.transforms.indexing.index_job import commit_index, index_shard
-from gristmill.transforms.indexing.plan_index import plan_index
+from gristmill.transforms.indexing.index_job import (
+    commit_index,
+    index_shard,
+    plan_index,
+)
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     ShardNames,

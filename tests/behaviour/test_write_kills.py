@@ -27,7 +27,7 @@ PROGRAM = """
 
     from gristmill.dataset.arrayrecord.writer_options import WriterOptions
     from gristmill.dataset.base.digest import RecordsDigest
-    from gristmill.transforms.planning.write_plan import WriteJob, pack_count
+    from gristmill.transforms.writing.write_split import WriteJob, pack_count
     from gristmill.transforms.writing.write_split import begin_write
     from gristmill.transforms.writing.write_split import commit_write, pack_report
     from gristmill.transforms.writing.write_group import assign_record, encode_task

@@ -13,10 +13,10 @@ from gristmill.dataset.arrayrecord import shard_writer
 from gristmill.dataset.arrayrecord.file_writer import with_versions
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.transforms.conversion import begin as take_output_module
-from gristmill.transforms.conversion.begin import plan_job, take_output
-from gristmill.transforms.conversion.list_inputs import list_inputs
+from gristmill.transforms.conversion import take_output as take_output_module
+from gristmill.transforms.conversion.begin import list_inputs, plan_job
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
+from gristmill.transforms.conversion.take_output import take_output
 from tests.support.conversion import (
     contents,
     convert,

@@ -30,7 +30,6 @@ from gristmill.transforms.checking.verification import VerifyJob
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import CommitOptions, commit_shards
 from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
-from gristmill.transforms.planning.write_plan import WriteJob, pack_count
 from gristmill.transforms.removal.cut_shard import cut_shard
 from gristmill.transforms.removal.removal_job import (
     begin_removal,
@@ -43,8 +42,10 @@ from gristmill.transforms.writing.write_group import (
     write_group,
 )
 from gristmill.transforms.writing.write_split import (
+    WriteJob,
     begin_write,
     commit_write,
+    pack_count,
     pack_report,
 )
 from tests.support.conversion import job_of

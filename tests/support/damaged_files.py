@@ -20,8 +20,7 @@ import numpy as np
 from gristmill import loader
 from gristmill.dataset import GristmillError
 from gristmill.dataset.arrayrecord.footer import Footer, chunk_ranges, read_footer
-from gristmill.transforms.indexing.index_job import index_shard
-from gristmill.transforms.indexing.plan_index import IndexTask
+from gristmill.transforms.indexing.index_job import IndexTask, index_shard
 from gristmill.transforms.sources.shards.shard_list import list_shards
 from gristmill.transforms.sources.shards.shard_range import ChunkRange
 

@@ -23,7 +23,6 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import GristmillError, InputError
 from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.transforms.planning.write_plan import WriteJob, pack_count
 from gristmill.transforms.removal.cut_shard import cut_shard
 from gristmill.transforms.removal.removal_job import (
     begin_removal,
@@ -36,8 +35,10 @@ from gristmill.transforms.writing.write_group import (
     write_group,
 )
 from gristmill.transforms.writing.write_split import (
+    WriteJob,
     begin_write,
     commit_write,
+    pack_count,
     pack_report,
 )
 

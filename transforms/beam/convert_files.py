@@ -26,13 +26,17 @@ from gristmill.transforms.beam.pipeline_input import (
 )
 from gristmill.transforms.beam.result_coders import ResultCoder
 from gristmill.transforms.beam.run_job import RunJob, RunSteps
-from gristmill.transforms.conversion.begin import Overwrite, PlanConversion
+from gristmill.transforms.conversion.begin import (
+    PlanConversion,
+    input_notes,
+    plan_notes,
+)
 from gristmill.transforms.conversion.commit_shards import (
     CommitOptions,
     ConversionResult,
     MakeShards,
 )
-from gristmill.transforms.conversion.list_inputs import input_notes, plan_notes
+from gristmill.transforms.conversion.take_output import Overwrite
 from gristmill.transforms.jobs.conversion_job import ConversionJob, check_jobs
 from gristmill.transforms.jobs.job import Begun
 from gristmill.transforms.sources.find_inputs import LookedPart, LookTask

@@ -39,12 +39,6 @@ from gristmill.transforms.beam.pipeline_input import (
     set_types,
 )
 from gristmill.transforms.beam.same_code import sent
-from gristmill.transforms.planning.write_plan import (
-    Key,
-    PlannedWrite,
-    WriteJob,
-    pack_count,
-)
 from gristmill.transforms.writing.write_group import (
     Element,
     assign_pair,
@@ -56,9 +50,13 @@ from gristmill.transforms.writing.write_group import (
     write_group,
 )
 from gristmill.transforms.writing.write_split import (
+    Key,
+    PlannedWrite,
+    WriteJob,
     WriteResult,
     begin_write,
     commit_write,
+    pack_count,
     pack_report,
 )
 

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.columns.column_type import ColumnType
-from gristmill.dataset.commit.attached_split import AttachedSplit, Attachment, ShardTask
+from gristmill.dataset.base.errors import InputError, UserFunctionError
+from gristmill.dataset.columns.column_type import (
+    ColumnType,
+    check_column_name,
+    kind_of,
+    of_python,
+)
+from gristmill.dataset.commit.attached_split import (
+    AttachedSplit,
+    Attachment,
+    ShardTask,
+    Written,
+    write_values,
+)
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.transforms.functions.user_functions import (
+    call_on_record,
+    code_digest,
+    load_function,
+)
 from gristmill.transforms.jobs.job import Begun, Step
 from gristmill.transforms.sources.shards.open_shard import open_shard
 from gristmill.transforms.sources.shards.shard_list import ListedShard
@@ -113,3 +131,144 @@ def batches_of(task: ShardTask, stop: int | None = None) -> Iterator[RecordBatch
     chars = len(path) - len(task.shard)
     opened = open_shard(ListedShard(path, task.file_bytes, chars, task.digest.records))
     yield from ShardRange(opened, 0, stop or opened.records).batches()
+
+
+_CURE = "fix the function, and run the same command again"
+
+
+class ComputeTask(NamedTuple):
+    """A shard, and the types of the columns as the first record has them."""
+
+    shard: ShardTask
+    kinds: Mapping[str, ColumnType]
+
+
+@dataclasses.dataclass(frozen=True)
+class ComputeJob:
+    """The job of columns that a function computes.
+
+    Attributes:
+        dataset: The dataset's directory.
+        function: `module:function`.
+        split: The split; None for the only one.
+        overwrite: Whether columns of these names are replaced.
+    """
+
+    dataset: str
+    function: str
+    split: str | None = None
+    overwrite: bool = False
+
+    commit = staticmethod(commit_columns)
+
+    def begin(self) -> Begun[ComputeTask]:
+        """Finds out which columns the function computes, by the first record.
+
+        Raises:
+            InputError: There is no such function, or no record; or the columns are
+                there.
+            UserFunctionError: It failed, or returned something else.
+        """
+        function, digest = self.function, code_digest(self.function)
+        target = AttachedSplit(self.dataset, self.split, overwrite=self.overwrite)
+        if not target.split.records:
+            raise InputError(
+                "the split has no records to compute columns from",
+                where=f"{target.dataset}, split {target.name}",
+                cure="choose another with --split",
+            )
+        tasks = target.tasks(target.attachment([], ""))
+        first = next(task for task in tasks if task.digest.records)
+        kinds = kinds_of_function(function, next(_records(first, 1)))
+        for name in kinds:
+            check_column_name(name)
+        attachment = target.attachment([*kinds], [function, digest])
+        source = {"map": function, "code_digest": digest}
+        begun = BegunColumns(target, attachment, kinds, source).begin()
+        computed = [ComputeTask(task, kinds) for task in begun.tasks]
+        return dataclasses.replace(begun, tasks=computed)
+
+    @property
+    def step(self) -> Step[ComputeTask]:
+        """`write_computed`."""
+        return functools.partial(write_computed, function=self.function)
+
+
+def _records(task: ShardTask, stop: int | None = None) -> Iterator[bytes]:
+    return (record for batch in batches_of(task, stop) for record in batch.records)
+
+
+def kinds_of_function(spec: str, record: bytes) -> dict[str, ColumnType]:
+    """Returns the columns that a function computes, by its result for a record.
+
+    Raises:
+        UserFunctionError: It failed, or returned something else.
+    """
+    found = _called(load_function(spec), record, "record 0")
+    kinds = {}
+    for name, value in found.items():
+        try:
+            kinds[name] = kind_of(value)
+        except ValueError as e:
+            raise UserFunctionError(
+                f"the --map function returned no value of a column for {name!r}",
+                where=spec,
+                expected="a number, True or False, a text, or an array of numbers",
+                got=str(e),
+                cure=_CURE,
+            ) from e
+    return kinds
+
+
+def _called(function: Any, record: bytes, source: str) -> dict[str, Any]:
+    found = call_on_record(function, record, source=source, cure=_CURE)
+    if isinstance(found, dict) and found and all(isinstance(n, str) for n in found):
+        return found
+    raise UserFunctionError(
+        "the --map function returned no columns",
+        where=source,
+        expected="a dict with a value for each name of a column",
+        got=f"{found!r:.200}",
+        cure=_CURE,
+    )
+
+
+def write_computed(computed: ComputeTask, *, function: str) -> Written:
+    """Writes the values of a shard that a function computes from its records.
+
+    Args:
+        computed: The shard, and the columns.
+        function: `module:function`, which returns the values of a record by column.
+
+    Raises:
+        UserFunctionError: It failed, or returned something else.
+    """
+    task, kinds = computed
+    run = load_function(function)
+    values: dict[str, list[Any]] = {name: [] for name in kinds}
+    for number, record in enumerate(_records(task), task.first_record):
+        found = _called(run, record, f"record {number:,}")
+        if found.keys() != kinds.keys():
+            raise UserFunctionError(
+                "the --map function returned other columns than before",
+                where=f"{function}, record {number:,}",
+                expected=", ".join(kinds),
+                got=", ".join(found),
+                cure=_CURE,
+            )
+        for name, value in found.items():
+            values[name].append(value)
+    typed = {}
+    for name, kind in kinds.items():
+        try:
+            typed[name] = kind, of_python(kind, values[name])
+        except ValueError as e:
+            row, got = e.args
+            raise UserFunctionError(
+                f"the --map function returned values of several types for {name!r}",
+                where=f"{function}, record {task.first_record + row:,}",
+                expected=f"{kind}, as for the first record",
+                got=got,
+                cure="return values of one type, such as float(...) for all",
+            ) from e
+    return write_values(task, typed)

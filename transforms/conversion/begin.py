@@ -2,380 +2,176 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
 
 from gristmill.dataset.arrayrecord.file_writer import (
-    check_versions,
-    settled,
     with_versions,
 )
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import (
-    InvalidDatasetError,
-    JobChangedError,
-    StorageError,
+    InputError,
     some_of,
 )
-from gristmill.dataset.commit.clean import give_up_write
-from gristmill.dataset.commit.garbage import garbage_editions, tidy_split
-from gristmill.dataset.commit.listings import check_split, files_of_shards
 from gristmill.dataset.commit.ownership import (
-    check_inputs_stay,
-    check_removal,
+    check_holds_no_input,
+    check_not_matched,
 )
-from gristmill.dataset.commit.write import (
-    DAMAGED,
-    Write,
-    described_writes,
-    next_write,
-    read_output,
-)
-from gristmill.dataset.formats.tfrecord.frame_layout import FRAME_OVERHEAD_BYTES
+from gristmill.dataset.formats.file_formats import JoinedFiles, listed
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import (
-    Manifest,
-    read_replaced_manifest,
-)
-from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.storage.directory_lock import free_bytes
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.lookup import has_file
+from gristmill.transforms.chat.document_reader import reader_of, records_for
 from gristmill.transforms.chat.template_file import with_template
-from gristmill.transforms.conversion.list_inputs import (
-    check_job,
-    check_shards_apart,
-    list_inputs,
-    match_job,
-)
-from gristmill.transforms.conversion.try_records import (
-    TRIED_FILES,
-    TryMap,
-    try_function,
+from gristmill.transforms.conversion.take_output import (
+    Overwrite,
+    TakenOutput,
+    take_output,
 )
 from gristmill.transforms.functions.user_functions import (
+    call,
     code_digest,
+    load_function,
 )
-from gristmill.transforms.jobs.appended_job import check_apart, check_features
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     PreparedJob,
-    ShardNames,
 )
 from gristmill.transforms.jobs.job import Begun
 from gristmill.transforms.planning.shard_plan import (
+    DEFAULT_SHARD_BYTES,
     ShardPlan,
+    SourceRange,
     plan_by_bytes,
 )
 from gristmill.transforms.sources.find_inputs import (
     Looked,
     LookedPart,
     LookTask,
+    find_inputs,
     look_at_part,
     look_tasks,
     looked_files,
+    match_files,
 )
-from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.first_records import first_records
+from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.input_formats import look_at
+from gristmill.transforms.sources.shards.source_split import (
+    check_apart,
+    find_split,
+)
+from gristmill.transforms.sources.source import SkippedRegions, source_of
+from gristmill.transforms.tokens.documents import (
+    check_no_tables,
+)
+from gristmill.transforms.tokens.fit import check_fit
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
-_ALIKE = ("writer", "map", "map_code_digest")  # Options that decide the size.
-_PLAINLY = 0.9  # Of what is expected: it is an estimate.
-
-Overwrite = bool | Literal["changed"]
+_log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TakenOutput:
-    """A job that owns its output, and whether it has been done already.
+_MANY_SHARDS = 4
+_MEANINGS = {"training": ("train", "training")}  # What a word in a name may mean.
 
-    Attributes:
-        prepared: The job, for the edition that it makes.
-        committed: The dataset, if it holds the finished split; nothing is to do then.
-        notes: Remarks for the user.
-        replaces: Whether the edition replaces the split when it is committed.
+
+TRIED_FILES = 8  # The first of them that has a record is taken.
+_TRIED_RECORDS = 10
+_TRIED_CONVERSATIONS = 64
+_READ_BYTES = 1 << 16
+_LOOKED_AT = 10_000
+
+TryMap = Callable[[ConversionJob, Sequence[InputFile]], None]
+
+
+def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
+    """Calls function and tokenizer of a job on the first records.
+
+    What they return is dropped.
+
+    Raises:
+        UserFunctionError: The function fails, or returns a value that cannot be
+            written.
+        InputError: The tokenizer cannot be used, or the records are not documents.
+        CorruptInputError: An input is damaged at its beginning, and the job does not
+            accept that.
     """
+    function = None if job.map is None else load_function(job.map)
+    pack = job.pack
+    if pack is not None:
+        pack = dataclasses.replace(pack, found=find_tokenizer(pack))
+        pack = with_template(pack)
+    counts = PackedCounts()
+    is_chat = pack is not None and pack.chat is not None
+    tried = _TRIED_CONVERSATIONS if is_chat else _TRIED_RECORDS
+    for number, file in enumerate(files):
+        plain = file.compression == "none"
+        beginning = SourceRange(
+            file_index=number,
+            begin_bytes=0,
+            end_bytes=min(file.size_bytes, _READ_BYTES) if plain else -1,
+        )
+        skipped = SkippedRegions() if job.on_corrupt == "skip" else None
+        source = source_of(file.spec)
+        ranges = source.read(file, beginning, skipped=skipped)
+        for batch in map(ranges.taken, ranges.batches()):
+            tell = None if skipped is None else _accept
+            reader = None if pack is None else reader_of(pack, source.spec, tell=tell)
+            found = zip(batch.places, batch.records, strict=True)
+            for place, record in itertools.islice(found, tried):
+                where = f"{file.path}, {source.place_text(place)}"
+                results: Sequence[bytes] = (record,)
+                if function is not None:
+                    results = call(function, record, source=where)
+                if reader is not None:
+                    made = reader.read(results, functools.partial(_always, where))
+                    counts += made.seen()
+            if reader is not None and pack is not None:
+                check_fit(
+                    pack, counts, reader.examples.get, bytes_texts=reader.bytes_texts
+                )
+            if batch.records:
+                return
 
-    prepared: PreparedJob
-    committed: Manifest | None
-    notes: tuple[str, ...] = ()
-    replaces: bool = False
+
+def _accept(number: int, failure: InputError) -> None:
+    """Accepts a document on which the tokenizer fails."""
 
 
-def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> TakenOutput:
-    """Gives a prepared job its write id, and describes it beside its output.
+def _always(place: str, number: int) -> str:
+    del number
+    return place
 
-    Nothing of another job is touched: its files have another id in their names.
+
+def example_of(prepared: PreparedJob, name: str) -> str:
+    """Returns where a misfit is seen first: a file, a place and why.
 
     Args:
-        prepared: The job.
-        overwrite: Whether to replace the split that is there; `changed` to do so only
-            if an earlier job with the same kind of names made it.
-
-    Raises:
-        InputError: The output holds the job's own inputs, or files of unknown origin
-            with the names of its shards.
-        JobChangedError: The output holds the split already, from another job.
+        prepared: The job, whose shards were made.
+        name: The name of the misfit.
     """
-    job, asked = prepared.job, prepared
-    manifest, damaged = read_output(job.output, job.name, replaces=overwrite is True)
-    split = None if manifest is None else manifest.splits.get(job.split)
-    shards = {prepared.shard_path(shard) for shard in range(prepared.plan.shards)}
-    inputs = prepared.files.paths
-    check_inputs_stay(job.output, job.name, job.split, inputs=inputs, shards=shards)
-    found = _committed(prepared, split)
-    anew = overwrite is True and not job.appends
-    if found is not None and anew and _replaces_itself(prepared):
-        found = None
-    elif found is None and split is not None and not (job.appends or anew):
-        anew = overwrite == "changed" and _is_alike(prepared, split)
-        if not anew:
-            raise _not_own(prepared, split.parts[0])
-    whole = False
-    if found is not None:
-        prepared, part = found
-        whole = not check_split(job.output, part)
-    else:
-        if job.appends and manifest is not None:
-            for one in split.parts if split is not None else ():
-                if _is_left_of_it(prepared, one):
-                    raise _not_own(prepared, one)
-            check_features(prepared, manifest)
-            check_apart(prepared, manifest)
-        write = next_write(
-            *(job.output, job.name, job.split, prepared.content),
-            manifest=manifest,
-            damaged=damaged,
-            replaces=anew,
-            shards=shards,
-        )
-        prepared = prepared.of_write(write)
-    before = PreparedJob.load(job.output, job.name, prepared.job.split)
-    own = before is not None and before.fingerprint == prepared.fingerprint
-    if before is not None and own:
-        prepared = prepared.changed_since(before)
-    anew = anew and found is None and prepared.base != DAMAGED
-    if prepared.changed and anew:  # Rather than compare what is finished.
-        give_up_write(prepared.as_write)
-        return take_output(asked, overwrite=overwrite)
-    if whole and manifest is not None and not prepared.changed:
-        tidy_split(job.output, manifest, job.split)
-        return TakenOutput(prepared=prepared, committed=manifest)
-    # What is missing by now is made again, and committed again.
-    if not whole:
-        check_versions(prepared.job.writer, where=f"{job.output}, split {job.split}")
-    notes: tuple[str, ...] = ()
-    replaces = prepared.replaces and found is None
-    if replaces and split is not None:
-        check_replaceable(job.output, manifest, job.split, inputs)
-        _check_space(prepared, split)
-        notes = tuple(_lost_with(prepared, split))
-    if not own:
-        notes += tuple(_unfinished_notes(prepared, manifest))
-    fresh = not own and found is None
-    return TakenOutput(
-        prepared=dataclasses.replace(prepared.store(), fresh=fresh),
-        committed=None,
-        notes=notes,
-        replaces=replaces,
-    )
-
-
-def _committed(
-    prepared: PreparedJob, split: Split | None
-) -> tuple[PreparedJob, Split] | None:
-    """Returns the job as that which made a part of the split, and the part; or None."""
-    job = prepared.job
-    if split is None:
-        return None
-    for part in split.parts:
-        source = part.source
-        # The versions of the writer may be others than this machine's.
-        writer = settled(
-            dataclasses.replace(job.writer, versions=""),
-            source.get("options", {}).get("writer"),
-        )
-        own = dataclasses.replace(job, writer=writer)
-        own_job = dataclasses.replace(prepared, job=own)
-        made = source.get("content", source.get("job"))
-        if part.removed is None and made == own_job.content:
-            write = Write(
-                output=job.output,
-                name=job.name,
-                split=job.split,
-                id=source["job"],
-                mark=part.write,
-                base=split.edition,
-            )
-            return own_job.of_write(write), part
-    return None
-
-
-def _replaces_itself(prepared: PreparedJob) -> bool:
-    """Returns whether an overwriting job is to make what the split holds once more.
-
-    Not where a run of it was killed after it replaced a split: what it replaced is
-    left to delete then.
-    """
-    job = prepared.job
-    manifest, _ = read_replaced_manifest(job.output)
-    if manifest is None:
-        return True
-    return not garbage_editions(job.output, manifest, job.split).keys
-
-
-def _is_alike(prepared: PreparedJob, split: Split) -> bool:
-    """Returns whether a job with the same kind of names made a split."""
-    job = prepared.job
-    key = layout.write_key(job.split, split.parts[0].write)
-    old = PreparedJob.load(job.output, job.name, key)
-    return old is not None and _kind(old.job.names) == _kind(job.names)
-
-
-def check_replaceable(
-    output: str, manifest: Manifest | None, split: str, inputs: Iterable[str]
-) -> None:
-    """Checks that a split may be replaced.
-
-    Raises:
-        InputError: Its files are inputs, were indexed and not written, or belong to
-            another split.
-    """
-    if manifest is None:
-        return
-    shards = check_removal(output, manifest, split)
-    check_inputs_stay(output, manifest.name, split, inputs=inputs, shards=shards)
-
-
-def _check_space(prepared: PreparedJob, split: Split) -> None:
-    """Checks that a split has room beside the one that it replaces.
-
-    The size that it should have is known from a split that was made alike.
-
-    Raises:
-        StorageError: There is plainly not enough space.
-    """
-    job = prepared.job
-    free, options = free_bytes(job.output), job.options()
-    try:
-        before = split.source["options"]
-        if free is None or any(before[name] != options[name] for name in _ALIKE):
-            return
-        ratio = split.file_bytes / _frames_bytes(split)
-    except (KeyError, TypeError, ZeroDivisionError):
-        return  # It was made in another way, or is empty.
-    expected_bytes = int(ratio * int(prepared.files.sizes.sum()))
-    prefix = layout.shard_prefix(job.name, job.split)
-    made = sum(info.size_bytes for info, _ in files_of_shards(job.output, prefix))
-    if free + made < _PLAINLY * expected_bytes:
-        raise StorageError(
-            "not enough space for the new split beside the old one",
-            where=f"{job.output}, split {prepared.split}",
-            expected=f"about {expected_bytes:,} bytes, as the old one took",
-            got=f"{free:,} bytes free" + (f", {made:,} made already" if made else ""),
-            cure="free some space, or choose another output; to do without the old "
-            "split, delete it first",
-        )
-
-
-def _lost_with(prepared: PreparedJob, split: Split) -> Iterator[str]:
-    """Yields notes on what goes with a split that is replaced."""
-    if _lost_records(prepared, split):
-        yield (
-            f"split {prepared.split} gets back the records that were removed from it: "
-            "the inputs hold them"
-        )
-    names = {name for part in split.parts for name in part.columns}
-    if names:
-        yield (
-            f"the columns {some_of(sorted(names))} of split {prepared.split} go with "
-            "the records that are replaced"
-        )
-
-
-def _unfinished_notes(
-    prepared: PreparedJob, manifest: Manifest | None
-) -> Iterator[str]:
-    """Yields a note on each other conversion of the split that is not finished."""
-    job = prepared.job
-    known = {} if manifest is None else manifest.known
-    for key in described_writes(job.output, job.name, prepared.split):
-        if key in known or key == prepared.job.split:
-            continue
-        with contextlib.suppress(InvalidDatasetError, StorageError):
-            other = PreparedJob.load(job.output, job.name, key)
-            if other is not None and other.fingerprint != prepared.fingerprint:
-                yield (
-                    f"another conversion of split {prepared.split} is not finished: "
-                    f"{prepared.differences(other)}. Its files stay until gristmill "
-                    f"clean --unfinished {job.output}"
-                )
-
-
-def _frames_bytes(split: Split) -> int:
-    """Returns the size of the TFRecord files that hold what a split was made of.
-
-    Compressed inputs hold more than their size: it is the least that a split takes.
-    """
-    records: int = split.source["records"]
-    return int(split.source["raw_bytes"]) + FRAME_OVERHEAD_BYTES * records
-
-
-def _lost_records(prepared: PreparedJob, split: Split) -> bool:
-    """Returns whether records were removed that the inputs of a job hold."""
-    return any(_has_lost(prepared, part) for part in split.parts)
-
-
-def _has_lost(prepared: PreparedJob, edition: Split) -> bool:
-    digest = edition.source.get("file_list_digest")
-    return edition.removed is not None and digest == prepared.files.digest
-
-
-def _is_left_of_it(prepared: PreparedJob, edition: Split) -> bool:
-    """Returns whether an edition is what a job makes without records removed since."""
-    options = edition.source.get("options")
-    return _has_lost(prepared, edition) and options == prepared.job.options()
-
-
-def _not_own(prepared: PreparedJob, edition: Split) -> JobChangedError:
-    """Returns the error for a split that was not made by this job."""
-    job = prepared.job
-    if _is_left_of_it(prepared, edition):
-        return JobChangedError(
-            "records were removed from the split since it was converted",
-            where=f"{job.output}, split {prepared.split}",
-            got=f"edition {edition.edition:,}, made by gristmill remove",
-            cure="nothing is left to do; to have the removed records back, go to an "
-            "edition that gristmill inspect shows with gristmill rollback, or convert "
-            "with --overwrite",
-        )
-    key = layout.write_key(prepared.split, edition.write)
-    with contextlib.suppress(InvalidDatasetError):
-        other = PreparedJob.load(job.output, job.name, key)
-        if other is not None and other.fingerprint == edition.source.get("job"):
-            return JobChangedError(
-                "the output holds this split already, made with other options or "
-                "inputs",
-                where=f"{job.output}, split {prepared.split}",
-                got=prepared.differences(other),
-                cure="choose another output or --split, or replace it with --overwrite",
-            )
-    return JobChangedError(
-        "the output holds this split already, from another source",
-        where=f"{job.output}, split {prepared.split}",
-        # Files that were indexed are not ours to delete.
-        cure="choose another --split or output"
-        if "indexed" in edition.source
-        else "choose another --split or output, or replace it with --overwrite",
-    )
-
-
-def _kind(names: ShardNames) -> tuple[str, str]:
-    return names.kind, names.prefix
-
-
-_log = logging.getLogger(__name__)
+    job, files = prepared.job, prepared.files
+    if job.pack is None:
+        raise ValueError("a job that packs nothing")
+    reader = reader_of(job.pack, files.spec, tell=_accept)
+    function = None if job.map is None else load_function(job.map)
+    for one in itertools.islice(first_records(files), _LOOKED_AT):
+        place = f"{one.path}, {one.place_text}"
+        records = [one.record]
+        if function is not None:
+            records = [*call(function, one.record, source=place)]
+        reader.read(records, lambda _, place=place: place)  # type: ignore[misc]
+        if name in reader.examples:
+            return reader.examples[name]
+    return f"{job.output}, after the first {_LOOKED_AT:,} records"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -492,3 +288,231 @@ def plan_shards(job: ConversionJob, files: InputFiles) -> ShardPlan:
         joined = joined_shards(files, plan)
         return dataclasses.replace(plan, joined=joined) if joined.any() else plan
     return plan
+
+
+def list_inputs(job: ConversionJob, looked: Looked | None = None) -> InputFiles:
+    """Lists the input files of a job.
+
+    Args:
+        job: The job.
+        looked: What `match_job` returned, and what is in each file, if that is known.
+
+    Raises:
+        InputError: They cannot be used or are of several splits, or the job's function
+            cannot be used.
+    """
+    begun = time.monotonic()
+    check_job(job)
+    if looked is None and (found := match_job(job)) is not None:
+        looked = found, look_at(found)
+    files = _listed(job, looked)
+    _log.info(
+        "%s: split %s: %d input files listed, %d bytes, in %.1f s",
+        *(job.output, job.split, len(files), int(files.sizes.sum())),
+        time.monotonic() - begun,
+    )
+    return files
+
+
+def check_job(job: ConversionJob) -> None:
+    """Checks what is known of a job before its inputs are listed.
+
+    Raises:
+        InputError: Its function cannot be used, or its options do not go together.
+    """
+    if job.map is not None:
+        load_function(job.map)
+    _check_selected(job)
+
+
+def match_job(job: ConversionJob) -> list[FileInfo] | None:
+    """Lists the files that the inputs of a job match; None if that is a dataset.
+
+    Raises:
+        InputError: A pattern matches nothing, or a file is empty.
+    """
+    if len(job.inputs) == 1 and has_file(job.inputs[0], layout.DATASET_JSON):
+        return None
+    accepted = job.allow_empty_files or job.on_corrupt == "skip"
+    return match_files(job.inputs, allow_empty_files=accepted)
+
+
+def _listed(job: ConversionJob, looked: Looked | None) -> InputFiles:
+    damage = job.on_corrupt == "skip"
+    if looked is None:
+        check_apart(job.output, job.inputs[0])
+        split, _ = layout.parse_write_key(job.split)
+        check_records(job.inputs[0], split)
+        return find_split(
+            job.inputs[0], split, options=job.records, allow_damage=damage
+        )
+    adapt = None
+    if job.pack is not None:
+        mapped = job.map is not None
+        adapt = functools.partial(records_for, pack=job.pack, mapped=mapped)
+    files = find_inputs(
+        job.inputs,
+        options=job.records,
+        adapt=adapt,
+        allow_empty_files=job.allow_empty_files or damage,
+        allow_other_formats=damage,
+        looked=looked,
+    )
+    found = job.records.input_format == "auto" and files.spec.format == "text"
+    if found and (job.pack is None or job.map is None):
+        check_no_tables(files, job.pack)
+    # Names of other kinds are those of a function that joins whatever it is given.
+    if job.names.kind == "tfds":
+        _check_one_split(job, files)
+        check_holds_no_input(job.output, files.paths)
+    # The shards have names once they are planned.
+    written = (layout.DATASET_JSON, *layout.split_paths(job.name, job.split))
+    _check_apart(job, files, written)
+    return files
+
+
+def check_records(directory: str, split: str) -> None:
+    """Raises InputError if a split holds packed rows."""
+    found = open_manifest(directory).splits.get(split)
+    if found is not None and found.packed is not None:
+        raise InputError(
+            "the input holds packed rows: other shards would lose the document of "
+            "each piece",
+            where=f"{directory}, split {split}",
+            expected="a dataset of records",
+            got="packed rows",
+            cure="give the documents that they were packed from; other rows of these "
+            "are made with gristmill pack",
+        )
+
+
+def _check_selected(job: ConversionJob) -> None:
+    """Raises InputError if records cannot be selected from the inputs of a job."""
+    if not job.records.select:
+        return
+    dataset = len(job.inputs) == 1 and has_file(job.inputs[0], layout.DATASET_JSON)
+    if dataset and job.map is None:
+        return
+    raise InputError(
+        "records are selected from a dataset, and are then taken as they are",
+        where=some_of(job.inputs),
+        expected="a dataset of records, without --map",
+        got=f"--select {job.records.select}"
+        + (f", --map {job.map}" if dataset and job.map else ""),
+        cure="leave out --select, or select first and convert the result",
+    )
+
+
+def input_notes(job: ConversionJob, files: InputFiles) -> list[str]:
+    """Returns notes for the user on the inputs of a job."""
+    return [*split_notes(job, files), *files.notes(), *source_of(files.spec).notes()]
+
+
+def split_notes(job: ConversionJob, files: InputFiles) -> list[str]:
+    """Returns a note for the user if files of one split become another by default."""
+    splits = JoinedFiles.of(files.paths).splits
+    if job.names.kind != "tfds" or job.join_splits or len(splits) != 1:
+        return []
+    ((found, count),) = splits.items()
+    if count < len(files):
+        return []
+    split, _ = layout.parse_write_key(job.split)
+    if split in _MEANINGS.get(found, (found,)):
+        return []
+    return [
+        f"the input files are of split {found}, by their names, and become split "
+        f"{split}; to keep it, give --split {found} (in Python, split={found!r})"
+    ]
+
+
+def check_shards_apart(prepared: PreparedJob) -> None:
+    """Checks that no input pattern would match a shard in a later run.
+
+    Raises InputError if one does.
+    """
+    first = prepared.shard_path(0)
+    beside = [layout.index_path(first), layout.errors_path(first)]
+    if prepared.job.pack is not None:
+        beside.append(layout.segments_path(first))
+    shards = map(prepared.shard_path, range(prepared.plan.shards))
+    written = itertools.chain(shards, beside)
+    _check_apart(prepared.job, prepared.files, written)
+
+
+def _check_apart(
+    job: ConversionJob, inputs: InputFiles, written: Iterable[str]
+) -> None:
+    # The path of a file matches no other.
+    patterns = set(job.inputs).difference(inputs.paths)
+    check_not_matched(job.output, patterns=sorted(patterns), files=written)
+
+
+def _check_one_split(job: ConversionJob, files: InputFiles) -> None:
+    """Raises InputError if inputs are of several splits, and not joined on purpose."""
+    splits = JoinedFiles.of(files.paths).splits
+    if len(splits) < 2 or (job.join_splits and job.split not in splits):
+        return
+    cure = (
+        "convert one split at a time, with a narrower pattern and --split; to join "
+        "them on purpose, give --split with another name, such as all (in Python, also "
+        "join_splits=True)"
+    )
+    folder = files.paths[0].rpartition("/")[0] or "."
+    if has_file(folder, layout.TFDS_INFO_JSON):
+        cure = f"give the TFDS directory {folder}, which keeps its splits; or {cure}"
+    raise InputError(
+        "the input files belong to several splits",
+        where=some_of(job.inputs),
+        expected="files of one split",
+        got=listed(splits),
+        cure=cure,
+    )
+
+
+def plan_notes(prepared: PreparedJob) -> list[str]:
+    """Returns notes on files that are more than one worker's small share.
+
+    Args:
+        prepared: A job that is planned.
+    """
+    if prepared.plan.splittable.all():
+        return []
+    if prepared.job.plan.kind == "match_shards":
+        return _whole_files(prepared)
+    return _long_passes(prepared)
+
+
+def _whole_files(prepared: PreparedJob) -> list[str]:
+    sizes = np.where(prepared.plan.splittable, 0, prepared.plan.sizes)
+    large = int((sizes > DEFAULT_SHARD_BYTES).sum())
+    if not large:
+        return []
+    longest = int(sizes.argmax())
+    return [
+        f"{_files(large)} larger than {DEFAULT_SHARD_BYTES >> 20} MiB. The largest, "
+        f"{prepared.files.paths[longest]} ({int(sizes[longest]):,} bytes), becomes one "
+        "shard, since each file does: one worker makes it, and its disk must hold "
+        "what it holds. A plan by size would cut it"
+    ]
+
+
+def _long_passes(prepared: PreparedJob) -> list[str]:
+    plan = prepared.plan
+    counts = np.diff(plan.pass_begins, append=plan.shards)
+    many = int((counts >= _MANY_SHARDS).sum())
+    if not many:
+        return []
+    longest = int(counts.argmax())
+    file = plan.ranges(int(plan.pass_begins[longest]))[0].file_index
+    return [
+        f"{_files(many)} cut into {_MANY_SHARDS} shards or more. One worker makes "
+        f"all shards of such a file, one after the other: "
+        f"{int(counts[longest]):,} of {plan.shards:,} from the longest, "
+        f"{prepared.files.paths[file]} ({int(plan.sizes[file]):,} bytes)"
+    ]
+
+
+def _files(count: int) -> str:
+    if count == 1:
+        return "1 file that is read from its start is"
+    return f"{count:,} files that are read from their start are"

@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.errors import DataLossError
+from gristmill.dataset.base.errors import DataLossError, StorageChangedError
+from gristmill.dataset.columns.column_file import Values
+from gristmill.dataset.commit.attached_split import made_column
 from gristmill.dataset.commit.commit import (
     ExtraFiles,
     check_files,
@@ -22,19 +24,23 @@ from gristmill.dataset.commit.commit import (
     write_table,
 )
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.column_table import (
+    common_columns,
+)
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
-from gristmill.dataset.metadata.manifest import Manifest, read_table
+from gristmill.dataset.metadata.manifest import Manifest, read_split_table, read_table
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_collector import ShardCollector
+from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.transforms.conversion.begin import TakenOutput
-from gristmill.transforms.conversion.carried_columns import carried_columns
+from gristmill.transforms.conversion.begin import example_of
 from gristmill.transforms.conversion.make_shards import (
     ShardResult,
     ShardTask,
     make_shards,
     shard_tasks,
 )
-from gristmill.transforms.conversion.try_records import example_of
+from gristmill.transforms.conversion.take_output import TakenOutput
 from gristmill.transforms.directories.tfds_directory import (
     TfdsDirectory,
     check_records_read,
@@ -49,6 +55,10 @@ from gristmill.transforms.jobs.conversion_job import (
 from gristmill.transforms.jobs.job import Begun
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.shards.source_split import SourceSplit
+from gristmill.transforms.sources.shards.split_columns import (
+    SplitColumns,
+    selected_records,
+)
 from gristmill.transforms.sources.source import nothing_read, source_of, too_much_damage
 from gristmill.transforms.tokens.describe_rows import described_rows, row_features
 from gristmill.transforms.tokens.fit import check_fit
@@ -422,3 +432,64 @@ def _tfds_files(
         return list(tfds_metadata(source, name=manifest.name, tables=tables).values())
 
     return ExtraFiles((*source.files, TFDS_INFO_JSON), make)
+
+
+def carried_columns(
+    prepared: PreparedJob, table: ShardTable
+) -> Mapping[str, Mapping[str, Any]]:
+    """Returns the columns of a finished split, for `Split.columns`; writes their files.
+
+    They are those that all editions of the input have alike. There are none where it is
+    not known which record became which: of packed rows, and where a function of the
+    user's was called or damage was left out.
+
+    Args:
+        prepared: The job.
+        table: The shards that it has made.
+
+    Raises:
+        InvalidDatasetError: A column is damaged, or belongs to other records.
+        StorageChangedError: The input was replaced meanwhile.
+    """
+    source, job = SourceSplit.of_spec(prepared.files.spec), prepared.job
+    if job.map is not None or job.pack is not None or table.total("skipped_regions"):
+        return {}
+    dataset = source.directory.rstrip("/") or "/"
+    manifest = open_manifest(dataset)
+    split = manifest.splits.get(source.split)
+    if split is None or not common_columns(split, dataset):
+        return {}
+    shards = read_split_table(dataset, manifest, source.split)
+    if shards.shards_digest != source.shards_digest:
+        raise StorageChangedError(
+            "the dataset was changed while it was converted",
+            where=f"{dataset}, split {source.split}",
+            expected=source.shards_digest,
+            got=shards.shards_digest,
+            cure="run the same command again with --overwrite, when nothing writes to "
+            "the dataset",
+        )
+    columns = SplitColumns.of(dataset, split, shards)
+    write = prepared.as_write
+    return {
+        name: made_column(
+            write, name, entry, table, _values(prepared, columns, name, table)
+        )
+        for name, entry in columns.entries.items()
+    }
+
+
+def _values(
+    prepared: PreparedJob, columns: SplitColumns, name: str, table: ShardTable
+) -> Iterator[Values]:
+    """Yields the values of each shard, of the ranges that it was made of."""
+    for shard in range(len(table)):
+        parts = [columns.entries[name].kind.empty()]
+        for span in table.spans(shard):
+            if span.start_bytes is None:
+                continue
+            rows = slice(span.start_bytes, span.stop_bytes)  # Numbers of records.
+            values = columns.values(name, span.file_index)[rows]
+            taken = selected_records(prepared.files.spec, span.file_index)
+            parts.append(values if taken is None else values[taken[rows]])
+        yield np.concatenate(parts)

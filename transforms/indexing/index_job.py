@@ -1,24 +1,36 @@
-"""The job of an index: files in place get an index each, and a table."""
+"""Planning an index: which existing files become which splits of a dataset."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.footer import walk_file
 from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import CorruptShardError
+from gristmill.dataset.base.errors import CorruptShardError, InputError, some_of
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
+from gristmill.dataset.commit.listings import Listing, decode_name
+from gristmill.dataset.commit.ownership import check_other_splits
 from gristmill.dataset.commit.write import Write, next_write
+from gristmill.dataset.formats.file_formats import (
+    FileName,
+    JoinedFiles,
+    listed,
+    parse_file_name,
+)
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.shard_collector import ShardCollector
@@ -26,12 +38,266 @@ from gristmill.dataset.metadata.shard_index import encode_index
 from gristmill.dataset.metadata.shard_report import INDEXED_JOB, ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.metadata.tfds import (
+    list_shard_files,
+    match_shards,
+    parse_info,
+)
 from gristmill.dataset.shards.shard_reader import stored_footer
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for, version_of
-from gristmill.transforms.indexing.plan_index import IndexTask, plan_index
+from gristmill.dataset.storage.paths import path_texts
 from gristmill.transforms.jobs.job import Begun
 from gristmill.transforms.sources.input_formats import check_formats
+
+_LOOKED_AT = 1_024
+
+
+class IndexTask(NamedTuple):
+    """One file to index.
+
+    Attributes:
+        dataset: The directory.
+        name: The dataset's name.
+        split: The split that the file belongs to.
+        shard: Its number in the split.
+        file: Its name in the directory.
+        file_bytes: Its size when it was listed.
+    """
+
+    dataset: str
+    name: str
+    split: str
+    shard: int
+    file: str
+    file_bytes: int
+
+
+class IndexTasks:
+    """A task for each file, made as they are iterated over.
+
+    Attributes:
+        dataset: The directory.
+        name: The dataset's name.
+        splits: Names of its splits.
+        file_bytes: Size of all files.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        name: str,
+        splits: Sequence[str],
+        listing: Listing,
+        split_of: npt.NDArray[np.int64],
+    ):
+        self.dataset, self.name, self.splits = dataset, name, splits
+        self.file_bytes = int(listing.sizes.sum())
+        self._listing, self._split_of = listing, split_of
+
+    def __len__(self) -> int:
+        return len(self._split_of)
+
+    def __iter__(self) -> Iterator[IndexTask]:
+        numbers = [itertools.count() for _ in self.splits]
+        columns = self._split_of, self._listing.names, self._listing.sizes
+        for split, file, size in zip(*columns, strict=True):
+            own = self.dataset, self.name, self.splits[split], next(numbers[split])
+            yield IndexTask(*own, decode_name(file), int(size))
+
+
+def plan_index(
+    patterns: Sequence[str],
+    *,
+    name: str | None = None,
+    split: str | None = None,
+    overwrite: bool = False,
+) -> IndexTasks:
+    """Sorts existing files into the splits of a dataset.
+
+    Args:
+        patterns: ArrayRecord files or glob patterns, all in one directory, or that
+            directory.
+        name: The dataset's name; by default from the file names as TFDS writes them,
+            else that of the directory.
+        split: The split of all files; by default from the file names, else `train`.
+        overwrite: Whether to replace splits that are there.
+
+    Raises:
+        InputError: The files cannot make a dataset.
+    """
+    directory, listing = _find_files(patterns)
+    _check_formats(directory, listing)
+    kinds, kind_of = _names_of(directory, listing)
+    if split is None:
+        _check_not_joined(directory, listing, kinds, kind_of)
+    tfds = {said.dataset for said in kinds if said.split_files and said.dataset}
+    if name is None:
+        if len(tfds) > 1:
+            raise InputError(
+                "the files are of several datasets",
+                where=directory,
+                got=some_of(sorted(tfds)),
+                cure="index those of one dataset at a time, or give --name",
+            )
+        base = os.path.basename(os.path.abspath(directory)) or "dataset"
+        whole = all(said.split_files for said in kinds)
+        name = tfds.pop() if whole else base
+    layout.check_name(name)
+    if split is not None:
+        layout.check_split(split)
+    own = [
+        layout.check_split(split or (said.split_files and said.split) or "train")
+        for said in kinds
+    ]
+    splits = sorted({*own})
+    split_of = np.array([splits.index(each) for each in own])[kind_of]
+    counts = dict(zip(splits, np.bincount(split_of).tolist(), strict=True))
+    files = collections.Counter[tuple[str, str]]()
+    for number, count in enumerate(np.bincount(kind_of).tolist()):
+        files[own[number], kinds[number].write] += count
+    for each, said in zip(own, kinds, strict=True):
+        found = files[each, said.write]
+        if said.split_files and not split and found != said.split_files:
+            raise InputError(
+                "not all shards of the split are there",
+                where=f"{directory}, split {layout.write_key(each, said.write)}",
+                expected=f"{said.split_files:,} files, as their names say",
+                got=f"{found:,}",
+                cure="add the missing files, or give --split to take the files as "
+                "they are",
+            )
+    manifest = read_manifest(directory)
+    there = sorted(counts.keys() & manifest.splits.keys()) if manifest else []
+    if there and not overwrite:
+        raise InputError(
+            "the directory is a dataset with this split already",
+            where=f"{directory}, split {some_of(there)}",
+            cure="look at it with gristmill inspect, or index again with --overwrite",
+        )
+    if manifest is not None:
+        packed = [each for each in there if manifest.splits[each].packed is not None]
+        if packed:
+            raise InputError(
+                "the split holds packed rows, which gristmill index cannot describe",
+                where=f"{directory}, split {some_of(packed)}",
+                cure="check it with gristmill verify, and pack damaged shards again",
+            )
+        check_other_splits(directory, manifest, splits=counts, takes=listing.has)
+    return IndexTasks(directory, name, splits, listing, split_of)
+
+
+def _find_files(patterns: Sequence[str]) -> tuple[str, Listing]:
+    """Returns the directory of all files, and which they are."""
+    directories: set[str] = set()
+    listings = []
+    for pattern in path_texts(patterns, "input"):
+        matches = match_shards(pattern) or list_shard_files(pattern)
+        if not matches:
+            raise InputError(
+                "no ArrayRecord file matches",
+                where=pattern,
+                cure="check the path; quote a pattern with * so that it reaches "
+                "gristmill as it is",
+            )
+        directories.update(os.path.dirname(info.path) or "." for info in matches)
+        if len(directories) > 1:
+            break
+        for info in matches:
+            layout.check_shard(info.path.rpartition("/")[2], where=info.path)
+        listings.append(Listing.of(matches))
+    if len(directories) != 1:
+        raise InputError(
+            "the files are in several directories",
+            where=some_of(sorted(directories)),
+            expected="files of one directory, which becomes the dataset",
+            cure="index each directory separately",
+        )
+    return directories.pop(), Listing.joined(listings)
+
+
+def _check_formats(directory: str, listing: Listing) -> None:
+    """Looks into some files, spread evenly, before all of them are read.
+
+    One that is not among them is refused when it is read.
+    """
+    looked_at = listing.names[:: max(1, len(listing.names) // _LOOKED_AT)]
+    files = [FileInfo(layout.join(directory, decode_name(n)), 0) for n in looked_at]
+    check_formats(files, wanted="arrayrecord")
+
+
+def _names_of(
+    directory: str, listing: Listing
+) -> tuple[list[FileName], npt.NDArray[np.int64]]:
+    """Returns the names found from file names, or from TFDS's metadata.
+
+    Names of millions of files say the same: returned is what they say, and int64
+    [files], which of it each file says.
+    """
+    files = map(decode_name, listing.names)
+    kinds, kind_of = _kinds(map(parse_file_name, files), len(listing.names))
+    place = layout.join(directory, layout.TFDS_INFO_JSON)
+    if all(said.split_files for said in kinds) or not (
+        found := storage_for(directory).load(place)
+    ):
+        return kinds, kind_of
+    # TFDS lets a dataset choose the names of its files.
+    error = functools.partial(InputError, cure="give --split to put files into one")
+    info, splits = parse_info(found.data, place, "array_record", error)
+    described = {
+        file: FileName(info["name"], split.name, len(split.files))
+        for split in splits.values()
+        for file in split.files
+    }
+    said = (
+        described.get(decode_name(file)) or kinds[kind]
+        for file, kind in zip(listing.names, kind_of, strict=True)
+    )
+    return _kinds(said, len(kind_of))
+
+
+def _kinds(
+    names: Iterable[FileName], count: int
+) -> tuple[list[FileName], npt.NDArray[np.int64]]:
+    numbers: dict[FileName, int] = {}
+    kind_of = (numbers.setdefault(said, len(numbers)) for said in names)
+    found = np.fromiter(kind_of, np.int64, count)
+    return [*numbers], found
+
+
+def _check_not_joined(
+    directory: str,
+    listing: Listing,
+    kinds: Sequence[FileName],
+    kind_of: npt.NDArray[np.int64],
+) -> None:
+    """Raises InputError if files of other names would be joined in one split."""
+    of_no_dataset = np.array([not said.split_files for said in kinds])[kind_of]
+    others = listing.names[of_no_dataset]
+    if 0 < len(others) < len(listing.names):
+        raise InputError(
+            "some files belong to a dataset by their names, and others do not",
+            where=directory,
+            expected="NAME-SPLIT.array_record-00000-of-00010 for all files, or for "
+            "none",
+            got=some_of(map(decode_name, others)),
+            cure="index one dataset at a time, with a narrower pattern; or "
+            "give --split to put all files into one split",
+        )
+    joined = JoinedFiles.of(
+        layout.join(directory, decode_name(file)) for file in others
+    )
+    for kind, counts in (("splits", joined.splits), ("datasets", joined.datasets)):
+        if len(counts) > 1:
+            raise InputError(
+                f"the files are of several {kind}",
+                where=directory,
+                expected="files of one, or names from which splits are read: "
+                "NAME-SPLIT.array_record-00000-of-00010",
+                got=listed(counts),
+                cure="index them one at a time, with a narrower pattern and --split; or"
+                " give --split to put all files into one split",
+            )
 
 
 class IndexedShard(NamedTuple):

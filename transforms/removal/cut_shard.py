@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,23 +13,17 @@ from gristmill.dataset.arrayrecord.footer import walk_chunks
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
 from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.digest import RecordsDigest, words_of
-from gristmill.dataset.base.errors import CorruptShardError
-from gristmill.dataset.columns.column_file import Values
-from gristmill.dataset.commit.attached_split import made_column
+from gristmill.dataset.base.errors import (
+    CorruptShardError,
+    JobChangedError,
+)
+from gristmill.dataset.commit.editions import newest_edition
 from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.column_table import (
-    ColumnEntry,
-    StoredColumn,
-    column_entries,
-    read_column_table,
-    read_values,
-)
-from gristmill.dataset.metadata.manifest import read_table
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.metadata.shard_report import ShardReport
-from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.shards.shard_reader import (
     ShardFacts,
@@ -39,10 +32,6 @@ from gristmill.dataset.shards.shard_reader import (
     stored_footer,
 )
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.removal.plan_removal import (
-    EditionRemoval,
-    check_current,
-)
 
 Int64 = npt.NDArray[np.int64]
 
@@ -160,59 +149,6 @@ class CutShard(NamedTuple):
         )
 
 
-def cut_tasks(one: EditionRemoval, table: ShardTable) -> Iterator[CutTask]:
-    """Yields a task for each shard of an edition that loses records."""
-    ends = np.cumsum(table.records)
-    for shard in np.unique(np.searchsorted(ends, one.records, side="right")).tolist():
-        begin = int(ends[shard] - table.records[shard])
-        own = slice(*np.searchsorted(one.records, [begin, ends[shard]]))
-        yield CutTask(
-            write=one.write,
-            shard=shard,
-            shards=len(table),
-            path=table.paths[shard],
-            file_bytes=int(table.file_bytes[shard]),
-            digest=table.digest(shard),
-            records=one.records[own] - begin,
-        )
-
-
-def cut_columns(
-    one: EditionRemoval, new: ShardTable
-) -> Mapping[str, Mapping[str, Any]]:
-    """Returns the columns of a new edition, for `Split.columns`; writes their files.
-
-    Args:
-        one: The edition, and the one that it takes the place of.
-        new: The shards of the new one.
-
-    Raises:
-        InvalidDatasetError: A column is damaged, or belongs to other records.
-    """
-    if not one.base.columns:
-        return {}
-    before = read_table(one.write.output, one.base)
-    return {
-        name: made_column(one.write, name, entry, new, _left(one, entry, before))
-        for name, entry in column_entries(one.base, one.write.output).items()
-    }
-
-
-def _left(
-    one: EditionRemoval, entry: ColumnEntry, before: ShardTable
-) -> Iterator[Values | StoredColumn]:
-    """Yields the values that each shard has left, or its file if that stays."""
-    dataset = one.write.output
-    table = read_column_table(dataset, entry, before)
-    cut = {task.shard: task.records for task in cut_tasks(one, before)}
-    for shard in range(len(before)):
-        if shard in cut:
-            values = read_values(dataset, entry.kind, table, shard)
-            yield np.delete(values, cut[shard], axis=0)
-        else:
-            yield table.file(shard)
-
-
 def cut_shard(task: CutTask) -> CutShard:
     """Writes a shard without the records that are removed, unless a run before has.
 
@@ -288,4 +224,22 @@ def _check(task: CutTask, written: RecordsDigest, gone: RecordsDigest) -> None:
             expected=task.digest.summary,
             got=got.summary,
             cure="restore it and its index from a copy, or convert the dataset again",
+        )
+
+
+def check_current(write: Write) -> None:
+    """Checks that the work on an edition is still wanted.
+
+    Raises:
+        JobChangedError: It was given up, or another command has changed the split.
+    """
+    write.check_current()
+    now = open_manifest(write.output).splits.get(write.split)
+    if now is None or now.edition != write.base:
+        raise JobChangedError(
+            "another command has finished this removal, or changed the split",
+            where=write.where,
+            expected=f"edition {write.base:,}",
+            got=newest_edition(write.output, write.split),
+            cure="run this command again, one at a time: it says if all is done",
         )

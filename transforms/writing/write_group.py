@@ -25,7 +25,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.planning.write_plan import (
+from gristmill.transforms.writing.write_split import (
     GroupTask,
     Key,
     PlannedWrite,

@@ -1,12 +1,26 @@
-"""The begin of a write, which describes it, and its end, which commits all records."""
+"""The plan of a write: which group of records makes which shards.
+
+Records are spread over groups by a hash; a group that would be larger than a shard may
+be is cut into several. How many bytes each group has is counted before anything is
+written, so that every shard has its final name from the start:
+
+```
+groups  |-- 0 --|-------- 1 --------|- 2 -|
+shards  |   0   |   1   |  2  |  3  |  4  |      of 5
+```
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
 import logging
+import math
 import struct
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +30,9 @@ from gristmill.dataset.arrayrecord.file_writer import (
     settled,
     with_versions,
 )
-from gristmill.dataset.base.digest import DIGEST_ROW
-from gristmill.dataset.base.errors import DataLossError, JobChangedError
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.digest import DIGEST_ROW, RecordsDigest
+from gristmill.dataset.base.errors import DataLossError, InputError, JobChangedError
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
 from gristmill.dataset.commit.garbage import tidy_split
 from gristmill.dataset.commit.listings import check_split
@@ -25,22 +40,308 @@ from gristmill.dataset.commit.ownership import (
     check_removal,
 )
 from gristmill.dataset.commit.write import (
+    Write,
     next_write,
     option_differences,
     read_output,
 )
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
 )
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
-from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.shard_table import ShardTable, total_digest
 from gristmill.dataset.metadata.splits import Split
-from gristmill.transforms.planning.write_plan import (
-    PlannedWrite,
-    WriteJob,
-    WritePlan,
-)
+from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES, check_positive
+
+# A hash makes groups of uneven size. With an aim below the bound, only few of them have
+# to be cut in two.
+_AIM = 0.9
+
+Key = int | str | bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WriteJob:
+    """What to write where.
+
+    Attributes:
+        output: The dataset's directory.
+        name: The dataset's name, part of the file names.
+        split: The split to write.
+        num_shards: Number of groups; None for as many as the bytes ask for.
+        shard_bytes: Maximum bytes of records in a shard, give or take one record; None
+            for no bound.
+        keyed: Whether records come with keys.
+        writer: How shards are encoded.
+    """
+
+    output: str
+    name: str
+    split: str
+    num_shards: int | None
+    shard_bytes: int | None
+    keyed: bool
+    writer: WriterOptions
+
+    def __post_init__(self) -> None:
+        layout.check_name(self.name)
+        layout.check_split(self.split)
+        check_positive(num_shards=self.num_shards, shard_bytes=self.shard_bytes)
+        if self.num_shards is None and self.shard_bytes is None:
+            object.__setattr__(self, "shard_bytes", DEFAULT_SHARD_BYTES)
+
+    @property
+    def write(self) -> Write:
+        """The write, which has no id yet."""
+        return Write(output=self.output, name=self.name, split=self.split)
+
+    def groups(self, raw_bytes: int) -> int:
+        """Returns the number of groups for records of so many bytes together."""
+        if self.num_shards is not None:
+            return self.num_shards
+        assert self.shard_bytes is not None
+        return max(1, math.ceil(raw_bytes / (_AIM * self.shard_bytes)))
+
+    def options(self) -> dict[str, Any]:
+        """Returns the options that decide the bytes of the shards, as plain values."""
+        fields = dataclasses.asdict(self)
+        del fields["output"]
+        return fields
+
+
+# Counted records as they are gathered: the group, and the digest.
+COUNT_ROW = np.dtype([("group", "<i8"), ("digest", DIGEST_ROW)])
+_PACKED_COUNT = struct.Struct("<q32s")
+_BLOCK_GROUPS = 1 << 16
+
+# A write as elements name it: its id, its content, number of shards, digest of all
+# records, the edition it is based on, whether it replaces that, has plain names, is
+# committed, and the versions of the writer.
+_REFERENCE = struct.Struct("<16s16sq32si???48s")
+_TASK = struct.Struct(f"<{_REFERENCE.size}sqq32s")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedWrite:
+    """A write whose shards are planned. It does not grow with their number.
+
+    Attributes:
+        job: The job.
+        content: 16 hex digits over all that decides the bytes of the shards.
+        shards: Number of shards.
+        total: Digest of all records.
+        own: Its id and its names, once it has an output.
+        committed: Whether the dataset holds exactly this already.
+    """
+
+    job: WriteJob
+    content: str
+    shards: int
+    total: RecordsDigest
+    own: Write
+    committed: bool = False
+
+    @property
+    def temporary_dir(self) -> str:
+        """Where its unfinished files are."""
+        return layout.temporary_dir(self.job.output, self.job.name, self.own.key)
+
+    def shard_path(self, shard: int) -> str:
+        """Returns the path of a shard, relative to the dataset."""
+        return layout.shard_name(self.job.name, self.own.key, shard, self.shards)
+
+    @property
+    def reference(self) -> bytes:
+        """The write as a small element, for those who know the job."""
+        return _REFERENCE.pack(
+            self.own.id.encode(),
+            self.content.encode(),
+            self.shards,
+            self.total.pack(),
+            self.own.base,
+            self.own.replaces,
+            not self.own.mark,
+            self.committed,
+            self.job.writer.versions.encode(),
+        )
+
+    @classmethod
+    def of(cls, job: WriteJob, reference: bytes) -> Self:
+        """Returns the write that a reference means.
+
+        Args:
+            job: Its job, as it was given: the plan has settled its writer.
+            reference: The reference.
+        """
+        fields = _REFERENCE.unpack(reference)
+        written, content, shards, total, *flags, versions = fields
+        base, replaces, plain, committed = flags
+        own = dataclasses.replace(
+            job.write,
+            id=written.decode(),
+            mark="" if plain else written.decode(),
+            base=base,
+            replaces=replaces,
+        )
+        writer = dataclasses.replace(
+            job.writer, versions=versions.rstrip(b"\0").decode()
+        )
+        job = dataclasses.replace(job, writer=writer)
+        return cls(
+            job=job,
+            content=content.decode(),
+            shards=shards,
+            total=RecordsDigest.unpack(total),
+            own=own,
+            committed=committed,
+        )
+
+
+class GroupTask(NamedTuple):
+    """One group to write: it goes through the shuffle with the records of the group.
+
+    Attributes:
+        reference: The write.
+        first_shard: The first shard that the group makes.
+        parts: How many it makes.
+        digest: Packed digest of its records.
+    """
+
+    reference: bytes
+    first_shard: int
+    parts: int
+    digest: bytes
+
+    def pack(self) -> bytes:
+        """Returns the task as 175 bytes."""
+        return _TASK.pack(*self)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Returns the plan that `pack` packed."""
+        return cls(*_TASK.unpack(data))
+
+    @property
+    def shards(self) -> range:
+        """The numbers of the shards that the group makes."""
+        return range(self.first_shard, self.first_shard + self.parts)
+
+    @property
+    def counted(self) -> RecordsDigest:
+        """Digest of its records, as they were counted."""
+        return RecordsDigest.unpack(self.digest)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class WritePlan:
+    """A write, and the records of each group as they were counted.
+
+    Attributes:
+        write: The write.
+        digests: `DIGEST_ROW` [groups], digests of the records of each group.
+        parts: int64 [groups], how many shards each makes: one at least.
+    """
+
+    write: PlannedWrite
+    digests: npt.NDArray[Any]
+    parts: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, job: WriteJob, counts: bytes, *, groups: int) -> Self:
+        """Plans a write.
+
+        Args:
+            job: The job.
+            counts: Rows of `COUNT_ROW` in any order; a group can be there in parts, or
+                not at all.
+            groups: Number of groups.
+        """
+        counted = np.frombuffer(counts, COUNT_ROW)
+        digests = np.zeros(groups, DIGEST_ROW)
+        for name in DIGEST_ROW.names or ():
+            np.add.at(digests[name], counted["group"], counted["digest"][name])
+        parts = np.ones(groups, np.int64)
+        if job.shard_bytes is not None:
+            full = -(-digests["raw_bytes"] // job.shard_bytes)
+            parts = np.maximum(1, np.minimum(full, digests["records"]))
+        write = PlannedWrite(
+            job=job,
+            content=_fingerprint(job, digests),
+            shards=int(parts.sum()),
+            total=total_digest(*(digests[name] for name in DIGEST_ROW.names or ())),
+            own=job.write,
+        )
+        return cls(write=write, digests=digests, parts=parts)
+
+    def tasks(self) -> Iterator[tuple[int, GroupTask]]:
+        """Yields every group with its task."""
+        reference = self.write.reference
+        firsts = np.cumsum(self.parts) - self.parts
+        for begin in range(0, len(self.parts), _BLOCK_GROUPS):
+            block = slice(begin, begin + _BLOCK_GROUPS)
+            columns = firsts[block].tolist(), self.parts[block].tolist()
+            packed = self.digests[block].tobytes()
+            size = DIGEST_ROW.itemsize
+            for row, (first, parts) in enumerate(zip(*columns, strict=True)):
+                digest = packed[row * size : (row + 1) * size]
+                yield begin + row, GroupTask(reference, first, parts, digest)
+
+
+def _fingerprint(job: WriteJob, digests: npt.NDArray[Any]) -> str:
+    hasher = hashlib.sha256(json.dumps(job.options(), sort_keys=True).encode())
+    for begin in range(0, len(digests), _BLOCK_GROUPS):
+        rows = digests[begin : begin + _BLOCK_GROUPS].tolist()
+        text = "".join(
+            f"{n} {size} {high:016x}{low:016x}\n" for n, size, low, high in rows
+        )
+        hasher.update(text.encode())
+    return hasher.hexdigest()[:16]
+
+
+def pack_count(group: int, digest: bytes) -> bytes:
+    """Returns a row of `COUNT_ROW`, given the packed digest of a group."""
+    return _PACKED_COUNT.pack(group, digest)
+
+
+def content_hash(record: bytes) -> bytes:
+    """Returns 16 bytes that stand for a record, the same on every machine."""
+    return hashlib.blake2b(record, digest_size=16).digest()
+
+
+def encode_key(key: Key) -> bytes:
+    """Returns a key as bytes that sort as the keys do, kinds apart.
+
+    >>> sorted([encode_key(5), encode_key(-1), encode_key(300)])[0] == encode_key(-1)
+    True
+
+    Raises:
+        InputError: It is not a key.
+    """
+    if isinstance(key, bytes):
+        return b"b" + key
+    if isinstance(key, str):
+        return b"s" + key.encode("utf-8", "surrogatepass")
+    if isinstance(key, (int, np.integer)) and -(1 << 63) <= key < 1 << 63:
+        return b"i" + (int(key) + (1 << 63)).to_bytes(8, "big")
+    raise InputError(
+        "key cannot decide where a record goes",
+        expected="an integer of 64 bits, a text, or bytes",
+        got=f"{type(key).__name__} {key!r:.100}",
+        cure="map the records to (key, record) with such a key",
+    )
+
+
+def group_of(place: bytes, groups: int) -> int:
+    """Returns the group of a record.
+
+    Args:
+        place: `content_hash` of its encoded key, or else of the record itself.
+        groups: Number of groups.
+    """
+    return int.from_bytes(place[:8], "big") % groups
+
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from gristmill import loader
 from gristmill.pipelines.columns.attach import attach_computed
 from gristmill.pipelines.commands.main import cli
 from gristmill.transforms.beam.run_job import RunJob
-from gristmill.transforms.columns.computed_values import ComputeJob
+from gristmill.transforms.columns.attach_job import ComputeJob
 from tests.support.columns import examples
 from tests.support.editions import files_of
 from tests.support.pipelines import run

@@ -16,8 +16,11 @@ from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.transforms import IndexArrayRecords
 from gristmill.transforms.checking.verification import plan_verify
 from gristmill.transforms.checking.verify_shard import verify_shard
-from gristmill.transforms.indexing.index_job import commit_index, index_shard
-from gristmill.transforms.indexing.plan_index import plan_index
+from gristmill.transforms.indexing.index_job import (
+    commit_index,
+    index_shard,
+    plan_index,
+)
 from tests.support.conversion import contents
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
 from tests.support.records import (

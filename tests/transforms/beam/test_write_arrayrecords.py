@@ -29,12 +29,6 @@ from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.transforms import WriteArrayRecords
 from gristmill.transforms.checking.verification import plan_verify
 from gristmill.transforms.checking.verify_shard import verify_shard
-from gristmill.transforms.planning.write_plan import (
-    WriteJob,
-    WritePlan,
-    content_hash,
-    pack_count,
-)
 from gristmill.transforms.writing.write_group import (
     GroupResult,
     assign_pair,
@@ -43,9 +37,13 @@ from gristmill.transforms.writing.write_group import (
     write_group,
 )
 from gristmill.transforms.writing.write_split import (
+    WriteJob,
+    WritePlan,
     WriteResult,
     begin_write,
     commit_write,
+    content_hash,
+    pack_count,
     pack_report,
 )
 from tests.support.conversion import contents, convert, job_of, read_output

@@ -8,8 +8,7 @@ import pathlib
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.transforms.conversion.begin import begin_job
-from gristmill.transforms.conversion.list_inputs import list_inputs
+from gristmill.transforms.conversion.begin import begin_job, list_inputs
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from tests.support.conversion import contents, job_of
 from tests.support.gcs_server import GcsServer

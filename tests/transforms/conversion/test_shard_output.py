@@ -10,8 +10,7 @@ import sys
 import pytest
 
 from gristmill.dataset.base.errors import CorruptInputError, UserFunctionError
-from gristmill.transforms.conversion.list_inputs import list_inputs
-from gristmill.transforms.conversion.try_records import try_function
+from gristmill.transforms.conversion.begin import list_inputs, try_function
 from tests.support.conversion import convert, job_of, read_output
 from tests.support.records import frames_of, text_records
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gristmill.transforms.conversion.list_inputs import plan_notes
+from gristmill.transforms.conversion.begin import plan_notes
 from gristmill.transforms.jobs.conversion_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes
 from gristmill.transforms.sources.input_files import InputFiles

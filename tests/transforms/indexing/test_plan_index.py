@@ -10,7 +10,7 @@ import pytest
 from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.job_options import IndexOptions
-from gristmill.transforms.indexing.plan_index import plan_index
+from gristmill.transforms.indexing.index_job import plan_index
 from tests.support.other_formats import MAKERS
 from tests.support.records import array_record_bytes, frames_of
 

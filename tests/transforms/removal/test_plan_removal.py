@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.splits import Split
-from gristmill.transforms.removal.plan_removal import Removal, plan_removal
+from gristmill.transforms.removal.removal_job import Removal, plan_removal
 
 
 def edition(number: int, records: int) -> Split:

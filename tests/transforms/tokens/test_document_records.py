@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.transforms.conversion.list_inputs import list_inputs
+from gristmill.transforms.conversion.begin import list_inputs
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import RecordOptions

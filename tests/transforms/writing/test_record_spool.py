@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, StorageError
-from gristmill.transforms.planning.write_plan import content_hash
 from gristmill.transforms.writing.write_group import RecordSpool
+from gristmill.transforms.writing.write_split import content_hash
 from tests.support.records import AWKWARD_RECORDS, checksums
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.transforms.planning.write_plan import (
+from gristmill.transforms.writing.write_split import (
     content_hash,
     encode_key,
 )
