@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from gristmill.loader.columns.column import Column
     from gristmill.loader.data.dataset import Dataset
     from gristmill.loader.data.open_dataset import open as open
-    from gristmill.loader.decode.examples import ExampleDecoder
-    from gristmill.loader.decode.features import (
+    from gristmill.loader.decode.examples import (
+        ExampleDecoder,
         FixedFeature,
         Ragged,
         RaggedFeature,

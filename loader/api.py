@@ -23,11 +23,10 @@ from gristmill.loader.data.batches import (
     ordered_weights,
 )
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.feed.batch_columns import checked_columns
-from gristmill.loader.feed.step_reads import check_mask
-from gristmill.loader.order.dataset_order import DatasetOrder
+from gristmill.loader.feed.step_reads import check_mask, checked_columns
 from gristmill.loader.order.hosts import Host, checked_host, host_rows
 from gristmill.loader.order.mixture import Mixture, Weight, exact_weights
+from gristmill.loader.order.schedule import DatasetOrder
 from gristmill.loader.order.shuffle import (
     BlockShuffle,
     GlobalShuffle,
@@ -254,7 +253,7 @@ class GlobalBatches(Batches):
             )
         with packages_named():
             from gristmill.loader.feed.feed import Feed
-            from gristmill.loader.grain.record_dataset import RecordDataset
+            from gristmill.loader.grain.datasets import RecordDataset
 
         return RecordDataset(
             self,
@@ -270,7 +269,7 @@ class GlobalBatches(Batches):
         the length is `sys.maxsize`.
         """
         with packages_named():
-            from gristmill.loader.grain.order_dataset import OrderDataset
+            from gristmill.loader.grain.datasets import OrderDataset
 
         return OrderDataset(self)
 

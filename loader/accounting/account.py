@@ -6,21 +6,94 @@ document of packed rows is seen with its first token, and each token with its ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.accounting.seen_records import seen_records
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.columns.column import Column
+from gristmill.loader.columns.selection import Selection
 from gristmill.loader.data.batches import Batches, dataset_numbers
-from gristmill.loader.data.dataset import Dataset, shards_of, table_of
-from gristmill.loader.data.gone_dataset import GoneDataset
-from gristmill.loader.order.step_records import Passed
-from gristmill.loader.provenance.packed_shard import PackedShard, packed_of
-from gristmill.loader.provenance.stored_sources import source_runs
+from gristmill.loader.data.dataset import Dataset, GoneDataset, shards_of, table_of
+from gristmill.loader.order.schedule import Passed
+from gristmill.loader.provenance.stored_sources import (
+    PackedShard,
+    packed_of,
+    source_runs,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SeenRecords:
+    """How often each record of a dataset was seen.
+
+    Attributes:
+        whole: How many whole epochs had so many first records.
+        parts: The records that were seen in each epoch that is not over.
+        any_part: Those that were seen in one of these.
+    """
+
+    whole: Mapping[int, int]
+    parts: tuple[Selection, ...]
+    any_part: Selection
+
+    def at(self, records: IntArray) -> IntArray:
+        """Returns how often each of some records was seen: int64 [n]."""
+        seen = np.zeros(len(records), np.int64)
+        for first, epochs in self.whole.items():
+            seen += epochs * (records < first)
+        for part in self.parts:
+            seen += part.has(records)
+        return seen
+
+    def between(self, bounds: IntArray) -> IntArray:
+        """Returns how much was seen of the records in ranges.
+
+        Args:
+            bounds: int64 [ranges + 1], ascending numbers of records, at least one.
+
+        Returns:
+            int64 [ranges, 2]: how often records of the range were seen, and how many of
+            them were.
+        """
+        seen = np.zeros(len(bounds) - 1, np.int64)
+        for first, epochs in self.whole.items():
+            seen += epochs * np.diff(np.minimum(bounds, first))
+        for part in self.parts:
+            seen += np.diff(part.ranks(bounds))
+        all_of = max(self.whole, default=0)
+        different = np.diff(np.minimum(bounds, all_of))
+        different += np.diff(self.any_part.ranks(np.maximum(bounds, all_of)))
+        return np.stack([seen, different], axis=1)
+
+
+def seen_records(passed: Sequence[Passed], records: int) -> SeenRecords:
+    """Returns how often each record of a dataset was seen.
+
+    Args:
+        passed: What each phase has given of it, or of its first records.
+        records: How many records it has.
+    """
+    whole, parts = dict[int, int](), []
+    together = Selection.empty_words(records)
+    for _, order, count in passed:
+        epochs, rest = divmod(count, order.num_records)
+        if epochs:
+            whole[order.num_records] = whole.get(order.num_records, 0) + epochs
+        words = Selection.empty_words(records)
+        for found in order.running_epoch(count):
+            bits = np.uint64(1) << (found & 63).astype(np.uint64)
+            np.bitwise_or.at(words, found >> 6, bits)
+        if rest:
+            parts.append(Selection(words, records))
+            together |= words
+    return SeenRecords(
+        whole=whole, parts=tuple(parts), any_part=Selection(together, records)
+    )
+
 
 SOURCE, DATASET = "source", "dataset"
 UNKNOWN = "the source was not kept"

@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple, Self, TypeVar
 from gristmill.dataset.base.errors import InputError, SystemLimitError
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.hosts import Host
 from gristmill.loader.order.mixture import Mixture, Weight
-from gristmill.loader.order.step_records import (
+from gristmill.loader.order.schedule import (
     ALL_ROWS,
+    DatasetOrder,
     MixedBatch,
     Phase,
     Rows,

@@ -6,11 +6,12 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system_limits import usable_cores
 from gristmill.dataset.metadata.features import (
@@ -19,6 +20,7 @@ from gristmill.dataset.metadata.features import (
     joined_features,
 )
 from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts
@@ -29,8 +31,6 @@ from gristmill.loader.base.indices import (
     counted_from_end,
 )
 from gristmill.loader.base.state_fields import Content
-from gristmill.loader.data.shard_contents import ShardContents
-from gristmill.loader.data.shard_info import ShardInfo
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.shard_list import ShardList
 from gristmill.loader.remote.read_options import (
@@ -43,9 +43,100 @@ from gristmill.loader.remote.read_options import (
 if TYPE_CHECKING:
     from gristmill.dataset.columns.column_type import ColumnType
     from gristmill.dataset.columns.expression import Expression
-    from gristmill.loader.columns.column import Column
-    from gristmill.loader.columns.joined_column import ColumnPart
+    from gristmill.loader.columns.column import Column, ColumnPart
     from gristmill.loader.columns.selection import Selection
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardInfo:
+    """One shard of a dataset.
+
+    Attributes:
+        path: The file.
+        first_record: Number, in the dataset, of its first record.
+        records: How many records it has.
+        file_bytes: Size of the file, where known.
+        records_digest: Order-independent digest of its records, where known.
+        edition: The edition of its split that it was made for, where known.
+        spans: The ranges of source files that it was made from, where known. Numbers of
+            files are those of the edition.
+        dropped_records: Source records for which the user's function returned none.
+        added_records: Records that it returned beyond one for each.
+    """
+
+    path: str
+    first_record: int
+    records: int
+    file_bytes: int | None
+    records_digest: str | None
+    edition: int | None
+    spans: tuple[SourceSpan, ...]
+    dropped_records: int
+    added_records: int
+
+
+class ShardContents:
+    """Identifies the records of the first shards, and counts packed rows in them.
+
+    Args:
+        shards: All shards of the dataset.
+        tables: For each dataset that was joined, its table, None for one without, and
+            its number of shards.
+    """
+
+    def __init__(
+        self, shards: ShardList, tables: Sequence[tuple[ShardTable | None, int]]
+    ):
+        self._shards, self._tables = shards, tables
+
+    def content(self, shards: int) -> Content:
+        """Returns the identity of the records of the first shards, in their order."""
+        tables = self._tables_of(shards)
+        columns = [np.diff(self._shards.ends[:shards], prepend=0)]
+        known = [(table, rows) for table, rows in tables if table is not None]
+        digest = None
+        if len(known) == len(tables):
+            for name in ("digest_low", "digest_high"):
+                found = [table.columns[name][rows] for table, rows in known]
+                columns.append(np.concatenate(found))
+            total = sum((t.digest(rows) for t, rows in known), RecordsDigest())
+            digest = total.hex
+        else:
+            sizes = self._shards.starts, self._shards.file_bytes
+            columns += [column[:shards] for column in sizes]
+        hasher = hashlib.sha256()
+        for column in columns:
+            hasher.update(column.astype("<u8").tobytes())
+        return Content(None, int(columns[0].sum()), digest, hasher.hexdigest()[:32])
+
+    def begin_with(self, content: Content) -> bool:
+        """Returns whether the first shards have these records, by their digests."""
+        ends = self._shards.ends
+        first = int(np.searchsorted(ends, content.records, side="left")) + 1
+        last = int(np.searchsorted(ends, content.records, side="right"))
+        # More than one where shards are empty.
+        return any(
+            self.content(shards).is_same(content) for shards in range(first, last + 1)
+        )
+
+    def packed_counts(self) -> PackedCounts | None:
+        """Returns the counts of packed rows, None for other records."""
+        totals = [
+            None if table is None else table.packed_total(rows)
+            for table, rows in self._tables_of(len(self._shards.ends))
+        ]
+        found = [total for total in totals if total is not None]
+        return sum(found, PackedCounts()) if len(found) == len(totals) else None
+
+    def _tables_of(self, shards: int) -> list[tuple[ShardTable | None, slice]]:
+        """Returns the tables that have the first shards, and which rows of each."""
+        tables: list[tuple[ShardTable | None, slice]] = []
+        for table, num_shards in self._tables:
+            if shards > 0 or not tables:
+                tables.append((table, slice(shards)))
+            shards -= num_shards
+        return tables
+
 
 _BLOCK_RECORDS = 1 << 16
 
@@ -197,7 +288,7 @@ class Dataset(Sequence[bytes]):
 
         Only those that all its editions, and all joined datasets, have alike.
         """
-        from gristmill.loader.columns.joined_column import column_types
+        from gristmill.loader.columns.column import column_types
 
         return column_types(self._column_parts())
 
@@ -213,13 +304,13 @@ class Dataset(Sequence[bytes]):
         if (chosen := self._chosen) is not None:
             column = chosen.whole.column(name)
             return column.renumbered(chosen.selection.numbers, len(self))
-        from gristmill.loader.columns.joined_column import joined_column
+        from gristmill.loader.columns.column import joined_column
 
         parts = self._column_parts()
         return joined_column(name, parts, self._shards.ends, where=repr(self))
 
     def _column_parts(self) -> list[ColumnPart]:
-        from gristmill.loader.columns.joined_column import ColumnPart
+        from gristmill.loader.columns.column import ColumnPart
 
         return [
             ColumnPart(part.path, part.committed, part._table, part._shards.name)
@@ -525,3 +616,70 @@ def reader_of(dataset: Dataset) -> BatchReader:
 def table_of(dataset: Dataset) -> ShardTable | None:
     """Returns the table of the shards of a dataset that is not joined of others."""
     return dataset._table
+
+
+class GoneDataset(Dataset):
+    """In place of a dataset: it says how many records there were, and reads none.
+
+    Args:
+        path: Where the dataset was.
+        content: What identified the records.
+    """
+
+    def __init__(self, path: str, content: Content):
+        none = np.zeros(0, np.int64)
+        shards = ShardList(
+            starts=none,
+            ends=none,
+            file_records=none,
+            file_bytes=none,
+            name=path,
+        )
+        super().__init__(path=path, reader=BatchReader(shards))
+        self._content = content
+
+    def __len__(self) -> int:
+        return self._content.records
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GoneDataset, (self.path, self._content)
+
+    def __repr__(self) -> str:
+        edition = self._content.edition
+        which = "" if edition is None else f", edition {edition}"
+        return (
+            f"<Dataset {self.path}{which}: {len(self):,} records, not there any more>"
+        )
+
+    @property
+    def edition(self) -> int | None:
+        """The edition that it was."""
+        edition = self._content.edition
+        return edition if isinstance(edition, int) else None
+
+    @property
+    def content(self) -> Content:
+        """What identified the records."""
+        return self._content
+
+    def begins_with(self, content: Content) -> bool:
+        """Returns whether all the records were these."""
+        return self._content.is_same(content)
+
+    def find(self, records: Any) -> NoReturn:
+        """Raises InputError, as no record is there."""
+        raise InputError(
+            "the records are of an edition that is not there any more",
+            where=self.path,
+            expected="an edition that is kept",
+            got=f"edition {self._content.edition}",
+            cure="look at later steps; those of this edition cannot be read again",
+        )
+
+    def read_unchecked(self, records: Any, *, threads: int = 1) -> NoReturn:
+        """Raises InputError, as no record is there."""
+        self.find(records)
+
+    def column(self, name: str) -> NoReturn:
+        """Raises InputError, as no record is there."""
+        self.find(name)

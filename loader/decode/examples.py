@@ -1,19 +1,216 @@
-"""The decoder of batches of `tf.train.Example` to numpy arrays."""
+"""Decoders of batches of `tf.train.Example` to numpy arrays.
+
+===============  =========================================  ============================
+feature          of a batch of n records                    where it is missing
+===============  =========================================  ============================
+`FixedFeature`   [n, *shape]                                the default, or an error
+`RaggedFeature`  values [all], row_splits [n + 1]           no values if optional
+===============  =========================================  ============================
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, NoReturn, Protocol, Self
 
-from gristmill.dataset.base.errors import InputError, some_of
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.base.errors import DecodeError, InputError, some_of
+from gristmill.dataset.base.example import NO_KIND
 from gristmill.dataset.metadata.features import FeatureSpec
-from gristmill.loader.decode.features import (
-    Feature,
-    FixedFeature,
-    RaggedFeature,
+from gristmill.loader.base.indices import IntArray, checked_count
+from gristmill.loader.decode.scan import (
+    BrokenListError,
+    Scan,
+    Values,
+    cast,
+    checked_dtype,
+    constant,
+    first_outside,
+    kind_of,
+    limits_of,
+    name_of,
+    scan_examples,
+    values_of,
 )
-from gristmill.loader.decode.scan import scan_examples
+
+_KIND_NAMES = ("nothing", "bytes_list", "float_list", "int64_list")
+
+
+class Ragged(NamedTuple):
+    """Values of records of any length.
+
+    Attributes:
+        values: [all], one record after the other.
+        row_splits: int64 [records + 1]; record i has values
+            [row_splits[i], row_splits[i + 1]).
+    """
+
+    values: npt.NDArray[Any]
+    row_splits: IntArray
+
+
+class Feature(Protocol):
+    """The decoder of one feature."""
+
+    def array(self, name: str, scan: Scan) -> Any:
+        """Returns the array of a batch."""
+        ...
+
+
+def _decode(
+    name: str, scan: Scan, dtype: np.dtype[Any], *, optional: bool
+) -> tuple[Values, npt.NDArray[np.bool_]]:
+    """Returns the values of a feature as `dtype`, and whether each record has it."""
+    column = scan.column(name.encode())
+    kind = kind_of(dtype)
+    missing = column.kinds == NO_KIND
+    wrong = (column.kinds != kind) & ~missing
+    if not optional:
+        wrong |= missing
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        if missing[row]:
+            names = some_of(scan.names_of(row), 20) or "none"
+            _fail(
+                name,
+                row,
+                "record lacks a feature",
+                expected=f"feature {name!r}, {_KIND_NAMES[kind]}",
+                got=f"the features {names}",
+                cure="correct the name, or allow missing features with default=... "
+                "or optional=True; with ExampleDecoder.of, by "
+                f"defaults={{{name!r}: ...}}",
+            )
+        _fail(
+            name,
+            row,
+            "feature has another kind of values",
+            expected=f"{_KIND_NAMES[kind]}, for {name_of(dtype)}",
+            got=_KIND_NAMES[column.kinds[row]],
+            cure="choose a dtype for this kind",
+        )
+    try:
+        values, counts = values_of(scan, column, kind)
+    except BrokenListError as e:
+        _fail(
+            name,
+            e.row,
+            "feature cannot be decoded",
+            expected=_KIND_NAMES[kind],
+            got=str(e),
+            cure="check the source of the records: they were damaged before the "
+            "conversion",
+        )
+    number = first_outside(values, dtype)
+    if number is not None:
+        least, most = limits_of(dtype)
+        _fail(
+            name,
+            int(np.searchsorted(np.cumsum(counts), number, side="right")),
+            "feature has a value that its dtype cannot hold",
+            expected=f"{dtype.name}, {least} to {most}",
+            got=int(values[number]),
+            cure="choose a larger dtype",
+        )
+    return Values(cast(values, dtype), counts), ~missing
+
+
+def _fail(name: str, row: int, what: str, **facts: Any) -> NoReturn:
+    raise DecodeError(f"{what}: {name!r}", row=row, **facts)
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedFeature:
+    """A feature with the same number of values in every record.
+
+    It gives an array `[records, *shape]`; bytes are an array of objects.
+
+    Attributes:
+        dtype: Type of the array: bytes, bool, any integer or floating-point type.
+            Integers that do not fit it are errors.
+        shape: Shape of the values of a record; () for a single one.
+        default: Replaces the feature in records that lack it: a value, or values of
+            the shape. None makes that an error.
+    """
+
+    dtype: npt.DTypeLike
+    _: dataclasses.KW_ONLY
+    shape: tuple[int, ...] = ()
+    default: Any = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shape, tuple | list):
+            raise InputError(
+                "shape of a feature is not a tuple",
+                expected="a tuple such as (2048,), () for a single value",
+                got=repr(self.shape),
+                cure="give a tuple of the sizes of all dimensions",
+            )
+        shape = [
+            checked_count(size, what="a dimension of shape") for size in self.shape
+        ]
+        object.__setattr__(self, "shape", tuple(shape))
+        dtype = checked_dtype(self.dtype)
+        object.__setattr__(self, "dtype", dtype)
+        if self.default is not None:
+            self._default(dtype)
+
+    def _default(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        return constant(self.default, dtype, shape=self.shape)
+
+    def array(self, name: str, scan: Scan) -> Any:
+        """See `Feature.array`."""
+        dtype = checked_dtype(self.dtype)
+        optional = self.default is not None
+        (values, counts), there = _decode(name, scan, dtype, optional=optional)
+        size = math.prod(self.shape)
+        wrong = there & (counts != size)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            _fail(
+                name,
+                row,
+                "feature has another number of values",
+                expected=f"{size:,}, for shape {self.shape}",
+                got=f"{int(counts[row]):,}",
+                cure="correct the shape, or use RaggedFeature",
+            )
+        if there.all():
+            return values.reshape(scan.records, *self.shape)
+        out = np.empty((scan.records, *self.shape), dtype)
+        out[there] = values.reshape(-1, *self.shape)
+        out[~there] = self._default(dtype)
+        return out
+
+
+@dataclasses.dataclass(frozen=True)
+class RaggedFeature:
+    """A feature with some number of values in each record, without padding.
+
+    It gives a `Ragged`: all values, and where those of each record begin and end.
+
+    Attributes:
+        dtype: As in `FixedFeature`.
+        optional: Whether records may lack the feature; they then have no values.
+    """
+
+    dtype: npt.DTypeLike
+    _: dataclasses.KW_ONLY
+    optional: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", checked_dtype(self.dtype))
+
+    def array(self, name: str, scan: Scan) -> Any:
+        """See `Feature.array`."""
+        dtype = checked_dtype(self.dtype)
+        (values, counts), _ = _decode(name, scan, dtype, optional=self.optional)
+        row_splits = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return Ragged(values, row_splits)
 
 
 class HasFeatures(Protocol):

@@ -10,13 +10,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.errors import DecodeError
-from gristmill.dataset.base.example import BYTES, NO_KIND, canonical_example
+from gristmill.dataset.base.errors import DecodeError, InputError
+from gristmill.dataset.base.example import (
+    BYTES,
+    FLOATS,
+    INTS,
+    NO_KIND,
+    canonical_example,
+)
 from gristmill.loader.base.indices import IntArray
 
 BoolArray = npt.NDArray[np.bool_]
@@ -232,3 +238,264 @@ def _entries(
     if unset.any():
         kinds, begins = np.where(unset, NO_KIND, kinds), np.where(unset, ends, begins)
     return np.stack([name, value, kinds, begins, ends]), good
+
+
+_KINDS = {"b": INTS, "i": INTS, "u": INTS, "f": FLOATS, "O": BYTES}
+
+
+def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """Returns the checked dtype of a feature's values; bytes are objects."""
+    try:
+        found: np.dtype[Any] | None = np.dtype(dtype)
+    except (SyntaxError, TypeError, ValueError):  # By its spelling.
+        found = None
+    if found is not None and found.kind == "S" and not found.itemsize:
+        return np.dtype(object)
+    if found is None or found.kind not in _KINDS:
+        raise InputError(
+            "no feature of a tf.train.Example has values of this type",
+            expected="bytes, bool, an integer or a floating-point type",
+            got=repr(dtype) if found is None else found,
+            cure="give a type such as bytes, numpy.int64 or numpy.float32",
+        )
+    return found
+
+
+def kind_of(dtype: np.dtype[Any]) -> int:
+    """Returns the kind of list that has values for a dtype."""
+    return _KINDS[dtype.kind]
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """Returns the name of a dtype in messages."""
+    return "bytes" if dtype.kind == "O" else dtype.name
+
+
+def constant(
+    value: Any, dtype: np.dtype[Any], *, shape: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    """Returns a value, or values of the shape, as an array of the dtype."""
+    try:
+        given = np.array(value, object)
+        array = given.astype(dtype)
+        same = dtype.kind == "f" or bool((array == given).all())
+        if dtype.kind == "O":
+            same = all(isinstance(item, bytes) for item in given.flat)
+        if same:
+            return np.broadcast_to(array, shape)
+    except (OverflowError, TypeError, ValueError):
+        pass  # Raised below, as for any other value that does not fit.
+    raise InputError(
+        "default does not fit the feature",
+        expected=f"{name_of(dtype)}" + (f" of shape {shape}, or one" if shape else ""),
+        got=repr(value),
+        cure="give a value of this type and shape, or change those of the feature",
+    )
+
+
+def limits_of(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Returns the least and the largest integer that a dtype holds, within int64."""
+    if dtype.kind == "b":
+        return 0, 1
+    info = np.iinfo(dtype)
+    return int(info.min), min(int(info.max), (1 << 63) - 1)
+
+
+def first_outside(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> int | None:
+    """Returns the number of the first value that a dtype cannot hold, or None.
+
+    Values are int64, float32, or int32 in [0, 2^28); the dtype is of the same kind.
+    """
+    if dtype.kind not in "biu" or not values.size:
+        return None
+    least, most = limits_of(dtype)
+    if values.dtype == np.int32 and most >= 1 << 28:
+        return None
+    if least <= values.min() and values.max() <= most:
+        return None
+    return int(np.argmax((values < least) | (values > most)))
+
+
+def cast(values: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Returns values, a list if they are bytes, as an array of a dtype."""
+    if dtype.kind == "O":
+        out = np.empty(len(values), object)
+        out[:] = values
+        return out
+    # Overflow of floats gives infinity, as any conversion to such a type does.
+    with np.errstate(over="ignore"):
+        array: npt.NDArray[Any] = values.astype(dtype, copy=False)
+    return array
+
+
+# Payloads up to this size are gathered byte by byte, larger ones as slices.
+_SMALL_BYTES = 48
+# Numbers decoded together: their arrays stay in the processor's cache.
+_BLOCK = 1 << 14
+_MOST_VARINT_BYTES = 10
+# With fewer records left than this, numpy costs more than a loop.
+_FEW = 8
+
+
+class BrokenListError(ValueError):
+    """The list of the record `row` has an invalid encoding."""
+
+    def __init__(self, row: int, what: str) -> None:
+        super().__init__(what)
+        self.row = row
+
+
+class Values(NamedTuple):
+    """The values of a feature, record after record.
+
+    Attributes:
+        values: int64, int32 or float32 [values]; bytes as a list.
+        counts: int64 [records], number of values of each record.
+    """
+
+    values: Any
+    counts: IntArray
+
+
+def values_of(scan: Scan, column: FeatureColumn, kind: int) -> Values:
+    """Decodes a feature of one kind: `BYTES`, `FLOATS` or `INTS`.
+
+    A record without it has no values. Integers are int32 if all are in [0, 2^28). A
+    list that is not a valid encoding is a BrokenListError.
+    """
+    if kind == BYTES:
+        return _bytes(scan, column)
+    sizes = column.ends - column.begins
+    payload = _gather(scan, column.begins, sizes)
+    if kind == FLOATS:
+        counts, left = np.divmod(sizes, 4)
+        if left.any():
+            raise BrokenListError(
+                int(np.argmax(left > 0)), "a truncated list of floats"
+            )
+        return Values(payload.view("<f4"), counts)
+    return _ints(payload, sizes)
+
+
+def _gather(scan: Scan, begins: IntArray, sizes: IntArray) -> npt.NDArray[np.uint8]:
+    """Returns the payloads of all records end to end."""
+    total = int(sizes.sum())
+    if total <= _SMALL_BYTES * len(sizes):
+        if total and (sizes == sizes[0]).all():
+            return scan.data[begins[:, None] + np.arange(sizes[0])].reshape(-1)
+        before = np.cumsum(sizes) - sizes
+        return scan.data[np.repeat(begins - before, sizes) + np.arange(total)]
+    view = memoryview(scan.buffer)
+    pieces = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
+    # A bytearray, so that the result is writable.
+    joined = bytearray().join([view[begin:end] for begin, end in pieces])
+    return np.frombuffer(joined, np.uint8)
+
+
+def _ints(payload: npt.NDArray[np.uint8], sizes: IntArray) -> Values:
+    bounds = np.cumsum(sizes)
+    ends = np.flatnonzero(payload < 0x80)
+    filled = sizes > 0
+    cut = np.flatnonzero(payload[bounds[filled] - 1] >= 0x80)
+    if len(cut):
+        row = int(np.flatnonzero(filled)[cut[0]])
+        raise BrokenListError(row, "a list of integers that ends within a number")
+    until = np.searchsorted(ends, bounds)
+    counts = np.diff(until, prepend=0)
+    values = _varints(payload, ends)
+    if values is None:
+        lengths = np.diff(ends, prepend=-1)
+        number = int(np.argmax(lengths > _MOST_VARINT_BYTES))
+        row = int(np.searchsorted(until, number, side="right"))
+        raise BrokenListError(
+            row, f"an integer of more than {_MOST_VARINT_BYTES} bytes"
+        )
+    return Values(values, counts)
+
+
+def _varints(payload: npt.NDArray[np.uint8], ends: IntArray) -> Any:
+    """Decodes varints, given where they end; None if one is too long."""
+    values: npt.NDArray[Any] = np.empty(len(ends), np.int32)
+    for at in range(0, len(ends), _BLOCK):
+        block = ends[at : at + _BLOCK]
+        if values.dtype == np.int32 and not _varint_block(
+            payload, block, 4, values[at : at + _BLOCK]
+        ):
+            values = values.astype(np.int64)
+        if values.dtype == np.int64 and not _varint_block(
+            payload, block, _MOST_VARINT_BYTES, values[at : at + _BLOCK]
+        ):
+            return None
+    return values
+
+
+def _varint_block(
+    payload: npt.NDArray[np.uint8],
+    ends: IntArray,
+    most_bytes: int,
+    out: npt.NDArray[Any],
+) -> bool:
+    """Decodes varints into `out`, from their last byte to their first."""
+    out[:] = payload.take(ends)
+    going: npt.NDArray[np.bool_] | None = None
+    for index in range(1, most_bytes + 1):
+        # Before the first byte this wraps around; no varint continues there.
+        byte = payload.take(ends - index, mode="wrap")
+        more = byte >= 0x80
+        going = more if going is None else going & more
+        if not going.any():
+            return True
+        if index == most_bytes:
+            return False
+        ones = going.view(np.uint8)
+        # Without a branch for each number: those that have ended are shifted by 0 bits.
+        np.left_shift(out, ones * np.uint8(7), out=out)
+        byte &= 0x7F
+        byte *= ones
+        np.bitwise_or(out, byte, out=out)
+    return True
+
+
+def _bytes(scan: Scan, column: FeatureColumn) -> Values:
+    """Decodes lists of bytes: the first value of every record, then the second."""
+    rows = np.flatnonzero(column.begins < column.ends)
+    at, limits = column.begins[rows], column.ends[rows]
+    found: list[IntArray] = []
+    while len(rows) > _FEW:
+        length, begin, good = lengths_at(scan.data, at + 1)
+        end = begin + length
+        good &= (scan.data[at] == 0x0A) & (end <= limits)
+        if not good.all():
+            raise BrokenListError(int(rows[np.argmin(good)]), "a broken list of bytes")
+        found.append(np.stack([rows, begin, end]))
+        left = end < limits
+        rows, at, limits = rows[left], end[left], limits[left]
+    rest = zip(rows.tolist(), at.tolist(), limits.tolist(), strict=True)
+    found += [_bytes_of(scan, row, begin, end) for row, begin, end in rest]
+    table = np.hstack(found) if found else np.zeros((3, 0), np.int64)
+    if len(found) > 1:
+        table = table[:, np.argsort(table[0], kind="stable")]
+    buffer = scan.buffer
+    values = [
+        buffer[begin:end]
+        for begin, end in zip(table[1].tolist(), table[2].tolist(), strict=True)
+    ]
+    return Values(values, np.bincount(table[0], minlength=scan.records))
+
+
+def _bytes_of(scan: Scan, row: int, at: int, limit: int) -> IntArray:
+    """Returns the row, start and end of each value of a record: int64 [3, values]."""
+    data, found = scan.buffer, []
+    while at < limit and data[at] == 0x0A:
+        size = shift = 0
+        while True:
+            at += 1
+            size |= (data[at] & 0x7F) << shift
+            shift += 7
+            if data[at] < 0x80 or shift > 28:
+                break
+        at += 1 + size
+        found.append((row, at - size, at))
+    if at != limit:
+        raise BrokenListError(row, "a broken list of bytes")
+    return np.array(found, np.int64).T

@@ -26,7 +26,7 @@ from gristmill.loader.feed.state import resumed, state_of
 from gristmill.loader.feed.stats import FeedStats, ReadBatch, span
 from gristmill.loader.feed.step_reads import Decode, StepReads
 from gristmill.loader.feed.workers import WorkerReads
-from gristmill.loader.order.step_records import Rows, RowsBySize
+from gristmill.loader.order.schedule import Rows, RowsBySize
 
 RowsOf: TypeAlias = Callable[[int], Rows]
 """Returns a host's rows of a batch of a size, or raises InputError."""

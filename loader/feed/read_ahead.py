@@ -29,8 +29,8 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.feed.stats import BatchesRead, ReadBatch
+from gristmill.loader.order.schedule import Rows, RowsBySize, Schedule
 from gristmill.loader.order.shuffle import BlockShuffle
-from gristmill.loader.order.step_records import Rows, RowsBySize, Schedule
 
 # The time and the records of a pass, and its steps: more of them save little.
 _PASS_SECONDS = 0.01

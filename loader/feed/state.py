@@ -30,10 +30,9 @@ from gristmill.loader.data.batches import (
     parts_of,
     with_parts,
 )
-from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.data.gone_dataset import GoneDataset
-from gristmill.loader.order.dataset_order import DatasetOrder
+from gristmill.loader.data.dataset import Dataset, GoneDataset
 from gristmill.loader.order.mixture import Mixture
+from gristmill.loader.order.schedule import DatasetOrder
 from gristmill.loader.order.shuffle import shuffle_from_state
 
 STATE_VERSION = 1

@@ -13,7 +13,7 @@ import sys
 
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.loader.maxtext.installation import check_fed, install_options
-from gristmill.loader.maxtext.options import Options
+from gristmill.loader.maxtext.settings import Options
 
 PRE_TRAIN = "maxtext.trainers.pre_train.train"
 

@@ -16,8 +16,8 @@ from typing import Any
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.maxtext.iterators import make_iterator
-from gristmill.loader.maxtext.options import Options, SftEnds, Shuffled
 from gristmill.loader.maxtext.restore import OrderedIterator, explained_restore
+from gristmill.loader.maxtext.settings import Options, SftEnds, Shuffled
 
 TRIED = "0.2.5"
 """The version of MaxText that this was last tried with."""

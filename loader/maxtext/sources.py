@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.manifest import read_manifest
-from gristmill.loader.maxtext.options import Options
-from gristmill.loader.maxtext.settings import Side
+from gristmill.loader.maxtext.settings import Options, Side
 
 _MAGIC = re.compile(r"[*?\[]")
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.loader.base.indices import checked_count
-from gristmill.loader.order.step_records import Schedule
+from gristmill.loader.order.schedule import Schedule
 
 TokensPerRow: TypeAlias = int | Mapping[str, int]
 """Tokens of each record of datasets that are not packed rows, for all or by name."""

@@ -11,8 +11,7 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.example_rows import NAMES
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.decode.examples import ExampleDecoder
-from gristmill.loader.decode.features import FixedFeature
+from gristmill.loader.decode.examples import ExampleDecoder, FixedFeature
 from gristmill.loader.decode.tokens import TokenDecoder
 from gristmill.loader.packed.packed_rows import PackedRows, splits_of
 

@@ -14,9 +14,8 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.batches import Batches, dataset_numbers
 from gristmill.loader.data.dataset import Dataset, table_of
-from gristmill.loader.order.step_records import Sighting
-from gristmill.loader.provenance.packed_shard import PackedShard
-from gristmill.loader.provenance.stored_sources import find_places
+from gristmill.loader.order.schedule import Sighting
+from gristmill.loader.provenance.stored_sources import PackedShard, find_places
 
 _SHOWN_FILES = 3
 

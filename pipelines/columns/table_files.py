@@ -22,7 +22,7 @@ from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader import Dataset
 from gristmill.loader import open as open_dataset
-from gristmill.loader.decode.features import RaggedFeature
+from gristmill.loader.decode.examples import RaggedFeature
 from gristmill.loader.decode.scan import scan_examples
 from gristmill.pipelines.columns.typed_values import TypedValues, of_arrow, of_json
 from gristmill.transforms.sources.find_inputs import match_inputs

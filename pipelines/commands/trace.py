@@ -39,7 +39,7 @@ from gristmill.pipelines.options.given_datasets import (
 if TYPE_CHECKING:
     from gristmill.loader.data.batches import Batches
     from gristmill.loader.data.dataset import Dataset
-    from gristmill.loader.order.step_records import Sighting
+    from gristmill.loader.order.schedule import Sighting
 
 
 @command(looks=True)

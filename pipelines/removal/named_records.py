@@ -18,7 +18,7 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader import open as open_dataset
 from gristmill.loader.data.dataset import Dataset, numbers_of
-from gristmill.loader.decode.features import RaggedFeature
+from gristmill.loader.decode.examples import RaggedFeature
 from gristmill.loader.decode.scan import scan_examples
 from gristmill.loader.provenance.stored_sources import find_places
 from gristmill.pipelines.text.places import FilePlace

@@ -19,10 +19,9 @@ from gristmill.dataset.formats.streams.inflated_stream import (
 from gristmill.dataset.metadata.sources import SourceFile, read_sources
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.order.step_records import Sighting
+from gristmill.loader.order.schedule import Sighting
 from gristmill.loader.provenance.find_document import FoundDocument
-from gristmill.loader.provenance.locate import Location
-from gristmill.loader.provenance.source_fields import without_message
+from gristmill.loader.provenance.locate import Location, without_message
 from gristmill.pipelines.text.printer import fact_lines
 
 LINE_FORMATS = ("csv", "jsonl", "text", "tsv", "tsv-unquoted")

@@ -9,7 +9,7 @@ import numpy as np
 
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset, shards_of
-from gristmill.loader.provenance.packed_shard import PackedShard
+from gristmill.loader.provenance.stored_sources import PackedShard
 from gristmill.pipelines.text.formatting import plural, size_text
 
 Chart = dict[str, Any]

@@ -14,9 +14,8 @@ from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.base.example import Values, decode_example
 from gristmill.dataset.packed.row_format import RowFormat, RowsKind, decode_rows
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.provenance.locate import Location, locate_record
-from gristmill.loader.provenance.packed_shard import packed_of
-from gristmill.loader.provenance.source_fields import SourcePlace
+from gristmill.loader.provenance.locate import Location, SourcePlace, locate_record
+from gristmill.loader.provenance.stored_sources import packed_of
 from gristmill.pipelines.text.formatting import plural
 from gristmill.pipelines.text.places import place_facts, source_facts
 from gristmill.pipelines.text.printer import fact_pairs

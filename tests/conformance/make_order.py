@@ -14,15 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
+from gristmill.loader.order.schedule import DatasetOrder, Schedule
 from gristmill.loader.order.shuffle import (
     BlockShuffle,
     GlobalShuffle,
     NoShuffle,
     Shuffle,
 )
-from gristmill.loader.order.step_records import Schedule
 
 PATH = pathlib.Path(__file__).parent / "order.json"
 CONFIGURATIONS, STEPS = 250, 40

@@ -7,7 +7,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
-from gristmill.loader.order.step_records import MixedBatch
+from gristmill.loader.order.schedule import MixedBatch
 from tests.support.datasets import convert
 from tests.support.records import text_records
 

@@ -18,10 +18,9 @@ from gristmill.dataset.base.errors import (
     OutOfRangeError,
 )
 from gristmill.loader.feed.step_reads import BatchesAhead, StepReads
-from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
+from gristmill.loader.order.schedule import DatasetOrder, Schedule
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
-from gristmill.loader.order.step_records import Schedule
 from tests.support.datasets import convert
 from tests.support.records import text_records
 

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.maxtext.iterators import make_iterator
-from gristmill.loader.maxtext.options import Options
+from gristmill.loader.maxtext.settings import Options
 from tests.support.maxtext import LENGTH, config_of
 from tests.support.supervised import conversations, supervised_dataset
 

@@ -7,10 +7,12 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset import InputError, StateMismatchError
-from gristmill.loader.maxtext.iterators import make_iterator
-from gristmill.loader.maxtext.options import Options
-from gristmill.loader.maxtext.packed import PackedBatches, packed_batches
-from gristmill.loader.maxtext.settings import Side
+from gristmill.loader.maxtext.iterators import (
+    PackedBatches,
+    make_iterator,
+    packed_batches,
+)
+from gristmill.loader.maxtext.settings import Options, Side
 from gristmill.loader.maxtext.sources import open_sources
 from tests.support.maxtext import LENGTH, config_of
 

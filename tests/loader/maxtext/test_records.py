@@ -9,9 +9,8 @@ import pytest
 from gristmill import loader
 from gristmill.dataset import InputError
 from gristmill.loader.maxtext.installation import install
-from gristmill.loader.maxtext.options import Options
-from gristmill.loader.maxtext.records import RecordDatasets
-from gristmill.loader.maxtext.settings import Side
+from gristmill.loader.maxtext.iterators import RecordDatasets
+from gristmill.loader.maxtext.settings import Options, Side
 from gristmill.loader.maxtext.sources import open_sources
 from tests.support.maxtext import (
     LENGTH,

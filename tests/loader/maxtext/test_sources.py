@@ -6,8 +6,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset import InputError
-from gristmill.loader.maxtext.options import Options
-from gristmill.loader.maxtext.settings import Side
+from gristmill.loader.maxtext.settings import Options, Side
 from gristmill.loader.maxtext.sources import Sources, open_sources
 from tests.support.maxtext import RECORDS, config_of, files_of
 

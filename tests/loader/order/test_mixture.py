@@ -16,13 +16,12 @@ from gristmill.dataset.base.errors import (
     OutOfRangeError,
 )
 from gristmill.loader.base.indices import POSITION_LIMIT
-from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import (
     Mixture,
     exact_weights,
 )
+from gristmill.loader.order.schedule import DatasetOrder, Schedule, Sighting
 from gristmill.loader.order.shuffle import GlobalShuffle, NoShuffle
-from gristmill.loader.order.step_records import Schedule, Sighting
 from tests.support.orders import records_of
 
 SMALL = st.lists(st.integers(0, 12), min_size=1, max_size=7).filter(any)

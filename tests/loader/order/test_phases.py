@@ -12,10 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
+from gristmill.loader.order.schedule import DatasetOrder, Phase, Schedule, Sighting
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
-from gristmill.loader.order.step_records import Phase, Schedule, Sighting
 from tests.support.orders import records_of
 
 SHUFFLES = [

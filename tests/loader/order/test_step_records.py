@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
 from gristmill.loader.base.indices import POSITION_LIMIT
-from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
+from gristmill.loader.order.schedule import DatasetOrder, Schedule, Sighting
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
-from gristmill.loader.order.step_records import Schedule, Sighting
 from tests.support.orders import records_of
 
 SHUFFLES = st.sampled_from(

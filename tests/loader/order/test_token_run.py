@@ -5,10 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
+from gristmill.loader.order.schedule import DatasetOrder, Phase, Schedule
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle
-from gristmill.loader.order.step_records import Phase, Schedule
 from gristmill.loader.order.token_run import (
     HeldTokens,
     TokenRun,

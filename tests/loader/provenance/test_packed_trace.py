@@ -13,9 +13,9 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
-from gristmill.loader.provenance import packed_shard
+from gristmill.loader.provenance import stored_sources
 from gristmill.loader.provenance.find_document import FoundDocument
-from gristmill.loader.provenance.source_fields import SourcePlace
+from gristmill.loader.provenance.locate import SourcePlace
 from tests.support.buckets import upload
 from tests.support.conversion import convert, job_of
 from tests.support.gcs_server import GcsServer
@@ -296,7 +296,7 @@ def test_few_requests_of_a_billion_rows(
         assert location.record == number
         for piece in location.pieces:
             assert piece.source_path == path
-            packed_shard.segments_at.cache_clear()
+            stored_sources.segments_at.cache_clear()
             server.log.clear()
             place = piece.source_offset_bytes
             (document,) = batches.find_document(path, place, stop_epoch=1)

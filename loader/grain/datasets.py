@@ -1,29 +1,149 @@
-"""The records of one host as a Grain `IterDataset`, one by one.
-
-Whatever comes after them is Grain's or the trainer's own: tokenizing, packing, batches,
-worker processes, checkpoints. What comes before them stays the feed's: the order, the
-reading ahead, the checks.
-"""
+"""Datasets of Grain: the records of one host, or those of all positions."""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import grain
+import numpy as np
 
-from gristmill.dataset.base.errors import InputError
-from gristmill.loader.base.state_fields import field_error
-from gristmill.loader.data.batches import Batches
-from gristmill.loader.feed.state import resumed
-from gristmill.loader.grain.record_state import (
-    Reader,
-    check_reader,
-    checked_state,
-    record_state,
+from gristmill.dataset.base.errors import (
+    InputError,
+    OutOfRangeError,
+    StateMismatchError,
 )
+from gristmill.loader.base.indices import IntArray, checked_indices
+from gristmill.loader.base.state_fields import StateFields, field_error
+from gristmill.loader.data.batches import Batches, read_batch
+from gristmill.loader.feed.state import refuse_grains, resumed
 from gristmill.loader.grain.worker_process import allow_unparsed_flags, end_with_trainer
+from gristmill.loader.order.hosts import host_rows
+from gristmill.loader.order.schedule import MixedBatch
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """Which records one reader has: those of a host, or of one of its workers.
+
+    Attributes:
+        host: Which host.
+        hosts: Number of hosts.
+        worker: Which worker of the host.
+        workers: Number of workers; each has every so many-th step.
+    """
+
+    host: int
+    hosts: int
+    worker: int = 0
+    workers: int = 1
+
+    def __str__(self) -> str:
+        text = f"host {self.host} of {self.hosts}"
+        if self.workers > 1:
+            text += f", worker {self.worker} of {self.workers}"
+        return text
+
+    def check(self, batch_size: int) -> None:
+        """Raises InputError if there is no such host, or it cannot have such batches.
+
+        They must divide among the hosts.
+        """
+        host_rows(batch_size, (self.host, self.hosts))
+
+    def rows(self, count: int) -> slice:
+        """Returns the rows of a batch of so many, which need not divide among hosts.
+
+        They follow one another: rows in steps of the number of hosts would meet the
+        pattern of a mixture again and again at the same places, and hosts would have
+        other shares of its datasets.
+        """
+        first, end = self.host * count, (self.host + 1) * count
+        return slice(first // self.hosts, end // self.hosts)
+
+    def part(self, worker: int, workers: int) -> Reader:
+        """Returns one of the workers who share the steps of this reader."""
+        return dataclasses.replace(
+            self,
+            worker=self.worker + worker * self.workers,
+            workers=self.workers * workers,
+        )
+
+    def first_step(self, start: int, steps: int | None) -> int:
+        """Returns the first step of this reader from a step on, or the end."""
+        first = start + (self.worker - start) % self.workers
+        return first if steps is None else min(first, steps)
+
+
+def record_state(feed: dict[str, Any], row: int, reader: Reader) -> dict[str, Any]:
+    """Returns a state, as JSON values.
+
+    Args:
+        feed: The state of the feed that gives the step next.
+        row: How many records of the step this reader has given.
+        reader: Which reader it is.
+    """
+    return {
+        "feed": feed,
+        "next_row": row,
+        "host": reader.host,
+        "hosts": reader.hosts,
+        "worker": reader.worker,
+        "workers": reader.workers,
+    }
+
+
+def checked_state(state: object) -> StateFields:
+    """Returns the fields of a state: all are there, and of the kind they must be.
+
+    Raises StateMismatchError for a state of Grain's own order, and InputError for what
+    is not a state.
+    """
+    refuse_grains(state, "batches.records()")
+    if not isinstance(state, Mapping) or "feed" not in state:
+        raise InputError(
+            "not the state of the records of a host",
+            expected="what get_state of batches.records() returned",
+            got=f"{state!r:.200}",
+            cure="give the whole state, as it was saved with the checkpoint",
+        )
+    fields = StateFields(state)
+    names = list(record_state({}, 0, Reader(0, 1)))
+    fields.only(*names)
+    for name in names[1:]:
+        fields.integer(name)
+    return fields
+
+
+def check_reader(fields: StateFields, reader: Reader, step: Any, row: int) -> None:
+    """Raises StateMismatchError for the state of another host or worker."""
+    own = record_state({}, 0, reader)
+    names = list(own)[2:]
+    theirs = Reader(*(fields.integer(name) for name in names))
+    if theirs == reader:
+        return
+    begins = (step, row, theirs.worker, theirs.workers) == (0, 0, 0, 1)
+    if begins and theirs.part(reader.worker, reader.workers) == reader:
+        return
+    if theirs.hosts != reader.hosts:
+        cure = f"run {theirs.hosts} hosts: no state says where all of them are. "
+        cure += "Another number can continue from the state of a feed, batches.feed()"
+    elif theirs.host != reader.host:
+        cure = "give each host the state that it wrote itself"
+    else:
+        cure = f"run {theirs.workers} workers, which each wrote a state"
+        if theirs.workers == 1:
+            cure = "run one worker, or none, as in the run that wrote the state"
+    raise StateMismatchError(
+        "the state is of the records of another host or worker",
+        where=f"step {step}, next row {row}",
+        expected=reader,
+        got=theirs,
+        cure=cure,
+    )
+
 
 FeedOf: TypeAlias = Callable[..., grain.DatasetIterator]
 """Makes a `Feed` of batches, with all arguments that they and the reader decide."""
@@ -230,3 +350,71 @@ def _place_after(
         if row >= count:
             raise field_error("next_row", f"an integer from 0 to {count - 1}", row)
     return of_feed, row
+
+
+# Grain asks for single elements. The order of a thousand positions costs as much as
+# that of one, and several threads are at about the same place.
+_BLOCK_POSITIONS = 1024
+_BLOCKS_KEPT = 4
+
+
+class OrderDataset(grain.MapDataset):  # type: ignore[misc]  # Grain has no types.
+    """Element p is the record at position p. Made by `GlobalBatches.map_dataset`.
+
+    Attributes:
+        batches: The global batches.
+    """
+
+    def __init__(self, batches: Batches):
+        super().__init__()
+        allow_unparsed_flags()
+        end_with_trainer()
+        self.batches = batches
+        schedule = batches.schedule
+        self._blocks: dict[int, MixedBatch] = {}
+        self._length = sys.maxsize
+        if schedule.steps is not None:
+            stop = schedule.start(schedule.steps)
+            self._length = min(schedule.stop, stop)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self.slice(index)
+        position = int(self._positions([index])[0])
+        block = self._block(position // _BLOCK_POSITIONS)
+        place = position % _BLOCK_POSITIONS
+        dataset = self.batches.datasets[int(block.datasets[place])]
+        return dataset.read_unchecked(block.records[place : place + 1])[0]
+
+    def _getitems(self, indices: Sequence[int]) -> list[bytes]:
+        batch = self.batches.schedule.batch_at(self._positions(indices))
+        return read_batch(self.batches, batch)
+
+    def _positions(self, indices: Sequence[int]) -> IntArray:
+        try:
+            return checked_indices(indices, stop=len(self), what="position")
+        except OutOfRangeError as e:
+            e.add_note("repeat() has no effect on an order: give epochs to it instead")
+            raise
+
+    def _block(self, number: int) -> MixedBatch:
+        """Returns the records at the positions of a block."""
+        found = self._blocks.get(number)
+        if found is None:
+            first = number * _BLOCK_POSITIONS
+            stop = min(first + _BLOCK_POSITIONS, len(self))
+            positions = np.arange(first, stop, dtype=np.int64)
+            found = self.batches.schedule.batch_at(positions)
+            # Replaced as a whole, for other threads that look into it.
+            latest = list(self._blocks.items())[1 - _BLOCKS_KEPT :]
+            self._blocks = dict([*latest, (number, found)])
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OrderDataset, (self.batches,)
+
+    def __str__(self) -> str:
+        return f"OrderDataset({len(self):,} records)"
