@@ -12,10 +12,8 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.message_spans import MessageSpans, trained_counts
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.given_datasets import usual_split
-from gristmill.pipelines.options.job_options import PackingOptions
-from gristmill.pipelines.text.formatting import plural
-from gristmill.pipelines.text.printer import fact_lines
+from gristmill.pipelines.options.job_options import PackingOptions, usual_split
+from gristmill.pipelines.text.printer import fact_lines, plural
 from gristmill.pipelines.text.supervision import (
     BEGIN,
     END,

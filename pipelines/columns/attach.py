@@ -27,7 +27,7 @@ from gristmill.pipelines.columns.row_keys import (
 from gristmill.pipelines.columns.row_store import RowStore, RowWriter
 from gristmill.pipelines.columns.table_files import Tables
 from gristmill.pipelines.local.pool import run_job, run_steps
-from gristmill.pipelines.text.formatting import plural
+from gristmill.pipelines.text.printer import plural
 from gristmill.transforms.columns.attach_job import (
     BegunColumns,
     ComputeJob,

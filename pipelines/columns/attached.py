@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from gristmill.dataset.columns.column_type import ColumnType
 from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.pipelines.text.formatting import plural
+from gristmill.pipelines.text.printer import plural
 
 SHOWN = 20
 """Keys of rows or records that a result or an error shows."""

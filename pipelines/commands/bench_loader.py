@@ -161,8 +161,7 @@ def _next(cause: Cause, workers: int, shuffle: ShuffleName) -> None:
 
 def measured_text(measured: Measured) -> str:
     """Returns the measurements for people."""
-    from gristmill.pipelines.text.formatting import size_text
-    from gristmill.pipelines.text.printer import fact_lines
+    from gristmill.pipelines.text.printer import fact_lines, size_text
 
     stats, seconds = measured.stats, measured.seconds
     facts = {

@@ -154,7 +154,7 @@ def _compiled() -> _Answer:
 
 def _memory() -> _Answer:
     from gristmill.pipelines.local.pool import default_workers
-    from gristmill.pipelines.text.formatting import plural, size_text
+    from gristmill.pipelines.text.printer import plural, size_text
 
     if sys.platform != "linux":
         return "not looked at: this is not Linux", ""
@@ -172,7 +172,7 @@ def _memory() -> _Answer:
 
 
 def _disk(path: str | None) -> _Answer:
-    from gristmill.pipelines.text.formatting import size_text
+    from gristmill.pipelines.text.printer import size_text
 
     places = {"temporary files": tempfile.gettempdir(), "the dataset": path}
     places["the cache"] = os.environ.get("GRISTMILL_CACHE_DIR")
@@ -244,7 +244,7 @@ def _bucket(path: str, seconds: float) -> _Answer:
 def _dataset(path: str) -> _Answer:
     from gristmill.dataset.base.errors import NotADatasetError
     from gristmill.dataset.metadata.open_manifest import open_manifest
-    from gristmill.pipelines.text.formatting import plural
+    from gristmill.pipelines.text.printer import plural
     from gristmill.pipelines.text.unfinished import read_unfinished
 
     try:

@@ -35,8 +35,7 @@ from gristmill.pipelines.commands.shared_options import (
     together,
     tokenizer_of_rows,
 )
-from gristmill.pipelines.options.given_datasets import usual_split
-from gristmill.pipelines.options.job_options import ConvertOptions
+from gristmill.pipelines.options.job_options import ConvertOptions, usual_split
 
 if TYPE_CHECKING:
     from gristmill.pipelines.text.records import ShownRecord

@@ -14,6 +14,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.pipelines.commands.command import EXIT_DAMAGED, command
 from gristmill.pipelines.commands.messages import (
     as_json,
+    command_line,
     is_quiet,
     next_batch,
     next_command,
@@ -26,9 +27,11 @@ from gristmill.pipelines.commands.shared_options import (
     DAMAGE,
     FIT,
     INPUT,
+    INPUT_FORMAT,
     KEEP_REPLACED,
     LAUNCH,
     LENGTH,
+    MAP,
     MAX_REJECTED,
     REPLACING,
     SHARDS,
@@ -46,6 +49,7 @@ from gristmill.pipelines.commands.shared_options import (
     template,
     text,
     together,
+    workers,
 )
 from gristmill.pipelines.options.job_options import (
     AppendOptions,
@@ -55,6 +59,7 @@ from gristmill.pipelines.options.job_options import (
     Options,
     PackingOptions,
     VerifyOptions,
+    default_output,
 )
 from gristmill.transforms.jobs.pack_options import Method, Rows
 
@@ -375,3 +380,74 @@ def verify(options: VerifyOptions, where: JobRun) -> None:
     if found.findings:
         sys.exit(EXIT_DAMAGED)  # The result says what to do.
     next_step("inspect", found.dataset)
+
+
+@command(looks=True)
+@INPUT
+@SOURCE
+@together(SPLIT_TO_WRITE, home="convert")
+@encoding()
+@text(
+    "--output",
+    "DIR",
+    "Directory of the dataset, for the command. Nothing is written there.",
+    "named after the input",
+)
+@workers("Number of worker processes of the conversion on this machine.")
+def plan(
+    input: tuple[str, ...], output: str | None, workers: int | None, **given: Any
+) -> None:
+    """Plan a conversion: how large, how long, and the command.
+
+    INPUT is what `gristmill convert` takes. A sample from all over it is converted into
+    a temporary directory. This takes seconds, whatever the input's size.
+    """
+    from gristmill.pipelines.advice.make_plan import make_plan
+
+    output = output or default_output(input)
+    options = ConvertOptions(input=input, output=output, **given)
+    show(make_plan(options, workers=workers))
+
+
+@command(looks=True)
+@INPUT
+@template(required=True)
+@text(
+    "--tokenizer",
+    "FILE",
+    "A tokenizer.json of Hugging Face, or a tiktoken file.",
+    None,
+    required=True,
+)
+@together(INPUT_FORMAT, MAP, home="plan")
+@text("--column", "NAME", "Column of the messages.", "the usual ones", default="text")
+@together(SPLIT_TO_WRITE, home="convert")
+@together(LENGTH, home="pack")
+@BOS_EOS
+@TRAINED
+@FIT
+@MAX_REJECTED
+@CHAT_COLUMNS
+@number("-n", "--limit", default=1000, help="Maximum number of records to read.")
+@number("--show", default=1, least=0, help="Conversations to show as text.")
+def audit(limit: int, input: tuple[str, ...], **given: Any) -> None:
+    """Show the parts of conversations that would be trained on.
+
+    INPUT and the options are those of `gristmill pack --chat`. The first conversations
+    are rendered and tokenised in the same way, and nothing is written. The output shows
+    tokens by role, the share that is trained on, what is set aside and why, which
+    pieces of the template are trained on or not, and a conversation as text.
+    """
+    from gristmill.pipelines.advice.audit_conversations import audit_conversations
+
+    shown = given.pop("show")
+    made = PackingOptions(input=input, output=default_output(input), chat=True, **given)
+    found = audit_conversations(made, records=limit, shown=shown)
+    show(found)
+    if found.unfit:
+        return  # The result says what to do.
+    arguments = command_line(without=("limit", "show"))[1:]
+    next_command(
+        shlex.join(["gristmill", "pack", "--chat", *arguments, "OUTPUT"]),
+        why="to pack all of them",
+    )

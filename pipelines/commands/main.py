@@ -21,6 +21,7 @@ from gristmill import __version__
 from gristmill.pipelines.commands.command import (
     EPILOG,
     EXIT_FAILED,
+    ending_in_time,
     errors_reported,
     exit_interrupted,
     is_of_print,
@@ -29,23 +30,22 @@ from gristmill.pipelines.commands.command import (
     tell,
     wants_json,
 )
-from gristmill.pipelines.commands.ending import ending_in_time
 
 # What one wants to do -> command -> its module.
 _SECTIONS = {
     "Get started": {"demo": "demo", "doctor": "doctor"},
     "Prepare data": {
-        "plan": "previews",
+        "plan": "jobs",
         "convert": "jobs",
         "append": "jobs",
         "index": "jobs",
-        "audit": "previews",
+        "audit": "jobs",
         "pack": "jobs",
         "unique": "columns",
         "attach": "columns",
         "rollback": "editions",
         "clean": "editions",
-        "remove": "remove",
+        "remove": "editions",
     },
     "Check and look": {
         "verify": "jobs",

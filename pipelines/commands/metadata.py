@@ -21,7 +21,7 @@ from gristmill.pipelines.commands.shared_options import (
     split,
     tokenizer_of_rows,
 )
-from gristmill.pipelines.options.given_datasets import usual_split
+from gristmill.pipelines.options.job_options import usual_split
 
 if TYPE_CHECKING:
     from gristmill.dataset.base.errors import NotADatasetError

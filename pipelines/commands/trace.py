@@ -19,6 +19,9 @@ from gristmill.pipelines.commands.messages import (
 )
 from gristmill.pipelines.commands.order import (
     ORDER,
+    check_mixture,
+    mixture_of,
+    numbers_by_name,
     opened_batches,
     opened_of,
     order_given,
@@ -29,11 +32,6 @@ from gristmill.pipelines.commands.shared_options import (
     option,
     text,
     tokenizer_of_rows,
-)
-from gristmill.pipelines.options.given_datasets import (
-    check_mixture,
-    mixture_of,
-    numbers_by_name,
 )
 
 if TYPE_CHECKING:

@@ -15,17 +15,15 @@ from gristmill.pipelines.commands.command import command
 from gristmill.pipelines.commands.messages import command_line, next_step, texts_of
 from gristmill.pipelines.commands.order import (
     ORDER,
+    mixture_of,
+    numbers_by_name,
     opened_batches,
     opened_of,
     order_given,
     read_state,
 )
 from gristmill.pipelines.commands.shared_options import flag, text, tokenizer_of_rows
-from gristmill.pipelines.options.given_datasets import (
-    mixture_of,
-    numbers_by_name,
-    usual_split,
-)
+from gristmill.pipelines.options.job_options import usual_split
 
 
 @command(looks=True, with_json=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from gristmill.dataset.arrayrecord.writer_options import (
@@ -214,3 +214,8 @@ def default_output(inputs: Sequence[str]) -> str:
     if not remote:
         return name
     return "/".join(["gs:/", *(parts[:-1] or parts), name])
+
+
+def usual_split(splits: Iterable[str]) -> str:
+    """Returns the split to begin with: train, or the first one."""
+    return min(splits, key=lambda name: (name != "train", name), default="train")

@@ -14,7 +14,7 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
-from gristmill.pipelines.text.formatting import plural
+from gristmill.pipelines.text.printer import plural
 
 if TYPE_CHECKING:
     from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts

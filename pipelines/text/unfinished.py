@@ -20,7 +20,7 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.writer.part import PartState
 from gristmill.dataset.writer.parts_job import PartsJob, described_jobs
-from gristmill.pipelines.text.formatting import plural, size_text
+from gristmill.pipelines.text.printer import plural, size_text
 from gristmill.transforms.jobs.conversion_job import PreparedJob
 
 

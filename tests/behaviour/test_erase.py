@@ -23,7 +23,7 @@ from gristmill.pipelines.columns.row_keys import JoinBy
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions
-from gristmill.pipelines.removal.run_removal import Removed, remove
+from gristmill.pipelines.removal import Removed, remove
 from gristmill.pipelines.text.printer import text_of
 from gristmill.pipelines.verify import verify
 from tests.support.kills import Killer

@@ -38,7 +38,7 @@ from gristmill.pipelines.options.job_options import (
     ConvertOptions,
     IndexOptions,
 )
-from gristmill.pipelines.removal.run_removal import remove as run_removal
+from gristmill.pipelines.removal import remove as run_removal
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.removal.cut_shard import cut_shard
 from gristmill.transforms.removal.removal_job import (

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.removal.run_removal import remove
+from gristmill.pipelines.removal import remove
 
 DOCUMENTS = [[100 * n + i for i in range(n)] for n in range(1, 20)]
 PACK = ("--column", "ids", "--vocabulary-size", "5000", "--length", "16")

@@ -14,8 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.pipelines.advice.convert_sample import SampleSize, sampled_parts
-from gristmill.pipelines.advice.make_plan import Plan, choose_shards, make_plan
+from gristmill.pipelines.advice.make_plan import (
+    Plan,
+    SampleSize,
+    choose_shards,
+    make_plan,
+    sampled_parts,
+)
 from gristmill.pipelines.options.job_options import ConvertOptions
 from gristmill.pipelines.text.printer import text_of
 from tests.support.records import frames_of, text_records

@@ -11,7 +11,7 @@ import pytest
 
 _START = """
 import atexit, multiprocessing, os, sys, threading
-from gristmill.pipelines.commands.ending import ending_in_time
+from gristmill.pipelines.commands.command import ending_in_time
 
 def forever():
     threading.Event().wait()

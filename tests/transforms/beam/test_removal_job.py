@@ -10,7 +10,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
-from gristmill.pipelines.removal.run_removal import remove
+from gristmill.pipelines.removal import remove
 from gristmill.transforms.beam.run_job import RunJob
 from gristmill.transforms.removal.removal_job import RemovalJob, RemovalResult
 from tests.support.conversion import contents, dataset_of

@@ -1,1 +1,0 @@
-"""Removing records from a dataset, and finding those that a user names."""
