@@ -38,12 +38,12 @@ from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.commit.commit import commit_dataset, write_table
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.shard_report import (
     INDEXED_JOB,
     ShardReport,
     SourceSpan,
 )
+from gristmill.dataset.metadata.shard_table import ShardCollector
 from gristmill.transforms import ConversionJob
 from gristmill.transforms.beam.write_arrayrecords import _GatherFn
 from gristmill.transforms.checking.verification import VerifyJob, plan_verify

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gristmill.dataset.metadata.splits import Split
     from gristmill.dataset.packed.counts import PackedCounts
     from gristmill.dataset.writer.column_writer import ColumnWriter, commit_columns
-    from gristmill.dataset.writer.commit_parts import commit_parts
+    from gristmill.dataset.writer.parts import commit_parts
     from gristmill.dataset.writer.writer import Writer
 
 __all__ = [

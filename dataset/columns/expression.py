@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError, some_of
-from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.column_file import ColumnType
 
 Bools = npt.NDArray[np.bool_]
 Values = Mapping[str, npt.NDArray[Any]]

@@ -21,8 +21,7 @@ from gristmill.dataset.base.errors import (
     JobChangedError,
     StorageChangedError,
 )
-from gristmill.dataset.columns.column_file import Values, encode_column
-from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.column_file import ColumnType, Values, encode_column
 from gristmill.dataset.commit.commit import commit
 from gristmill.dataset.commit.editions import with_columns
 from gristmill.dataset.commit.write import Write, write_ids

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import itertools
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from gristmill.dataset.base.errors import InvalidDatasetError, StorageError
 from gristmill.dataset.commit.commit import commit, with_spent
 from gristmill.dataset.commit.editions import without_replaced
 from gristmill.dataset.commit.garbage import (
+    SplitFiles,
     delete_leftovers,
-    find_garbage,
+    files_in,
     find_leftovers,
-    garbage_editions,
+    splits_of,
+    write_keys,
 )
 from gristmill.dataset.commit.listings import Listings, walk
-from gristmill.dataset.commit.unfinished import (
-    Over,
-    splits_of,
-    temporary_trees,
-    unfinished_writes,
-)
 from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.layout import JOB, TABLE
+from gristmill.dataset.metadata.layout import JOB
 from gristmill.dataset.metadata.manifest import (
     Manifest,
     read_manifest,
@@ -35,10 +31,12 @@ from gristmill.dataset.metadata.manifest import (
 )
 from gristmill.dataset.metadata.open_manifest import not_a_dataset
 from gristmill.dataset.storage.base import FileInfo, is_unfinished
-from gristmill.dataset.storage.directory_lock import delete_tree, is_in_use
+from gristmill.dataset.storage.directory_lock import delete_tree
 from gristmill.dataset.storage.lookup import delete_all, storage_for
 
 _TRIES = 5
+
+Files = Iterable[FileInfo]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,13 +88,13 @@ def clean(
         splits = {name: without_replaced(one) for name, one in old.splits.items()}
         spent = old.spent
         for name in splits_of(output, old) if unfinished else ():
-            spent |= unfinished_writes(output, old, name)
+            spent |= SplitFiles(output, old, name).unfinished_writes()
         return with_spent(old, dataclasses.replace(old, splits=splits, spent=spent))
 
     before = read_manifest(output)
     found: dict[str, int] = {}
 
-    def noted(files: Iterator[FileInfo]) -> Iterator[FileInfo]:
+    def noted(files: Files) -> Iterator[FileInfo]:
         for info in files:
             path = info.path.removeprefix(layout.join(output, ""))
             if path not in found:
@@ -111,8 +109,7 @@ def clean(
             after = change(read_versioned_manifest(output)[0])
         try:
             for name in splits_of(output, after):
-                files = noted(_all_files(output, after, name))
-                _delete(output, after, name, files) if delete else [*files]
+                _sweep(SplitFiles(output, after, name), noted, delete=delete)
             break
         except (InvalidDatasetError, StorageError):
             # Another command may have replaced what was read.
@@ -156,7 +153,7 @@ def give_up(output: str, split: str) -> Manifest:
     def change(old: Manifest | None) -> Manifest:
         if old is None:
             raise not_a_dataset(output)
-        given_up = unfinished_writes(output, old, split)
+        given_up = SplitFiles(output, old, split).unfinished_writes()
         return dataclasses.replace(old, spent=old.spent | given_up)
 
     return commit(output, change, delete=False)
@@ -178,56 +175,27 @@ def sweep(output: str, manifest: Manifest, name: str) -> tuple[str, ...]:
     Returns:
         What it leaves, as a process of this machine writes there.
     """
-    parts = manifest.splits[name].known.values()
-    keys = {layout.write_key(name, part.write) for part in parts}
-    _delete(output, manifest, name, _all_files(output, manifest, name))
-    delete_leftovers(output, manifest.name, {name, *keys})
+    _sweep(SplitFiles(output, manifest, name), iter)
+    delete_leftovers(output, manifest.name, write_keys(manifest, name))
     left = find_leftovers(output, manifest, Listings(output))
     return tuple(sorted(path for path in left if is_unfinished(layout.base_name(path))))
 
 
-def _all_files(output: str, manifest: Manifest, name: str) -> Iterator[FileInfo]:
-    storage = storage_for(output)
-    trees = (
-        sorted(storage.scan(tree, deep=True))
-        for tree in _trees(output, manifest, name)
-        if not os.path.islink(tree)  # What it leads to is not in the dataset.
-    )
-    yield from itertools.chain(*trees, find_garbage(output, manifest, name))
-
-
-def _delete(
-    output: str, manifest: Manifest, name: str, files: Iterator[FileInfo]
+def _sweep(
+    files: SplitFiles,
+    noted: Callable[[Files], Iterator[FileInfo]],
+    *,
+    delete: bool = True,
 ) -> None:
-    """Deletes the garbage of a split; last what tells of it, and tables after that."""
-    last: dict[str, list[FileInfo]] = {JOB.suffix: [], TABLE.suffix: []}
-
-    def others() -> Iterator[FileInfo]:
-        for info in files:
-            for suffix, telling in last.items():
-                if info.path.endswith(suffix):
-                    telling.append(info)
-                    break
-            else:
-                yield info
-
-    trees = _trees(output, manifest, name)
-    delete_all(others())
-    for tree in trees:  # What is left of them: directories.
-        with contextlib.suppress(StorageError):  # A command makes files there.
-            delete_tree(tree)
-    for telling in last.values():
-        delete_all(telling)
-
-
-def _trees(output: str, manifest: Manifest, name: str) -> list[str]:
-    """Returns the directories of unfinished files of editions that are not to come."""
-    trees = temporary_trees(output, manifest.name, name)
-    for key in garbage_editions(output, manifest, name).keys:
-        trees[key] = layout.temporary_dir(output, manifest.name, key)
-    is_over = Over(output, manifest, name)
-    return [
-        tree
-        for key, tree in sorted(trees.items())
-        if is_over(key) and not is_in_use(tree)
-    ]
+    """Deletes the garbage of a split, and directories of unfinished files."""
+    trees = files.idle_trees()
+    inside = itertools.chain.from_iterable(map(files_in, trees))
+    for step in itertools.chain((inside,), files.garbage()):
+        if not delete:
+            collections.deque(noted(step), maxlen=0)
+            continue
+        delete_all(noted(step))
+        for tree in trees:  # What is left of them: directories.
+            with contextlib.suppress(StorageError):  # A command makes files there.
+                delete_tree(tree)
+        trees = []

@@ -24,17 +24,13 @@ from gristmill.dataset.base.errors import (
     DataLossError,
     GristmillError,
     StorageChangedError,
+    StorageMissingError,
     some_of,
 )
-from gristmill.dataset.commit.editions import with_write
-from gristmill.dataset.commit.garbage import (
-    delete_garbage,
-    delete_leftovers,
-    delete_strays,
-)
+from gristmill.dataset.commit.editions import rolled_back, with_write
+from gristmill.dataset.commit.garbage import SplitFiles, delete_leftovers
 from gristmill.dataset.commit.listings import check_split
 from gristmill.dataset.commit.ownership import check_dataset_name, check_other_splits
-from gristmill.dataset.commit.unfinished import unfinished_writes
 from gristmill.dataset.commit.write import DAMAGED, check_not_spent
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import unlike_features
@@ -43,6 +39,11 @@ from gristmill.dataset.metadata.manifest import (
     read_replaced_manifest,
     read_table,
     read_versioned_manifest,
+)
+from gristmill.dataset.metadata.open_manifest import (
+    chosen_split,
+    not_a_dataset,
+    state_of,
 )
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.sources import common_inputs, read_inputs
@@ -63,28 +64,28 @@ class ExtraFiles(NamedTuple):
         make: Returns the content of each for the dataset that is committed.
     """
 
-    names: Sequence[str]
-    make: Callable[[Manifest], Sequence[bytes]]
+    names: Sequence[str] = ()
+    make: Callable[[Manifest], Sequence[bytes]] = lambda manifest: ()
 
 
 def write_table(
     output: str,
     name: str,
-    split: str,
+    key: str,
     table: ShardTable,
     *,
     writer_options: str,
     source: Mapping[str, Any],
     check_current: Callable[[], object] | None = None,
 ) -> Split:
-    """Writes the table of a finished split, and returns its entry for the commit.
+    """Writes the table of a finished edition, and returns its entry for the commit.
 
     Raises StorageChangedError if another writer has written the table.
 
     Args:
         output: The dataset's directory.
         name: Its name.
-        split: The split, or the edition by its `layout.write_key`.
+        key: The edition's `layout.write_key`.
         table: All shards of it.
         writer_options: How the shards are encoded.
         source: Where the records come from, as plain values.
@@ -92,7 +93,7 @@ def write_table(
             must be no table.
     """
     encoded, replaces = table.encode(), ""
-    path = layout.table_path(name, split)
+    path = layout.table_path(name, key)
     place = layout.join(output, path)
     if check_current is not None:
         # In this order: who takes over the output later is not written over.
@@ -105,7 +106,7 @@ def write_table(
         path=path,
         writer_options=writer_options,
         source={**source, "gristmill_version": __version__},
-        write=layout.parse_write_key(split)[1],
+        write=layout.parse_write_key(key)[1],
     )
 
 
@@ -128,8 +129,7 @@ def check_files(
     """
     check_current()
     for name, split in splits.items():
-        findings = check_split(output, split)
-        if findings:
+        if findings := check_split(output, split):
             check_current()
             raise DataLossError(
                 "a file of a finished split is not there any more",
@@ -160,8 +160,7 @@ def commit(
         extra_files: Small files to write before it.
         check: Called when nothing is left but to write: raises if the change is not to
             be made after all.
-        delete: Whether to delete what the dataset does not name any more. If not,
-            `delete_garbage` has to be called for every split.
+        delete: Whether to delete what the dataset does not name any more.
 
     Returns:
         The dataset as it is now.
@@ -171,7 +170,7 @@ def commit(
     """
     storage = storage_for(output)
     read = read_replaced_manifest if or_replace else read_versioned_manifest
-    names = () if extra_files is None else extra_files.names
+    names, make = extra_files or ExtraFiles()
     for left in reversed(range(_TRIES)):
         # Versions come first: what another commit writes from here on stays.
         extra = stat_all([layout.join(output, file) for file in names])
@@ -179,15 +178,14 @@ def commit(
         try:
             manifest = change(old)
         except StorageChangedError:
-            check()  # Who has lost the output is told by whom.
+            check()  # If another command has the output, its error says so.
             raise
         manifest = with_spent(old, manifest)
         if old == manifest and not names:
             break
         check()
-        content = [] if extra_files is None else extra_files.make(manifest)
         try:
-            for file, data, info in zip(names, content, extra, strict=True):
+            for file, data, info in zip(names, make(manifest), extra, strict=True):
                 version = info.version if info else ""
                 storage.write(layout.join(output, file), data, replaces=version)
             place = layout.join(output, layout.DATASET_JSON)
@@ -203,7 +201,7 @@ def commit(
     for name in manifest.splits if delete else ():
         # What cannot be deleted is found by the next command.
         with contextlib.suppress(GristmillError):
-            delete_garbage(output, manifest, name)
+            SplitFiles(output, manifest, name).delete_garbage()
     return manifest
 
 
@@ -253,36 +251,45 @@ def commit_dataset(
         DataLossError: A split of `keeps` is not there, or there is no split at all.
         StorageChangedError: Another process has changed one of the splits meanwhile.
     """
+    names = {key: layout.parse_write_key(key)[0] for key in splits}
 
     def change(old: Manifest | None) -> Manifest:
-        check_kept(output, old, splits, keeps=keeps)
+        there = {} if old is None else old.editions
+        gone = sorted({*keeps} - there.keys())
+        if gone or not (splits or there):
+            raise DataLossError(
+                "a split that was there is gone" if gone else "no split to commit",
+                where=f"{output}, split {some_of(gone)}" if gone else output,
+                cure="run one job at a time into one output, then run this one again",
+            )
         if old is None:
             old = Manifest(name=name, splits={})
             if DAMAGED in based_on.values():
-                old = _with_begun(output, old, splits)
+                # The numbers of what was begun would be those of other records.
+                for only in names.values():
+                    begun = SplitFiles(output, old, only).unfinished_writes()
+                    old = dataclasses.replace(old, spent=old.spent | begun)
+                own = {split.source["job"] for split in splits.values()}
+                old = dataclasses.replace(old, spent=old.spent - own)
         check_dataset_name(output, old, name)
         made = dict(old.splits)
         for key, split in splits.items():
-            only, _ = layout.parse_write_key(key)
+            only, before = names[key], made.get(names[key])
             check_not_spent(output, old, {only: split.source["job"]})
-            there = made.get(only)
             made[only] = with_write(
-                there,
+                before,
                 split,
                 base=based_on[key],
                 where=f"{output}, split {only}",
                 replaces=key in replaces,
                 keep=keep_replaced,
             )
-            if key not in replaces and there is not None:
-                since = [part for part in there.parts if part.edition > based_on[key]]
-                check_together(output, only, split, since)
+            if key not in replaces and before is not None:
+                since = [part for part in before.parts if part.edition > based_on[key]]
+                _check_together(output, only, split, since)
         # What they replace may have their own files, where these are indexed again.
-        own = {*splits, *(layout.parse_write_key(key)[0] for key in replaces)}
-        if any(
-            key not in own and layout.parse_write_key(key)[0] not in own
-            for key in old.editions
-        ):
+        own = {*splits, *(names[key] for key in replaces)}
+        if any({key, key.partition(".")[0]}.isdisjoint(own) for key in old.editions):
             tables = [read_table(output, split) for split in splits.values()]
             paths = {path for table in tables for path in table.paths}
             check_other_splits(output, old, splits=own, takes=paths.__contains__)
@@ -301,78 +308,40 @@ def commit_dataset(
         check=check,
         delete=delete,
     )
-    delete_leftovers(
-        output, name, {*splits, *(layout.parse_write_key(key)[0] for key in splits)}
-    )
-    for key in splits:
-        if key in replaces and not keep_replaced:
-            continue  # Who deletes what it replaced finds them, too.
-        with contextlib.suppress(GristmillError):
-            delete_strays(output, manifest, key)
+    delete_leftovers(output, name, {*splits, *names.values()})
+    for key, only in names.items():
+        # Where a split was replaced, they go with what was replaced.
+        if keep_replaced or key not in replaces:
+            with contextlib.suppress(GristmillError):
+                SplitFiles(output, manifest, only).delete_strays(key)
     return manifest
 
 
-def _with_begun(output: str, manifest: Manifest, made: Mapping[str, Split]) -> Manifest:
-    """Returns a dataset that has given up all writes of some splits but these.
-
-    Where `dataset.json` was lost, their editions would be those of other records.
-    """
-    keys = map(layout.parse_write_key, made)
-    begun = (unfinished_writes(output, manifest, split) for split, _ in keys)
-    own = {split.source["job"] for split in made.values()}
-    return dataclasses.replace(manifest, spent=frozenset().union(*begun) - own)
-
-
-def check_together(
+def _check_together(
     output: str, name: str, made: Split, others: Iterable[Split]
 ) -> None:
-    """Checks that an append and those that came while it ran may both stand.
+    """Raises StorageChangedError if an append and later ones cannot both stand.
 
-    Args:
-        output: The dataset's directory.
-        name: The split.
-        made: What is appended.
-        others: The other editions; what was made by the same write does not count.
-
-    Raises:
-        StorageChangedError: They have an input in common, or features that do not go
-            together.
+    They have an input in common, or features that do not go together. What was made by
+    the same write does not count.
     """
-    job = made.source["job"]
-    for other in (part for part in others if part.source.get("job") != job):
+    for other in others:
+        if other.source.get("job") == made.source["job"]:
+            continue
         paths = [file.path for file in read_inputs(output, made) or ()]
         common = common_inputs(output, other, paths)
         unlike = unlike_features(other.features, made.features)
         if common or unlike:
+            shared = f"of the same {some_of(common)}"
             raise StorageChangedError(
                 "another command has changed the split while this one ran",
                 where=f"{output}, split {name}",
                 expected="an append of other inputs, with the same features",
-                got=f"edition {other.edition:,} of the same {some_of(common)}"
-                if common
-                else f"edition {other.edition:,} with another feature "
-                f"{some_of(unlike)}",
+                got=f"edition {other.edition:,} "
+                + (shared if common else f"with another feature {some_of(unlike)}"),
                 cure="give the new files only, with the features of the split; "
                 "gristmill clean --unfinished deletes what this command has made",
             )
-
-
-def check_kept(
-    output: str,
-    old: Manifest | None,
-    splits: Collection[str],
-    *,
-    keeps: Iterable[str],
-) -> None:
-    """Raises DataLossError if editions are gone that were there, or there are none."""
-    there = {} if old is None else old.editions
-    gone = sorted({*keeps} - there.keys())
-    if gone or not (splits or there):
-        raise DataLossError(
-            "a split that was there is gone" if gone else "no split to commit",
-            where=f"{output}, split {some_of(gone)}" if gone else output,
-            cure="run one job at a time into one output, then run this one again",
-        )
 
 
 def described_by_tfds(output: str, name: str, splits: Iterable[str]) -> str | None:
@@ -422,3 +391,45 @@ def _load(output: str, name: str) -> tuple[str, dict[str, Any]]:
     except (KeyError, TypeError, ValueError):
         return "", {}
     return (content.version, splits) if own else ("", {})
+
+
+def roll_back(output: str, split: str, edition: int) -> Manifest:
+    """Makes a split what it was when an edition was the newest.
+
+    The state that it has now is kept, to go back to.
+
+    Returns:
+        The dataset as it is then.
+
+    Raises:
+        NotADatasetError: There is no dataset.
+        InputError: It has no such split, or the edition is not known.
+        StorageMissingError: A file of the edition is gone.
+        StorageChangedError: Other commands commit all the time.
+    """
+
+    def change(old: Manifest | None) -> Manifest:
+        if old is None:
+            raise not_a_dataset(output)
+        there = old.splits[chosen_split(output, old, split)]
+        state_of(output, there, edition)  # Raises where there is none.
+        new = rolled_back(there, edition)
+        if new == there:
+            return old
+        for part in new.parts:
+            if findings := check_split(output, part):
+                raise StorageMissingError(
+                    "a file of the edition to go back to is not there any more",
+                    where=f"{output}, split {split}",
+                    got=findings.summary,
+                    cure="restore it from a copy, or choose another edition that "
+                    "`gristmill inspect` shows",
+                )
+        made = {**old.splits, split: new}
+        return dataclasses.replace(
+            old, splits=made, created_by=f"gristmill {__version__}"
+        )
+
+    manifest = commit(output, change)
+    delete_leftovers(output, manifest.name, ())
+    return manifest

@@ -1,18 +1,19 @@
-"""Files of editions that a dataset names no more: found, and deleted.
+"""Files that no edition names: those of unfinished work, and garbage.
 
-A write is garbage when it was committed or given up, and `dataset.json` names no
-edition of it, or when nothing describes it. Other writes are not finished. The table of
-a write is deleted last, and before it its description: as long as they are there,
-whoever comes next finds what is left.
+A write is over once it was committed or given up. What is there of another one is
+unfinished work, and stays. What is there of one that is over, and no edition names, is
+garbage. The table of a write is deleted last, and before it its description: as long as
+they are there, whoever comes next finds what is left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import glob
+import functools
 import itertools
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Collection, Iterable, Iterator
 from typing import Self
 
 import numpy as np
@@ -23,6 +24,7 @@ from gristmill.dataset.base.errors import (
     StorageError,
 )
 from gristmill.dataset.commit.listings import (
+    Found,
     Listings,
     Names,
     blocks,
@@ -32,11 +34,6 @@ from gristmill.dataset.commit.listings import (
     files_of_shards,
     find_names,
     walk,
-)
-from gristmill.dataset.commit.unfinished import (
-    Over,
-    splits_of,
-    unfinished_files,
 )
 from gristmill.dataset.commit.write import id_in
 from gristmill.dataset.metadata import layout
@@ -51,6 +48,7 @@ from gristmill.dataset.metadata.layout import (
     TABLE,
     TEMPORARY,
     VALUES,
+    Kind,
     parser,
 )
 from gristmill.dataset.metadata.manifest import (
@@ -62,9 +60,12 @@ from gristmill.dataset.metadata.manifest import (
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.metadata.shard_report import INDEXED_JOB
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo, is_unfinished
-from gristmill.dataset.storage.directory_lock import delete_tree, delete_unfinished
+from gristmill.dataset.storage.directory_lock import (
+    delete_tree,
+    delete_unfinished,
+    is_in_use,
+)
 from gristmill.dataset.storage.lookup import delete_all, load_all, storage_for
 
 _LOOKED_AT = 64
@@ -90,17 +91,16 @@ class NamedFiles:
             manifest: What `dataset.json` says.
             tables: The tables of all editions in `Manifest.known`.
         """
-        described: set[str] = set()
+        described: set[object] = set()
         for key, edition in manifest.known.items():
-            paths = layout.job_path, layout.inputs_path
-            described |= {edition.table, *(path(manifest.name, key) for path in paths)}
-            lists = [removed.get("list") for _, removed in edition.removals()]
-            others = edition.source.get("file_list"), *lists
-            others += (*(column.get("table") for column in edition.columns.values()),)
-            described |= {path for path in others if isinstance(path, str)}
+            described |= {*layout.split_paths(manifest.name, key), edition.table}
+            described |= {removed.get("list") for _, removed in edition.removals()}
+            described |= {column.get("table") for column in edition.columns.values()}
+            described.add(edition.source.get("file_list"))
         names = [np.empty(0, "S1"), *(encode_names(table.paths) for table in tables)]
         return cls(
-            described=frozenset(described), shards=np.unique(np.concatenate(names))
+            described=frozenset(path for path in described if isinstance(path, str)),
+            shards=np.unique(np.concatenate(names)),
         )
 
     def has_shards(self, shards: Iterable[str]) -> list[bool]:
@@ -110,217 +110,295 @@ class NamedFiles:
         return found
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Garbage:
-    """What can be deleted of one split.
+@dataclasses.dataclass
+class _Left:
+    """Files that describe writes which are over and not named, and their write keys."""
 
-    Attributes:
-        described: Files that describe editions which are not named, but for these:
-        jobs: What is said of their writes.
-        tables: Their tables.
-        columns: Tables of columns that are not named.
-        keys: The `layout.write_key` of each of these editions.
-        written: Those of them that more than a table describes: what is indexed has
-            nothing else.
-    """
-
-    described: tuple[FileInfo, ...]
-    jobs: tuple[FileInfo, ...]
-    tables: tuple[FileInfo, ...]
-    columns: tuple[FileInfo, ...]
-    keys: frozenset[str]
-    written: frozenset[str]
+    lists: list[FileInfo] = dataclasses.field(default_factory=list)
+    jobs: list[FileInfo] = dataclasses.field(default_factory=list)
+    tables: list[FileInfo] = dataclasses.field(default_factory=list)
+    columns: list[FileInfo] = dataclasses.field(default_factory=list)
+    keys: set[str] = dataclasses.field(default_factory=set)
 
 
-def garbage_editions(
-    output: str, manifest: Manifest, name: str, *, listings: Listings | None = None
-) -> Garbage:
-    """Finds editions of a split that are not named, by the files that describe them.
+class SplitFiles:
+    """The files of a split, but for those that its dataset names.
 
     Args:
         output: The dataset's directory.
         manifest: What it says of itself.
         name: The split.
-        listings: As in `walk`.
+        listings: Listings of its files; by default they are listed when needed.
     """
-    named = NamedFiles.of(manifest, ()).described
-    described: list[FileInfo] = []
-    jobs: list[FileInfo] = []
-    tables: list[FileInfo] = []
-    columns: dict[str, list[FileInfo]] = {}
-    begun = set()
-    keys, written = set(), set()
-    kinds = (*DESCRIBING, COLUMN)
-    known = layout.parts_of(manifest.name, name)
-    is_over = Over(output, manifest, name)
-    for info, path, kind, parts in walk(output, kinds, known, listings=listings):
-        key = layout.key_in(parts)
-        if kind is COLUMN and path not in named:
-            columns.setdefault(parts["KEY"], []).append(info)
-        elif kind is JOB and not is_over(key):
-            begun.add(parts.get("WRITE", ""))
-        elif path not in named and is_over(key):
-            {TABLE: tables, JOB: jobs}.get(kind, described).append(info)
-            if key not in manifest.known:
-                keys.add(key)
-                if kind is not TABLE:
-                    written.add(key)
-    lost = [tables for one, tables in columns.items() if one not in begun]
-    return Garbage(
-        described=tuple(described),
-        jobs=tuple(jobs),
-        tables=tuple(tables),
-        columns=tuple(itertools.chain(*lost)),
-        keys=frozenset(keys),
-        written=frozenset(written),
-    )
+
+    def __init__(
+        self,
+        output: str,
+        manifest: Manifest,
+        name: str,
+        listings: Listings | None = None,
+    ):
+        self.output, self.manifest, self.name = output, manifest, name
+        self._listings = listings
+        self._prefix = layout.shard_prefix(manifest.name, name)
+
+    def is_over(self, key: str) -> bool:
+        """Returns whether no work is to come on a write, by its `layout.write_key`."""
+        return is_over(self.manifest, key) if "." in key else self._plain_is_over
+
+    @functools.cached_property
+    def _plain_is_over(self) -> bool:
+        """Whether it is so of the write that has TFDS's plain names."""
+        id_ = self._id_of(layout.job_path(self.manifest.name, self.name))
+        return id_ is None or is_over(self.manifest, layout.write_key(self.name, id_))
+
+    def _id_of(self, job: str) -> str | None:
+        """Returns the id of the write that a file describes."""
+        found = storage_for(self.output).load(layout.join(self.output, job))
+        return None if found is None else id_in(found.data)
+
+    def _walk(self, *kinds: Kind) -> Iterator[Found]:
+        known = layout.parts_of(self.manifest.name, self.name)
+        return walk(self.output, kinds, known, listings=self._listings)
+
+    def _mark_of(self, shard: str) -> str | None:
+        return layout.shard_mark(shard, self.manifest.name, self.name)
+
+    def unfinished(self, own: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+        """Yields files and directories of unfinished work, and the mark of each.
+
+        Args:
+            own: Keys of writes that are left out.
+        """
+
+        def is_begun(key: str) -> bool:
+            return key not in own and not self.is_over(key)
+
+        for one in self._walk(*DESCRIBING):
+            if is_begun(layout.key_in(one.parts)):
+                yield one.path, one.parts.get("WRITE", "")
+        listed = self._listings or storage_for(self.output)
+        place = "" if self._listings else self.output
+        for info in listed.scan(place, prefix=self._prefix):
+            file = info.path.rpartition("/")[2]
+            mark = self._mark_of(file)
+            if mark is not None and is_begun(layout.write_key(self.name, mark)):
+                yield file, mark
+        for key, tree in self._trees().items():
+            if is_begun(key):
+                yield layout.base_name(tree), key.partition(".")[2]
+
+    def unfinished_writes(self) -> frozenset[str]:
+        """Returns the ids of the writes that are not finished."""
+        marks = {mark for _, mark in self.unfinished()}
+        if "" in marks:
+            job = layout.job_path(self.manifest.name, self.name)
+            marks.add(self._id_of(job) or "")
+        return frozenset(marks - {""})
+
+    def _trees(self) -> dict[str, str]:
+        """Returns the directories of unfinished files, by write key."""
+        found, name, own = {}, self.manifest.name, layout.join(self.output, "")
+        begin = layout.temporary_dir("", name, self.name)
+        for info in storage_for(self.output).scan(self.output, deep=True, prefix=begin):
+            directory = info.path.removeprefix(own).partition("/")[0]
+            if parts := TEMPORARY.parse(f"{directory}/", NAME=name, SPLIT=self.name):
+                found[layout.key_in(parts)] = own + directory
+        return found
+
+    def idle_trees(self) -> list[str]:
+        """Returns directories of unfinished files in which no process works."""
+        trees = self._trees()
+        for key in self._left.keys:
+            trees[key] = layout.temporary_dir(self.output, self.manifest.name, key)
+        return [
+            tree
+            for key, tree in sorted(trees.items())
+            if self.is_over(key) and not is_in_use(tree)
+        ]
+
+    @property
+    def has_garbage(self) -> bool:
+        """Whether something describes a write whose files are garbage."""
+        return bool(self._left.keys)
+
+    @functools.cached_property
+    def _left(self) -> _Left:
+        named = NamedFiles.of(self.manifest, ()).described
+        left, columns, begun = _Left(), list[tuple[str, FileInfo]](), set[str]()
+        of_kind = {TABLE: left.tables, JOB: left.jobs}
+        for info, path, kind, parts in self._walk(*DESCRIBING, COLUMN):
+            key = layout.key_in(parts)
+            if kind is COLUMN:
+                if path not in named:
+                    columns.append((parts["KEY"], info))
+            elif not self.is_over(key):
+                begun |= {parts.get("WRITE", "")} if kind is JOB else set()
+            elif path not in named:
+                of_kind.get(kind, left.lists).append(info)
+                if key not in self.manifest.known:
+                    left.keys.add(key)
+        left.columns += [info for key, info in columns if key not in begun]
+        return left
+
+    def garbage(
+        self, *, named: NamedFiles | None = None, quick: bool = False
+    ) -> Iterator[Iterable[FileInfo]]:
+        """Yields what can be deleted, in steps: each is to go before the next.
+
+        Files that were indexed and not written are left, whatever their names.
+
+        Args:
+            named: All that the dataset names, where that was read.
+            quick: Whether to list shards and values only where a description of them
+                is left.
+
+        Raises:
+            InvalidDatasetError: The table of an edition that it names cannot be read:
+                what belongs to that is not known.
+            StorageError: The same, or files cannot be listed.
+        """
+        left = self._left
+        yield left.lists
+        if left.columns or not quick:
+            yield self._lost_values()
+        if left.keys or not quick:
+            yield self._lost_shards(named)
+        yield from (left.columns, left.jobs, left.tables)
+
+    def delete_garbage(self) -> None:
+        """Deletes what is garbage, as far as something describes it.
+
+        Raises as `garbage` does.
+        """
+        for step in self.garbage(quick=True):
+            delete_all(step)
+        for key in self._left.keys:
+            delete_tree(layout.temporary_dir(self.output, self.manifest.name, key))
+
+    def _lost_values(self) -> Iterator[FileInfo]:
+        """Yields files of values that no table names, and nobody is about to name.
+
+        In this order: values are listed, then who is at work, then what is committed.
+        Work is described before its first file, and until it is committed.
+        """
+        found = walk(self.output, (VALUES,), listings=self._listings)
+        if (first := next(found, None)) is None:
+            return
+        named = self._named_values(self.manifest)
+        every = itertools.chain((first,), found)
+        lost = [one for one in every if one.path not in named]
+        begun = self._begun() if lost else set()
+        lost = [one for one in lost if one.parts["KEY"] not in begun]
+        if lost and (now := read_manifest(self.output)) not in (None, self.manifest):
+            named = self._named_values(now)
+        yield from (one.info for one in lost if one.path not in named)
+
+    def _named_values(self, manifest: Manifest | None) -> set[str]:
+        splits = manifest.splits.values() if manifest else ()
+        return {path for split in splits for path in named_values(self.output, split)}
+
+    def _begun(self) -> set[str]:
+        """Returns the ids of the unfinished writes of all splits."""
+        known = {"NAME": self.manifest.name}
+        return {
+            self._id_of(one.path) or ""
+            for one in walk(self.output, (JOB,), known, listings=self._listings)
+            if one.parts["SPLIT"] in self.manifest.splits
+            and not is_over(self.manifest, layout.key_in(one.parts))
+        }
+
+    def _lost_shards(self, named: NamedFiles | None) -> Iterator[FileInfo]:
+        if named is None:
+            known = self.manifest.known.values()
+            tables = [read_table(self.output, edition) for edition in known]
+            named = NamedFiles.of(self.manifest, tables)
+        listed, given_up = self._listed_shards(), self._given_up()
+
+        @functools.cache
+        def is_lost(shard: str) -> bool:
+            mark = self._mark_of(shard)
+            if mark:
+                return self.is_over(layout.write_key(self.name, mark))
+            if shard in listed:
+                return True
+            if mark == "":
+                # Nobody else had these names when a write with them began.
+                anew = "" in given_up or is_left(self.output, shard, "")
+                return self.is_over(self.name) and anew
+            if parser(SHARD_NAME)(shard):  # It is of another split.
+                return False
+            ids = given_up - {""}
+            return any(id_ in shard for id_ in ids) or (
+                next(_jobs(self.output, [shard]), "") in ids
+            )
+
+        only = not given_up and all(one.startswith(self._prefix) for one in listed)
+        files = files_of_shards(
+            self.output, self._prefix if only else "", listings=self._listings
+        )
+        for block in blocks(files):
+            kept = named.has_shards(shard for _, shard in block)
+            for (info, shard), keep in zip(block, kept, strict=True):
+                if not keep and is_lost(shard):
+                    yield info
+
+    def _listed_shards(self) -> set[str]:
+        """Returns the shards of tables that are left, but for those with a mark."""
+        split, found = self.manifest.splits.get(self.name), set[str]()
+        known = () if split is None else split.known.values()
+        if any("indexed" in edition.source for edition in known):
+            return found
+        for info in self._left.tables:
+            # Shards of a damaged one are found if TFDS would name them so.
+            with contextlib.suppress(InvalidDatasetError, StorageError):
+                data = storage_for(self.output).read(info.path)
+                paths = ShardTable.decode(data, where=info.path).paths
+                plain = [path for path in paths if not self._mark_of(path)]
+                if next(_jobs(self.output, plain), "") != INDEXED_JOB:
+                    found.update(plain)
+        return found
+
+    def _given_up(self) -> set[str]:
+        """Returns marks and ids of writes given up that have no table of shards."""
+        own, tables = layout.join(self.output, ""), {t.path for t in self._left.tables}
+        found = set()
+        for info in self._left.jobs:
+            path = info.path.removeprefix(own)
+            parts = JOB.parse(path, NAME=self.manifest.name, SPLIT=self.name) or {}
+            id_, mark = self._id_of(path), parts.get("WRITE", "")
+            table = layout.table_path(
+                self.manifest.name, layout.write_key(self.name, mark)
+            )
+            over = id_ and is_over(self.manifest, layout.write_key(self.name, id_))
+            if id_ and over and own + table not in tables:
+                found |= {id_, mark}
+        return found
+
+    def delete_strays(self, key: str) -> None:
+        """Deletes files named like those of an edition that do not belong to it.
+
+        An attempt that was given up may have published them at the last moment. None of
+        a first edition, as others may use its names.
+
+        Args:
+            key: The edition's `layout.write_key`.
+        """
+        edition = self.manifest.known.get(key)
+        if "." in key and edition is not None:
+            shards = {*read_table(self.output, edition).paths}
+            prefix = layout.shard_prefix(self.manifest.name, key)
+            files = files_of_shards(self.output, prefix)
+            delete_all(info for info, shard in files if shard not in shards)
 
 
-def find_garbage(
-    output: str,
-    manifest: Manifest,
-    name: str,
-    *,
-    listings: Listings | None = None,
-    named: NamedFiles | None = None,
-) -> Iterator[FileInfo]:
-    """Yields the files of a split that can be deleted, in the order to delete them.
-
-    Files that were indexed and not written are left, whatever their names.
-
-    Args:
-        output: The dataset's directory.
-        manifest: What it says of itself.
-        name: The split.
-        listings: As in `walk`.
-        named: All that the dataset names, where that was read.
-
-    Raises:
-        InvalidDatasetError: The table of an edition that it names cannot be read: what
-            belongs to that is not known.
-        StorageError: The same, or files cannot be listed.
-    """
-    found = garbage_editions(output, manifest, name, listings=listings)
-    yield from found.described
-    yield from _lost_values(output, manifest, listings)
-    yield from _lost_shards(output, manifest, name, found, listings, named)
-    yield from found.columns
-    yield from found.jobs
-    yield from found.tables
-
-
-def _lost_values(
-    output: str, manifest: Manifest, listings: Listings | None
-) -> Iterator[FileInfo]:
-    """Yields the files of values that no table names, and nobody is about to name.
-
-    In this order: values are listed, then who is at work, then what is committed. Work
-    is described before its first file, and until it is committed.
-    """
-    found = walk(output, (VALUES,), listings=listings)
-    if (first := next(found, None)) is None:
-        return
-    named = _named_values(output, manifest)
-    lost = [one for one in itertools.chain((first,), found) if one.path not in named]
-    begun = _begun(output, manifest, listings) if lost else set[str]()
-    lost = [one for one in lost if one.parts["KEY"] not in begun]
-    if lost and (now := read_manifest(output)) not in (None, manifest):
-        named = _named_values(output, now)
-    yield from (one.info for one in lost if one.path not in named)
-
-
-def _named_values(output: str, manifest: Manifest) -> set[str]:
-    splits = manifest.splits.values()
-    return set[str]().union(*(named_values(output, split) for split in splits))
-
-
-def _begun(output: str, manifest: Manifest, listings: Listings | None) -> set[str]:
-    """Returns the keys of the values that unfinished work writes."""
-    begun = set()
-    for name in manifest.splits:
-        known = layout.parts_of(manifest.name, name)
-        for one in walk(output, (JOB,), known, listings=listings):
-            if not is_over(manifest, layout.key_in(one.parts)):
-                content = storage_for(output).load(one.info.path)
-                begun.add((content and id_in(content.data)) or "")
-    return begun
-
-
-def _lost_shards(
-    output: str,
-    manifest: Manifest,
-    name: str,
-    garbage: Garbage,
-    listings: Listings | None = None,
-    named: NamedFiles | None = None,
-) -> Iterator[FileInfo]:
-    split = manifest.splits.get(name)
-    if named is None:
-        tables = [read_table(output, edition) for edition in manifest.known.values()]
-        named = NamedFiles.of(manifest, tables)
-    lost: set[str] = set()
-    for info in () if split and _is_indexed(split) else garbage.tables:
-        # Shards of a damaged one are found if TFDS would name them so.
-        with contextlib.suppress(InvalidDatasetError, StorageError):
-            data = storage_for(output).read(info.path)
-            paths = ShardTable.decode(data, where=info.path).paths
-            path = info.path.removeprefix(layout.join(output, ""))
-            parts = TABLE.parse(path, NAME=manifest.name, SPLIT=name) or {}
-            own, others = _named_by(paths, parts.get("WRITE", ""), manifest.name, name)
-            lost.update(own)
-            if next(_jobs(output, others), "") != INDEXED_JOB:
-                lost.update(others)
-    left: dict[str, bool] = {}
-    is_over = Over(output, manifest, name)
-    given_up = _given_up(output, manifest, name, garbage)
-    prefix = layout.shard_prefix(manifest.name, name)
-    prefix *= not given_up and all(shard.startswith(prefix) for shard in lost)
-    for block in blocks(files_of_shards(output, prefix, listings=listings)):
-        kept = named.has_shards(shard for _, shard in block)
-        for (info, shard), keep in zip(block, kept, strict=True):
-            if keep:
-                continue
-            if shard not in left:
-                mark = layout.shard_mark(shard, manifest.name, name)
-                # Nobody else had TFDS's plain names when a write with them began.
-                left[shard] = shard in lost or (
-                    _is_of(output, shard, given_up - {""})
-                    if mark is None
-                    else is_over(layout.write_key(name, mark))
-                    and (mark in given_up or is_left(output, shard, mark))
-                )
-            if left[shard]:
-                yield info
-
-
-def _given_up(output: str, manifest: Manifest, name: str, garbage: Garbage) -> set[str]:
-    """Returns marks and ids of writes given up that have no table of their shards."""
-    place = layout.join(output, "")
-    tables = {info.path for info in garbage.tables}
-    marks = set()
-    for info in garbage.jobs:
-        parts = JOB.parse(info.path.removeprefix(place), NAME=manifest.name, SPLIT=name)
-        key = layout.key_in(parts or {"SPLIT": name})
-        content = storage_for(output).load(info.path)
-        id_ = None if content is None else id_in(content.data)
-        if (
-            id_
-            and is_over(manifest, layout.write_key(name, id_))
-            and layout.join(output, layout.table_path(manifest.name, key)) not in tables
-        ):
-            marks |= {id_, key.partition(".")[2]}
-    return marks
-
-
-def _is_of(output: str, shard: str, ids: set[str]) -> bool:
-    """Returns whether a shard without a name of TFDS's is of one of some writes."""
-    if parser(SHARD_NAME)(shard):
-        return False
-    return any(id_ in shard for id_ in ids) or next(_jobs(output, [shard]), "") in ids
-
-
-def _is_indexed(split: Split) -> bool:
-    return any("indexed" in edition.source for edition in split.known.values())
+def splits_of(
+    output: str, manifest: Manifest, *, listings: Listings | None = None
+) -> list[str]:
+    """Returns the splits of a dataset, and those of which there is unfinished work."""
+    jobs = walk(output, (JOB,), {"NAME": manifest.name}, listings=listings)
+    begun = {found.parts["SPLIT"] for found in jobs}
+    return sorted(begun | manifest.splits.keys())
 
 
 def is_left(output: str, shard: str, mark: str) -> bool:
@@ -334,24 +412,7 @@ def is_left(output: str, shard: str, mark: str) -> bool:
         shard: The shard, which has the name of one of the split.
         mark: The mark in its name.
     """
-    if mark:
-        return True
-    return next(_jobs(output, [shard]), INDEXED_JOB) != INDEXED_JOB
-
-
-def _named_by(
-    paths: Iterable[str], mark: str, name: str, split: str
-) -> tuple[list[str], list[str]]:
-    """Returns the shards of a table that its edition alone can have named, and others.
-
-    Others may use the names of a first edition.
-    """
-    own: list[str] = []
-    others: list[str] = []
-    for path in paths:
-        named = layout.shard_mark(path, name, split)
-        (own if mark and named == mark else others).append(path)
-    return own, others
+    return bool(mark) or next(_jobs(output, [shard]), INDEXED_JOB) != INDEXED_JOB
 
 
 def _jobs(output: str, shards: Iterable[str]) -> Iterator[str]:
@@ -371,91 +432,50 @@ def _jobs(output: str, shards: Iterable[str]) -> Iterator[str]:
                     yield parse_index(content.data, path=path).report().job
 
 
-def delete_garbage(output: str, manifest: Manifest, name: str) -> None:
-    """Deletes the files of editions of a split that a dataset does not name.
-
-    Where no file describes such an edition, nothing is listed but those that do.
-
-    Raises as `find_garbage` does.
-    """
-    found = garbage_editions(output, manifest, name)
-    storage = storage_for(output)
-    delete_all(found.described)
-    if found.columns:
-        delete_all(_lost_values(output, manifest, None))
-    delete_all(found.columns)
-    if found.keys:
-        delete_all(_lost_shards(output, manifest, name, found))
-        for key in found.keys:
-            if not storage.remote:
-                delete_tree(layout.temporary_dir(output, manifest.name, key))
-    delete_all(found.jobs)
-    delete_all(found.tables)
-
-
-def delete_strays(output: str, manifest: Manifest, key: str) -> None:
-    """Deletes shards named like those of an edition that do not belong to it.
-
-    Those who had claimed the edition before may have published one at the last moment.
-    Nothing of a first edition is deleted, as others may use its names.
-
-    Args:
-        output: The dataset's directory.
-        manifest: What it says of itself.
-        key: The edition, which was committed just now.
-    """
-    _, mark = layout.parse_write_key(key)
-    edition = manifest.known.get(key)
-    if not mark or edition is None:
-        return
-    shards = {*read_table(output, edition).paths}
-    files = files_of_shards(output, layout.shard_prefix(manifest.name, key))
-    delete_all(i for i, shard in files if shard not in shards)
-
-
-def delete_leftovers(output: str, name: str, splits: Iterable[str]) -> None:
-    """Deletes what killed commands left of splits that are committed.
+def delete_leftovers(output: str, name: str, keys: Iterable[str]) -> None:
+    """Deletes what killed commands left of writes that are over.
 
     Nothing of a command that still runs is lost, except, where machines share a file
-    system, a shard that another machine makes of these splits: it ends with an error.
-    What cannot be deleted stays, and a verification names it: the splits are committed.
+    system, a shard that another machine makes of these writes: it ends with an error.
+    What cannot be deleted stays, and a verification names it.
 
     Args:
         output: The dataset's directory.
         name: Its name.
-        splits: Splits that are committed.
+        keys: Splits, and writes by their `layout.write_key`.
     """
-    storage = storage_for(output)
     for directory in DIRECTORIES:
         with contextlib.suppress(StorageError, InvalidDatasetError):
             check_no_link(layout.join(output, directory), directory)
             delete_unfinished(layout.join(output, directory))
-    place = glob.escape(output)
-    for split in splits:
-        results = layout.join(place, layout.result_path(name, split, "?" * 16))
+    for key in keys:
+        if "." not in key:
+            known = {"NAME": name, "SPLIT": key}
+            with contextlib.suppress(StorageError, InvalidDatasetError):
+                delete_all(found.info for found in walk(output, (RESULT,), known))
         with contextlib.suppress(StorageError):
-            delete_all(storage.match(results))
-        if not storage.remote:
-            with contextlib.suppress(StorageError):
-                delete_tree(layout.temporary_dir(output, name, split))
+            delete_tree(layout.temporary_dir(output, name, key))
 
 
 def tidy_split(output: str, manifest: Manifest, name: str) -> None:
     """Deletes all that commands left beside a split that is as they were to make it.
 
-    That is what `delete_leftovers` deletes, parts that a `Writer` has made, and what
-    was replaced. What cannot be deleted is found by the next command.
+    What cannot be deleted is found by the next command.
 
     Args:
         output: The dataset's directory.
         manifest: What it says of itself.
         name: The split.
     """
-    split = manifest.splits[name]
-    keys = [layout.write_key(name, part.write) for part in split.parts]
-    delete_leftovers(output, manifest.name, {name, *keys})
+    delete_leftovers(output, manifest.name, write_keys(manifest, name))
     with contextlib.suppress(GristmillError):
-        delete_garbage(output, manifest, name)
+        SplitFiles(output, manifest, name).delete_garbage()
+
+
+def write_keys(manifest: Manifest, name: str) -> set[str]:
+    """Returns a split, and the writes of its editions by `layout.write_key`."""
+    known = manifest.splits[name].known.values()
+    return {name, *(layout.write_key(name, part.write) for part in known)}
 
 
 def find_leftovers(
@@ -468,8 +488,6 @@ def find_leftovers(
 
     In no certain order: what `delete_leftovers` and a cleaning would delete, and the
     files of work that is not finished. Editions that are kept are not leftovers.
-
-    What was to replace a split is found, too: who overwrites the split uses it again.
 
     Args:
         dataset: The dataset's directory.
@@ -486,16 +504,22 @@ def find_leftovers(
                 yield path
     own = layout.join(dataset, "")
     for split in splits_of(dataset, manifest, listings=listings):
+        files = SplitFiles(dataset, manifest, split, listings)
         # Where a table cannot be read, that is a finding, and nothing is deleted.
         with contextlib.suppress(InvalidDatasetError, StorageError):
-            for info in find_garbage(
-                dataset, manifest, split, listings=listings, named=named
-            ):
+            for info in itertools.chain.from_iterable(files.garbage(named=named)):
                 yield info.path.removeprefix(own)
-        for path, _ in unfinished_files(dataset, manifest, split, listings=listings):
+        for path, _ in files.unfinished():
             if not TEMPORARY.parse(f"{path}/"):
                 yield path
     # What is in such directories, also of splits that nothing describes yet.
     prefix = layout.temporary_dir("", manifest.name, "")
     for info in storage.scan(dataset, deep=True, prefix=prefix):
         yield info.path.removeprefix(own)
+
+
+def files_in(tree: str) -> list[FileInfo]:
+    """Returns the files in a directory of unfinished files, in order."""
+    if os.path.islink(tree):  # What it leads to is not in the dataset.
+        return []
+    return sorted(storage_for(tree).scan(tree, deep=True))

@@ -18,8 +18,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.columns import Texts, columns_of, encode_texts, load_arrays
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError, some_of
-from gristmill.dataset.columns.column_file import Values, decode_column
-from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.column_file import ColumnType, Values, decode_column
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split

@@ -14,8 +14,11 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import DataLossError, InputError, InvalidDatasetError
-from gristmill.dataset.columns.column_file import decode_column
-from gristmill.dataset.columns.column_type import ColumnType, check_column_name
+from gristmill.dataset.columns.column_file import (
+    ColumnType,
+    check_column_name,
+    decode_column,
+)
 from gristmill.dataset.columns.expression import compared
 from gristmill.dataset.commit.attached_split import (
     AttachedSplit,

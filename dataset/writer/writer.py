@@ -23,9 +23,13 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.dataset.writer.commit_parts import commit_job, part_column
-from gristmill.dataset.writer.part import Part
-from gristmill.dataset.writer.parts_job import PartsJob, begin_parts
+from gristmill.dataset.writer.parts import (
+    Part,
+    PartsJob,
+    begin_parts,
+    commit_job,
+    part_column,
+)
 
 DEFAULT_SHARD_BYTES = 256 << 20
 # As many are encoded together: fewer cost more time a record, more take more memory.

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError, ReplacedError
-from gristmill.dataset.columns.column_file import ColumnFile, open_column
-from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.column_file import ColumnFile, ColumnType, open_column
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnTable,

@@ -41,7 +41,7 @@ from gristmill.loader.remote.read_options import (
 )
 
 if TYPE_CHECKING:
-    from gristmill.dataset.columns.column_type import ColumnType
+    from gristmill.dataset.columns.column_file import ColumnType
     from gristmill.dataset.columns.expression import Expression
     from gristmill.loader.columns.column import Column, ColumnPart
     from gristmill.loader.columns.selection import Selection

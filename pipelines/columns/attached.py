@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.pipelines.text.printer import plural
 

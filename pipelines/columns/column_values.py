@@ -11,7 +11,7 @@ import numpy as np
 
 from gristmill.dataset.base.columns import Done
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.commit.attached_split import (
     ShardTask,
     Written,

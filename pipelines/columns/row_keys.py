@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError, some_of
-from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.commit.attached_split import AttachedSplit
 from gristmill.pipelines.columns.attached import SHOWN
 from gristmill.pipelines.columns.row_store import RowWriter, key_numbers

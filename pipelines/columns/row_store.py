@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError, some_of
-from gristmill.dataset.columns.column_type import ColumnType, check_column_name
+from gristmill.dataset.columns.column_file import ColumnType, check_column_name
 from gristmill.pipelines.columns.table_files import Rows
 from gristmill.pipelines.columns.typed_values import TypedValues
 

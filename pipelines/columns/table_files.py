@@ -14,7 +14,7 @@ from gristmill.dataset.base.errors import (
     some_of,
 )
 from gristmill.dataset.base.example import BYTES, FLOATS, INTS
-from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.formats.parquet.parquet_file import ParquetFile
 from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
 from gristmill.dataset.metadata.manifest import read_manifest

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.columns.column_type import ColumnType, lost_number
+from gristmill.dataset.columns.column_file import ColumnType, lost_number
 from gristmill.dataset.columns.expression import compared
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ def rollback(dataset: str, edition: int, split: str | None) -> None:
     One write of dataset.json restores the split to its state when EDITION was the
     newest. The present state is kept until `gristmill clean`, so that you can go back.
     """
-    from gristmill.dataset.commit.roll_back import roll_back
+    from gristmill.dataset.commit.commit import roll_back
     from gristmill.dataset.metadata.open_manifest import chosen_split, open_manifest
 
     name = chosen_split(dataset, open_manifest(dataset), split)

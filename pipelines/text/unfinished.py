@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from gristmill.dataset.base.errors import InvalidDatasetError
+from gristmill.dataset.commit.garbage import SplitFiles
 from gristmill.dataset.commit.listings import walk
-from gristmill.dataset.commit.unfinished import Over
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import JOB, VALUES
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.writer.part import PartState
-from gristmill.dataset.writer.parts_job import PartsJob, described_jobs
+from gristmill.dataset.writer.parts import PartsJob, PartState, described_jobs
 from gristmill.pipelines.text.printer import plural, size_text
 from gristmill.transforms.jobs.conversion_job import PreparedJob
 
@@ -109,7 +108,7 @@ def _unfinished(
     if parts is None:
         raise ValueError(f"it is of {name!r}, split {split!r}")
     key = layout.key_in(parts)
-    if manifest is not None and Over(dataset, manifest, split)(key):
+    if manifest is not None and SplitFiles(dataset, manifest, split).is_over(key):
         return None
     if "parts" in document:
         jobs = described_jobs(dataset, name, split, manifest)

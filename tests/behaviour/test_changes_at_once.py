@@ -16,7 +16,7 @@ from gristmill.dataset import (
 )
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.commit.roll_back import roll_back
+from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.job_options import IndexOptions

@@ -25,7 +25,7 @@ from gristmill.dataset.base.errors import (
     StorageMissingError,
 )
 from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.commit.roll_back import roll_back
+from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest, states_of
 from gristmill.dataset.storage.lookup import storage_for

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from gristmill import loader
 from gristmill.dataset.base.errors import DataLossError, GristmillError
 from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.commit.roll_back import roll_back
+from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.metadata.open_manifest import states_of
 from gristmill.dataset.storage.lookup import storage_for
 from tests.support import changes

@@ -26,7 +26,7 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
 )
 from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.commit.roll_back import roll_back
+from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.metadata.layout import JOB
 from gristmill.dataset.metadata.manifest import (
     read_manifest,

@@ -8,8 +8,8 @@ import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
+from gristmill.dataset.metadata.shard_table import ShardCollector
 
 
 def report(shard: int = 0, *, spans: int = 2, **changes) -> ShardReport:

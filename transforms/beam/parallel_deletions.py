@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import apache_beam as beam
 
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.dataset.commit.garbage import delete_garbage, find_garbage
+from gristmill.dataset.commit.garbage import SplitFiles
 from gristmill.dataset.metadata.layout import TABLE
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.base import FileInfo
@@ -57,9 +57,10 @@ def _batches(dataset: str) -> Iterator[_Batch]:
         manifest = open_manifest(dataset)
         for name in manifest.splits:
             # Tables go last: as long as they are there, the rest is found.
+            steps = SplitFiles(dataset, manifest, name).garbage()
             found = (
                 info
-                for info in find_garbage(dataset, manifest, name)
+                for info in itertools.chain.from_iterable(steps)
                 if not info.path.endswith(TABLE.suffix)
             )
             while files := list(itertools.islice(found, _BATCH_FILES)):
@@ -79,7 +80,7 @@ def _end(deleted: tuple[str, int]) -> tuple[str, int]:
     with _logged(dataset):
         manifest = open_manifest(dataset)
         for name in manifest.splits:
-            delete_garbage(dataset, manifest, name)
+            SplitFiles(dataset, manifest, name).delete_garbage()
     return deleted
 
 

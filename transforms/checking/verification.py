@@ -24,7 +24,7 @@ from gristmill.dataset.base.findings import (
     finding_of,
     wrong_size,
 )
-from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.commit.garbage import NamedFiles, find_leftovers, is_left
 from gristmill.dataset.commit.listings import (
     Listings,

@@ -34,8 +34,7 @@ from gristmill.dataset.base.findings import (
     FirstOf,
     finding_of,
 )
-from gristmill.dataset.columns.column_file import decode_column
-from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.column_file import ColumnType, decode_column
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import StoredColumn
 from gristmill.dataset.metadata.manifest import read_manifest

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import InputError, UserFunctionError
-from gristmill.dataset.columns.column_type import (
+from gristmill.dataset.columns.column_file import (
     ColumnType,
     check_column_name,
     kind_of,

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.commit.attached_split import (
     AttachedSplit,
     ShardTask,

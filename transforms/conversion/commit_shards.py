@@ -30,8 +30,7 @@ from gristmill.dataset.metadata.column_table import (
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.metadata.manifest import Manifest, read_split_table, read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.shard_collector import ShardCollector
-from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.shard_table import ShardCollector, ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.conversion.begin import example_of
 from gristmill.transforms.conversion.make_shards import (

@@ -21,7 +21,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.commit.clean import give_up_write
 from gristmill.dataset.commit.commit import described_by_tfds
-from gristmill.dataset.commit.garbage import garbage_editions, tidy_split
+from gristmill.dataset.commit.garbage import SplitFiles, tidy_split
 from gristmill.dataset.commit.listings import check_split, files_of_shards
 from gristmill.dataset.commit.ownership import (
     check_inputs_stay,
@@ -196,7 +196,7 @@ def _replaces_itself(prepared: PreparedJob) -> bool:
     manifest, _ = read_replaced_manifest(job.output)
     if manifest is None:
         return True
-    return not garbage_editions(job.output, manifest, job.split).keys
+    return not SplitFiles(job.output, manifest, job.split).has_garbage
 
 
 def _is_alike(prepared: PreparedJob, split: Split) -> bool:

@@ -33,10 +33,9 @@ from gristmill.dataset.formats.file_formats import (
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
-from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.shard_index import encode_index
 from gristmill.dataset.metadata.shard_report import INDEXED_JOB, ShardReport
-from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.shard_table import ShardCollector, ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.metadata.tfds import (
     list_shard_files,

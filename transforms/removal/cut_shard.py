@@ -21,9 +21,9 @@ from gristmill.dataset.commit.editions import newest_edition
 from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.metadata.shard_table import ShardCollector
 from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.shards.shard_reader import (
     ShardFacts,

@@ -36,9 +36,12 @@ from gristmill.dataset.commit.editions import (
     with_parts,
     without_replaced,
 )
-from gristmill.dataset.commit.garbage import delete_garbage, delete_leftovers
+from gristmill.dataset.commit.garbage import (
+    SplitFiles,
+    delete_leftovers,
+    write_keys,
+)
 from gristmill.dataset.commit.listings import check_no_link
-from gristmill.dataset.commit.unfinished import unfinished_files
 from gristmill.dataset.commit.write import Write, described_writes, next_write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
@@ -211,8 +214,8 @@ def check_nothing_begun(dataset: str, split: str, removal: Removal | None) -> No
     for directory in DIRECTORIES:
         check_no_link(layout.join(dataset, directory), directory)
     own = set() if removal is None else {one.write.key for one in removal.editions}
-    found = unfinished_files(dataset, open_manifest(dataset), split, own=own)
-    begun = [path for path, _ in found]
+    files = SplitFiles(dataset, open_manifest(dataset), split)
+    begun = [path for path, _ in files.unfinished(own)]
     if begun:
         raise JobChangedError(
             "records are not erased as long as work on the split is unfinished",
@@ -462,9 +465,8 @@ def commit_removal(cuts: Gathered) -> RemovalResult:
 
     manifest = commit(dataset, change, check=check, delete=False)
     # In this order: TFDS reads the old files as long as they are described.
-    delete_garbage(dataset, manifest, name)
-    done = [layout.write_key(name, part.write) for part in manifest.splits[name].parts]
-    delete_leftovers(dataset, manifest.name, [name, *done])
+    SplitFiles(dataset, manifest, name).delete_garbage()
+    delete_leftovers(dataset, manifest.name, write_keys(manifest, name))
     left = sweep(dataset, manifest, name) if erase else ()
     lost = [part.removed for part in new.values() if part.removed is not None]
     return RemovalResult(

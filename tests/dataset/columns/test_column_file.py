@@ -13,13 +13,11 @@ from gristmill.dataset.base.errors import (
     InvalidDatasetError,
 )
 from gristmill.dataset.columns.column_file import (
+    NUMBERS,
+    ColumnType,
     decode_column,
     encode_column,
     open_column,
-)
-from gristmill.dataset.columns.column_type import (
-    NUMBERS,
-    ColumnType,
 )
 
 RANDOM = np.random.default_rng(7)

@@ -16,8 +16,7 @@ from gristmill.dataset.base.errors import (
     JobChangedError,
     StorageChangedError,
 )
-from gristmill.dataset.columns.column_file import encode_column
-from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.column_file import ColumnType, encode_column
 from gristmill.dataset.commit.attached_split import Attachment
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import commit

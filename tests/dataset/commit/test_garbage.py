@@ -14,11 +14,7 @@ from gristmill.dataset.commit.editions import (
     with_write,
     without_replaced,
 )
-from gristmill.dataset.commit.garbage import (
-    delete_garbage,
-    find_garbage,
-    garbage_editions,
-)
+from gristmill.dataset.commit.garbage import SplitFiles
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
@@ -92,8 +88,8 @@ class Files:
         spent = frozenset(f"{number:016x}" for number in given_up)
         manifest = Manifest(name=NAME, splits={"train": split}, spent=spent)
         place = layout.join(self.output, "")
-        found = find_garbage(self.output, manifest, "train")
-        return [info.path.removeprefix(place) for info in found]
+        steps = SplitFiles(self.output, manifest, "train").garbage()
+        return [info.path.removeprefix(place) for step in steps for info in step]
 
 
 @pytest.mark.parametrize("kind", ["tfds", "beam"])
@@ -122,9 +118,9 @@ def test_what_a_replacement_leaves_and_nothing_else(output: str, kind: str) -> N
         splits={"train": without_replaced(kept)},
         spent=frozenset({first.source["job"]}),
     )
-    delete_garbage(output, manifest, "train")
+    SplitFiles(output, manifest, "train").delete_garbage()
     assert files.all() == everything - old
-    delete_garbage(output, manifest, "train")
+    SplitFiles(output, manifest, "train").delete_garbage()
     assert files.all() == everything - old
 
 
@@ -192,4 +188,4 @@ def test_a_commit_deletes_what_it_replaces(output: str) -> None:
     changed = commit(output, change)
     assert read_manifest(output) == changed
     assert not files.all() & old
-    assert not garbage_editions(output, changed, "train").keys
+    assert not SplitFiles(output, changed, "train").has_garbage

@@ -13,7 +13,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError, StateMismatchError
-from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.columns.expression import Expression
 from gristmill.loader.feed.state import resumed, state_of
 from tests.support.columns import attach_numbers, example, examples
