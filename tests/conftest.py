@@ -120,7 +120,11 @@ def without_compiled_hash(monkeypatch: pytest.MonkeyPatch) -> None:
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploads what is over 512 KiB in pieces of that size, instead of 8 MiB."""
     # Dozens of tests would upload tens of megabytes each.
-    monkeypatch.setattr("gristmill.dataset.storage.gcs.PIECE_BYTES", 512 << 10)
+    for name in (
+        "gristmill.dataset.storage.gcs.PIECE_BYTES",
+        "google.cloud.storage.blob._MAX_MULTIPART_SIZE",
+    ):
+        monkeypatch.setattr(name, 512 << 10)
 
 
 @pytest.fixture(params=["compiled", "numpy"])

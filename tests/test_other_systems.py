@@ -30,7 +30,6 @@ LOOK_THERE = (
 OF_REQUESTS = (
     "tests/dataset/storage/test_gcs_diagnosis.py",
     "tests/dataset/storage/test_gcs_emulator.py",
-    "tests/dataset/storage/test_retry_after.py",
     "tests/dataset/storage/test_uploads.py",
 )
 

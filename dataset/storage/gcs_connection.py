@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import google.auth
@@ -30,11 +30,9 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.gcs_session import (
     GcsSession,
-    PatientRetry,
     describe,
     emulator_url,
 )
-from gristmill.dataset.storage.open_file import check_size
 from gristmill.dataset.storage.paths import split_path
 from gristmill.dataset.storage.prefetch_reader import Piece
 
@@ -54,11 +52,6 @@ _CURES = {
 
 # Reasons in bodies that are not JSON, or not Google's JSON.
 _NO_MESSAGE = (ValueError, AttributeError, TypeError, LookupError, RecursionError)
-
-
-def is_bad_checksum(error: Exception) -> bool:
-    """Returns whether the server says that the data arrived damaged."""
-    return getattr(error, "code", None) == 400 and "crc32c" in str(error).lower()
 
 
 def names_bucket(error: Exception) -> bool | None:
@@ -127,7 +120,6 @@ def diagnosis(
 
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
-CONTENT_TYPE = "application/octet-stream"
 _GIVEN_UP_SECONDS = 10.0
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _HASH = re.compile(r"crc32c=([A-Za-z0-9+/=]+)")
@@ -142,8 +134,12 @@ class GcsConnection:
     Safe to share by threads, but not with a forked process.
 
     Args:
-        timeout_seconds: Time limit of a request; see `TimedAdapter`.
+        timeout_seconds: Time limit of a request; see `GcsSession`.
         deadline_seconds: How long to retry after transient failures.
+
+    Attributes:
+        session: Sends the requests.
+        client: The library's client.
 
     Raises:
         StorageError: Credentials are missing.
@@ -161,17 +157,14 @@ class GcsConnection:
         # By default the library requests the bucket's metadata for every missing
         # object. Nothing uses the answers.
         os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-        session = GcsSession(credentials, timeout_seconds=timeout_seconds)
-        self._session = session
+        self.session = GcsSession(credentials, timeout_seconds=timeout_seconds)
         self.client = Client(
             project=None,
             credentials=credentials,
             client_options={"api_endpoint": server} if server else None,
-            _http=session,
+            _http=self.session,
         )
-        self._retry = PatientRetry(
-            DEFAULT_RETRY._predicate, initial=0.2, maximum=8.0, multiplier=2.0
-        )
+        self._retry = DEFAULT_RETRY.with_delay(0.2, maximum=8.0, multiplier=2.0)
         self._given_up = False
 
     def _find_credentials(self) -> Any:
@@ -240,7 +233,7 @@ class GcsConnection:
     def authorization(self, *, refused: str = "") -> dict[str, str]:
         """Returns the headers that authorize requests; see `GcsSession`."""
         with self.explained("get a token", "Google Cloud Storage"):
-            headers: dict[str, str] = self.retry(self._session.authorization)(
+            headers: dict[str, str] = self.retry(self.session.authorization)(
                 refused=refused
             )
         return headers
@@ -257,7 +250,7 @@ class GcsConnection:
         url = f"{self.client.api_endpoint}/storage/v1/b/{split_path(path)[0]}/o"
         with contextlib.suppress(requests.RequestException, api.GoogleAPIError):
             asked = {"maxResults": "1", "fields": "kind"}
-            return self._session.get(url, params=asked).status_code == 404
+            return self.session.get(url, params=asked).status_code == 404
         return False
 
     def blob(self, path: str) -> Any:
@@ -275,11 +268,6 @@ class GcsConnection:
             )
         return self.client.bucket(bucket).blob(name)
 
-    @property
-    def session(self) -> GcsSession:
-        """The session that sends the requests."""
-        return self._session
-
     def fetch(
         self, path: str, begin: int, end: int | None, version: str | None
     ) -> Piece:
@@ -294,17 +282,12 @@ class GcsConnection:
         if version is not None:
             url += f"&generation={version}"
         last = "" if end is None else end - 1
-        # With gzip accepted, an object stored with Content-Encoding: gzip comes as
-        # stored, and ranges mean stored bytes.
-        headers = {"Range": f"bytes={begin}-{last}", "Accept-Encoding": "gzip"}
+        headers = {"Range": f"bytes={begin}-{last}"}
 
         def attempt() -> Piece:
-            response = self._session.get(url, headers=headers, stream=True)
+            response = self.session.get(url, headers=headers)
             if response.status_code >= 400:
                 raise api.from_http_response(response)  # type: ignore[no-untyped-call]
-            sizes = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
-            if sizes is not None and end is None:
-                check_size(path, int(sizes[3]) - begin)
             return _checked(response, begin, end, version)
 
         call: Callable[[], Piece] = self.retry(attempt)
@@ -322,7 +305,7 @@ def _checked(
     match = _RANGE.fullmatch(headers.get("Content-Range", ""))
     if match is None:
         raise ConnectionError(describe(response))
-    data = response.raw.read(decode_content=False)
+    data = response.content
     first, last, total = map(int, match.groups())
     expected = (total if end is None else min(end, total)) - begin
     if first != begin or last + 1 - first != expected or len(data) != expected:
@@ -355,20 +338,16 @@ def encode_crc32c(crc32c: int) -> str:
 
 
 def blob_info(blob: Any) -> FileInfo:
-    """Returns an object's metadata, as sent by the server."""
-    return described_object(f"gs://{blob.bucket.name}/{blob.name}", blob._properties)
+    """Returns an object's metadata, as sent by the server.
 
-
-def described_object(path: str, about: Mapping[str, Any]) -> FileInfo:
-    """Returns an object's metadata from its description in the server's JSON.
-
-    Raises StorageError if it describes no object.
+    Raises StorageError if that describes no object.
     """
+    path, about = f"gs://{blob.bucket.name}/{blob.name}", blob._properties
     try:
         text, size = about.get("crc32c"), about.get("size")
         crc32c = None if text is None else decode_crc32c(text)
         # Some servers leave out a size of 0: then this is the checksum of nothing.
-        size_bytes = 0 if size is None and crc32c == 0 else int(size)  # type: ignore[arg-type]
+        size_bytes = 0 if size is None and crc32c == 0 else int(size)
         return FileInfo(path, size_bytes, str(int(about["generation"])), crc32c)
     except (AttributeError, LookupError, TypeError, ValueError) as e:
         expected = "numbers for size and generation, base64 for crc32c"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import email.utils
 import enum
 import functools
 import http
@@ -28,7 +29,6 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 from gristmill.dataset.base.daemon_call import daemon_call
-from gristmill.dataset.storage.gcs_session import retry_after_seconds
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import split_path
 from gristmill.loader.remote.http_connection import Answer, AnswerError, HttpConnection
@@ -391,8 +391,26 @@ def _refusal(answer: Answer, token: str) -> Failure:
         return Failure(Kind.WRONG, text, status)
     if status in _STANDARD and status not in _TEMPORARY:
         return Failure(Kind.REFUSED, text, status)
-    pause = retry_after_seconds(answer.headers)
+    pause = _retry_after_seconds(answer.headers)
     return Failure(Kind.TEMPORARY, text, status, pause)
+
+
+def _retry_after_seconds(headers: dict[str, str]) -> float:
+    """Returns the seconds that an answer asks to wait, 0 by default.
+
+    A date is compared with the server's own, as clocks may differ.
+    """
+    text = headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        due, now = (
+            email.utils.parsedate_to_datetime(date).timestamp()
+            for date in (text, headers.get("date", email.utils.formatdate()))
+        )
+    except (ValueError, OverflowError):
+        return 0.0
+    return max(due - now, 0.0)
 
 
 def _message(answer: Answer) -> str:

@@ -86,23 +86,16 @@ def storage_client(
 
 
 def storage_retry(*, seconds: float = _SECONDS) -> Any:
-    """Returns the retries of this client's requests: for seconds, not minutes.
-
-    What a server asks for with `Retry-After` is kept to, within this time.
-    """
+    """Returns the retries of this client's requests: for seconds, not minutes."""
     from google.cloud.storage.retry import DEFAULT_RETRY
 
-    from gristmill.dataset.storage.gcs_session import PatientRetry
-
-    return PatientRetry(
-        DEFAULT_RETRY._predicate, initial=_PAUSE_SECONDS, timeout=seconds
-    )
+    return DEFAULT_RETRY.with_delay(_PAUSE_SECONDS).with_timeout(seconds)
 
 
 def get_json(url: str, *, anonymous: bool) -> tuple[int, dict[str, Any]]:
     """Returns the status and the document that a service of Google Cloud answers with.
 
-    One that is busy is asked again for some seconds, when it says with `Retry-After`.
+    One that is busy is asked again for some seconds.
 
     Args:
         url: What to get.
@@ -113,11 +106,9 @@ def get_json(url: str, *, anonymous: bool) -> tuple[int, dict[str, Any]]:
     """
     import requests
     from google.api_core import exceptions as api
-    from google.api_core.retry import if_exception_type
+    from google.api_core.retry import Retry, if_exception_type
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import AuthorizedSession
-
-    from gristmill.dataset.storage.gcs_session import PatientRetry
 
     def ask() -> requests.Response:
         answer = session.get(url, timeout=_SECONDS)
@@ -127,7 +118,7 @@ def get_json(url: str, *, anonymous: bool) -> tuple[int, dict[str, Any]]:
             raise busy
         return answer
 
-    retry = PatientRetry(
+    retry = Retry(
         if_exception_type(api.GoogleAPICallError),
         initial=_PAUSE_SECONDS,
         timeout=_SECONDS,
