@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -92,17 +94,10 @@ class MessageSpans(NamedTuple):
         return rows
 
     @classmethod
-    def none(cls, documents: int = 0) -> Self:
-        """Returns the spans of documents that have none."""
-        return cls(
-            np.zeros(documents, np.int64),
-            np.zeros(0, np.uint32),
-            np.zeros(0, np.uint32),
-            np.zeros(0, np.uint8),
-            np.zeros(0, np.uint32),
-            np.zeros(0, np.bool_),
-            np.zeros(0, np.float32),
-        )
+    def of_documents(cls, documents: Sequence[Sequence[tuple[Any, ...]]]) -> Self:
+        """Returns the spans of documents, each as a row of `STORED`."""
+        rows = np.array([*itertools.chain(*documents)], STORED)
+        return cls.of_stored(np.cumsum([*map(len, documents)], dtype=np.int64), rows)
 
     def among(
         self, ours: npt.NDArray[np.bool_], lengths: npt.NDArray[np.uint32]
@@ -209,24 +204,17 @@ class MessageSpans(NamedTuple):
         if len(sizes) != 1 or ends[-1] not in sizes or (np.diff(ends) < 0).any():
             raise ValueError(f"spans of {[*sizes]} values end at {ends[-1]:,}")
         if len(lengths) != len(self.ends):
-            raise ValueError(f"{len(lengths):,} documents, {len(self.ends):,} expected")
+            raise ValueError(f"spans of {len(self.ends):,}, not {len(lengths):,}")
         documents, begins, stops = self.documents, self.begins, self.stops
         before = np.append(0, stops)[:-1]
         before[np.append(True, documents[1:] != documents[:-1])[: len(before)]] = 0
-        for what, wrong in (
-            ("is empty", self.lengths == 0),
-            ("overlaps the one before it", begins < before),
-            ("ends after its document", stops > np.asarray(lengths)[documents]),
-            ("has no known role", self.roles >= len(ROLES)),
-            ("has a weight below 0", ~(self.weights >= 0)),
-            ("has a weight without an end", ~np.isfinite(self.weights)),
-        ):
-            if wrong.any():
-                at = int(np.argmax(wrong))
-                raise ValueError(
-                    f"span {at:,} {what}: tokens {int(begins[at]):,} to "
-                    f"{int(stops[at]):,} of document {int(documents[at]):,}"
-                )
+        wrong = (self.lengths == 0) | (begins < before)
+        wrong |= stops > np.asarray(lengths)[documents]
+        wrong |= (self.roles >= len(ROLES)) | (self.weights < 0)
+        wrong |= ~np.isfinite(self.weights)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise ValueError(f"span {at:,}: {[column[at] for column in self.columns]}")
 
 
 def trained_counts(spans: MessageSpans) -> tuple[int, int]:

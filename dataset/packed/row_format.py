@@ -108,26 +108,16 @@ class RowHeads(NamedTuple):
 
 
 def encode_rows(row_format: RowFormat, batch: RowBatch) -> list[bytes]:
-    """Encodes rows; the inverse of `decode_rows`.
-
-    Raises:
-        InputError: A row has no piece or too many tokens, a piece has no token, or an
-            id, a position or a span does not fit. The error names the row.
-    """
+    """Encodes rows, each of some pieces; the inverse of `decode_rows`."""
     ends, lengths, firsts, tokens, spans = batch
     if not len(ends):
         return []
-    starts = np.concatenate([[0], ends[:-1]])
-    if (starts >= ends).any():
-        raise _unfit("row has no piece", int(np.argmax(starts >= ends)), "one or more")
-    if len(lengths) != ends[-1] or len(firsts) != ends[-1]:
-        got = f"{len(lengths):,} lengths and {len(firsts):,} first positions"
-        raise _unfit("pieces of rows do not add up", len(ends) - 1, int(ends[-1]), got)
-    token_counts = np.add.reduceat(lengths, starts, dtype=np.int64)
-    token_ends = np.cumsum(token_counts)
-    _check_fit(row_format, batch, token_counts, token_ends)
     if row_format.rows == "example":
-        return encode_examples(row_format.length, *batch)
+        if spans is not None:
+            raise ValueError("spans of messages in rows that are examples")
+        return encode_examples(row_format.length, ends, lengths, firsts, tokens)
+    starts = np.concatenate([[0], ends[:-1]])
+    token_ends = np.cumsum(np.add.reduceat(lengths, starts, dtype=np.int64))
     pieces = ends - starts
     supervision = None if spans is None else encode_spans(spans, ends)
     later = np.logical_or.reduceat(firsts > 0, starts)
@@ -162,65 +152,6 @@ def _cut(data: memoryview, ends: npt.NDArray[np.int64]) -> Sequence[bytes | memo
     return [
         data[start:stop] for start, stop in zip([0, *stops[:-1]], stops, strict=True)
     ]
-
-
-def _check_fit(
-    row_format: RowFormat,
-    batch: RowBatch,
-    token_counts: npt.NDArray[np.int64],
-    token_ends: npt.NDArray[np.int64],
-) -> None:
-    """Raises InputError if rows cannot be encoded."""
-    ends, lengths, firsts, tokens, spans = batch
-    if len(tokens) != token_ends[-1]:
-        what = "tokens of rows do not add up"
-        raise _unfit(what, len(ends) - 1, int(token_ends[-1]), len(tokens))
-    bad = np.flatnonzero(token_counts > row_format.length)
-    if len(bad):
-        row = int(bad[0])
-        most = f"at most {row_format.length:,}"
-        raise _unfit("row has too many tokens", row, most, int(token_counts[row]))
-    for what, expected, wrong in _wrong_pieces(lengths, firsts):
-        row = int(np.searchsorted(ends, wrong, side="right"))
-        got = f"{int(lengths[wrong]):,} tokens from position {int(firsts[wrong]):,}"
-        raise _unfit(what, row, expected, got)
-    limit = 1 << 8 * row_format.id_bytes
-    if int(tokens.max(initial=0)) >= limit:
-        at = int(np.argmax(tokens >= limit))
-        row = int(np.searchsorted(token_ends, at, side="right"))
-        raise _unfit("token does not fit", row, f"ids below {limit:,}", int(tokens[at]))
-    if spans is not None:
-        try:
-            spans.check(lengths)
-        except ValueError as e:
-            raise _unfit(str(e), 0, "spans of the pieces of these rows", "") from e
-
-
-def _unfit(what: str, row: int, expected: object, got: object = 0) -> InputError:
-    where = f"row {row:,} of the batch"
-    return InputError(
-        f"rows cannot be encoded: {what}",
-        where,
-        expected,
-        got,
-        cure="give batches that decode_rows could have returned",
-    )
-
-
-def _wrong_pieces(
-    lengths: npt.NDArray[np.uint32], firsts: npt.NDArray[np.uint32]
-) -> list[tuple[str, str, int]]:
-    """Returns the fault of pieces, what is expected, and the first piece with it."""
-    found = []
-    if not lengths.all():
-        found.append(("piece without tokens", "one or more", int(np.argmin(lengths))))
-    # Most rows begin all their documents.
-    if firsts.any():
-        beyond = firsts.astype(np.int64) + lengths > MAX_POSITIONS
-        if beyond.any():
-            expected = f"positions below {MAX_POSITIONS:,}"
-            found.append(("position out of range", expected, int(np.argmax(beyond))))
-    return found
 
 
 def decode_rows(row_format: RowFormat, records: Sequence[bytes]) -> RowBatch:
@@ -300,11 +231,17 @@ def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
         if supervised[row]:
             expected += ", and spans after them"
         raise _damaged("its counts do not add up", row, expected, got)
-    for what, expected, wrong in _wrong_pieces(lengths, firsts):
-        row = int(np.searchsorted(row_ends, wrong, side="right"))
-        piece = wrong - int(row_starts[row])
-        got = f"{int(lengths[wrong]):,} tokens from position {int(firsts[wrong]):,}"
-        raise _damaged(what, row, expected, f"piece {piece:,} of {got}")
+    beyond = firsts.astype(np.int64) + lengths > MAX_POSITIONS
+    for what, expected, wrong in (
+        ("piece without tokens", "one or more", lengths == 0),
+        ("position out of range", f"positions below {MAX_POSITIONS:,}", beyond),
+    ):
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            row = int(np.searchsorted(row_ends, at, side="right"))
+            got = f"{int(lengths[at]):,} tokens from position {int(firsts[at]):,}"
+            got = f"piece {at - int(row_starts[row]):,} of {got}"
+            raise _damaged(what, row, expected, got)
     if int(token_counts.max()) > row_format.length:
         row = int(np.argmax(token_counts > row_format.length))
         raise DecodeError(

@@ -27,7 +27,7 @@ from gristmill.pipelines.text.supervision import (
     template_pieces,
 )
 from gristmill.transforms.chat.conversation_reader import AsideError, ConversationReader
-from gristmill.transforms.chat.template_file import with_template
+from gristmill.transforms.chat.template import with_template
 from gristmill.transforms.conversion.begin import list_inputs
 from gristmill.transforms.functions.user_functions import call, load_function
 from gristmill.transforms.jobs.conversion_job import ConversionJob

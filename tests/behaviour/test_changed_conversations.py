@@ -14,7 +14,7 @@ from gristmill.dataset.base.errors import FormatVersionError
 from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.row_format import decode_rows
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.tokens.describe_rows import described_rows
+from gristmill.transforms.tokens.row_packer import described_rows
 from tests.support.document_rows import sources_at
 from tests.support.packed_shards import FORMAT, PackedShard, commit_packed
 from tests.support.supervised import conversations, supervised_dataset

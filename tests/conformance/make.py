@@ -245,7 +245,8 @@ for _name, _options in {
     )
 
 
-def chats(name: str, **options: Any) -> None:
+@case("chat", "rows of conversations, packed")
+def chats() -> None:
     """Packs 40 conversations, some with weights, into rows of 24 tokens."""
     made = conversations(40, seed=40, vocabulary=60_000, most=9)
     for number, each in enumerate(made[::3]):
@@ -254,14 +255,7 @@ def chats(name: str, **options: Any) -> None:
             said and said._replace(weight=weight if said.trained else 1.0)
             for said in each.said
         ]
-    wide = {"length": 24, "vocabulary_size": 60_000, **options}
-    supervised_dataset(name, [made], name=name, **wide)
-
-
-for _name, _options in {"chat": {}, "chat_example": {"rows": "example"}}.items():
-    case(_name, f"rows of conversations, {_options.get('rows', 'packed')}")(
-        lambda n=_name, o=_options: chats(n, **o)
-    )
+    supervised_dataset("chat", [made], name="chat", length=24, vocabulary_size=60_000)
 
 
 def flip(path: str, at: int) -> None:

@@ -25,25 +25,18 @@ Token = Said | None
 
 def spans_of(documents: list[list[Token]]) -> MessageSpans:
     """Returns the spans of documents, of which each token says what it is."""
-    ends, spans = [], []
+    found = []
     for document in documents:
         before: Token = None
+        spans: list[list] = []
         for at, said in enumerate(document):
             if said is not None and said == before:
                 spans[-1][1] += 1
             elif said is not None:
                 spans.append([at, 1, *said])
             before = said
-        ends.append(len(spans))
-    columns = list(zip(*spans, strict=True)) or [()] * 6
-    none = MessageSpans.none()
-    return MessageSpans(
-        np.array(ends, np.int64),
-        *(
-            np.array(column, empty.dtype)
-            for column, empty in zip(columns, none.columns, strict=True)
-        ),
-    )
+        found.append([*map(tuple, spans)])
+    return MessageSpans.of_documents(found)
 
 
 def tokens_of(spans: MessageSpans, lengths: list[int]) -> list[list[Token]]:

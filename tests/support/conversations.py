@@ -15,7 +15,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from gristmill.transforms.chat.conversation_reader import ConversationReader
-from gristmill.transforms.chat.template_file import with_template
+from gristmill.transforms.chat.template import with_template
 from gristmill.transforms.jobs.pack_options import (
     ChatOptions,
     PackOptions,

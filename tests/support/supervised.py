@@ -24,9 +24,12 @@ from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
-from gristmill.transforms.tokens.describe_rows import described_rows, row_features
 from gristmill.transforms.tokens.documents import Documents
-from gristmill.transforms.tokens.row_packer import RowPacker
+from gristmill.transforms.tokens.row_packer import (
+    RowPacker,
+    described_rows,
+    row_features,
+)
 from tests.support.conversation_rows import Said, Token, spans_of
 from tests.support.document_rows import sources_at
 
@@ -163,7 +166,7 @@ def supervised_dataset(
     split = dataclasses.replace(
         split,
         packed=described_rows(given, total),
-        features=row_features(given, total),
+        features=row_features(given),
     )
     commit_dataset(output, name, {"train": split}, based_on={"train": 0})
     assert os.path.exists(os.path.join(output, layout.DATASET_JSON))

@@ -4,37 +4,36 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.dataset.packed.message_spans import ROLES
-from gristmill.transforms.chat.borders import Borders
+from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
 from gristmill.transforms.chat.conversation import (
     Conversation,
     ConversationColumns,
     MalformedError,
     conversation_of,
 )
-from gristmill.transforms.chat.located import Located, located
-from gristmill.transforms.chat.marks import UnprovenError
-from gristmill.transforms.chat.special_text import with_special_text
-from gristmill.transforms.chat.template import Template, TemplateFailedError
-from gristmill.transforms.chat.template_file import template_for, templates_of
+from gristmill.transforms.chat.located import Located, UnprovenError, located
+from gristmill.transforms.chat.template import (
+    DEFAULT,
+    WITH_TOOLS,
+    TemplateFailedError,
+    templates_of,
+)
 from gristmill.transforms.chat.token_spans import (
     PlacedText,
-    SpanColumns,
-    SpanRow,
     token_at,
     token_spans,
+    with_special_text,
 )
-from gristmill.transforms.chat.turns import TextSpan, turns_of
+from gristmill.transforms.chat.turns import Special, TextSpan, TurnFinder
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.documents import Documents
-from gristmill.transforms.tokens.tokenizers import load_tokenizer
-from gristmill.transforms.tokens.tokenizers.token_places import PlacingTokenizer
+from gristmill.transforms.tokens.tokenizers import Tokenizer, load_tokenizer
 from gristmill.transforms.tokens.tokenizers.tokenizer import PlaceOf
 
 _OTHER = ROLES.index("other")
@@ -64,32 +63,22 @@ class Rendered(NamedTuple):
     Attributes:
         text: The text.
         spans: Its spans in characters; of plain text one.
-        ends: Ends of trained turns, in characters.
         weights: Weight of each message.
-        counts: What was seen: counts of `PackedCounts` by name.
-        plain: Whether it is plain text.
-        specials: Special tokens in the text, in characters.
+        specials: Special tokens in the text.
         alike: Those of them that are in contents.
-        open_turn: A trained message without an end, and what follows it; "" for none.
+        ends: Ends of trained turns, in characters; None of plain text.
+        open_turns: Trained messages without an end of turn.
+        open_turn: The first of them, and what follows it; "" for none.
     """
 
     text: str
     spans: list[TextSpan]
-    ends: list[int]
     weights: list[float]
-    counts: Counter[str]
-    plain: bool = False
-    specials: Sequence[tuple[int, int]] = ()
-    alike: frozenset[tuple[int, int]] = frozenset()
+    specials: Sequence[Special]
+    alike: frozenset[Special]
+    ends: list[int] | None = None
+    open_turns: int = 0
     open_turn: str = ""
-
-
-class Document(NamedTuple):
-    """A document: its tokens, the rows of its spans, and counts of it by name."""
-
-    ids: np.ndarray[Any, np.dtype[np.uint32]]
-    rows: list[SpanRow]
-    counts: Counter[str]
 
 
 def columns_of(options: PackOptions) -> ConversationColumns:
@@ -118,6 +107,8 @@ class ConversationReader:
         bytes_texts: 0, as for a `DocumentReader`.
     """
 
+    bytes_texts = 0
+
     def __init__(
         self,
         options: PackOptions,
@@ -128,19 +119,15 @@ class ConversationReader:
             raise ValueError("the template of the job is not known yet")
         self._options, self._chat, self._tell = options, options.chat, tell
         self.examples: dict[str, str] = {}
-        self.bytes_texts = 0
         self._tokenizer = placing_tokenizer(options)
-        self._templates = templates_of(self._chat)
         special = self._tokenizer.special_ids
-        self._borders = {
-            name: Borders(template, special)
-            for name, template in self._templates.items()
+        self._finders = {
+            name: TurnFinder(template, special, options.chat)
+            for name, template in templates_of(options.chat).items()
         }
         self._columns = columns_of(options)
-        given = options.found.bos_id, options.found.eos_id
-        self._before, self._after = (
-            np.array([] if token is None else [token], np.uint32) for token in given
-        )
+        ends = options.found.bos_id, options.found.eos_id
+        self._before, self._after = ([e] * (e is not None) for e in ends)
 
     def read(self, records: Sequence[bytes], place_of: PlaceOf) -> Documents:
         """Returns the documents of records, one for each.
@@ -155,47 +142,40 @@ class ConversationReader:
             InputError: A conversation cannot be used, and is not to be set aside.
         """
         counts: Counter[str] = Counter()
-        rendered: list[Rendered | None] = []
+        rendered: dict[int, Rendered] = {}
         for number, record in enumerate(records):
             try:
-                rendered.append(self.rendered(record))
+                rendered[number] = self.rendered(record)
             except AsideError as error:
                 self._set_aside(error, place_of(number), counts)
-                rendered.append(None)
-        placed = self.placed([each for each in rendered if each is not None])
-        columns = SpanColumns()
-        parts: list[np.ndarray[Any, Any]] = []
+        spans: list[list[tuple[Any, ...]]] = [[] for _ in records]
+        parts: list[np.ndarray[Any, Any]] = [np.zeros(0, np.uint32)]
         lengths = np.zeros(len(records), np.int64)
         text_bytes = special = 0
-        for number, each in enumerate(rendered):
-            if each is None:
-                columns.add()
-                continue
+        placed = self._placed([*rendered.values()])
+        for (number, each), tokens in zip(rendered.items(), placed, strict=True):
             try:
-                tokens = next(placed)
-                made = self.document(each, tokens)
+                ids, spans[number] = self._document(each, tokens, counts)
             except AsideError as error:
                 self._set_aside(error, place_of(number), counts)
-                columns.add()
                 continue
-            ids, rows, seen = made
-            counts += seen
-            if each.open_turn and "open_turns" not in self.examples:
-                place = place_of(number)
-                self.examples["open_turns"] = f"{place}, {each.open_turn}"
-            columns.add(rows)
+            counts["special_texts"] += len(each.alike)
+            counts["open_turns"] += each.open_turns
+            if each.open_turn:
+                place = f"{place_of(number)}, {each.open_turn}"
+                self.examples.setdefault("open_turns", place)
             parts.append(ids)
             lengths[number] = len(ids)
             text_bytes += tokens.size_bytes
-            if each.plain and len(ids):
+            if each.ends is None and len(ids):
                 special += len(self._before) + len(self._after)
         return Documents(
-            np.concatenate(parts) if parts else np.zeros(0, np.uint32),
+            np.concatenate(parts),
             lengths,
             text_bytes,
             special,
             len(self._after) if special else 0,
-            columns.spans(),
+            MessageSpans.of_documents(spans),
             PackedCounts(**counts),
         )
 
@@ -214,61 +194,34 @@ class ConversationReader:
             raise AsideError("rejected", "a text has half of a character") from error
 
     def _rendered(self, conversation: Conversation) -> Rendered:
+        finder = self._finders[DEFAULT]
         if conversation.text is not None:
             text = conversation.text
             span = TextSpan(0, len(text), _OTHER, 0, trained=True)
-            specials = next(iter(self._borders.values())).specials(text)
-            return Rendered(
-                text,
-                [span],
-                [],
-                [1.0],
-                Counter(special_texts=len(specials)),
-                plain=True,
-                specials=specials,
-                alike=frozenset(specials),
-            )
-        template = template_for(self._templates, tools=conversation.tools is not None)
-        borders = self._borders_of(template)
-        text = template.render(conversation.messages, conversation.tools)
+            specials = finder.specials(text)
+            return Rendered(text, [span], [1.0], specials, frozenset(specials))
+        if conversation.tools is not None:
+            finder = self._finders.get(WITH_TOOLS, finder)
+        text = finder.template.render(conversation.messages, conversation.tools)
         text.encode()
-        found = located(template, conversation, text)
-        specials = borders.specials(text)
+        found = located(finder.template, conversation, text)
+        specials = finder.specials(text)
         alike = _in_contents(found, specials)
-        turns = turns_of(
-            found,
-            conversation,
-            [each for each in specials if each not in alike],
-            self._chat,
-            borders,
-        )
+        turns = finder.turns(found, [each for each in specials if each not in alike])
         open_turn = ""
         for message, end in turns.open_turns[:1]:
             after = text[end : end + _SHOWN]
             open_turn = f"message {message:,}, after which stands {after!r}"
-        counts = Counter(special_texts=len(alike), open_turns=len(turns.open_turns))
         return Rendered(
-            text,
-            turns.spans,
-            turns.ends,
-            conversation.weights,
-            counts,
-            specials=specials,
-            alike=frozenset(alike),
-            open_turn=open_turn,
+            *(text, turns.spans, conversation.weights, specials, alike, turns.ends),
+            *(len(turns.open_turns), open_turn),
         )
 
-    def _borders_of(self, template: Template) -> Borders:
-        return next(
-            self._borders[name]
-            for name, each in self._templates.items()
-            if each is template
-        )
-
-    def placed(self, rendered: Sequence[Rendered]) -> Iterator[PlacedText]:
+    def _placed(self, rendered: Sequence[Rendered]) -> Iterator[PlacedText]:
         """Yields the tokens of each of some texts."""
         texts = [each.text.encode() for each in rendered]
-        found = self._tokenizer.encode_with_offsets(texts)
+        encoded = self._tokenizer.encode_plain(texts, as_text=False)
+        found = self._tokenizer.placed(encoded, texts)
         stop = 0
         for each, data, length in zip(
             rendered, texts, found.lengths.tolist(), strict=True
@@ -278,55 +231,49 @@ class ConversationReader:
                 each.text, found.ids[start:stop], found.begins[start:stop], len(data)
             )
 
-    def document(self, each: Rendered, placed: PlacedText) -> Document:
-        """Returns the document of a text.
+    def _document(
+        self, each: Rendered, placed: PlacedText, counts: Counter[str]
+    ) -> tuple[np.ndarray[Any, Any], list[tuple[Any, ...]]]:
+        """Returns the tokens of a document, and its spans as rows of `STORED`.
 
         Raises:
             AsideError: It is set aside.
         """
-        counts = Counter(each.counts)
         if each.alike and self._options.special_text == "text":
             try:
                 placed = with_special_text(
-                    placed, list(each.specials), set(each.alike), self._tokenizer
+                    placed, each.specials, each.alike, self._tokenizer
                 )
             except UnprovenError as error:
                 raise AsideError("rejected", str(error)) from error
-        if each.plain:
+        if each.ends is None:
             ids = placed.ids
             if len(ids):
-                ids = np.concatenate([self._before, ids, self._after])
-            row = SpanRow(0, len(ids), _OTHER, 0, trained=True, weight=1.0)
-            return Document(ids, [row] if len(ids) else [], counts)
+                ids = np.array([*self._before, *ids, *self._after], np.uint32)
+            return ids, [(0, len(ids), _OTHER, 0, True, 1.0)] * (len(ids) > 0)
         begins, ends = token_spans(placed, each.spans)
         length = len(placed.ids)
         if length > self._options.length:
-            length = self._cut(each, placed)
-            counts["truncated_documents"] = 1
-            counts["truncated_tokens"] = len(placed.ids) - length
+            length = self._cut(each.ends, placed)
         rows = []
-        is_trained = False
         for span, begin, end in zip(
             each.spans, begins.tolist(), ends.tolist(), strict=True
         ):
-            end = min(end, length)
-            if begin < end:
+            if begin < (end := min(end, length)):
                 weight = each.weights[span.message]
-                rows.append(SpanRow(begin, end - begin, *span[2:], weight))
-                is_trained = is_trained or span.trained
-        if not is_trained:
+                rows.append((begin, end - begin, *span[2:], weight))
+        if not any(trained for _, _, _, _, trained, _ in rows):
             raise AsideError("untrained", "no token of it is trained on")
-        return Document(placed.ids[:length], rows, counts)
+        if length < len(placed.ids):
+            counts["truncated_documents"] += 1
+            counts["truncated_tokens"] += len(placed.ids) - length
+        return placed.ids[:length], rows
 
-    def _cut(self, each: Rendered, placed: PlacedText) -> int:
+    def _cut(self, ends: Sequence[int], placed: PlacedText) -> int:
         """Returns how many tokens of a conversation fit a row, up to a turn's end."""
         most = self._options.length
-        fitting = [
-            end
-            for end in token_at(placed, each.ends)
-            if 0 < end <= most and self._chat.truncate_turns == "yes"
-        ]
-        if not fitting:
+        fitting = [end for end in token_at(placed, ends) if 0 < end <= most]
+        if not fitting or self._chat.truncate_turns == "no":
             raise AsideError("long", f"{len(placed.ids):,} tokens")
         return fitting[-1]
 
@@ -349,14 +296,14 @@ class ConversationReader:
             ) from error
 
 
-def placing_tokenizer(options: PackOptions) -> PlacingTokenizer:
+def placing_tokenizer(options: PackOptions) -> Tokenizer:
     """Returns the tokenizer of a job with conversations.
 
     Raises:
         InputError: It does not know where its tokens are in a text.
     """
     tokenizer = load_tokenizer(options)
-    if not hasattr(tokenizer, "encode_with_offsets"):
+    if not tokenizer.knows_places:
         raise InputError(
             "the tokenizer does not say where its tokens are in a text",
             where=options.tokenizer,
@@ -364,12 +311,10 @@ def placing_tokenizer(options: PackOptions) -> PlacingTokenizer:
             got=tokenizer.library,
             cure="give the tokenizer.json of the same model",
         )
-    return cast(PlacingTokenizer, tokenizer)
+    return tokenizer
 
 
-def _in_contents(
-    found: Located, specials: Sequence[tuple[int, int]]
-) -> set[tuple[int, int]]:
+def _in_contents(found: Located, specials: Sequence[Special]) -> frozenset[Special]:
     """Returns the special tokens that reach into a content."""
     alike = set()
     places = iter(found.places)
@@ -379,4 +324,4 @@ def _in_contents(
             place = next(places, None)
         if place is not None and place.begin < end and begin < place.end:
             alike.add((begin, end))
-    return alike
+    return frozenset(alike)

@@ -1,30 +1,295 @@
-"""The places of messages in rendered text, proved by a second rendering with marks."""
+"""The places of messages in rendered text, proved by a second rendering with marks.
+
+Marks are characters for private use, around the contents of messages.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import NamedTuple
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from gristmill.dataset.packed.message_spans import ROLES
 from gristmill.transforms.chat.conversation import Conversation
-from gristmill.transforms.chat.marks import (
-    OF_ASSISTANT,
-    THINKING,
-    Marked,
-    Marker,
-    Part,
-    Place,
-    UnprovenError,
-    free_base,
-    generation_marks,
-    unmarked,
-)
 from gristmill.transforms.chat.template import Template, TemplateFailedError
+
+ASSISTANT, THINKING, TOOL_CALL = (
+    ROLES.index(name) for name in ("assistant", "thinking", "tool_call")
+)
+OF_ASSISTANT = frozenset((ASSISTANT, THINKING, TOOL_CALL))
+
+_SPAN = 0xFFF0
+_PATTERNS = {
+    base: re.compile(f"[{chr(base)}-{chr(base + _SPAN - 1)}]")
+    for base in (0x100000, 0xF0000)  # Two planes for private use.
+}
+_GENERATION = _SPAN - 2  # The marks of generation tags.
+_MOST_PARTS = _GENERATION // 2
+
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+_THOUGHT = re.compile(r"<(think|thinking|thought)>|\[THINK\]")
 
 # What to mark: names of tools, and empty contents. The first that proves all counts:
 # templates can compare names, and leave out what is empty.
 _ATTEMPTS = ((True, True), (True, False), (False, True), (False, False))
+
+
+class Part(NamedTuple):
+    """A part of a message whose text is marked.
+
+    Attributes:
+        message: Number of the message.
+        role: Index in `ROLES` of whose text it is.
+        lead: White space before the marks.
+        trail: White space after them.
+        inner: Whether text of the same content stands before it.
+    """
+
+    message: int
+    role: int
+    lead: str
+    trail: str
+    inner: bool
+
+
+class Place(NamedTuple):
+    """Where a part is in rendered text, in characters: a half-open range."""
+
+    begin: int
+    end: int
+    part: int
+
+
+class Marked(NamedTuple):
+    """Rendered text with its marks taken out.
+
+    Attributes:
+        text: The text without marks.
+        places: Places of each part between its marks, in order, without overlaps.
+        regions: Begin and end of what each generation tag holds.
+    """
+
+    text: str
+    places: list[Place]
+    regions: list[tuple[int, int]]
+
+
+class UnprovenError(Exception):
+    """It cannot be proved where a message is; the text says why."""
+
+
+def _free_base(text: str) -> int:
+    """Returns the first of a range of characters for marks that a text does not have.
+
+    Raises UnprovenError if there is none.
+    """
+    for base, pattern in _PATTERNS.items():
+        if text.isascii() or pattern.search(text) is None:
+            return base
+    raise UnprovenError("its text has characters for private use of both planes")
+
+
+class Marker:
+    """Marks the contents of a conversation.
+
+    Marks stand inside the outer white space of a text, so that a template that trims it
+    gives the same result. What the assistant thinks, between tags in its content, is a
+    part of its own.
+
+    Args:
+        conversation: The conversation.
+        base: The first character for marks.
+        names: Whether to mark the names of called tools.
+        empties: Whether to mark empty contents of the assistant.
+        stripped: Whether to leave out outer white space.
+        replaced: Numbers of parts that get another text instead of marks.
+
+    Attributes:
+        messages: The messages with marks.
+        parts: The parts, in the order of their marks.
+        unmarked_calls: Message and number of each call of a tool without a mark.
+    """
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        base: int,
+        names: bool,
+        empties: bool,
+        *,
+        stripped: bool = False,
+        replaced: frozenset[int] | None = None,
+    ) -> None:
+        self.conversation, self._base = conversation, base
+        self._names, self._empties = names, empties
+        self._stripped, self._replaced = stripped, replaced
+        self.parts: list[Part] = []
+        self.unmarked_calls: list[tuple[int, int]] = []
+        self.messages = [
+            self._message(number, message, role)
+            for number, (message, role) in enumerate(
+                zip(conversation.messages, conversation.roles, strict=True)
+            )
+        ]
+        if len(self.parts) > _MOST_PARTS:
+            raise UnprovenError(f"it has {len(self.parts):,} parts")
+
+    def again(
+        self, *, stripped: bool = False, replaced: frozenset[int] | None = None
+    ) -> Marker:
+        """Returns a marker of the same parts, with other changes of their texts."""
+        return Marker(
+            *(self.conversation, self._base, self._names, self._empties),
+            stripped=stripped,
+            replaced=replaced,
+        )
+
+    def _message(
+        self, number: int, message: dict[str, Any], role: int
+    ) -> dict[str, Any]:
+        marked = dict(message)
+        if role == ASSISTANT:
+            seen: dict[str, str] = {}
+            for name in _REASONING:
+                text = message.get(name)
+                if isinstance(text, str):
+                    if text not in seen:
+                        seen[text] = self._text(text, number, THINKING)
+                    marked[name] = seen[text]
+        content = message.get("content")
+        if isinstance(content, str):
+            marked["content"] = (
+                self._answer(content, number)
+                if role == ASSISTANT
+                else self._text(content, number, role)
+            )
+        elif isinstance(content, list) and all(map(_is_text, content)):
+            marked["content"] = [
+                {**part, "text": self._text(part["text"], number, role)}
+                if isinstance(part, Mapping)
+                else self._text(part, number, role)
+                for part in content
+            ]
+        elif content is not None:
+            marked["content"] = self._leaves(content, number, role)
+        if message.get("tool_calls"):
+            marked["tool_calls"] = [
+                self._call(call, number, at)
+                for at, call in enumerate(message["tool_calls"])
+            ]
+        return marked
+
+    def _answer(self, content: str, number: int) -> str:
+        """Marks what the assistant thinks and what it says in its content."""
+        opened = _THOUGHT.search(content)
+        end = "[/THINK]"
+        if opened is None:
+            end = "</think>"  # The template can have written what opens it.
+        elif opened[1]:
+            end = f"</{opened[1]}>"
+        begin = 0 if opened is None else opened.end()
+        stop = content.find(end, begin)
+        if stop < 0 or (opened is not None and content[: opened.start()].strip()):
+            return self._text(content, number, ASSISTANT)
+        inner = opened is not None
+        thought = self._text(content[begin:stop], number, THINKING, inner=inner)
+        rest = content[stop + len(end) :]
+        said = self._text(rest, number, ASSISTANT, inner=True)
+        return content[:begin] + thought + end + said
+
+    def _call(self, call: Mapping[str, Any], number: int, at: int) -> dict[str, Any]:
+        function = call.get("function")
+        inside = function if isinstance(function, Mapping) else call
+        before = len(self.parts)
+        marked = dict(inside)
+        if self._names and isinstance(inside.get("name"), str):
+            marked["name"] = self._text(inside["name"], number, TOOL_CALL)
+        for name in ("arguments", "parameters"):
+            if name in inside:
+                marked[name] = self._leaves(inside[name], number, TOOL_CALL)
+        if len(self.parts) == before:
+            self.unmarked_calls.append((number, at))
+        return marked if inside is call else {**call, "function": marked}
+
+    def _leaves(self, value: Any, number: int, role: int) -> Any:
+        """Marks the texts in a value of JSON."""
+        if isinstance(value, str):
+            return self._text(value, number, role)
+        if isinstance(value, Mapping):
+            return {k: self._leaves(each, number, role) for k, each in value.items()}
+        if isinstance(value, list):
+            return [self._leaves(each, number, role) for each in value]
+        return value
+
+    def _text(self, text: str, number: int, role: int, *, inner: bool = False) -> str:
+        core = text.strip()
+        if not core and (role != ASSISTANT or not self._empties or inner):
+            return text
+        begin = text.index(core) if core else len(text)
+        lead, trail = text[:begin], text[begin + len(core) :]
+        part = len(self.parts)
+        self.parts.append(Part(number, role, lead, trail, inner))
+        if self._replaced is not None:
+            if part not in self._replaced:
+                return text
+            other = "q" * len(core)
+            return lead + (other if other != core else "z" * len(core)) + trail
+        mark = self._base + 2 * part
+        core = f"{chr(mark)}{core}{chr(mark + 1)}"
+        return core if self._stripped else lead + core + trail
+
+    def marks_of(self, text: str) -> Marked:
+        """Takes the marks out of rendered text.
+
+        Raises:
+            UnprovenError: They are not in pairs.
+        """
+        places: list[Place] = []
+        regions: list[tuple[int, int]] = []
+        opened = region = None
+        pattern = _PATTERNS[self._base]
+        for number, match in enumerate(pattern.finditer(text)):
+            mark, at = ord(match[0]) - self._base, match.start() - number
+            part, is_end = divmod(mark, 2)
+            if mark >= _GENERATION:
+                if (region is None) == bool(is_end) or opened is not None:
+                    raise UnprovenError("its generation tags are not in pairs")
+                if region is not None:
+                    regions.append((region, at))
+                region = None if is_end else at
+            elif is_end:
+                if opened is None or opened.part != part:
+                    raise UnprovenError("the template cuts a content")
+                places.append(opened._replace(end=at))
+                opened = None
+            elif opened is not None:
+                raise UnprovenError("the template writes a content into another")
+            else:
+                opened = Place(at, at, part)
+        if opened is not None or region is not None:
+            raise UnprovenError("the template cuts a content")
+        return Marked(pattern.sub("", text), places, regions)
+
+    def rendered(self, template: Template) -> Marked:
+        """Returns the text of the messages by a template, without the marks.
+
+        Raises:
+            UnprovenError: It fails, or the marks are not in pairs.
+        """
+        around = chr(self._base + _GENERATION), chr(self._base + _GENERATION + 1)
+        tools = self.conversation.tools
+        try:
+            text = template.render(self.messages, tools, around=around)
+        except TemplateFailedError as e:
+            raise UnprovenError(f"the template looks into a content: {e}") from e
+        return self.marks_of(text)
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, str) or (
+        isinstance(part, Mapping) and isinstance(part.get("text"), str)
+    )
 
 
 class Located(NamedTuple):
@@ -34,19 +299,24 @@ class Located(NamedTuple):
         text: The text.
         places: Places of parts, in order, with the white space that is theirs.
         cores: The same without it.
-        parts: The parts that places name.
         regions: What generation tags hold; None if the template has none.
         marker: The marks that proved it.
-        base: Their first character.
     """
 
     text: str
     places: list[Place]
     cores: list[Place]
-    parts: list[Part]
     regions: list[tuple[int, int]] | None
     marker: Marker
-    base: int
+
+    @property
+    def conversation(self) -> Conversation:
+        """The conversation."""
+        return self.marker.conversation
+
+    def part(self, place: int) -> Part:
+        """Returns the part at a place, by its number."""
+        return self.marker.parts[self.places[place].part]
 
 
 def located(template: Template, conversation: Conversation, text: str) -> Located:
@@ -60,46 +330,37 @@ def located(template: Template, conversation: Conversation, text: str) -> Locate
     Raises:
         UnprovenError: That cannot be proved: the template changes or drops a content.
     """
-    base = free_base(text)
+    base = _free_base(text)
     failed = ""
     tried: list[list[Part]] = []
     for names, empties in _ATTEMPTS:
-        marker = Marker(conversation, base, names=names, empties=empties)
+        marker = Marker(conversation, base, names, empties)
         if marker.parts in tried:
             continue
         tried.append(marker.parts)
         try:
-            found = _found(template, conversation, marker, base)
+            found = marker.rendered(template)
             if found.text != text:
                 raise UnprovenError("the template changes a content")  # noqa: TRY301
-            _check_once(marker, found)
-            _check_dropped(template, conversation, marker, found)
-            _check_calls(template, conversation, marker, text)
+            _check_parts(template, marker, found)
+            _check_calls(template, marker, text)
         except UnprovenError as error:
             failed = str(error)
             continue
         places = found.places
         if any(part.lead or part.trail for part in marker.parts):
-            places = _with_space(template, conversation, marker, found, base)
+            places = _with_space(template, marker, found)
         regions = found.regions if template.has_generation else None
-        return Located(text, places, found.places, marker.parts, regions, marker, base)
+        return Located(text, places, found.places, regions, marker)
     raise UnprovenError(failed)
 
 
-def _found(
-    template: Template, conversation: Conversation, marker: Marker, base: int
-) -> Marked:
-    try:
-        rendered = template.render(
-            marker.messages, conversation.tools, around=generation_marks(base)
-        )
-    except TemplateFailedError as error:
-        raise UnprovenError(f"the template looks into a content: {error}") from error
-    return unmarked(rendered, base)
+def _check_parts(template: Template, marker: Marker, found: Marked) -> None:
+    """Checks that what the assistant says is written once.
 
-
-def _check_once(marker: Marker, found: Marked) -> None:
-    """Checks that what the assistant says is written once."""
+    Parts without a place are thoughts that are left out on purpose: they have no effect
+    on what the template writes.
+    """
     seen: set[int] = set()
     for place in found.places:
         part = marker.parts[place.part]
@@ -108,18 +369,7 @@ def _check_once(marker: Marker, found: Marked) -> None:
                 f"the template writes a text of message {part.message} twice"
             )
         seen.add(place.part)
-
-
-def _check_dropped(
-    template: Template, conversation: Conversation, marker: Marker, found: Marked
-) -> None:
-    """Checks that parts without a place are thoughts that are left out on purpose.
-
-    Such a part has no effect on what the template writes.
-    """
-    dropped = frozenset(range(len(marker.parts))) - {p.part for p in found.places}
-    if not dropped:
-        return
+    dropped = frozenset(range(len(marker.parts))) - seen
     for number in sorted(dropped):
         part = marker.parts[number]
         if part.role != THINKING:
@@ -127,19 +377,18 @@ def _check_dropped(
                 f"the template leaves out a text of message {part.message} "
                 f"({ROLES[part.role]})"
             )
-    other = marker.again(replaced=dropped)
-    try:
-        text = template.render(other.messages, conversation.tools)
-    except TemplateFailedError:
-        text = ""
-    if text != found.text:
+    if dropped:
+        other = marker.again(replaced=dropped)
+        with contextlib.suppress(TemplateFailedError):
+            tools = marker.conversation.tools
+            if template.render(other.messages, tools) == found.text:
+                return
         raise UnprovenError("the template changes a thought")
 
 
-def _check_calls(
-    template: Template, conversation: Conversation, marker: Marker, text: str
-) -> None:
+def _check_calls(template: Template, marker: Marker, text: str) -> None:
     """Checks that a call of a tool without a mark has an effect on the text."""
+    conversation = marker.conversation
     for number, at in marker.unmarked_calls:
         messages = list(conversation.messages)
         calls = messages[number]["tool_calls"]
@@ -153,20 +402,14 @@ def _check_calls(
                 )
 
 
-def _with_space(
-    template: Template,
-    conversation: Conversation,
-    marker: Marker,
-    found: Marked,
-    base: int,
-) -> list[Place]:
+def _with_space(template: Template, marker: Marker, found: Marked) -> list[Place]:
     """Returns places with the outer white space that the template keeps.
 
     Without the white space the template writes the same, less what it keeps: that tells
     it from what the template itself writes there.
     """
     try:
-        other = _found(template, conversation, marker.again(stripped=True), base)
+        other = marker.again(stripped=True).rendered(template)
     except UnprovenError:
         return found.places
     if [place.part for place in other.places] != [p.part for p in found.places]:

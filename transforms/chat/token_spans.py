@@ -1,15 +1,17 @@
-"""The spans of documents in tokens, from spans of their texts."""
+"""The tokens of rendered texts: where spans are, and contents that stay text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Sequence, Set
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.packed.message_spans import MessageSpans
-from gristmill.transforms.chat.turns import TextSpan
+from gristmill.transforms.chat.located import UnprovenError
+from gristmill.transforms.chat.turns import Special, TextSpan
+from gristmill.transforms.tokens.tokenizers.tokenizer import Tokenizer
 
 Int64 = npt.NDArray[np.int64]
 
@@ -76,36 +78,55 @@ def byte_places(text: str, places: Sequence[int]) -> Int64:
     return np.asarray(found, np.int64)
 
 
-class SpanRow(NamedTuple):
-    """A span of a document in tokens, as in `MessageSpans`."""
+def with_special_text(
+    placed: PlacedText,
+    specials: Sequence[Special],
+    alike: Set[Special],
+    tokenizer: Tokenizer,
+) -> PlacedText:
+    """Returns the tokens of a text with some special tokens taken for text.
 
-    begin: int
-    length: int
-    role: int
-    message: int
-    trained: bool
-    weight: float
+    The text is tokenised in pieces, between the special tokens that the template
+    writes. That pieces give the same tokens as the whole is proved first, with all
+    special tokens taken for such.
 
+    Args:
+        placed: The tokens of the text as the tokenizer gives them.
+        specials: All special tokens in the text.
+        alike: Those of them that are text.
+        tokenizer: The tokenizer.
 
-class SpanColumns:
-    """Gathers the spans of documents, one document after the other."""
-
-    def __init__(self) -> None:
-        self._ends: list[int] = []
-        self._columns: tuple[list[Any], ...] = ([], [], [], [], [], [])
-
-    def add(self, rows: Sequence[SpanRow] = ()) -> None:
-        """Adds a document with its spans."""
-        for column, values in zip(
-            self._columns, zip(*rows, strict=True), strict=bool(rows)
-        ):
-            column.extend(values)
-        self._ends.append(len(self._columns[0]))
-
-    def spans(self) -> MessageSpans:
-        """Returns the spans of all documents."""
-        types = np.uint32, np.uint32, np.uint8, np.uint32, np.bool_, np.float32
-        return MessageSpans(
-            np.array(self._ends, np.int64),
-            *(np.array(c, t) for c, t in zip(self._columns, types, strict=True)),
+    Raises:
+        UnprovenError: Pieces give other tokens than the whole.
+    """
+    data = placed.text.encode()
+    places = byte_places(placed.text, [at for special in specials for at in special])
+    pairs = [*map(tuple, places.reshape(-1, 2).tolist())]
+    kept = [
+        p for special, p in zip(specials, pairs, strict=True) if special not in alike
+    ]
+    if not np.array_equal(_in_pieces(data, pairs, tokenizer), placed.ids):
+        raise UnprovenError(
+            "a content has the text of a special token, and the text in pieces has "
+            "other tokens"
         )
+    ids = _in_pieces(data, kept, tokenizer)
+    sizes = [len(tokenizer.bytes_of(token) or b"") for token in ids.tolist()]
+    # Where the library changed the text there is no place for its tokens.
+    if b"".join(filter(None, map(tokenizer.bytes_of, ids.tolist()))) != data:
+        raise UnprovenError("the tokens of a text are not in one piece with it")
+    return placed._replace(ids=ids, begins=np.cumsum([0, *sizes])[:-1])
+
+
+def _in_pieces(
+    data: bytes, specials: Sequence[Sequence[int]], tokenizer: Tokenizer
+) -> npt.NDArray[np.uint32]:
+    """Returns the tokens of a text whose pieces between special tokens are text."""
+    borders = [0, *itertools.chain(*specials), len(data)]
+    pieces = [data[begin:end] for begin, end in itertools.pairwise(borders)]
+    encoded = tokenizer.encode_plain(pieces[0::2], as_text=True)
+    ids = np.split(encoded.ids, np.cumsum(encoded.lengths)[:-1])
+    names = [tokenizer.special_ids[name.decode()] for name in pieces[1::2]]
+    others = [np.array([name], np.uint32) for name in names]
+    both = itertools.zip_longest(ids, others, fillvalue=ids[0][:0])
+    return np.concatenate([*itertools.chain(*both)])

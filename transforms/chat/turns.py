@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from gristmill.dataset.packed.message_spans import ROLES
-from gristmill.transforms.chat.borders import Borders
 from gristmill.transforms.chat.conversation import Conversation
-from gristmill.transforms.chat.located import Located
-from gristmill.transforms.chat.marks import (
+from gristmill.transforms.chat.located import (
     ASSISTANT,
     OF_ASSISTANT,
     THINKING,
     TOOL_CALL,
+    Located,
     UnprovenError,
 )
+from gristmill.transforms.chat.template import Template, TemplateFailedError
 from gristmill.transforms.jobs.pack_options import ChatOptions
+
+_MOST_KEPT = 4096
+_MOST_KEPT_CHARS = 512
+_SHOWN = 40
+
+Special = tuple[int, int]
+"""Begin and end of a special token in a text, in characters."""
 
 
 class TextSpan(NamedTuple):
@@ -67,125 +76,253 @@ class _Turn(NamedTuple):
     places: range
     begin: int
     end: int
-    special: tuple[int, int] | None = None
+    special: Special | None = None
 
 
-def turns_of(
-    found: Located,
-    conversation: Conversation,
-    specials: list[tuple[int, int]],
-    options: ChatOptions,
-    borders: Borders,
-) -> Turns:
-    """Returns the spans of a conversation.
+class TurnFinder:
+    """Finds the turns of the conversations that a template renders.
 
     What the assistant has to generate is the text from the end of the prompt for it to
-    the end of its turn: all of it is in spans.
+    the end of its turn: all of it is in spans. Where prompts and turns end is found by
+    what the template writes for the messages before, and kept by the text around it.
 
     Args:
-        found: Where its messages are.
-        conversation: The conversation.
-        specials: Special tokens in the text.
+        template: The template.
+        special_tokens: Texts of the tokenizer's special tokens.
         options: What to train on.
-        borders: Finds ends of prompts and of turns.
-
-    Raises:
-        UnprovenError: Messages are mixed up in the text, or do not go on from their
-            prompts.
     """
-    trained = trained_messages(conversation, options)
-    roles = options.trained_roles
-    runs = _runs(found)
-    regions = _regions(found, conversation, runs)
-    turns = []
-    runs_of: dict[int, list[_Turn]] = {}
-    for each in runs:
-        runs_of.setdefault(each.message, []).append(each)
-    for message in range(len(conversation.messages)):
-        of_message = runs_of.get(message, [])
-        if regions is not None and conversation.roles[message] == ASSISTANT:
-            places = of_message[0].places if of_message else range(0)
-            if message in regions:
-                begin, end = regions[message]
-                said = found.places[places[-1]].end if places else begin
-                special = (end, end) if _has(specials, said, end) else None
-                turns.append(_Turn(message, places, begin, end, special))
-        elif message in trained and conversation.roles[message] == ASSISTANT:
-            run = of_message[0] if of_message else None
-            turns.append(_answer(found, conversation, message, run, specials, borders))
-        else:
-            for run in of_message:
-                if message in trained and run is of_message[-1]:
-                    run = _ended(found, conversation, run, specials, borders)
-                turns.append(run)
-    spans: list[TextSpan] = []
-    ends: list[int] = []
-    open_turns: list[tuple[int, int]] = []
-    for turn in turns:
-        role = ASSISTANT
-        if turn.places:
-            role = found.parts[found.places[turn.places[-1]].part].role
-        if options.train_end_of_turn == "yes":
-            if turn.special is not None:
-                turn = turn._replace(end=turn.special[1])
-            elif turn.message in trained and role in roles:
-                open_turns.append((turn.message, turn.end))
-        made = _filled(found, turn, roles)
-        if turn.message not in trained:
-            made = [span._replace(trained=False) for span in made]
-        if any(span.trained for span in made) or turn.message in trained:
-            ends.append(turn.end)
-        spans += made
-    spans.sort()
-    for one, next_ in itertools.pairwise(spans):
-        if one.end > next_.begin:
-            raise UnprovenError(
-                f"messages {one.message} and {next_.message} overlap in the text"
-            )
-    return Turns(spans, sorted(ends), open_turns)
 
+    def __init__(
+        self, template: Template, special_tokens: Iterable[str], options: ChatOptions
+    ) -> None:
+        self.template, self._options = template, options
+        longest_first = sorted(filter(None, special_tokens), key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._kept: dict[tuple[object, ...], int] = {}
+        self._roles = self._speakers = options.trained_roles
+        if options.train != "all" and {THINKING, TOOL_CALL} & self._roles:
+            self._speakers |= {ASSISTANT}  # Its messages have these parts.
 
-def _answer(
-    found: Located,
-    conversation: Conversation,
-    message: int,
-    run: _Turn | None,
-    specials: list[tuple[int, int]],
-    borders: Borders,
-) -> _Turn:
-    """Returns the turn of a message of the assistant: all that it has to generate."""
-    first = run.places[0] if run else None
-    begin = borders.prompt_end(found, conversation, message, first)
-    if run is None:
+    def specials(self, text: str) -> list[Special]:
+        """Returns the special tokens in a text."""
+        return [match.span() for match in self._special.finditer(text)]
+
+    def turns(self, found: Located, specials: list[Special]) -> Turns:
+        """Returns the spans of a conversation.
+
+        Args:
+            found: Where its messages are.
+            specials: Special tokens in the text.
+
+        Raises:
+            UnprovenError: Messages are mixed up in the text, or do not go on from their
+                prompts.
+        """
+        conversation = found.conversation
+        trained = self._trained_messages(conversation)
+        runs = _runs(found)
+        regions = _regions(found, runs)
+        runs_of: dict[int, list[_Turn]] = {}
+        for each in runs:
+            runs_of.setdefault(each.message, []).append(each)
+        turns = []
+        for message, role in enumerate(conversation.roles):
+            of_message = runs_of.get(message, [])
+            if regions is not None and role == ASSISTANT:
+                places = of_message[0].places if of_message else range(0)
+                if message in regions:
+                    begin, end = regions[message]
+                    said = found.places[places[-1]].end if places else begin
+                    at = bisect.bisect_left(specials, (said, 0))
+                    has_end = at < len(specials) and specials[at][0] < end
+                    special = (end, end) if has_end else None
+                    turns.append(_Turn(message, places, begin, end, special))
+            elif message in trained and role == ASSISTANT:
+                turns.append(self._answer(found, message, of_message[:1], specials))
+            else:
+                if message in trained and of_message:
+                    of_message[-1] = self._ended(found, of_message[-1], specials)
+                turns += of_message
+        spans: list[TextSpan] = []
+        ends: list[int] = []
+        open_turns: list[tuple[int, int]] = []
+        for turn in turns:
+            is_trained = turn.message in trained
+            if self._options.train_end_of_turn == "yes":
+                role = found.part(turn.places[-1]).role if turn.places else ASSISTANT
+                if turn.special is not None:
+                    turn = turn._replace(end=turn.special[1])
+                elif is_trained and role in self._roles:
+                    open_turns.append((turn.message, turn.end))
+            made = _filled(found, turn, self._roles if is_trained else frozenset())
+            if is_trained:
+                ends.append(turn.end)
+            spans += made
+        spans.sort()
+        for one, next_ in itertools.pairwise(spans):
+            if one.end > next_.begin:
+                raise UnprovenError(
+                    f"messages {one.message} and {next_.message} overlap in the text"
+                )
+        return Turns(spans, sorted(ends), open_turns)
+
+    def _trained_messages(self, conversation: Conversation) -> set[int]:
+        """Returns the numbers of the messages to train on."""
+        first = 0 if self._options.train == "all" else conversation.prompted
+        found = [
+            number
+            for number, role in enumerate(conversation.roles)
+            if role in self._speakers and number >= first
+        ]
+        if self._options.train == "last":
+            found = found[-1:]
+        return {number for number in found if conversation.weights[number] > 0}
+
+    def _answer(
+        self, found: Located, message: int, runs: list[_Turn], specials: list[Special]
+    ) -> _Turn:
+        """Returns the turn of a message of the assistant: all that it generates."""
+        for run in runs:
+            begin = self._prompt_end(found, message, run.places[0])
+            turn = run._replace(begin=begin, end=max(begin, run.end))
+            return self._ended(found, turn, specials)
+        begin = self._find_prompt_end(found, message, None)
         before = sum(place.end <= begin for place in found.cores)
-        places = range(before, before)
-    else:
-        places = run.places
-    turn = _Turn(message, places, begin, max(begin, run.end if run else begin))
-    return _ended(found, conversation, turn, specials, borders)
+        turn = _Turn(message, range(before, before), begin, begin)
+        return self._ended(found, turn, specials)
+
+    def _prompt_end(self, found: Located, message: int, first: int) -> int:
+        """Returns where the prompt for a message of the assistant ends.
+
+        The prompt is the conversation so far, with `add_generation_prompt`.
+
+        Args:
+            found: Where the messages are.
+            message: Number of the message.
+            first: Number of its first place.
+
+        Raises:
+            UnprovenError: The conversation does not go on from such a prompt.
+        """
+        after = found.cores[first - 1].end if first else 0
+        gap = found.text[after : found.cores[first].begin]
+        key = "prompt", *_around(found, message), found.part(first).role, gap
+        if (kept := self._kept.get(key)) is not None:
+            return after + kept
+        end = self._find_prompt_end(found, message, first)
+        if after <= end:
+            self._keep(key, gap, end - after)
+        return end
+
+    def _find_prompt_end(self, found: Located, message: int, first: int | None) -> int:
+        before, tools = found.marker.messages[:message], found.conversation.tools
+        try:
+            rendered = self.template.render(before, tools, prompt=True)
+        except TemplateFailedError as error:
+            raise UnprovenError(
+                f"the template writes no prompt for message {message}: {error}"
+            ) from error
+        prompt = found.marker.marks_of(rendered)
+        begin = at = 0
+        if prompt.places:
+            last = prompt.places[-1]
+            known = [place for place in found.cores[:first] if place.part == last.part]
+            if not known:
+                raise UnprovenError(f"message {message} stands before its prompt")
+            begin, at = known[-1].end, last.end
+        tail = prompt.text[at:]
+        if not found.text.startswith(tail, begin):
+            got = found.text[begin : begin + len(tail)]
+            shared = _same(tail, got)
+            raise UnprovenError(
+                f"message {message} does not go on from its generation prompt: that "
+                f"has {tail[shared:][:_SHOWN]!r}, the conversation "
+                f"{got[shared:][:_SHOWN]!r}; --train last, or another template"
+            )
+        end = begin + len(tail)
+        if first is not None:
+            part, header = found.part(first), found.text[end : found.cores[first].begin]
+            header = header.strip()[:_SHOWN]
+            if (
+                header
+                and part.role == ASSISTANT
+                and not part.inner
+                and self.template.render(before, tools) == rendered
+            ):
+                raise UnprovenError(
+                    "the template writes no generation prompt: the model would have to "
+                    f"begin message {message} with {header!r}"
+                )
+        return end
+
+    def _ended(self, found: Located, turn: _Turn, specials: list[Special]) -> _Turn:
+        """Returns a turn with the special token that ends it, if there is one.
+
+        The template writes it also where no message follows: it does not begin the
+        header of the next.
+        """
+        messages, last = found.conversation.messages, turn.places.stop - 1
+        calls = not turn.places or bool(messages[turn.message].get("tool_calls"))
+        begin = found.cores[last].end if last >= 0 else 0
+        stop = len(found.text)
+        if last + 1 < len(found.cores):
+            stop = found.cores[last + 1].begin
+        if turn.message < len(messages) - 1:
+            gap = found.text[begin:stop]
+            role = found.part(last).role if last >= 0 else None
+            key = "end", *_around(found, turn.message + 1), role, gap
+            shared = self._kept.get(key)
+            if shared is None:
+                shared = self._shared(found, turn.message, last, gap)
+                self._keep(key, gap, shared)
+            stop = begin + shared
+        at = bisect.bisect_left(specials, (turn.end, 0))
+        ends = [*itertools.takewhile(lambda each: each[1] <= stop, specials[at:])]
+        if not ends:
+            return turn
+        special = ends[-1 if calls else 0]
+        return turn._replace(end=special[0] if calls else turn.end, special=special)
+
+    def _shared(self, found: Located, message: int, place: int, gap: str) -> int:
+        """Returns how much of a gap is also written where no message follows."""
+        try:
+            rendered = self.template.render(
+                found.marker.messages[: message + 1], found.conversation.tools
+            )
+            alone = found.marker.marks_of(rendered)
+        except (TemplateFailedError, UnprovenError):
+            return 0
+        begin = 0
+        if place >= 0:
+            part = found.places[place].part
+            ends = [each.end for each in alone.places if each.part == part]
+            if not ends:
+                return 0
+            begin = ends[-1]
+        return _same(gap, alone.text[begin : begin + len(gap)])
+
+    def _keep(self, key: tuple[object, ...], gap: str, value: int) -> None:
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        if len(gap) <= _MOST_KEPT_CHARS:
+            self._kept[key] = value
 
 
-def trained_messages(conversation: Conversation, options: ChatOptions) -> set[int]:
-    """Returns the numbers of the messages to train on."""
-    speaks = options.trained_roles
-    if options.train != "all" and {THINKING, TOOL_CALL} & speaks:
-        speaks |= {ASSISTANT}  # Its messages have these parts.
-    first = 0 if options.train == "all" else conversation.prompted
-    found = [
-        number
-        for number, role in enumerate(conversation.roles)
-        if role in speaks and number >= first
-    ]
-    if options.train == "last":
-        found = found[-1:]
-    return {number for number in found if conversation.weights[number] > 0}
+def _around(found: Located, message: int) -> tuple[object, ...]:
+    """Returns the facts on which the text before a message can depend."""
+    conversation = found.conversation
+    kinds = tuple(
+        (each["role"], bool(each.get("tool_calls")))
+        for each in conversation.messages[max(message - 1, 0) : message + 1]
+    )
+    return *kinds, conversation.tools is None
 
 
 def _runs(found: Located) -> list[_Turn]:
     """Returns the places that stand together, by message."""
     runs: list[_Turn] = []
     for number, place in enumerate(found.places):
-        message = found.parts[place.part].message
+        message = found.part(number).message
         if runs and runs[-1].message == message:
             places = range(runs[-1].places.start, number + 1)
             runs[-1] = runs[-1]._replace(places=places, end=place.end)
@@ -194,7 +331,7 @@ def _runs(found: Located) -> list[_Turn]:
             runs.append(_Turn(message, places, place.begin, place.end))
     seen: set[int] = set()
     for run in runs:
-        role = found.parts[found.places[run.places[0]].part].role
+        role = found.part(run.places[0]).role
         if run.message in seen and role in OF_ASSISTANT:
             raise UnprovenError(
                 f"the template writes message {run.message} in more than one place"
@@ -203,12 +340,11 @@ def _runs(found: Located) -> list[_Turn]:
     return runs
 
 
-def _regions(
-    found: Located, conversation: Conversation, runs: list[_Turn]
-) -> dict[int, tuple[int, int]] | None:
+def _regions(found: Located, runs: list[_Turn]) -> dict[int, tuple[int, int]] | None:
     """Returns the texts in generation tags, by message; None without tags."""
     if found.regions is None:
         return None
+    conversation = found.conversation
     regions: dict[int, tuple[int, int]] = {}
     empty = []
     last_message = None
@@ -249,25 +385,6 @@ def _regions(
     return regions
 
 
-def _ended(
-    found: Located,
-    conversation: Conversation,
-    turn: _Turn,
-    specials: list[tuple[int, int]],
-    borders: Borders,
-) -> _Turn:
-    """Returns a turn with the special token that ends it."""
-    last = turn.places.stop - 1
-    calls = not turn.places or conversation.messages[turn.message].get("tool_calls")
-    at = bisect.bisect_left(specials, (turn.end, 0))
-    special = borders.turn_end(
-        found, conversation, turn.message, last, specials[at:], last=bool(calls)
-    )
-    if special is None:
-        return turn
-    return turn._replace(end=special[0] if calls else turn.end, special=special)
-
-
 def _filled(found: Located, turn: _Turn, roles: frozenset[int]) -> list[TextSpan]:
     """Returns spans that fill the extent of a message.
 
@@ -277,7 +394,7 @@ def _filled(found: Located, turn: _Turn, roles: frozenset[int]) -> list[TextSpan
     cursor, before = turn.begin, None
     for number in turn.places:
         place = found.places[number]
-        role = found.parts[place.part].role
+        role = found.part(number).role
         begin = max(place.begin, cursor)
         between = _role_between(before, role)
         spans += [
@@ -310,7 +427,8 @@ def _joined(spans: list[TextSpan]) -> list[TextSpan]:
     return joined
 
 
-def _has(specials: list[tuple[int, int]], begin: int, end: int) -> bool:
-    """Returns whether a special token begins in a range."""
-    at = bisect.bisect_left(specials, (begin, 0))
-    return at < len(specials) and specials[at][0] < end
+def _same(one: str, other: str) -> int:
+    """Returns how many characters two texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    differ = (at for at, (a, b) in pairs if a != b)
+    return next(differ, min(len(one), len(other)))

@@ -29,8 +29,12 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import has_file
-from gristmill.transforms.chat.document_reader import reader_of, records_for
-from gristmill.transforms.chat.template_file import with_template
+from gristmill.transforms.chat.document_inputs import (
+    check_no_tables,
+    document_records,
+    reader_of,
+)
+from gristmill.transforms.chat.template import with_template
 from gristmill.transforms.conversion.take_output import (
     Overwrite,
     TakenOutput,
@@ -70,9 +74,6 @@ from gristmill.transforms.sources.shards.source_split import (
     find_split,
 )
 from gristmill.transforms.sources.source import SkippedRegions, source_of
-from gristmill.transforms.tokens.documents import (
-    check_no_tables,
-)
 from gristmill.transforms.tokens.fit import check_fit
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
@@ -349,7 +350,7 @@ def _listed(job: ConversionJob, looked: Looked | None) -> InputFiles:
     adapt = None
     if job.pack is not None:
         mapped = job.map is not None
-        adapt = functools.partial(records_for, pack=job.pack, mapped=mapped)
+        adapt = functools.partial(document_records, pack=job.pack, mapped=mapped)
     files = find_inputs(
         job.inputs,
         options=job.records,

@@ -59,8 +59,8 @@ from gristmill.transforms.sources.shards.split_columns import (
     selected_records,
 )
 from gristmill.transforms.sources.source import nothing_read, source_of, too_much_damage
-from gristmill.transforms.tokens.describe_rows import described_rows, row_features
 from gristmill.transforms.tokens.fit import check_fit
+from gristmill.transforms.tokens.row_packer import described_rows, row_features
 
 _log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ def finish_split(prepared: PreparedJob, collected: ShardCollector) -> Split:
         split = dataclasses.replace(
             split,
             packed=described_rows(job.pack, counts),
-            features=row_features(job.pack, counts),
+            features=row_features(job.pack),
         )
     elif not (mapped and (table.total("changed_records") or split.added_records)):
         # What the user's function makes may hold anything else.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,12 +16,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.sources.formats import (
-    FORMATS,
-    RecordOptions,
-    SourceSpec,
-)
-from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.tokens.document_column import DocumentColumn
 from gristmill.transforms.tokens.tokenizers import (
     Encoded,
@@ -32,12 +25,12 @@ from gristmill.transforms.tokens.tokenizers import (
     load_fast,
     load_tokenizer,
 )
-from gristmill.transforms.tokens.tokenizers.special_texts import SpecialTexts
 from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Ends,
     IdArray,
     LengthArray,
     PlaceOf,
+    SpecialTexts,
     add_ends,
     end_to_end,
 )
@@ -70,11 +63,6 @@ class ComparedEncoder:
     ) -> None:
         self._tokenizer, self._fast, self._tell = tokenizer, fast, tell
         self._documents = 0  # Encoded so far.
-
-    @property
-    def own_ends(self) -> Ends:
-        """Tokens that are added to every text."""
-        return self._tokenizer.own_ends
 
     def encode(self, texts: Sequence[bytes], place_of: PlaceOf) -> Encoded:
         """Returns the tokens of texts.
@@ -203,112 +191,6 @@ def _failure(
 
 
 _NOTATIONS = (b"b'", b'b"')  # Of bytes, in Python.
-_DEFAULT = PackOptions(length=2).column
-_TABLE = re.compile(
-    r"\.(csv|tsv|json|jsonl|ndjson)(\.(gz|gzip|zst|zstd|z|zz|zlib))?$", re.IGNORECASE
-)
-_WITH_COLUMNS = ("parquet", "jsonl", "json", "csv", "tsv", "tsv-unquoted", "webdataset")
-
-
-def document_records(
-    records: RecordOptions, pack: PackOptions, *, mapped: bool
-) -> RecordOptions:
-    """Returns the record options for the inputs of a job that packs documents.
-
-    From a table or samples, only the column of the documents is needed: text is taken
-    without a `tf.train.Example` around it. A user's function gets the requested
-    records.
-
-    Args:
-        records: The user's options, with the format of the files.
-        pack: Place of the documents.
-        mapped: Whether there is a user's function.
-
-    Raises:
-        InputError: The user requests other columns, or the inputs have no columns.
-    """
-    known = FORMATS.get(records.input_format)
-    if known is not None and known.tokens and pack.tokenizer is not None:
-        raise InputError(
-            "the inputs hold tokens already",
-            expected="no --tokenizer",
-            got=f"--input-format {records.input_format}",
-            cure="leave out --tokenizer; --vocabulary-size says how many ids there are",
-        )
-    is_text = records.input_format == "text"
-    if is_text and not mapped and pack.column not in ("", _DEFAULT):
-        raise InputError(
-            "--column has no effect on lines of text",
-            expected="no column: the line is the document",
-            got=pack.column,
-            cure="leave it out; of a table name the format, such as --input-format csv",
-        )
-    if mapped or records.input_format not in _WITH_COLUMNS:
-        return records
-    asked = records.columns or records.record
-    if not pack.column:
-        if asked:
-            return records
-        raise InputError(
-            "--column - is for records that are the text itself",
-            expected="the name of a column",
-            got=f"a file of format {records.input_format}, which has columns",
-            cure="give --column NAME, or say with --record what a record is",
-        )
-    if asked:
-        raise InputError(
-            "--columns and --record have no effect on the documents",
-            expected=f"the column {pack.column!r} alone, by --column",
-            got=",".join(records.columns) or records.record,
-            cure="leave them out, or use them with --map, which gets such records",
-        )
-    if pack.tokenizer is None:
-        return dataclasses.replace(records, columns=(pack.column,))
-    return with_column(records, pack.column)
-
-
-def with_column(records: RecordOptions, column: str) -> RecordOptions:
-    """Returns options by which a table gives one column, if others are not asked for.
-
-    Args:
-        records: The user's options, with the format of the files.
-        column: The column.
-    """
-    asked = records.columns or records.record
-    if asked or records.input_format not in _WITH_COLUMNS:
-        return records
-    return dataclasses.replace(records, record=f"column:{column}")
-
-
-def check_no_tables(files: InputFiles, pack: PackOptions | None) -> None:
-    """Checks that files whose bytes look like lines of text are not tables.
-
-    Their first bytes look alike. Lines of a table would become records with all their
-    separators, the header would become one too, and a row with a newline two.
-
-    Args:
-        files: The inputs, of format `text`, which the user has not named.
-        pack: Place of the documents, if they are packed.
-
-    Raises:
-        InputError: A file is named like a table.
-    """
-    if pack is not None and not pack.column:
-        return
-    lines = "--input-format text" if pack is None else "--column -"
-    for path in files.paths:
-        if found := _TABLE.search(path):
-            kind = found[1].lower()
-            known = kind if kind in ("csv", "tsv") else "jsonl"
-            raise InputError(
-                "a file that is named as a table looks like lines of text",
-                where=path,
-                expected="a table, or lines that are records"
-                if pack is None
-                else f"a table with the column {pack.column!r}, or lines that are "
-                "documents",
-                cure=f"give --input-format {known}, or {lines} to take its lines",
-            )
 
 
 class Documents(NamedTuple):
@@ -373,18 +255,14 @@ class DocumentReader:
         self._column = DocumentColumn(options, source)
         self.examples: dict[str, str] = {}
         self.bytes_texts = 0
-        self._encoder: ComparedEncoder | None = None
-        self._unknown_id: int | None = None
+        self._tokenizer: Tokenizer | None = None
         if options.tokenizer is not None:
-            tokenizer = load_tokenizer(options)
-            self._encoder = ComparedEncoder(
-                tokenizer, load_fast(options) if options.fast else None, tell=tell
-            )
-            self._unknown_id = tokenizer.unknown_id
-            self._special = SpecialTexts(tokenizer.special_ids)
+            self._tokenizer = load_tokenizer(options)
+            fast = load_fast(options) if options.fast else None
+            self._encoder = ComparedEncoder(self._tokenizer, fast, tell=tell)
+            self._special = SpecialTexts(self._tokenizer.special_ids)
         given = options.found.bos_id, options.found.eos_id
-        bos, eos = (() if token is None else (token,) for token in given)
-        self._ends = Ends(bos, eos)
+        self._ends = Ends(*(() if token is None else (token,) for token in given))
 
     def read(self, records: Sequence[bytes], place_of: PlaceOf) -> Documents:
         """Returns the documents of records, one for each.
@@ -403,36 +281,35 @@ class DocumentReader:
         """
         text_bytes = special_texts = unknown = 0
         own = Ends()
-        if self._encoder is None:
+        if self._tokenizer is None:
             encoded = self._column.tokens(records, place_of)
         else:
             texts = self._column.texts(records, place_of)
             text_bytes = sum(map(len, texts))
-            special_texts = self._special.counts(texts)
+            # One look at all of them together is enough for most.
+            if self._special.count(b"\n".join(texts)):
+                special_texts = sum(map(self._special.count, texts))
             for number, text in enumerate(texts):
                 if text[:2] in _NOTATIONS and text[-1:] == text[1:2]:
                     self.bytes_texts += 1
-                    self._note("bytes", place_of(number))
+                    self.examples.setdefault("bytes", place_of(number))
             encoded = self._encoder.encode(texts, place_of)
-            own = self._encoder.own_ends
+            own = self._tokenizer.own_ends
+            unknown = int(np.count_nonzero(encoded.ids == self._tokenizer.unknown_id))
         if int(encoded.ids.max(initial=0)) >= self._size:
             raise self._beyond(encoded, place_of)
-        if self._unknown_id is not None:
-            unknown = int(np.count_nonzero(encoded.ids == self._unknown_id))
         if unknown and "unknown" not in self.examples:
-            self._note("unknown", place_of(0))
+            self.examples["unknown"] = place_of(0)
         if not encoded.lengths.all():
-            self._note("empty", place_of(int(np.argmin(encoded.lengths))))
-        added = (own.tokens + self._ends.tokens) * int(
-            np.count_nonzero(encoded.lengths)
-        )
-        last = len(own.after) + len(self._ends.after)
+            empty = place_of(int(np.argmin(encoded.lengths)))
+            self.examples.setdefault("empty", empty)
+        filled = int(np.count_nonzero(encoded.lengths))
         ids, lengths = add_ends(encoded, self._ends)
-        counts = PackedCounts(special_texts=special_texts, unknown_tokens=unknown)
-        return Documents(ids, lengths, text_bytes, added, last, counts=counts)
-
-    def _note(self, name: str, place: str) -> None:
-        self.examples.setdefault(name, place)
+        return Documents(
+            *(ids, lengths, text_bytes, (own.tokens + self._ends.tokens) * filled),
+            len(own.after) + len(self._ends.after),
+            counts=PackedCounts(special_texts=special_texts, unknown_tokens=unknown),
+        )
 
     def _beyond(self, encoded: Encoded, place_of: PlaceOf) -> InputError:
         at = int(np.argmax(encoded.ids >= self._size))
@@ -443,6 +320,6 @@ class DocumentReader:
             expected=f"ids below {self._size:,}",
             got=f"{encoded.ids[at]:,}",
             cure="correct the tokens, or --vocabulary-size"
-            if self._encoder is None
+            if self._tokenizer is None
             else "correct the tokenizer, or the vocabulary_size that it tells",
         )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.array_spool import ArraySpool
-from gristmill.dataset.base.errors import DataLossError
+from gristmill.dataset.base.errors import DataLossError, InputError
 from gristmill.dataset.base.places import Places
-from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.metadata.features import FeatureSpec, encode_features
+from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
+from gristmill.dataset.packed.example_rows import NAMES
 from gristmill.dataset.packed.message_spans import (
     STORED,
     MessageSpans,
@@ -20,7 +22,12 @@ from gristmill.dataset.packed.message_spans import (
     trained_counts,
 )
 from gristmill.dataset.packed.recount import Ends, ends_of
-from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
+from gristmill.dataset.packed.row_format import (
+    MAX_POSITIONS,
+    RowBatch,
+    RowFormat,
+    encode_rows,
+)
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.best_fit import Packing, begins_of, plan_rows
@@ -56,7 +63,7 @@ class RowPacker:
         self._method = options.method
         self._format = RowFormat(options.length, id_bytes, options.rows)
         truncates = options.truncate or options.method == "none"
-        self._most_tokens = options.length if truncates else None
+        self._most_tokens = options.length if truncates else 1 << 62
         self._spools: list[ArraySpool] = []
         types = ("<u2" if id_bytes == 2 else "<u4", "<u4", "<i8", "<i8")
         try:
@@ -103,21 +110,15 @@ class RowPacker:
             StorageError: The disk is full.
         """
         ids, lengths = documents.ids, documents.lengths
-        counts = documents.seen()
-        spans = documents.spans
-        if spans is not None:
-            spans.check(lengths)
-        if len(sources.places) != len(lengths):
-            places = len(sources.places)
-            raise ValueError(f"{places:,} places of {len(lengths):,} documents")
+        spans, counts = documents.spans, documents.seen()
         if counts.empty_documents:
             there = lengths > 0
             if spans is not None:
                 spans = spans._replace(ends=spans.ends[there])
             sources, lengths = sources.taken(there), lengths[there]
-        most = self._most_tokens
-        if most is not None and lengths.max(initial=0) > most:
-            beyond = lengths[lengths > most] - most
+        longest = int(lengths.max(initial=0))
+        if longest > self._most_tokens:
+            beyond = lengths[lengths > self._most_tokens] - self._most_tokens
             special = np.minimum(beyond, documents.last_special_tokens)
             counts += PackedCounts(
                 tokens=-int(beyond.sum()),
@@ -125,30 +126,31 @@ class RowPacker:
                 truncated_tokens=int(beyond.sum()),
                 special_tokens=-int(special.sum()),
             )
-            ids, lengths = _truncated(ids, lengths, most)
-            if spans is not None:
-                spans = spans.within(lengths)
-        self._add_spans(spans, lengths)
-        self._counts += counts + ends_of(ids, lengths, self._ends)
-        self._ids.append(ids)
-        self._lengths.append(lengths)
-        for spool, column in zip(self._sources, sources, strict=True):
-            spool.append(column)
-
-    def _add_spans(
-        self, spans: MessageSpans | None, lengths: npt.NDArray[np.int64]
-    ) -> None:
-        """Adds the spans of the next documents; all of them have spans, or none."""
+            ids, lengths = _truncated(ids, lengths, self._most_tokens)
+            spans = None if spans is None else spans.within(lengths)
+        elif longest > MAX_POSITIONS:
+            raise InputError(
+                "a document has too many tokens",
+                expected=f"at most {MAX_POSITIONS:,}",
+                got=f"{longest:,}",
+                cure="cut it with --map, or give --truncate",
+            )
         if spans is not None and self._spans is None and not len(self._lengths):
             self._spans = ArraySpool(self._directory, STORED)
             self._spools.append(self._spans)
         if len(lengths) and (spans is None) != (self._spans is None):
             raise ValueError("documents with spans of messages among others")
         if spans is not None and self._spans is not None:
+            spans.check(lengths)
             joined = spans.joined()
             self._spans.append(joined.stored())
             self._span_counts.append(counts_of(joined.ends))
-            self._counts += PackedCounts(trained_tokens=trained_counts(joined)[0])
+            counts += PackedCounts(trained_tokens=trained_counts(joined)[0])
+        self._counts += counts + ends_of(ids, lengths, self._ends)
+        self._ids.append(ids)
+        self._lengths.append(lengths)
+        for spool, column in zip(self._sources, sources, strict=True):
+            spool.append(column)
 
     def _spans_of(
         self,
@@ -178,10 +180,27 @@ class RowPacker:
             raise ValueError("the rows were given already")
         lengths = self._lengths.read(0, len(self._lengths))
         packing = plan_rows(lengths, length=self._format.length, method=self._method)
-        begins = begins_of(lengths)
-        self._count(packing, lengths)
-        del lengths
-        row_ends = packing.row_ends
+        begins, row_ends = begins_of(lengths), packing.row_ends
+        held = np.zeros(len(lengths), np.uint32)
+        for begin in range(0, len(packing.documents), _CHUNK):
+            chunk = slice(begin, begin + _CHUNK)
+            np.add.at(held, packing.documents[chunk], packing.lengths[chunk])
+        if (held != lengths).any():
+            raise DataLossError(
+                "the plan of rows has not all tokens of the documents",
+                expected=f"{self._counts.tokens:,}",
+                got=f"{held.sum(dtype=np.int64):,}",
+                cure="check the memory of this machine, then run again; if it repeats, "
+                "please report it",
+            )
+        self._counts += PackedCounts(
+            pieces=len(packing.documents),
+            padding_tokens=len(row_ends) * self._format.length - self._counts.tokens,
+            most_pieces=int(np.diff(row_ends, prepend=0).max(initial=0)),
+        )
+        # Lengths of pieces are in the rows.
+        self._packing = packing._replace(lengths=packing.lengths[:0])
+        del lengths, held
         step = max(1, _BATCH_BYTES // (self._format.length * self._format.id_bytes))
         begin = 0
         for first_row in range(0, len(row_ends), step):
@@ -189,8 +208,8 @@ class RowPacker:
             pieces = slice(begin, int(ends[-1]))
             sizes, firsts = packing.lengths[pieces], packing.firsts[pieces]
             places = begins[packing.documents[pieces]] + firsts
-            tokens = self._ids.gather(places, places + sizes).astype(np.uint32)
-            batch = RowBatch(ends - begin, sizes, firsts, tokens)
+            ids = self._ids.gather(places, places + sizes).astype(np.uint32)
+            batch = RowBatch(ends - begin, sizes, firsts, ids)
             if self._spans is not None:
                 documents = packing.documents[pieces]
                 spans = self._spans_of(self._spans, documents, firsts, sizes)
@@ -199,29 +218,6 @@ class RowPacker:
                 self._counts += PackedCounts(trained_targets=targets)
             yield encode_rows(self._format, batch)
             begin = pieces.stop
-
-    def _count(self, packing: Packing, lengths: npt.NDArray[np.uint32]) -> None:
-        held = np.zeros(len(lengths), np.uint32)
-        for begin in range(0, len(packing.documents), _CHUNK):
-            chunk = slice(begin, begin + _CHUNK)
-            np.add.at(held, packing.documents[chunk], packing.lengths[chunk])
-        for document in np.flatnonzero(held != lengths)[:1].tolist():
-            raise DataLossError(
-                "the plan of rows has not all tokens of a document",
-                where=f"document {document:,} of the shard",
-                expected=f"{lengths[document]:,} tokens",
-                got=f"{held[document]:,}",
-                cure="check the memory of this machine, then run again; if it repeats, "
-                "please report it",
-            )
-        capacity = len(packing.row_ends) * self._format.length
-        self._counts += PackedCounts(
-            pieces=len(packing.documents),
-            padding_tokens=capacity - self._counts.tokens,
-            most_pieces=int(np.diff(packing.row_ends, prepend=0).max(initial=0)),
-        )
-        # Lengths of pieces are in the rows.
-        self._packing = packing._replace(lengths=packing.lengths[:0])
 
     def counts(self) -> PackedCounts:
         """Returns the counts of the rows, once there are rows."""
@@ -253,3 +249,29 @@ def _truncated(
         end = int(ends[document])
         is_kept[end - int(lengths[document]) + most : end] = False
     return ids[is_kept], np.minimum(lengths, most)
+
+
+def described_rows(options: PackOptions, counts: PackedCounts) -> dict[str, Any]:
+    """Returns the description of a finished split's rows for `dataset.json`."""
+    assert options.found is not None  # The job was planned.
+    found, chat = options.found, options.chat is not None
+    return PackedSplit(
+        rows=options.rows,
+        length=options.length,
+        id_bytes=found.id_bytes,
+        vocabulary_size=found.vocabulary_size,
+        method=options.method,
+        counts=counts,
+        supervised=counts.trained_tokens > 0,
+        tokenizer=found.digest,
+        bos_id=None if chat else found.bos_id,
+        eos_id=None if chat else found.eos_id,
+    ).encode()
+
+
+def row_features(options: PackOptions) -> dict[str, Any] | None:
+    """Returns the features of rows that are examples, None for others."""
+    if options.rows != "example":
+        return None
+    spec = FeatureSpec(kind="int64", dtype="int32", shape=(options.length,))
+    return encode_features(dict.fromkeys(NAMES, spec))

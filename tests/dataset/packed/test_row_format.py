@@ -217,25 +217,3 @@ def test_damaged_examples_are_named(record, message):
     with pytest.raises(DecodeError, match=message) as caught:
         decode_rows(RowFormat(2, rows="example"), [good, record])
     assert caught.value.row == 1
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([[(0, [1])], []], r"row has no piece\n  where:    row 1 of the batch"),
-        ([[(0, [1])], [(0, [1, 2, 3])]], r"too many tokens\n.*row 1(.|\n)*at most 2"),
-        ([[(0, [1])], [(0, [1]), (0, [])]], r"piece without tokens\n.*row 1"),
-        (
-            [[(0, [1])], [(MAX_POSITIONS - 1, [1, 1])]],
-            r"out of range\n.*row 1(.|\n)*position 2,147,",
-        ),
-        (
-            [[(0, [65_535])], [(0, [65_536])]],
-            r"token does not fit\n.*row 1(.|\n)*65,536\n",
-        ),
-    ],
-)
-def test_rows_that_cannot_be_encoded(rows, message):
-    for kind in ("packed", "example"):
-        with pytest.raises(InputError, match=message):
-            encode_rows(RowFormat(2, 2, kind), batch_of(rows))

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import DecodeError
-from gristmill.dataset.base.example import decode_example, encode_example
 from gristmill.dataset.packed.message_spans import OTHER, ROLES
 from gristmill.dataset.packed.row_format import (
     RowBatch,
@@ -106,39 +105,35 @@ def test_rows_come_back(seed: int) -> None:
         assert record[4:] == before[4:] + behind
         word, was = (int.from_bytes(each[:4], "little") for each in (record, before))
         assert word & ~(1 << 29) == was | 1 << 30
-    example = RowFormat(LENGTH, 2, "example")
-    for row_format in (packed, example):
-        decoded = decode_rows(row_format, encode_rows(row_format, batch))
-        assert rows_of(decoded) == rows_of(batch)
-        expected = batch.spans if len(batch.row_ends) else None
-        assert equal(decoded.spans, expected)
+    decoded = decode_rows(packed, records)
+    assert rows_of(decoded) == rows_of(batch)
+    assert equal(decoded.spans, batch.spans if len(batch.row_ends) else None)
 
 
 @given(seeds)
 def test_rows_of_plain_text_among_them_are_trained(seed: int) -> None:
     batch, chance = supervised(seed)
-    for row_format in (RowFormat(LENGTH), RowFormat(LENGTH, 2, "example")):
-        plain = encode_rows(row_format, batch._replace(spans=None))
-        ours = encode_rows(row_format, batch)
-        chosen = [chance.random() < 0.5 for _ in ours]
-        mixed = [
-            one if taken else other
-            for one, other, taken in zip(ours, plain, chosen, strict=True)
-        ]
-        found = decode_rows(row_format, mixed)
-        assert found.tokens.tolist() == batch.tokens.tolist()
-        if not any(chosen):
-            assert found.spans is None
-            continue
-        assert batch.spans is not None
-        assert found.spans is not None
-        lengths = batch.lengths.tolist()
-        expected = tokens_of(batch.spans, lengths)
-        rows = np.searchsorted(batch.row_ends, np.arange(len(lengths)), side="right")
-        for piece, row in enumerate(rows.tolist()):
-            if not chosen[row]:
-                expected[piece] = [Said(OTHER, 0, True, 1.0)] * lengths[piece]
-        assert tokens_of(found.spans, lengths) == expected
+    plain = encode_rows(RowFormat(LENGTH), batch._replace(spans=None))
+    ours = encode_rows(RowFormat(LENGTH), batch)
+    chosen = [chance.random() < 0.5 for _ in ours]
+    mixed = [
+        one if taken else other
+        for one, other, taken in zip(ours, plain, chosen, strict=True)
+    ]
+    found = decode_rows(RowFormat(LENGTH), mixed)
+    assert found.tokens.tolist() == batch.tokens.tolist()
+    if not any(chosen):
+        assert found.spans is None
+        return
+    assert batch.spans is not None
+    assert found.spans is not None
+    lengths = batch.lengths.tolist()
+    expected = tokens_of(batch.spans, lengths)
+    rows = np.searchsorted(batch.row_ends, np.arange(len(lengths)), side="right")
+    for piece, row in enumerate(rows.tolist()):
+        if not chosen[row]:
+            expected[piece] = [Said(OTHER, 0, True, 1.0)] * lengths[piece]
+    assert tokens_of(found.spans, lengths) == expected
 
 
 USER, ASSISTANT = Said(2, 0, False, 1.0), Said(3, 1, True, 1.0)
@@ -236,46 +231,6 @@ def test_damaged_spans_are_named(record: bytes, message: str) -> None:
     with pytest.raises(DecodeError, match=message) as raised:
         decode_rows(RowFormat(LENGTH), [good, record, good])
     assert raised.value.row == 1
-
-
-def example(**changed: list[float]) -> bytes:
-    batch = batch_of([[(0, [1] * len(ROW))]])._replace(spans=spans_of([ROW]))
-    (record,) = encode_rows(RowFormat(LENGTH, 2, "example"), batch)
-    return encode_example({**decode_example(record), **changed})
-
-
-ROLE = [0, 3, 3, 0, 4, 4, 4, 0, 0, 0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"inputs_role": [9, *ROLE[1:]]}, "inputs_role is none"),
-        ({"inputs_role": [*ROLE[:-1], 1]}, "inputs_role of padding"),
-        ({"inputs_role": [1, *ROLE[1:]]}, "inputs_message of no message"),
-        ({"inputs_message": [0] * 12}, "inputs_message of no message"),
-        ({"inputs_message": [1 << 40 if r else 0 for r in ROLE]}, "out of range"),
-        ({"inputs_trained": [2] * 12}, "inputs_trained is not 0 or 1"),
-        ({"inputs_trained": [1] * 12}, "inputs_trained is not 0 or 1"),
-        ({"inputs_weight": [1.0] * 12}, "inputs_weight of no trained token"),
-        ({"inputs_weight": [-1.0] * 12}, "inputs_weight is not a weight"),
-        ({"inputs_weight": [1] * 12}, "another length"),
-        ({"inputs_role": ROLE[1:]}, "another length"),
-        ({"inputs_trained": []}, "another length"),
-    ],
-)
-def test_damaged_examples_are_named(changed: dict, message: str) -> None:
-    row_format = RowFormat(LENGTH, 2, "example")
-    with pytest.raises(DecodeError, match=message) as raised:
-        decode_rows(row_format, [example(), example(**changed)])
-    assert raised.value.row == 1
-
-
-def test_an_example_without_one_of_the_features() -> None:
-    features = decode_example(example())
-    del features["inputs_message"]
-    with pytest.raises(DecodeError, match="not such an example"):
-        decode_rows(RowFormat(LENGTH, 2, "example"), [encode_example(features)])
 
 
 @given(seeds)

@@ -60,11 +60,11 @@ def token_by_token(batch: RowBatch, pieces: list[list[Token]]) -> dict[str, np.n
     return out
 
 
-@given(st.integers(0, 1 << 32), st.sampled_from(["packed", "example"]))
-def test_every_target_is_trained_or_not(seed: int, kind: str) -> None:
+@given(st.integers(0, 1 << 32))
+def test_every_target_is_trained_or_not(seed: int) -> None:
     chance = random.Random(seed)
     batch, pieces = some_batch(chance)
-    row_format = RowFormat(LENGTH, 2, kind)
+    row_format = RowFormat(LENGTH)
     plain = encode_rows(row_format, batch)
     ours = encode_rows(row_format, batch._replace(spans=spans_of(pieces)))
     # Rows of plain text among them are trained as a whole.
@@ -74,7 +74,7 @@ def test_every_target_is_trained_or_not(seed: int, kind: str) -> None:
         if not taken[row]:
             pieces[piece] = [Said(7, 0, True, 1.0)] * len(pieces[piece])
     records = [a if own else b for a, b, own in zip(ours, plain, taken, strict=True)]
-    decode = loader.PackedRows(length=LENGTH, rows=kind, names=NAMES)
+    decode = loader.PackedRows(length=LENGTH, names=NAMES)
     found = decode(records)
     for name, expected in token_by_token(batch, pieces).items():
         np.testing.assert_array_equal(found[name], expected, name)
@@ -83,8 +83,8 @@ def test_every_target_is_trained_or_not(seed: int, kind: str) -> None:
         assert found[name].ctypes.data % 64 == 0 or not found[name].size
         found[name] += 1  # It can be written to.
     # All else is as of the same rows without supervision.
-    before = loader.PackedRows(length=LENGTH, rows=kind)(plain)
-    again = loader.PackedRows(length=LENGTH, rows=kind)(records)
+    before = loader.PackedRows(length=LENGTH)(plain)
+    again = loader.PackedRows(length=LENGTH)(records)
     assert [*again] == [*before]
     for name in before:
         if name != "targets_segmentation":
@@ -96,7 +96,9 @@ def test_every_target_is_trained_or_not(seed: int, kind: str) -> None:
 
 def test_one_array_alone() -> None:
     batch = batch_of([[(0, [5, 6])]])
-    (record,) = encode_rows(RowFormat(4), batch._replace(spans=MessageSpans.none(1)))
+    (record,) = encode_rows(
+        RowFormat(4), batch._replace(spans=MessageSpans.of_documents([[]]))
+    )
     nothing = dict.fromkeys(ARRAYS)
     for name, other in {"labels": "y", "targets_weights": "w"}.items():
         decode = loader.PackedRows(length=4, names={**nothing, name: other})

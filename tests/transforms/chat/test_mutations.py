@@ -21,7 +21,7 @@ import tokenizers
 
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.transforms.chat.conversation_reader import ConversationReader
-from gristmill.transforms.chat.template_file import templates_of
+from gristmill.transforms.chat.template import templates_of
 from tests.support.conversations import chat_options, write_bpe
 from tests.transforms.chat.test_masks import CHATML, STYLES
 

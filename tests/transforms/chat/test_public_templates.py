@@ -17,7 +17,7 @@ from gristmill.transforms.chat.conversation_reader import (
     ConversationReader,
     placing_tokenizer,
 )
-from gristmill.transforms.chat.template_file import templates_of
+from gristmill.transforms.chat.template import templates_of
 from tests.support.conversations import (
     TEMPLATES,
     chat_options,
@@ -94,7 +94,9 @@ def compare(name: str, tokenizer: pathlib.Path, reference: Any, rounds: int) -> 
             assert options.chat is not None
             template = next(iter(templates_of(options.chat).values()))
             text = template.render(reader_messages(given), given.get("tools"))
-            placed = placing_tokenizer(options).encode_with_offsets([text.encode()])
+            placed = placing_tokenizer(options).encode_plain(
+                [text.encode()], as_text=False
+            )
             assert placed.ids.tolist() == expected["input_ids"]
             continue
         used += 1

@@ -14,7 +14,7 @@ from gristmill.dataset import encode_example
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.message_spans import ROLES
 from gristmill.pipelines.commands.main import main
-from gristmill.transforms.chat.template_file import templates_of
+from gristmill.transforms.chat.template import templates_of
 from gristmill.transforms.jobs.pack_options import ChatOptions
 from tests.support.conversations import (
     chat_options,

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 
 from gristmill.dataset.base.errors import InputError
+from gristmill.transforms.chat.document_inputs import document_records
 from gristmill.transforms.conversion.begin import list_inputs
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.source import source_of
-from gristmill.transforms.tokens.documents import DocumentReader, document_records
+from gristmill.transforms.tokens.documents import DocumentReader
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 from tests.support.conversion import job_of
 from tests.support.parquet_files import write_parquet

@@ -8,25 +8,19 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tokenizers
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.transforms.jobs.pack_options import SpecialText
-from gristmill.transforms.tokens.tokenizers.token_places import (
-    Begins,
-    PlacedTokens,
-    TokenPlaces,
-    byte_begins,
-    no_places,
-)
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Encoded,
     Ends,
     IdArray,
+    LengthArray,
     Tokenizer,
     without_ends_alone,
 )
@@ -35,51 +29,63 @@ from gristmill.transforms.tokens.tokenizers.tokenizer import (
 _GROUP_BYTES = 256 << 10
 
 
-class HuggingFaceTokenizer:
-    """A `tokenizer.json`; see `Tokenizer`.
+class HuggingFaceTokenizer(Tokenizer):
+    """A `tokenizer.json`.
 
     Its limits of length and its padding are switched off: they are for models, and
     would silently cut off texts.
 
-    Args:
-        content: The file.
-        add_special_tokens: Whether its post-processor adds its special tokens.
-        special_text: What text becomes that looks like a special token.
-
     Raises:
+        InputError: It draws tokens at random, or adds none where it is asked to.
         ValueError: The library cannot read the file.
     """
 
-    def __init__(
-        self,
-        content: bytes,
-        *,
-        add_special_tokens: bool = False,
-        special_text: SpecialText = "text",
-    ) -> None:
+    kind = "huggingface"
+    knows_places = True
+
+    def __init__(self, content: bytes, name: str, options: PackOptions) -> None:
         # The library reads this before each batch. There are as many worker processes
         # as cores.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        try:
-            self._tokenizer = _unlimited(content)
-        except Exception as e:  # The library raises this class itself.
-            raise ValueError(str(e)) from e
-        self._add_special_tokens = add_special_tokens
         self._content = content
-        self._special_text = special_text
+        self._tokenizer = self._parsed()
+        self._adds = options.add_special_tokens
+        self._as_text = options.special_text == "text"
         self.library = f"tokenizers {tokenizers.__version__}"
         # Only models of BPE have it.
-        self.dropout: float | None = getattr(self._tokenizer.model, "dropout", None)
+        if dropout := getattr(self._tokenizer.model, "dropout", None):
+            raise InputError(
+                "the tokenizer draws tokens at random: each run would give other rows",
+                where=name,
+                expected='"dropout": null in its "model"',
+                got=f"{dropout:g}",
+                cure="set it to null in a copy of the file",
+            )
         ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
         self.vocabulary_size = max(ids, default=-1) + 1
-        added = self._tokenizer.get_added_tokens_decoder()
-        self.special_ids: Mapping[str, int] = {
-            token.content: number for number, token in added.items() if token.special
+        self._added = self._tokenizer.get_added_tokens_decoder()
+        self.special_ids = {
+            token.content: number
+            for number, token in self._added.items()
+            if token.special
         }
-        self._added = {*added}
         unknown = getattr(self._tokenizer.model, "unk_token", None)
         self.unknown_id = None if unknown is None else self.id_of(unknown)
-        self.own_ends = self._own_ends() if add_special_tokens else Ends()
+        if self._adds:
+            self.own_ends = self._own_ends()
+
+    def _parsed(self, **changes: object) -> tokenizers.Tokenizer:
+        """Returns the tokenizer of the file, with some of its fields changed."""
+        content = self._content
+        if changes:
+            content = json.dumps(json.loads(content) | changes).encode()
+        try:
+            tokenizer = tokenizers.Tokenizer.from_buffer(content)
+        except Exception as e:  # The library raises this class itself.
+            raise ValueError(str(e)) from e
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
 
     def _own_ends(self) -> Ends:
         found = self._tokenizer.encode("a")
@@ -96,35 +102,24 @@ class HuggingFaceTokenizer:
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
         """Returns the tokens of texts."""
-        as_text = self._special_text == "text"
-        encoded = self._encoded(
-            self._without_special if as_text else self._tokenizer,
-            texts,
-            add_special_tokens=self._add_special_tokens,
-        )
+        encoded = self.encode_plain(texts, as_text=self._as_text, adds=self._adds)
         return without_ends_alone(encoded, self.own_ends)
 
-    def encode_with_offsets(self, texts: Sequence[bytes]) -> PlacedTokens:
-        """Returns the tokens of texts; see `PlacingTokenizer`."""
-        return self._places.of(self._encoded(self._tokenizer, texts), texts)
-
-    def encode_as_text(self, texts: Sequence[bytes]) -> Encoded:
-        """Returns the tokens of texts; see `PlacingTokenizer`."""
-        return self._encoded(self._without_special, texts)
-
-    @staticmethod
-    def _encoded(
-        tokenizer: tokenizers.Tokenizer,
-        texts: Sequence[bytes],
-        *,
-        add_special_tokens: bool = False,
+    def encode_plain(
+        self, texts: Sequence[bytes], *, as_text: bool, adds: bool = False
     ) -> Encoded:
+        """Returns the tokens of texts; see `Tokenizer`.
+
+        Args:
+            texts: As there.
+            as_text: As there.
+            adds: Whether the post-processor adds its special tokens.
+        """
+        tokenizer = self._without_special if as_text else self._tokenizer
         # Lists become an array in a fifth of the time that numpy takes.
         ids, lengths = array.array("I"), array.array("q")
         for group in _groups(texts):
-            for encoding in tokenizer.encode_batch_fast(
-                group, add_special_tokens=add_special_tokens
-            ):
+            for encoding in tokenizer.encode_batch_fast(group, add_special_tokens=adds):
                 found = encoding.ids
                 ids.fromlist(found)
                 lengths.append(len(found))
@@ -132,27 +127,25 @@ class HuggingFaceTokenizer:
 
     @functools.cached_property
     def _without_special(self) -> tokenizers.Tokenizer:
-        other = _unlimited(self._content)
+        other = self._parsed()
         other.encode_special_tokens = True
         return other
 
     @functools.cached_property
-    def _places(self) -> TokenPlaces:
-        return TokenPlaces(self.bytes_of, self.vocabulary_size, self._library_begins)
-
-    @functools.cached_property
     def _with_whole_offsets(self) -> tokenizers.Tokenizer:
         """The tokenizer without the step that takes white space out of offsets."""
-        return _unlimited(
-            json.dumps(json.loads(self._content) | {"post_processor": None}).encode()
-        )
+        return self._parsed(post_processor=None)
 
-    def _library_begins(self, text: bytes, ids: IdArray) -> Begins:
+    def library_begins(self, text: bytes, ids: IdArray) -> LengthArray:
+        """Returns where the tokens of a text begin; see `Tokenizer`."""
         decoded = text.decode()
         found = self._with_whole_offsets.encode(decoded, add_special_tokens=False)
-        begins = byte_begins(decoded, [begin for begin, _ in found.offsets])
+        # Bytes at which characters begin, and the end.
+        data = np.frombuffer(text, np.uint8)
+        starts = np.append(np.flatnonzero(data & 0xC0 != 0x80), len(data))
+        begins = starts[np.array([begin for begin, _ in found.offsets], np.int64)]
         if found.ids != ids.tolist() or (np.diff(begins, prepend=0) < 0).any():
-            raise no_places(self.library, text)
+            return super().library_begins(text, ids)
         return begins
 
     def id_of(self, token: str) -> int | None:
@@ -169,7 +162,7 @@ class HuggingFaceTokenizer:
         )
 
     def bytes_of(self, token: int) -> bytes | None:
-        """Returns the bytes of a token; see `TokenBytes`."""
+        """Returns the bytes of a token."""
         piece = self._tokenizer.id_to_token(token)
         if piece is None or token in self._added:
             return None if piece is None else piece.encode()
@@ -178,14 +171,6 @@ class HuggingFaceTokenizer:
         if _BYTE.fullmatch(piece):
             return bytes.fromhex(piece[3:-1])
         return piece.replace("\u2581", " ").encode()
-
-
-def _unlimited(content: bytes) -> tokenizers.Tokenizer:
-    """Returns the tokenizer of a file, without its limits of length and padding."""
-    tokenizer = tokenizers.Tokenizer.from_buffer(content)
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
 
 
 def _byte_of_letters() -> dict[str, int]:
@@ -225,21 +210,3 @@ def _groups(texts: Sequence[bytes]) -> Iterator[list[str]]:
             group, size_bytes = [], 0
     if group:
         yield group
-
-
-def make(
-    content: bytes, name: str, *, add_special_tokens: bool, special_text: SpecialText
-) -> Tokenizer:
-    """Returns the tokenizer of a file."""
-    tokenizer = HuggingFaceTokenizer(
-        content, add_special_tokens=add_special_tokens, special_text=special_text
-    )
-    if tokenizer.dropout:
-        raise InputError(
-            "the tokenizer draws tokens at random: each run would give other rows",
-            where=name,
-            expected='"dropout": null in its "model"',
-            got=f"{tokenizer.dropout:g}",
-            cure="set it to null in a copy of the file",
-        )
-    return tokenizer

@@ -10,8 +10,7 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from gristmill.dataset.base.errors import InputError, MissingPackageError, some_of
 from gristmill.dataset.base.varints import message_fields
@@ -19,11 +18,7 @@ from gristmill.dataset.formats.file_formats import HEAD_BYTES, format_of
 from gristmill.dataset.metadata.layout import join
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.functions.user_functions import code_digest
-from gristmill.transforms.jobs.pack_options import (
-    PackOptions,
-    SpecialText,
-    TokenizerSpec,
-)
+from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.tokens.tokenizers.tokenizer import Encoder, Tokenizer
 
 _MOST_BYTES = 1 << 30
@@ -115,15 +110,13 @@ def _is_sentence_piece(content: bytes) -> bool:
     return number == 1 and wires.get(1) == 2 and wires.get(2) == 5
 
 
-T = TypeVar("T")
-
 _HERE = "gristmill.transforms.tokens.tokenizers"
-# Modules by kind, each with `make`. They import the optional libraries.
-_MODULES = {
-    "huggingface": f"{_HERE}.hugging_face",
-    "sentencepiece": f"{_HERE}.sentence_piece",
-    "tiktoken": f"{_HERE}.tiktoken_ranks",
-    "function": f"{_HERE}.user_function",
+# Modules by kind, each with a class. They import the optional libraries.
+_CLASSES = {
+    "huggingface": ("hugging_face", "HuggingFaceTokenizer"),
+    "sentencepiece": ("sentence_piece", "SentencePieceTokenizer"),
+    "tiktoken": ("tiktoken_ranks", "TiktokenTokenizer"),
+    "function": ("user_function", "FunctionTokenizer"),
 }
 
 
@@ -170,22 +163,24 @@ def load_fast(options: PackOptions) -> Encoder:
     return fast
 
 
-def _key(options: PackOptions) -> tuple[str, str, bool, SpecialText]:
-    name, found = options.tokenizer, options.found
+def _key(options: PackOptions) -> tuple[PackOptions, str]:
+    """Returns the options that decide a tokenizer, and the digest of its file."""
+    name = options.tokenizer
     if name is None:
         raise ValueError("no tokenizer is given")
-    digest = content_digest(name) if found is None else found.digest
-    return name, digest, options.add_special_tokens, options.special_text
+    own = PackOptions(
+        length=2,
+        tokenizer=name,
+        add_special_tokens=options.add_special_tokens,
+        special_text=options.special_text,
+    )
+    found = options.found
+    return own, content_digest(name) if found is None else found.digest
 
 
 def content_digest(name: str) -> str:
     """Returns the digest of the file of a tokenizer, or of the code of a function."""
     return code_digest(name) if is_function(name) else _digest(read_content(name))
-
-
-def find_kind(name: str) -> str:
-    """Returns the kind of a tokenizer, as in `TokenizerSpec`."""
-    return "function" if is_function(name) else kind_of(read_content(name), name)
 
 
 def _digest(content: bytes) -> str:
@@ -194,18 +189,16 @@ def _digest(content: bytes) -> str:
 
 # Most jobs have one tokenizer; a process may meet the next job's.
 @functools.lru_cache(maxsize=2)
-def _tokenizer(
-    name: str, digest: str, add_special_tokens: bool, special_text: SpecialText
-) -> Tokenizer:
-    kind, content = _kind_and_content(name, digest)
-    if add_special_tokens and kind != "huggingface":
+def _tokenizer(options: PackOptions, digest: str) -> Tokenizer:
+    kind, name, content = _kind_and_content(options, digest)
+    if options.add_special_tokens and kind != "huggingface":
         raise InputError(
             "--add-special-tokens is for a tokenizer.json, which says what to add",
             where=name,
             got=f"a tokenizer of kind {kind}",
             cure="leave it out, and name the tokens with --bos and --eos",
         )
-    if special_text == "token" and kind not in ("huggingface", "tiktoken"):
+    if options.special_text == "token" and kind not in ("huggingface", "tiktoken"):
         raise InputError(
             "--special-text token is for tokenizers that make such tokens of text",
             where=name,
@@ -213,39 +206,20 @@ def _tokenizer(
             got=f"a tokenizer of kind {kind}",
             cure="leave it out: such text stays text",
         )
-    make = functools.partial(
-        _module(_MODULES[kind]).make,
-        content,
-        name,
-        add_special_tokens=add_special_tokens,
-        special_text=special_text,
-    )
-    tokenizer: Tokenizer = _usable(make, name)
-    return tokenizer
+    made: Tokenizer = _made(*_CLASSES[kind], name, content, name, options)
+    return made
 
 
 @functools.lru_cache(maxsize=2)
-def _fast(
-    name: str, digest: str, add_special_tokens: bool, special_text: SpecialText
-) -> Encoder:
-    kind, content = _kind_and_content(name, digest)
-    tokenizer = _tokenizer(name, digest, add_special_tokens, special_text)
-    module = _module(f"{_HERE}.giga")
-    fast: Encoder = _usable(
-        functools.partial(
-            module.make,
-            kind,
-            content,
-            name,
-            tokenizer=tokenizer,
-            special_text=special_text,
-        ),
-        name,
-    )
-    return fast
+def _fast(options: PackOptions, digest: str) -> Encoder:
+    kind, name, content = _kind_and_content(options, digest)
+    more = _tokenizer(options, digest), options.special_text
+    made: Encoder = _made("giga", "GigatokenEncoder", name, kind, content, name, *more)
+    return made
 
 
-def _kind_and_content(name: str, digest: str) -> tuple[str, bytes]:
+def _kind_and_content(options: PackOptions, digest: str) -> tuple[str, str, bytes]:
+    name = str(options.tokenizer)
     content = b"" if is_function(name) else read_content(name)
     got = code_digest(name) if is_function(name) else _digest(content)
     if got != digest:
@@ -256,22 +230,21 @@ def _kind_and_content(name: str, digest: str) -> tuple[str, bytes]:
             got=got,
             cure="leave it as it is while the job runs, and run the same command again",
         )
-    return find_kind(name) if is_function(name) else kind_of(content, name), content
+    kind = "function" if is_function(name) else kind_of(content, name)
+    return kind, name, content
 
 
-def _module(name: str) -> Any:
+def _made(module: str, kind: str, name: str, *arguments: object) -> Any:
+    """Returns the instance of a class for a file, or a function."""
     try:
-        return importlib.import_module(name)
+        found = getattr(importlib.import_module(f"{_HERE}.{module}"), kind)
     except ModuleNotFoundError as e:
         missing = MissingPackageError.of(e)
         if missing is None:
             raise
         raise missing from e
-
-
-def _usable(make: Callable[[], T], name: str) -> T:
     try:
-        return make()
+        return found(*arguments)
     except BaseException as e:
         # A panic of Rust is not an Exception.
         known = isinstance(e, ValueError) or type(e).__name__ == "PanicException"
@@ -330,7 +303,7 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
     _check_once("--bos", bos_id, before)
     _check_once("--eos", eos_id, after)
     return TokenizerSpec(
-        kind=find_kind(name),
+        kind=tokenizer.kind,
         digest=digest,
         library=tokenizer.library,
         vocabulary_size=size,

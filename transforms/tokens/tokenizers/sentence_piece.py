@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import sentencepiece
 
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Encoded,
-    Ends,
     Tokenizer,
     end_to_end,
 )
 
 
-class SentencePieceTokenizer:
-    """A model of SentencePiece; see `Tokenizer`.
+class SentencePieceTokenizer(Tokenizer):
+    """A model of SentencePiece.
 
     Raises:
         ValueError: The library cannot read the file.
     """
 
-    own_ends = Ends()
+    kind = "sentencepiece"
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, name: str, options: PackOptions) -> None:
+        del name, options
         try:
             self._model = sentencepiece.SentencePieceProcessor(model_proto=content)
         except Exception as e:  # The library has no error classes of its own.
@@ -31,8 +32,8 @@ class SentencePieceTokenizer:
         self.library = f"sentencepiece {sentencepiece.__version__}"
         model = self._model
         self.vocabulary_size = len(model)
-        self.unknown_id: int | None = model.unk_id()
-        self.special_ids: Mapping[str, int] = {
+        self.unknown_id = model.unk_id()
+        self.special_ids = {
             model.id_to_piece(number): number
             for number in range(len(model))
             if model.is_control(number) or model.is_unknown(number)
@@ -50,16 +51,10 @@ class SentencePieceTokenizer:
         return number if self._model.id_to_piece(number) == token else None
 
     def bytes_of(self, token: int) -> bytes | None:
-        """Returns the bytes of a token; see `TokenBytes`."""
+        """Returns the bytes of a token."""
         if not 0 <= token < self.vocabulary_size:
             return None
         piece: str = self._model.id_to_piece(token)
         if self._model.is_byte(token):
             return bytes.fromhex(piece[3:-1])  # <0x0A>
         return piece.replace("\u2581", " ").encode()
-
-
-def make(content: bytes, name: str, **options: object) -> Tokenizer:
-    """Returns the tokenizer of a file."""
-    del name, options
-    return SentencePieceTokenizer(content)

@@ -1,109 +1,205 @@
-"""Tokenizers of tiktoken: a file of ranks."""
+"""Tokenizers of tiktoken: a file of ranks.
+
+Such a file holds only tokens and their ranks. The pattern that splits text and the
+special tokens are in the code that published it, so encodings are known by the digest
+of their ranks, whatever the file's name.
+"""
 
 from __future__ import annotations
 
-import functools
+import base64
+import binascii
+import contextlib
+import hashlib
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import tiktoken
 
-from gristmill.transforms.jobs.pack_options import SpecialText
-from gristmill.transforms.tokens.tokenizers.rank_files import find_encoding, ranks_of
-from gristmill.transforms.tokens.tokenizers.token_places import (
-    Begins,
-    PlacedTokens,
-    TokenPlaces,
-    no_places,
-)
+from gristmill.dataset.base.errors import InputError
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Encoded,
-    Ends,
-    IdArray,
     Tokenizer,
     end_to_end,
 )
 
+# Split text as the publishers do. Possessive quantifiers change no result: with them
+# the library is faster, and does not run out of memory.
+_R50K = (
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$"
+    r"|\s+(?!\S)|\s"
+)
+_CL100K = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
+    r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
+_SUFFIX = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    rf"{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]+"
+    rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]*{_SUFFIX}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_END = "<|endoftext|>"
 
-class TiktokenTokenizer:
-    """A file of ranks, such as `cl100k_base.tiktoken`; see `Tokenizer`.
 
-    Args:
-        content: The file.
-        path: Its name, for messages.
-        special_text: What text becomes that looks like a special token; `text` is
-            `encode_ordinary`.
+class Encoding(NamedTuple):
+    """The parts of an encoding that a file of ranks does not hold.
+
+    Attributes:
+        name: Its publisher's name for it.
+        sha256: SHA-256 of its published file of ranks.
+        pattern: Splits text into the parts that are encoded on their own.
+        special_ids: Special tokens by their text.
+        vocabulary_size: Upper bound of ids, exclusive.
+        fast: The name that gigatoken has for the pattern, or "".
+    """
+
+    name: str
+    sha256: str
+    pattern: str
+    special_ids: Mapping[str, int]
+    vocabulary_size: int
+    fast: str = ""
+
+
+_KNOWN = (
+    Encoding(
+        "r50k_base",
+        "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
+        _R50K,
+        {_END: 50256},
+        50257,
+        "gpt2",
+    ),
+    Encoding(
+        "p50k_base",
+        "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069",
+        _R50K,
+        {_END: 50256},
+        50281,
+    ),
+    Encoding(
+        "cl100k_base",
+        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+        _CL100K,
+        {
+            _END: 100257,
+            "<|fim_prefix|>": 100258,
+            "<|fim_middle|>": 100259,
+            "<|fim_suffix|>": 100260,
+            "<|endofprompt|>": 100276,
+        },
+        100277,
+        "gpt4",
+    ),
+    Encoding(
+        "o200k_base",
+        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+        _O200K,
+        {_END: 199999, "<|endofprompt|>": 200018},
+        200019,
+        "o200k",
+    ),
+    # The same file for Llama 3, 3.1, 3.2 and 3.3. These tokens have the same names in
+    # all of them; any other can be given by its id.
+    Encoding(
+        "llama3",
+        "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55",
+        _CL100K,
+        {
+            "<|begin_of_text|>": 128000,
+            "<|end_of_text|>": 128001,
+            "<|start_header_id|>": 128006,
+            "<|end_header_id|>": 128007,
+            "<|eot_id|>": 128009,
+        },
+        128256,
+        "gpt4",
+    ),
+)
+
+
+def find_encoding(content: bytes, path: str) -> Encoding:
+    """Returns the encoding of a file of ranks.
+
+    Raises:
+        InputError: Its ranks belong to no known encoding.
+    """
+    lines = [line for line in content.splitlines() if line]
+    digest = hashlib.sha256(b"".join(b"%b\n" % line for line in lines)).hexdigest()
+    for encoding in _KNOWN:
+        if encoding.sha256 == digest:
+            return encoding
+    raise InputError(
+        "a tiktoken file of ranks that are of no known encoding: it does not say "
+        "how text is split",
+        where=path,
+        expected=f"the ranks of {', '.join(each.name for each in _KNOWN)}",
+        got=f"{len(lines):,} ranks, sha256:{digest}",
+        cure="give --tokenizer module:function, which makes a tiktoken.Encoding "
+        "with its pattern; or the tokenizer.json of the same model",
+    )
+
+
+def _ranks_of(content: bytes) -> dict[bytes, int]:
+    """Returns the rank of each token."""
+    ranks = {}
+    for number, line in enumerate(content.splitlines(), 1):
+        if not line:
+            continue
+        try:
+            token, rank = line.split()
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except (ValueError, binascii.Error) as e:
+            raise ValueError(f"line {number:,} is not a token and its rank") from e
+    return ranks
+
+
+class TiktokenTokenizer(Tokenizer):
+    """A file of ranks, such as `cl100k_base.tiktoken`.
 
     Raises:
         InputError: Its encoding is not known.
         ValueError: It is not a file of ranks.
     """
 
-    own_ends = Ends()
+    kind = "tiktoken"
+    knows_places = True
 
-    unknown_id: int | None = None
-
-    def __init__(
-        self, content: bytes, path: str, *, special_text: SpecialText = "text"
-    ) -> None:
-        self._as_tokens = special_text == "token"
-        encoding = find_encoding(content, path)
+    def __init__(self, content: bytes, name: str, options: PackOptions) -> None:
+        self._as_text = options.special_text == "text"
+        encoding = find_encoding(content, name)
         self._encoding = tiktoken.Encoding(
             encoding.name,
             pat_str=encoding.pattern,
-            mergeable_ranks=ranks_of(content),
+            mergeable_ranks=_ranks_of(content),
             special_tokens=dict(encoding.special_ids),
         )
         self.library = f"tiktoken {tiktoken.__version__}"
         self.vocabulary_size = encoding.vocabulary_size
-        self.special_ids: Mapping[str, int] = encoding.special_ids
+        self.special_ids = encoding.special_ids
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
         """Returns the tokens of texts."""
-        return self._encoded(texts) if self._as_tokens else self.encode_as_text(texts)
+        return self.encode_plain(texts, as_text=self._as_text)
 
-    def encode_as_text(self, texts: Sequence[bytes]) -> Encoded:
-        """Returns the tokens of texts; see `PlacingTokenizer`."""
-        encode = self._encoding.encode_to_numpy
-        return end_to_end(
-            encode(text.decode(), disallowed_special=()) for text in texts
-        )
-
-    def _encoded(self, texts: Sequence[bytes]) -> Encoded:
-        encode = self._encoding.encode_to_numpy
-        return end_to_end(
-            encode(text.decode(), allowed_special="all") for text in texts
-        )
-
-    def encode_with_offsets(self, texts: Sequence[bytes]) -> PlacedTokens:
-        """Returns the tokens of texts; see `PlacingTokenizer`."""
-        return self._places.of(self._encoded(texts), texts)
-
-    @functools.cached_property
-    def _places(self) -> TokenPlaces:
-        return TokenPlaces(self.bytes_of, self.vocabulary_size, self._library_begins)
-
-    def _library_begins(self, text: bytes, ids: IdArray) -> Begins:
-        del ids
-        raise no_places(self.library, text)
+    def encode_plain(self, texts: Sequence[bytes], *, as_text: bool) -> Encoded:
+        """Returns the tokens of texts; see `Tokenizer`."""
+        encode, decoded = self._encoding.encode_to_numpy, [t.decode() for t in texts]
+        if as_text:
+            return end_to_end(encode(each, disallowed_special=()) for each in decoded)
+        return end_to_end(encode(each, allowed_special="all") for each in decoded)
 
     def id_of(self, token: str) -> int | None:
         """Returns the id of a token's text."""
-        try:
+        with contextlib.suppress(KeyError):
             return self._encoding.encode_single_token(token)
-        except KeyError:
-            return None
+        return None
 
     def bytes_of(self, token: int) -> bytes | None:
-        """Returns the bytes of a token; see `TokenBytes`."""
-        try:
+        """Returns the bytes of a token."""
+        with contextlib.suppress(KeyError):
             return self._encoding.decode_single_token_bytes(token)
-        except KeyError:
-            return None
-
-
-def make(
-    content: bytes, name: str, *, add_special_tokens: bool, special_text: SpecialText
-) -> Tokenizer:
-    """Returns the tokenizer of a file."""
-    del add_special_tokens
-    return TiktokenTokenizer(content, name, special_text=special_text)
+        return None

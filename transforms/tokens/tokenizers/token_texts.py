@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.jobs.pack_options import PackOptions
@@ -13,7 +13,7 @@ from gristmill.transforms.tokens.tokenizers.load import (
     is_function,
     load_tokenizer,
 )
-from gristmill.transforms.tokens.tokenizers.tokenizer import TokenBytes
+from gristmill.transforms.tokens.tokenizers.tokenizer import Tokenizer
 
 
 class TokenTexts:
@@ -29,7 +29,7 @@ class TokenTexts:
         digest: As given.
     """
 
-    def __init__(self, tokenizer: TokenBytes, *, name: str, digest: str = ""):
+    def __init__(self, tokenizer: Tokenizer, *, name: str, digest: str = ""):
         self._tokenizer, self.name, self.digest = tokenizer, name, digest
 
     def check(self, packed: Mapping[str, Any] | None, where: str) -> None:
@@ -96,5 +96,4 @@ def load_token_texts(name: str) -> TokenTexts:
             cure="leave it out: tokens are shown as ids then",
         )
     tokenizer = load_tokenizer(PackOptions(length=2, tokenizer=name))
-    known = cast(TokenBytes, tokenizer)
-    return TokenTexts(known, name=name, digest=content_digest(name))
+    return TokenTexts(tokenizer, name=name, digest=content_digest(name))

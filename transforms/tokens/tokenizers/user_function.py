@@ -12,32 +12,29 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InputError, UserFunctionError
 from gristmill.transforms.functions.user_functions import load_function
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Encoded,
-    Ends,
     Tokenizer,
     end_to_end,
 )
 
 
-class FunctionTokenizer:
+class FunctionTokenizer(Tokenizer):
     """A function of a list of texts, which returns a sequence of ids for each.
 
     Its attribute `vocabulary_size` is the upper bound of ids; the optional
     `special_ids` has its special tokens. A class is called once, without arguments, and
     must return the function.
 
-    Args:
-        name: `module:function`.
-
     Raises:
         InputError: There is no such function, or it lacks an attribute.
     """
 
-    own_ends = Ends()
-    unknown_id: int | None = None
+    kind = "function"
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, content: bytes, name: str, options: PackOptions) -> None:
+        del content, options
         function: Any = load_function(name)
         if inspect.isclass(function):
             try:
@@ -118,9 +115,3 @@ def _special_ids(function: Any, size: int, name: str) -> Mapping[str, int]:
             cure="correct them, or make vocabulary_size greater than all ids",
         )
     return found
-
-
-def make(content: bytes, name: str, **options: object) -> Tokenizer:
-    """Returns the tokenizer of a function."""
-    del content, options
-    return FunctionTokenizer(name)
