@@ -36,7 +36,7 @@ from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import DIGEST_ROW, RecordsDigest
 from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.commit.commit import commit_dataset, write_table
-from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
+from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import (
     INDEXED_JOB,

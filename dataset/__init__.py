@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         WorkerDiedError,
     )
     from gristmill.dataset.base.example import encode_example
-    from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
+    from gristmill.dataset.formats.tfrecord_frames import encode_frame
     from gristmill.dataset.metadata.features import FeatureSpec
     from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
     from gristmill.dataset.metadata.open_manifest import open_manifest

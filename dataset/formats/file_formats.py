@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gristmill.dataset.base.errors import InputError, some_of
-from gristmill.dataset.formats.streams.inflated_stream import (
+from gristmill.dataset.formats.streams import (
     Compression,
     detect_compression,
     inflated_head,
     zstd_dictionary,
 )
-from gristmill.dataset.formats.tfrecord.frame_layout import HEADER_BYTES, is_header
+from gristmill.dataset.formats.tfrecord_frames import HEADER_BYTES, is_header
 
 # Enough for the magic number of tar, at byte 257, and for some lines of text.
 HEAD_BYTES = 4096

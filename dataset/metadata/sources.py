@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.columns import Texts, encode_texts, load_arrays
 from gristmill.dataset.base.errors import GristmillError, InvalidDatasetError
-from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS, Compression
+from gristmill.dataset.formats.streams import COMPRESSIONS, Compression
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for

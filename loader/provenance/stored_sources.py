@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import CorruptInputError, InvalidDatasetError
 from gristmill.dataset.base.places import Places
-from gristmill.dataset.formats.tar.find_sample import sample_at
+from gristmill.dataset.formats.tar_samples import sample_at
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import decode_places
 from gristmill.dataset.metadata.shard_table import ShardTable

@@ -31,8 +31,8 @@ from gristmill.transforms.chat.template import with_template
 from gristmill.transforms.conversion.begin import list_inputs
 from gristmill.transforms.functions.user_functions import call, load_function
 from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.sources.first_records import first_records
 from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.source import first_records
 from gristmill.transforms.tokens.documents import Documents
 from gristmill.transforms.tokens.fit import Misfit, misfits
 from gristmill.transforms.tokens.tokenizers import find_tokenizer

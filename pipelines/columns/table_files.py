@@ -15,8 +15,8 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.base.example import BYTES, FLOATS, INTS
 from gristmill.dataset.columns.column_file import ColumnType
-from gristmill.dataset.formats.parquet.parquet_file import ParquetFile
-from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
+from gristmill.dataset.formats.parquet_file import ParquetFile
+from gristmill.dataset.formats.streams import InflatedStream
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
@@ -27,7 +27,7 @@ from gristmill.loader.decode.scan import scan_examples
 from gristmill.pipelines.columns.typed_values import TypedValues, of_arrow, of_json
 from gristmill.transforms.sources.find_inputs import match_inputs
 from gristmill.transforms.sources.input_formats import Look, look_at
-from gristmill.transforms.sources.lines.json_text import parsed_line
+from gristmill.transforms.sources.lines.json_values import parsed_line
 
 BLOCK_RECORDS = 1024
 _MARK = b"\xef\xbb\xbf"  # Of the order of bytes.

@@ -73,7 +73,7 @@ def demo(directory: str | None) -> None:
 def _write_tfrecords(directory: str) -> str:
     """Writes TFRecord files; returns a pattern that matches them."""
     from gristmill.dataset.base.example import encode_example
-    from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
+    from gristmill.dataset.formats.tfrecord_frames import encode_frame
 
     os.makedirs(directory, exist_ok=True)
     rng, words = random.Random(17), _TEXT.split()

@@ -198,7 +198,7 @@ def _of_inputs(
     from gristmill.pipelines.text.unfinished import read_unfinished
     from gristmill.transforms.chat.document_inputs import check_no_tables
     from gristmill.transforms.sources.find_inputs import find_inputs
-    from gristmill.transforms.sources.first_records import first_records
+    from gristmill.transforms.sources.source import first_records
 
     jobs = {job.split: job for job in conversion_of(options).jobs}
     job = jobs[usual_split(jobs)]

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Self
 
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.base.whole_numbers import whole_number
-from gristmill.dataset.formats.parquet.parquet_file import ParquetFile
-from gristmill.dataset.formats.streams.inflated_stream import (
+from gristmill.dataset.formats.parquet_file import ParquetFile
+from gristmill.dataset.formats.streams import (
     InflatedStream,
     Readable,
 )

@@ -21,7 +21,7 @@ from gristmill.pipelines.text.supervision import (
 
 if TYPE_CHECKING:
     from gristmill.loader.data.dataset import Dataset
-    from gristmill.transforms.sources.first_records import NumberedRecord
+    from gristmill.transforms.sources.source import NumberedRecord
     from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
 
 _TEXT_WIDTH = 72

@@ -21,7 +21,7 @@ from gristmill.dataset.base.errors import (
     InputError,
     NotADatasetError,
 )
-from gristmill.dataset.formats.tfrecord.frame_layout import mask
+from gristmill.dataset.formats.tfrecord_frames import mask
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.jobs.conversion_job import ShardNames
 from gristmill.transforms.sources.formats import RecordOptions

@@ -22,7 +22,7 @@ from gristmill.dataset.base.errors import (
     UserFunctionError,
 )
 from gristmill.dataset.base.places import Places
-from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest

@@ -24,7 +24,8 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.tables import encode_rows, features_of
+from gristmill.transforms.tables.example_rows import encode_rows
+from gristmill.transforms.tables.table_features import features_of
 from tests.support.conversion import convert, job_of, read_output, skipped_in
 from tests.support.examples import Example
 from tests.support.gcs_server import GcsServer

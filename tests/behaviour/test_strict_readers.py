@@ -22,8 +22,8 @@ import zstandard
 
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.transforms.sources.find_inputs import find_inputs
-from gristmill.transforms.sources.first_records import first_records
 from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.sources.source import first_records
 from tests.support.line_files import example_of
 from tests.support.records import frames_of
 

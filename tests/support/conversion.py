@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
+from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_report import ShardReport

@@ -21,8 +21,7 @@ from gristmill import loader
 from gristmill.dataset import GristmillError
 from gristmill.dataset.arrayrecord.footer import Footer, chunk_ranges, read_footer
 from gristmill.transforms.indexing.index_job import IndexTask, index_shard
-from gristmill.transforms.sources.shards.shard_list import list_shards
-from gristmill.transforms.sources.shards.shard_range import ChunkRange
+from gristmill.transforms.sources.shards.open_shard import ChunkRange, list_shards
 
 _BLOCK_BYTES = 1 << 16
 _CHUNK_HEADER_BYTES = 40

@@ -10,7 +10,7 @@ import random
 import tarfile
 from collections.abc import Callable, Sequence
 
-from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
+from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from tests.support.records import write_array_records
 
 Row = dict[str, str]

@@ -15,7 +15,7 @@ from unittest import mock
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.transforms.conversion import shard_records as converting
 from gristmill.transforms.planning.shard_plan import ShardPlan, SourceRange

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.places import Places
-from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
+from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable

@@ -5,7 +5,7 @@ record whose payload holds frames itself, and only the reader of the range befor
 tell. A conversion puts that right when it commits; a PCollection cannot be taken back
 once its readers have seen it. So here the cuts are exact by construction: a first pass
 hops from frame header to frame header through each file and notes where frames begin
-(`sources/streams/frame_walk.py`). It takes parts of 16 ranges, each by itself, and what
+(`sources/tfrecord.py`). It takes parts of 16 ranges, each by itself, and what
 it found is joined file by file. That pass reads a file of small records once more,
 without checksumming, copying or decoding a record; of records larger than some blocks
 it reads hardly anything.
@@ -48,10 +48,13 @@ from gristmill.transforms.sources.find_inputs import (
 )
 from gristmill.transforms.sources.formats import RecordOptions, check_options
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.shards.shard_list import ListedShard, list_shards
-from gristmill.transforms.sources.shards.shard_range import cut_at_chunks
+from gristmill.transforms.sources.shards.open_shard import (
+    ListedShard,
+    cut_at_chunks,
+    list_shards,
+)
 from gristmill.transforms.sources.source import source_of
-from gristmill.transforms.sources.streams.frame_walk import (
+from gristmill.transforms.sources.tfrecord import (
     Chain,
     join_walks,
     walk_frames,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import apache_beam as beam
 
 from gristmill.dataset.base.errors import DataLossError
-from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.transforms.beam.job_metrics import counter
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import FORMATS

@@ -22,7 +22,7 @@ from gristmill.dataset.commit.attached_split import (
     Written,
     write_values,
 )
-from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.transforms.functions.user_functions import (
@@ -31,9 +31,11 @@ from gristmill.transforms.functions.user_functions import (
     load_function,
 )
 from gristmill.transforms.jobs.job import Begun, Step
-from gristmill.transforms.sources.shards.open_shard import open_shard
-from gristmill.transforms.sources.shards.shard_list import ListedShard
-from gristmill.transforms.sources.shards.shard_range import ShardRange
+from gristmill.transforms.sources.shards.open_shard import (
+    ListedShard,
+    ShardRange,
+    open_shard,
+)
 
 
 class AttachResult(NamedTuple):

@@ -66,14 +66,13 @@ from gristmill.transforms.sources.find_inputs import (
     looked_files,
     match_files,
 )
-from gristmill.transforms.sources.first_records import first_records
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.input_formats import look_at
 from gristmill.transforms.sources.shards.source_split import (
     check_apart,
     find_split,
 )
-from gristmill.transforms.sources.source import SkippedRegions, source_of
+from gristmill.transforms.sources.source import SkippedRegions, first_records, source_of
 from gristmill.transforms.tokens.fit import check_fit
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
@@ -284,7 +283,7 @@ def plan_shards(job: ConversionJob, files: InputFiles) -> ShardPlan:
     """Returns the cuts between the shards of a job; arguments are as for `plan_job`."""
     plan = plan_by_bytes(job.plan, files.sizes, files.splittable)
     if files.spec.format == "parquet":
-        from gristmill.transforms.sources.parquet.shared_groups import joined_shards
+        from gristmill.transforms.sources.table_records import joined_shards
 
         joined = joined_shards(files, plan)
         return dataclasses.replace(plan, joined=joined) if joined.any() else plan

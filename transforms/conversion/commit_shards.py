@@ -53,8 +53,8 @@ from gristmill.transforms.jobs.conversion_job import (
 )
 from gristmill.transforms.jobs.job import Begun
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.shards.source_split import SourceSplit
-from gristmill.transforms.sources.shards.split_columns import (
+from gristmill.transforms.sources.shards.source_split import (
+    SourceSplit,
     SplitColumns,
     selected_records,
 )

@@ -27,7 +27,7 @@ from gristmill.dataset.base.errors import (
     InputError,
 )
 from gristmill.dataset.base.places import Places
-from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.transforms.chat.document_inputs import reader_of

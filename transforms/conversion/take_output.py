@@ -34,7 +34,7 @@ from gristmill.dataset.commit.write import (
     next_write,
     read_output,
 )
-from gristmill.dataset.formats.tfrecord.frame_layout import FRAME_OVERHEAD_BYTES
+from gristmill.dataset.formats.tfrecord_frames import FRAME_OVERHEAD_BYTES
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import unlike_features
 from gristmill.dataset.metadata.manifest import (

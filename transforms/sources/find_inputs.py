@@ -16,7 +16,7 @@ import numpy as np
 
 from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.errors import DataLossError, InputError, some_of
-from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
+from gristmill.dataset.formats.streams import COMPRESSIONS
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import not_a_dataset
 from gristmill.dataset.storage.base import FileInfo

@@ -50,7 +50,7 @@ _OF_LINES = ("example", "column", "line")
 _HERE = "gristmill.transforms.sources"
 
 FORMATS: dict[str, SourceFormat] = {
-    "tfrecord": SourceFormat("TFRecord", f"{_HERE}.streams.tfrecord"),
+    "tfrecord": SourceFormat("TFRecord", f"{_HERE}.tfrecord"),
     "arrayrecord": SourceFormat(
         "ArrayRecord",
         f"{_HERE}.shards.arrayrecord",
@@ -59,14 +59,14 @@ FORMATS: dict[str, SourceFormat] = {
     ),
     "parquet": SourceFormat(
         "Parquet",
-        f"{_HERE}.parquet.parquet_source",
+        f"{_HERE}.parquet_source",
         records=("example", "json", "column"),
         sized=False,
         compressed=False,
     ),
     "webdataset": SourceFormat(
         "tar",
-        f"{_HERE}.streams.webdataset",
+        f"{_HERE}.webdataset",
         stream=True,
         records=("example", "column"),
     ),
@@ -106,7 +106,7 @@ FORMATS: dict[str, SourceFormat] = {
     ),
     "text": SourceFormat(
         "text",
-        f"{_HERE}.lines.text_source",
+        f"{_HERE}.lines.text_lines",
         records=("line",),
         accepts=(
             "CSV",

@@ -17,7 +17,7 @@ from gristmill.dataset.base.columns import Texts, encode_texts
 from gristmill.dataset.base.errors import InvalidDatasetError, some_of
 from gristmill.dataset.base.places import Int64, Places
 from gristmill.dataset.formats.file_formats import JoinedFiles
-from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS, Compression
+from gristmill.dataset.formats.streams import COMPRESSIONS, Compression
 from gristmill.dataset.metadata.sources import SOURCES_PREFIX
 from gristmill.transforms.sources.formats import FORMATS, TFRECORD, SourceSpec
 

@@ -23,7 +23,7 @@ from gristmill.dataset.formats.file_formats import (
     format_of,
     is_blank,
 )
-from gristmill.dataset.formats.streams.inflated_stream import Compression, inflated_head
+from gristmill.dataset.formats.streams import Compression, inflated_head
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.base import FileInfo, map_all
 from gristmill.dataset.storage.lookup import storage_for

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,79 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.dataset.base.errors import InputError, RowError
-from gristmill.transforms.tables import hugging_face_types as hugging_face
+
+CLASS_LABEL = "class_label"
+_KEY = b"huggingface"
+_LISTS = ("Sequence", "List", "LargeList")
+_ARRAYS = ("Array2D", "Array3D", "Array4D", "Array5D")
+_FILES = {"Image": "image", "Audio": "audio", "Video": "video", "Pdf": "pdf"}
+
+
+def described_columns(metadata: Mapping[bytes, bytes] | None) -> Mapping[str, Any]:
+    """Returns the description of each column by its name; empty if there is none."""
+    try:
+        document = json.loads((metadata or {}).get(_KEY, b"{}"))
+        features = document["info"]["features"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return features if isinstance(features, dict) else {}
+
+
+def of_items(described: Any) -> Any:
+    """Returns the description of the items of a list."""
+    if isinstance(described, list):
+        return described[0] if described else None
+    if sizes := _array_shape(described):
+        return {**described, "shape": sizes[1:]}
+    return described.get("feature") if _kind(described) in _LISTS else None
+
+
+def of_field(described: Any, name: str) -> Any:
+    """Returns the description of a field of a struct."""
+    if _kind(described) in _LISTS:  # A list of structs is kept as a struct of lists.
+        return {**described, "feature": of_field(described.get("feature"), name)}
+    return described.get(name) if isinstance(described, dict) else None
+
+
+def length_of(described: Any) -> int | None:
+    """Returns the length of every list, None if it varies."""
+    if sizes := _array_shape(described):
+        length = sizes[0]
+    else:
+        length = described.get("length") if _kind(described) in _LISTS else None
+    return length if type(length) is int and length >= 0 else None
+
+
+def file_type(described: Any) -> str:
+    """Returns the kind of files that the values are, such as `image`, or ""."""
+    return _FILES.get(_kind(described), "")
+
+
+def is_meaning(name: str) -> bool:
+    """Returns whether the type of a feature is known only by these descriptions."""
+    return name == CLASS_LABEL or name in _FILES.values()
+
+
+def class_names(described: Any) -> tuple[str, ...] | None:
+    """Returns the names of classes, None if the values do not number classes."""
+    if _kind(described) != "ClassLabel":
+        return None
+    names = described.get("names")
+    return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
+def _array_shape(described: Any) -> list[Any]:
+    """Returns the shape of an array of several dimensions, else nothing."""
+    if _kind(described) not in _ARRAYS:
+        return []
+    shape = described.get("shape")
+    return list(shape) if isinstance(shape, list | tuple) else []
+
+
+def _kind(described: Any) -> str:
+    kind = described.get("_type") if isinstance(described, dict) else None
+    return kind if isinstance(kind, str) else ""
+
 
 ITEMS = -1
 """The step of a path from a list to its items."""
@@ -53,7 +126,7 @@ def leaves_of(
     Raises:
         InputError: A column is nested in a way that no `tf.train.Example` holds.
     """
-    described = hugging_face.described_columns(schema.metadata)
+    described = described_columns(schema.metadata)
     for number, field in enumerate(schema):
         if not wanted(field.name):
             continue
@@ -83,7 +156,7 @@ def _below(at: Leaf, *, column: pa.Field) -> Iterator[Leaf]:
                 field.type
             )
             itself = is_file and field.name == "bytes" and binary
-            described = hugging_face.of_field(at.described, field.name)
+            described = of_field(at.described, field.name)
             below = dataclasses.replace(
                 at,
                 name=at.name if itself else f"{at.name}.{field.name}",
@@ -94,7 +167,7 @@ def _below(at: Leaf, *, column: pa.Field) -> Iterator[Leaf]:
             )
             yield from _below(below, column=column)
     elif _is_list(kind):
-        size: int | None = hugging_face.length_of(at.described)
+        size: int | None = length_of(at.described)
         if pa.types.is_fixed_size_list(kind):
             size = kind.list_size
         if at.shape and size is None:
@@ -104,7 +177,7 @@ def _below(at: Leaf, *, column: pa.Field) -> Iterator[Leaf]:
             path=(*at.path, ITEMS),
             type=kind.value_type,
             shape=(*at.shape, size),
-            described=hugging_face.of_items(at.described),
+            described=of_items(at.described),
         )
         yield from _below(below, column=column)
     elif pa.types.is_nested(kind):

@@ -16,11 +16,7 @@ from gristmill.dataset.base.example import (
 )
 from gristmill.dataset.base.varints import decode_varints, encode_varint, varint_at
 from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.sources.formats import (
-    FORMATS,
-    SourceSpec,
-    can_skip_nulls,
-)
+from gristmill.transforms.sources.formats import FORMATS, SourceSpec, can_skip_nulls
 from gristmill.transforms.tokens.tokenizers import Encoded
 from gristmill.transforms.tokens.tokenizers.tokenizer import PlaceOf
 

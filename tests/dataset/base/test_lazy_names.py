@@ -28,7 +28,6 @@ def python(*lines: str, without: str) -> subprocess.CompletedProcess[str]:
             "beam",
         ),
         ("from gristmill.loader import to_jax", "grain", "loader"),
-        ("from gristmill.transforms.tables import encode_rows", "pyarrow", "parquet"),
     ],
 )
 def test_the_extra_is_named(line, package, extra):

@@ -14,7 +14,8 @@ from gristmill.dataset.metadata.features import encode_features
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import AppendOptions, ConvertOptions
-from gristmill.transforms.tables import encode_rows, features_of
+from gristmill.transforms.tables.example_rows import encode_rows
+from gristmill.transforms.tables.table_features import features_of
 from tests.support.datasets import convert, describe
 
 DAY = datetime.date(2026, 1, 31)

@@ -13,7 +13,7 @@ from gristmill import loader
 from gristmill.dataset import Writer
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
-from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
+from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from tests.support.conversion import convert, job_of, skipped_in, varied_records
 from tests.support.records import frames_of, write_array_records
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
+from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from gristmill.loader.data.batches import order_text
 from gristmill.pipelines.view.sections import histogram, shards_chart
 from gristmill.pipelines.view.write_html import (

@@ -14,7 +14,7 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
+from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.transforms import ReadTFRecords, RecordOptions
 from gristmill.transforms.beam.find_ranges import (

@@ -17,7 +17,7 @@ from gristmill.dataset.base.errors import (
     GristmillError,
     InputError,
 )
-from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
+from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.local import LocalStorage

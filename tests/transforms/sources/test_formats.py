@@ -8,11 +8,7 @@ import pytest
 
 from gristmill.dataset.base.errors import InputError, JobChangedError
 from gristmill.transforms.sources.find_inputs import find_inputs
-from gristmill.transforms.sources.formats import (
-    TFRECORD,
-    RecordOptions,
-    SourceSpec,
-)
+from gristmill.transforms.sources.formats import TFRECORD, RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFiles
 from tests.support.conversion import convert, job_of
 from tests.support.records import frames_of

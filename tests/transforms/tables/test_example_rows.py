@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from gristmill.dataset import encode_example
 from gristmill.dataset.base.errors import InputError, RowError
 from gristmill.dataset.metadata.features import FeatureSpec
-from gristmill.transforms.tables import encode_rows, features_of, one_column
+from gristmill.transforms.tables.example_rows import encode_rows, one_column
+from gristmill.transforms.tables.table_features import features_of
 from tests.support import examples
 from tests.support.examples import parsed, tf_example
 

@@ -2,7 +2,7 @@ import pyarrow as pa
 import pytest
 
 from gristmill.dataset.base.errors import InputError, RowError
-from gristmill.transforms.tables import check_column, one_column
+from gristmill.transforms.tables.example_rows import check_column, one_column
 
 IMAGES = [{"bytes": b"JPEG", "path": "a.jpg"}, {"bytes": b"", "path": None}]
 BATCH = pa.record_batch(

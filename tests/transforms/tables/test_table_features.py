@@ -7,7 +7,7 @@ import pytest
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.features import FeatureSpec
-from gristmill.transforms.tables import features_of
+from gristmill.transforms.tables.table_features import features_of
 
 
 def spec(kind, dtype, type_, **others):

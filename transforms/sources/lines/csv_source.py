@@ -9,9 +9,9 @@ import pyarrow as pa
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.lines.csv_split import CsvSplitter
 from gristmill.transforms.sources.lines.csv_table import (
     CsvRows,
+    CsvSplitter,
     column_type,
     fields_of,
     header_of,
@@ -30,7 +30,7 @@ from gristmill.transforms.sources.lines.schema import (
     sample_lines,
     wanted_columns,
 )
-from gristmill.transforms.sources.lines.text_source import LineSource
+from gristmill.transforms.sources.lines.text_lines import LineSource
 
 _MARK = b"\xef\xbb\xbf"
 _SPLITTERS = {

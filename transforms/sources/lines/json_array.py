@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import CorruptStreamError
-from gristmill.dataset.formats.streams.inflated_stream import Readable
+from gristmill.dataset.formats.streams import Readable
 from gristmill.transforms.sources.lines.line_reader import LineReader
 
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)

@@ -10,10 +10,9 @@ import pyarrow as pa
 
 from gristmill.dataset.base.errors import RowError
 from gristmill.dataset.metadata.features import encode_features
-from gristmill.transforms.sources.lines.csv_split import CsvSplitter
-from gristmill.transforms.sources.lines.csv_table import CsvRows
+from gristmill.transforms.sources.lines.csv_table import CsvRows, CsvSplitter
 from gristmill.transforms.sources.lines.json_table import JsonRows
-from gristmill.transforms.sources.lines.parser import (
+from gristmill.transforms.sources.lines.line_reader import (
     BadLineError,
     LineParser,
     Lines,
@@ -22,13 +21,13 @@ from gristmill.transforms.sources.lines.parser import (
     split_lines,
     without_newline,
 )
-from gristmill.transforms.tables import (
+from gristmill.transforms.tables.example_rows import (
     check_column,
     encode_rows,
-    features_of,
     one_column,
-    rows_without_nulls,
 )
+from gristmill.transforms.tables.leaves import rows_without_nulls
+from gristmill.transforms.tables.table_features import features_of
 
 # Makes records from rows; None for plain lines.
 MakeRecords = Callable[[pa.RecordBatch], list[bytes]] | None

@@ -19,28 +19,29 @@ from gristmill.transforms.sources.lines.json_csv_records import (
     make_records,
 )
 from gristmill.transforms.sources.lines.json_table import JsonRows
-from gristmill.transforms.sources.lines.json_text import Number, parsed_line
 from gristmill.transforms.sources.lines.json_values import (
     JSON_TEXT,
     DifferentTypesError,
+    Number,
     has_gap,
     joined,
     leaf_types,
+    parsed_line,
     type_of,
 )
-from gristmill.transforms.sources.lines.line_reader import LineReader
-from gristmill.transforms.sources.lines.parser import newline_ends
+from gristmill.transforms.sources.lines.line_reader import LineReader, newline_ends
 from gristmill.transforms.sources.lines.schema import (
     LineSchema,
     Sample,
     sample_lines,
     wanted_columns,
 )
-from gristmill.transforms.sources.lines.text_source import LineSource
-from gristmill.transforms.tables import features_of, null_error
+from gristmill.transforms.sources.lines.text_lines import LineSource
+from gristmill.transforms.tables.example_rows import null_error
 from gristmill.transforms.tables.leaves import leaves_of
-from gristmill.transforms.tables.whole_numbers import (
+from gristmill.transforms.tables.table_features import (
     NumbersSeen,
+    features_of,
     is_lost,
     whole_number,
 )

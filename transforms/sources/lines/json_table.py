@@ -12,14 +12,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json
 
-from gristmill.transforms.sources.lines.json_text import Number, parsed_line
 from gristmill.transforms.sources.lines.json_values import (
     JSON_TEXT,
+    Number,
     UnfitError,
     column_value,
     leaf_types,
+    parsed_line,
 )
-from gristmill.transforms.sources.lines.parser import (
+from gristmill.transforms.sources.lines.line_reader import (
     MOST_BYTES,
     NEWLINE,
     RETURN,

@@ -15,14 +15,14 @@ from gristmill.dataset.base.errors import (
     InputError,
     some_of,
 )
-from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
+from gristmill.dataset.formats.streams import InflatedStream
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.lines.json_values import JSON_TEXT
-from gristmill.transforms.sources.lines.line_reader import LineReader
-from gristmill.transforms.sources.lines.parser import (
+from gristmill.transforms.sources.lines.line_reader import (
     LineParser,
+    LineReader,
     Lines,
     Made,
     Positions,

@@ -16,20 +16,20 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
 from gristmill.dataset.base.places import Int64, Places
-from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.formats import (
-    RecordOptions,
-    SourceSpec,
-)
+from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
-from gristmill.transforms.sources.shards.shard_list import ListedShard
-from gristmill.transforms.sources.shards.shard_range import ShardRange
-from gristmill.transforms.sources.shards.source_split import SourceSplit
-from gristmill.transforms.sources.shards.split_columns import (
+from gristmill.transforms.sources.shards.open_shard import (
+    ListedShard,
+    OpenShard,
+    ShardRange,
+    open_shard,
+)
+from gristmill.transforms.sources.shards.source_split import (
     BoolArray,
+    SourceSplit,
     selected_records,
 )
 from gristmill.transforms.sources.source import (

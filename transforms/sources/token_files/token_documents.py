@@ -15,7 +15,7 @@ from gristmill.dataset.base.errors import (
     InputError,
     StorageChangedError,
 )
-from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.planning.shard_plan import SourceRange

@@ -12,11 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import CorruptRecordError, InputError
-from gristmill.transforms.sources.lines.csv_split import CsvSplitter
-from gristmill.transforms.sources.lines.csv_table import CsvRows, column_type
+from gristmill.transforms.sources.lines.csv_table import (
+    CsvRows,
+    CsvSplitter,
+    column_type,
+)
 from gristmill.transforms.sources.lines.json_csv_records import CsvLines
-from gristmill.transforms.sources.lines.line_reader import LineReader
-from gristmill.transforms.sources.lines.parser import BadLineError, Lines
+from gristmill.transforms.sources.lines.line_reader import (
+    BadLineError,
+    LineReader,
+    Lines,
+)
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
 

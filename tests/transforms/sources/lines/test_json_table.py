@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gristmill.transforms.sources.lines.json_table import JsonRows
 from gristmill.transforms.sources.lines.json_values import DifferentTypesError, type_of
-from gristmill.transforms.sources.lines.parser import (
+from gristmill.transforms.sources.lines.line_reader import (
     BadLineError,
     Lines,
     newline_ends,

@@ -8,7 +8,7 @@ import pytest
 
 from gristmill.dataset.base.errors import InputError, NotADatasetError
 from gristmill.dataset.metadata import layout
-from gristmill.transforms.sources.shards.shard_list import ListedShard, list_shards
+from gristmill.transforms.sources.shards.open_shard import ListedShard, list_shards
 from tests.support.conversion import dataset_of, shards_of
 from tests.support.records import write_array_records
 

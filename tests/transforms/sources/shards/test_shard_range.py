@@ -10,8 +10,11 @@ import pytest
 
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
-from gristmill.transforms.sources.shards.shard_list import list_shards
-from gristmill.transforms.sources.shards.shard_range import ChunkRange, cut_at_chunks
+from gristmill.transforms.sources.shards.open_shard import (
+    ChunkRange,
+    cut_at_chunks,
+    list_shards,
+)
 from tests.support.conversion import dataset_of, shards_of
 from tests.support.records import (
     AWKWARD_RECORDS,

@@ -1,1 +1,0 @@
-"""Streams of bytes that hold records, whatever their format."""

@@ -1,0 +1,378 @@
+"""Samples of a WebDataset: the members of a tar that become one record."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from typing import BinaryIO, Protocol
+
+import google_crc32c
+
+from gristmill.dataset.base.errors import CorruptRecordError, InputError, some_of
+from gristmill.dataset.base.example import encode_example
+from gristmill.dataset.formats.streams import (
+    Compression,
+    End,
+    InflatedStream,
+    Readable,
+    RecordBatch,
+)
+from gristmill.dataset.formats.tar_members import (
+    BrokenError,
+    Member,
+    MemberReader,
+    name_text,
+)
+from gristmill.dataset.formats.tfrecord_frames import MAX_RECORD_BYTES
+from gristmill.dataset.storage.lookup import storage_for
+
+KEY = "__key__"
+_RESERVED = frozenset((KEY, "__url__"))  # webdataset adds them to every sample.
+
+
+class SampleError(ValueError):
+    """A sample whose members are intact but that cannot become a record."""
+
+
+class RecordMaker(Protocol):
+    """Makes the record of a sample."""
+
+    def __call__(self, key: bytes, members: Mapping[str, bytes], /) -> bytes:
+        """Returns the record.
+
+        Args:
+            key: Key of the sample.
+            members: Contents by extension.
+
+        Raises:
+            SampleError: The sample cannot become a record.
+        """
+
+
+def check_member(extension: str, seen: Collection[str], *, refused: str | None) -> None:
+    """Checks that a member can join a sample.
+
+    Args:
+        extension: Extension of the member.
+        seen: Extensions that the sample already has.
+        refused: What the member is, if it is not a file.
+
+    Raises:
+        SampleError: It is not a file, its sample has one with this extension, or the
+            extension is not UTF-8.
+    """
+    if refused is not None:
+        raise SampleError(f"a member {extension!r} that is {refused}")
+    if extension in seen or extension in _RESERVED:
+        raise SampleError(f"a second member {extension!r}")
+    try:
+        extension.encode()
+    except UnicodeEncodeError as e:
+        raise SampleError(f"an extension {extension!r}, which is not UTF-8") from e
+
+
+class ExampleMaker:
+    """Makes `tf.train.Example`s: a feature of bytes for each member, and the key.
+
+    The bytes are those of TensorFlow's deterministic serialization.
+
+    Args:
+        known: Names of the features that a sample may have; None for any.
+        chosen: Names of the features to keep; empty for all.
+    """
+
+    def __init__(
+        self, known: Collection[str] | None = None, chosen: Collection[str] = ()
+    ):
+        self._known = None if known is None else frozenset(known) | {KEY}
+        self._chosen = frozenset(chosen)
+
+    def __call__(self, key: bytes, members: Mapping[str, bytes], /) -> bytes:
+        """Returns the record; see `RecordMaker`."""
+        if self._known is not None and not members.keys() <= self._known:
+            raise SampleError(
+                f"members {some_of(sorted(members.keys() - self._known))}, where the "
+                f"samples looked at had {some_of(sorted(self._known - {KEY}), 8)}"
+            )
+        values = {KEY: key, **members}
+        if self._chosen:
+            values = {name: values[name] for name in values.keys() & self._chosen}
+        return encode_example(values)
+
+
+class MemberMaker:
+    """Makes records that are the bytes of one member.
+
+    Args:
+        extension: Extension of the member.
+    """
+
+    def __init__(self, extension: str):
+        self._extension = extension
+
+    def __call__(self, key: bytes, members: Mapping[str, bytes], /) -> bytes:
+        """Returns the record; see `RecordMaker`."""
+        if self._extension == KEY:
+            return key
+        if self._extension not in members:
+            raise SampleError(
+                f"no member {self._extension!r} among {some_of(sorted(members), 8)}"
+            )
+        return members[self._extension]
+
+
+READ_BYTES = 1 << 20
+_BATCH_BYTES = 1 << 20
+_SEEN_SAMPLES = 1 << 16  # Their names are kept: enough to see that a tar is not sorted.
+_crc32c = google_crc32c.value
+
+
+class SampleReader(MemberReader):
+    """Reads samples forward from one stream.
+
+    Memory: one sample or one block, whichever is larger. A false size never makes it
+    allocate more than the file holds.
+
+    Args:
+        stream: Bytes from `offset` on.
+        path: Path of the file, for messages.
+        make: Builds the record of a sample.
+        offset: Offset in the (decompressed) file of the stream's first byte.
+        size_bytes: Size of the file if known; None for compressed streams.
+        block_bytes: How much to read at a time.
+    """
+
+    def __init__(
+        self,
+        stream: Readable | BinaryIO,
+        *,
+        path: str,
+        make: RecordMaker,
+        offset: int = 0,
+        size_bytes: int | None = None,
+        block_bytes: int = READ_BYTES,
+    ):
+        self._path = path
+        self._make = make
+        self._ahead: Member | None = None  # The parsed header at `offset`.
+        self._seen: dict[bytes, frozenset[str]] = {}
+        super().__init__(
+            stream, offset=offset, size_bytes=size_bytes, block_bytes=block_bytes
+        )
+
+    def restart(self, stream: Readable | BinaryIO) -> None:
+        """Goes on with another stream of the same bytes, which begins at `offset`."""
+        super().restart(stream)
+        self._ahead = None
+
+    def batches(self, end: End = None) -> Iterator[RecordBatch]:
+        """Yields the samples that begin before `end`; see `StreamReader`.
+
+        A sample begins at the header of its first member.
+        """
+        more = True
+        while more:
+            places: list[int] = []
+            batch, size, error = RecordBatch(places, [], []), 0, None
+            while size < _BATCH_BYTES:
+                try:
+                    sample = self.next_sample(end)
+                except CorruptRecordError as e:
+                    sample, error = None, e
+                if sample is None:
+                    more = False
+                    break
+                place, record = sample
+                size += len(record)
+                places.append(place)
+                batch.records.append(record)
+                batch.crc32cs.append(_crc32c(record))
+            if batch.records:
+                yield batch
+            if error is not None:
+                raise error
+
+    def next_sample(self, end: End = None) -> tuple[int, bytes] | None:
+        """Skips the next sample; returns where it began, and its record.
+
+        None if no sample begins before `end`; the reader is then at the first one after
+        it. Raises as `batches` does.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.start != self.offset:
+            ahead = None  # It was skipped.
+        if not self._is_before(end, self.offset):
+            self._ahead = ahead
+            return None
+        if self.at_end() and self._stream_error is None:
+            return None
+        members: list[Member] = []
+        at = self.offset
+        try:
+            while (member := ahead or self.member(at)) is not None:
+                ahead = None
+                if not members and member.key is not None:
+                    self.offset = member.start
+                    if not self._is_before(end, self.offset):
+                        self._ahead = member
+                        return None
+                if members and member.key not in (None, members[0].key):
+                    ahead = member
+                    break
+                self._need(member)
+                if member.key is not None:
+                    members.append(member)
+                at = member.stop
+        except BrokenError as broken:
+            raise self._damage(broken, members) from broken
+        else:
+            at = self.end_offset() if ahead is None else ahead.start
+        record = self._record(members, at) if members else None
+        start, self.offset, self._ahead = self.offset, at, ahead
+        return None if record is None else (start, record)
+
+    def _record(self, members: list[Member], stop: int) -> bytes:
+        try:
+            contents: dict[str, bytes] = {}
+            for member in members:
+                check_member(member.extension, contents, refused=member.refused)
+                contents[member.extension] = self.data(member.begin, member.end)
+            self._check_together(members[0], contents)
+            return self._make(members[0].key or b"", contents)
+        except SampleError as e:
+            broken = BrokenError(
+                "sample",
+                "sample of a WebDataset cannot become a record",
+                members[0].start,
+                expected="members that are files, each with an extension of its own, "
+                "and which the record can have",
+                got=str(e),
+            )
+            raise self._error(broken, members, end=stop) from e
+
+    def _check_together(self, first: Member, contents: Mapping[str, bytes]) -> None:
+        """Raises InputError if a sample goes on that has ended before.
+
+        Tars that have a sample twice are as others: both have the same members.
+        """
+        key, extensions = first.key or b"", contents.keys()
+        before = self._seen.get(key)
+        if before is None:
+            if len(self._seen) < _SEEN_SAMPLES:
+                self._seen[key] = frozenset(extensions)
+        elif before.isdisjoint(extensions):
+            raise InputError(
+                "members of a sample are apart in a tar",
+                where=f"{self._path}, byte offset {first.start:,}",
+                expected="the members of a sample one after the other, as "
+                "tar --sort=name writes them",
+                got=f"{some_of(sorted(before))} of sample {name_text(key)} before, "
+                f"and {some_of(sorted(extensions))} here",
+                cure="extract the tar, and write it again with: tar --sort=name -cf",
+            )
+
+    def _need(self, member: Member) -> None:
+        """Makes the content of a member available."""
+        cut = self.ends_before(member.end)
+        if not cut and member.end - self.offset > MAX_RECORD_BYTES:
+            raise BrokenError(
+                "length",
+                f"sample of a WebDataset is too long with {name_text(member.name)}",
+                member.start,
+                expected=f"at most {MAX_RECORD_BYTES:,} bytes in a sample",
+                got=f"{member.end - member.begin:,} bytes in this member",
+            )
+        if cut or not self.fill(member.end):
+            raise self.cut(member.begin, member.end, member)
+
+    def _damage(self, broken: BrokenError, members: list[Member]) -> CorruptRecordError:
+        """Returns the error of a fault, and moves the reader to where it begins."""
+        end = None
+        if broken.reason == "truncated":
+            if (error := self._taken_error()) is None:
+                end = self.end_offset()
+            else:
+                broken = BrokenError(
+                    "compressed",
+                    "compressed file is damaged, or ends too early",
+                    broken.at,
+                    expected="an intact compressed stream",
+                    got=error.detail,
+                )
+        self.offset = members[0].start if members else broken.at
+        return self._error(broken, members, end=end)
+
+    def _error(
+        self, broken: BrokenError, members: list[Member], *, end: int | None
+    ) -> CorruptRecordError:
+        """Returns the error of damage that begins here."""
+        sample, got = "", broken.got
+        if members:
+            sample = f", sample {name_text(members[0].key or b'')}"
+        if broken.at != self.offset:
+            got = f"{got} (at byte offset {broken.at:,})"
+        error = CorruptRecordError(
+            broken.what,
+            where=f"{self._path}, byte offset {self.offset:,}{sample}",
+            expected=broken.expected,
+            got=got,
+            cure=broken.cure,
+        )
+        error.reason, error.offset, error.end = broken.reason, self.offset, end
+        error.detail = f"{broken.what}{sample}: expected {broken.expected}, got {got}"
+        return error
+
+    def resync(self, *, limit: int | None = None) -> bool:
+        """Moves to the end: nothing tells which member after damage is intact."""
+        del limit
+        self.skip(sys.maxsize)
+        return False
+
+    def _is_before(self, end: End, offset: int) -> bool:
+        if callable(end):
+            self.fill(offset + 1)  # Whatever is not known then comes after it.
+            end = end()
+        return end is None or offset < end
+
+
+def sample_at(path: str, place: int, compression: Compression = "none") -> bytes | None:
+    """Returns the name of the sample of a tar that begins at a place.
+
+    None if the tar is missing or has no such sample. A compressed one is read from its
+    start.
+
+    Args:
+        path: The file.
+        place: Offset of the sample's first header, in the (decompressed) file.
+        compression: How the file is compressed.
+
+    Raises:
+        StorageError: The file cannot be read.
+        CorruptRecordError: It is damaged there.
+    """
+    storage = storage_for(path)
+    known = storage.stat(path)
+    if known is None:
+        return None
+    plain = compression == "none"
+    found: list[bytes] = []
+
+    def note(key: bytes, members: Mapping[str, bytes]) -> bytes:
+        del members
+        found.append(key)
+        return b""
+
+    with storage.open(path, offset=place if plain else 0) as file:
+        stream: Readable | BinaryIO = file
+        if not plain:
+            stream = InflatedStream(file, path=path, compression=compression)
+        reader = SampleReader(
+            stream,
+            path=path,
+            make=note,
+            offset=place if plain else 0,
+            size_bytes=known.size_bytes if plain else None,
+        )
+        reader.skip(place)
+        sample = reader.next_sample()
+    return found[0] if sample is not None and sample[0] == place else None

@@ -1,1 +1,0 @@
-"""The TFRecord format: frames, and reading them from plain or compressed files."""

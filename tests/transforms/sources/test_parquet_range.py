@@ -1,0 +1,276 @@
+""""""
+
+import dataclasses
+import itertools
+import json
+import random
+
+import google_crc32c
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.dataset.base.errors import (
+    CorruptInputError,
+    CorruptRecordError,
+    InputError,
+    StorageChangedError,
+)
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.sources.source import SkippedRegions, source_of
+from gristmill.transforms.tables.example_rows import encode_rows
+from gristmill.transforms.tables.table_features import features_of
+from tests.support.gcs_server import GcsServer
+from tests.support.parquet_files import flip, page_offset, some_table, write_parquet
+
+
+def rows_of(skipped):
+    return [(line["begin_row"], line["end_row"]) for line in skipped.found]
+
+
+def listed(path, **options):
+    return find_inputs([str(path)], options=RecordOptions(**options))
+
+
+def read(files, begin, end, *, file=0, **options):
+    source = SourceRange(file_index=file, begin_bytes=begin, end_bytes=end)
+    reader = source_of(files.spec).read(files[file], source, **options)
+    places, records = [], []
+    for batch in reader.batches():
+        places += batch.places
+        records += batch.records
+        assert batch.crc32cs == [google_crc32c.value(r) for r in batch.records]
+    assert reader.span.records == len(records)
+    return places, records, reader.span
+
+
+def examples(table):
+    batch = table.combine_chunks().to_batches()
+    return encode_rows(batch[0], features_of(table.schema)) if batch else []
+
+
+@pytest.fixture(scope="module")
+def five_groups(tmp_path_factory):
+    table = some_table(4500)
+    path = tmp_path_factory.mktemp("range") / "a.parquet"
+    options = {"row_group_size": 1000, "use_dictionary": False}
+    return write_parquet(path, table, **options), table
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_cuts_give_every_row_once_and_spans_meet(five_groups, data):
+    path, table = five_groups
+    files, size = listed(path), path.stat().st_size
+    cuts = data.draw(st.lists(st.integers(0, size), max_size=6))
+    edges = sorted([0, size, *cuts])
+    records, reached = [], 0
+    for begin, end in itertools.pairwise(edges):
+        places, found, span = read(files, begin, end)
+        assert span.start_bytes == reached
+        assert places == list(range(span.start_bytes, span.stop_bytes))
+        assert span.whole == (span.stop_bytes == 4500)
+        reached = span.stop_bytes
+        records += found
+    assert records == examples(table)
+
+
+def test_as_many_rows_lie_in_each_part_of_a_file_as_its_share(five_groups):
+    path, _ = five_groups
+    files, size = listed(path), path.stat().st_size
+    parts = [read(files, size * n // 9, size * (n + 1) // 9)[2] for n in range(9)]
+    assert all(450 <= part.records <= 550 for part in parts)
+
+
+def test_rows_of_earlier_places_are_passed_over(five_groups):
+    path, _ = five_groups
+    files = listed(path)
+    size = files[0].size_bytes
+    assert read(files, size - 100, size)[0][-1] == 4499
+    assert read(files, 0, -1)[2].stop_bytes == 4500
+
+
+def test_ranges_for_beam_begin_with_row_groups(five_groups):
+    path, _ = five_groups
+    files = listed(path)
+    source, size = source_of(files.spec), files[0].size_bytes
+    ranges = list(source.cut(files[0], range_bytes=size // 4))
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == size
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges))
+    firsts = [read(files, *part)[2].start_bytes for part in ranges]
+    assert firsts == [0, 2000, 4000]
+    assert list(source.cut(files[0], range_bytes=size)) == [(0, size)]
+    assert source.place_text(1234) == "row 1,234"
+
+
+def test_one_column_becomes_records_as_it_is(five_groups):
+    path, table = five_groups
+    files = listed(path, record="column:text")
+    _, records, _ = read(files, 0, -1)
+    assert records == [text.encode() for text in table["text"].to_pylist()]
+    assert source_of(files.spec).features() is None
+    assert source_of(files.spec).described() == {
+        "format": "parquet",
+        "record": "column:text",
+    }
+
+
+@pytest.fixture(scope="module")
+def damaged_file(five_groups, tmp_path_factory):
+    path = tmp_path_factory.mktemp("damaged") / "a.parquet"
+    path.write_bytes(five_groups[0].read_bytes())
+    for group in (2, 4):
+        flip(path, page_offset(path, group, 0))
+    every = examples(five_groups[1])
+    return path, every[:2000] + every[3000:4000]
+
+
+class TestDamage:
+    @pytest.fixture
+    def damaged(self, five_groups, tmp_path):
+        """Row group 2 cannot be read from row 2,000 on, row group 4 from 4,000."""
+        path = tmp_path / "a.parquet"
+        path.write_bytes(five_groups[0].read_bytes())
+        for group in (2, 4):
+            flip(path, page_offset(path, group, 0))
+        return path
+
+    def test_it_is_named_with_its_row(self, damaged):
+        with pytest.raises(CorruptRecordError, match="row group 2") as caught:
+            read(listed(damaged), 0, -1)
+        assert caught.value.where == f"{damaged}, row 2,000"
+
+    def test_the_rest_is_kept(self, damaged, five_groups):
+        table = five_groups[1]
+        kept = SkippedRegions()
+        places, records, span = read(listed(damaged), 0, -1, skipped=kept)
+        assert places == [*range(2000), *range(3000, 4000)]
+        every = examples(table)
+        assert records == [every[place] for place in places]
+        assert (span.start_bytes, span.stop_bytes, span.whole) == (0, 4500, True)
+        assert rows_of(kept) == [(2000, 3000), (4000, 4500)]
+
+    @pytest.mark.slow
+    @settings(max_examples=25, deadline=None)
+    @given(data=st.data())
+    def test_any_cuts_leave_out_the_same_rows_once(self, damaged_file, data):
+        path, good = damaged_file
+        files, size = listed(path), path.stat().st_size
+        cuts = data.draw(st.lists(st.integers(0, size), max_size=6))
+        kept, reached, records = SkippedRegions(), 0, []
+        for begin, end in itertools.pairwise(sorted([0, size, *cuts])):
+            _, found, span = read(files, begin, end, skipped=kept)
+            assert span.start_bytes == reached
+            reached = span.stop_bytes
+            records += found
+        assert (reached, span.whole) == (4500, True)
+        assert rows_of(kept) == [(2000, 3000), (4000, 4500)]
+        assert records == good
+
+    def test_too_much_of_it_is_an_error(self, damaged):
+        with pytest.raises(CorruptInputError, match="max_corrupt") as caught:
+            read(listed(damaged), 0, -1, skipped=SkippedRegions(1))
+        assert f"{damaged}, row 4,000" in caught.value.where
+
+    def test_a_file_without_a_footer_is_left_out_as_a_whole(self, damaged):
+        good = damaged.with_name("b.parquet")
+        good.write_bytes(damaged.read_bytes())
+        damaged.write_bytes(damaged.read_bytes()[:-1])
+        files, kept = listed(damaged.parent), SkippedRegions()
+        size = files[0].size_bytes
+        for begin, end in ((0, 100), (100, size)):
+            _, records, span = read(files, begin, end, skipped=kept)
+            assert not records
+            assert (span.start_bytes, span.stop_bytes, span.whole) == (0, 0, True)
+        (region,) = kept.found
+        assert (region["begin_bytes"], region["end_bytes"]) == (0, size)
+        assert region["reason"] == "footer"
+        assert list(source_of(files.spec).cut(files[0], range_bytes=1)) == [(0, size)]
+
+    def test_a_row_that_cannot_become_a_record(self, tmp_path):
+        texts = pa.array([b"a", b"\xff", b"c", b"\xff"]).view(pa.string())
+        table = pa.table({"text": texts, "n": [1, 2, 3, 4]})
+        path = write_parquet(tmp_path / "a.parquet", table)
+        files, kept = listed(path, record="column:text"), SkippedRegions()
+        with pytest.raises(CorruptRecordError, match="not UTF-8") as caught:
+            read(files, 0, -1)
+        assert caught.value.where == f"{path}, row group 0, row 1"
+        places, records, span = read(files, 0, -1, skipped=kept)
+        assert (places, records) == ([0, 2], [b"a", b"c"])
+        assert (span.start_bytes, span.stop_bytes) == (0, 4)
+        assert rows_of(kept) == [(1, 2), (3, 4)]
+
+
+def test_a_file_that_is_written_meanwhile_is_an_error(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", some_table(3000))
+    files = listed(path)
+    everything = SourceRange(file_index=0, begin_bytes=0, end_bytes=files[0].size_bytes)
+    batches = source_of(files.spec).read(files[0], everything).batches()
+    next(batches)
+    write_parquet(path, some_table(3000, seed=1))
+    with pytest.raises(StorageChangedError):
+        list(batches)
+
+
+def test_a_file_with_other_columns_is_refused_by_its_reader(tmp_path):
+    """Of millions of files not all are looked into before."""
+    path = write_parquet(tmp_path / "a.parquet", some_table(10))
+    files = listed(path)
+    spec = json.loads(files.spec.schema) | {
+        "more": {"kind": "int64", "dtype": "int64", "shape": []}
+    }
+    other = files.spec._replace(schema=json.dumps(spec))
+    source = source_of(other)
+    everything = SourceRange(file_index=0, begin_bytes=0, end_bytes=files[0].size_bytes)
+    with pytest.raises(InputError, match="column more") as caught:
+        list(source.read(files[0], everything).batches())
+    assert caught.value.where == str(path)
+
+
+def test_a_range_holds_a_record_for_each_row(five_groups):
+    files = listed(five_groups[0])
+    _, _, span = read(files, 0, 10_000)
+    source = source_of(files.spec)
+    assert source.holds(span, 0)
+    assert not source.holds(dataclasses.replace(span, records=span.records - 1), 0)
+    assert not source.holds(dataclasses.replace(span, start_bytes=None), 0)
+
+
+@pytest.fixture(scope="module")
+def table():
+    return pa.table({"data": [random.Random(n).randbytes(1000) for n in range(900)]})
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch, table):
+    with GcsServer("in") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        path = write_parquet(tmp_path / "a", table, row_group_size=300)
+        server.objects.put("in", "a", path.read_bytes())
+        yield server
+
+
+def test_an_object_that_is_replaced_meanwhile_is_no_damage(bucket):
+    """The error of the storage passes through pyarrow."""
+    files, kept = listed("gs://in/a"), SkippedRegions()
+    bucket.fail("replace", "media", skip=1)
+    with pytest.raises(StorageChangedError):
+        read(files, 0, -1, skipped=kept)
+    assert not kept.found
+
+
+def test_what_was_damaged_on_its_way_is_read_once_more(bucket, table):
+    files, kept = listed("gs://in/a"), SkippedRegions()
+    for skip in (0, 1):  # The footer, and pages.
+        bucket.faults.clear()
+        bucket.fail("flip", "media", skip=skip)
+        places, records, _ = read(files, 0, -1, skipped=kept)
+        assert places == list(range(900))
+        assert records == examples(table)
+        assert not any(fault.times for fault in bucket.faults)
+    assert not kept.found

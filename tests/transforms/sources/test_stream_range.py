@@ -1,0 +1,469 @@
+"""Ranges of files, read one by one: together they are the file, wherever it is cut."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gzip
+import itertools
+import os
+import pathlib
+import random
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.base.errors import (
+    CorruptFrameError,
+    CorruptInputError,
+    StorageChangedError,
+)
+from gristmill.dataset.formats.tfrecord_frames import encode_frame
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.storage.lookup import version_of
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.formats import TFRECORD
+from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.source import KeptPass, SkippedRegions, source_of
+from tests.support.conversion import nested_records
+from tests.support.records import frames_of, small_records
+from tests.support.watched import at_storage
+
+PACK: dict[str, Callable[..., bytes]] = {
+    "gzip": gzip.compress,
+    "zlib": zlib.compress,
+    "zstd": lambda data, level=3: zstandard.compress(data, level),
+}
+
+
+@dataclasses.dataclass
+class Read:
+    """What reading gave."""
+
+    records: list[bytes]
+    regions: list[tuple[int, int]]
+    span: SourceSpan
+
+
+def read_range(
+    path: pathlib.Path, begin: int, end: int, *, keep: bool = True, **options: Any
+) -> Read:
+    source = SourceRange(
+        file_index=0,
+        begin_bytes=begin,
+        end_bytes=end,
+        cut=options.pop("cut", False),
+        from_start=options.pop("from_start", False),
+    )
+    skipped = SkippedRegions()
+    kind = options.pop("compression", "none")
+    reader = source_of(TFRECORD).read(
+        InputFile(str(path), path.stat().st_size, compression=kind),
+        source,
+        skipped=skipped if keep else None,
+        **options,
+    )
+    records = [record for batch in reader.batches() for record in batch.records]
+    regions = [(line["begin_bytes"], line["end_bytes"]) for line in skipped.found]
+    return Read(records, regions, reader.span)
+
+
+def read_in_ranges(
+    path: pathlib.Path, cuts: list[int], *, keep: bool, whole: bool = False
+) -> list[Read] | None:
+    """Reads a file range by range as a conversion does; None if two do not meet.
+
+    With `whole`, each is read from the start of the file.
+    """
+    size = path.stat().st_size
+    reached, reads = 0, []
+    for begin, end in itertools.pairwise(sorted({0, *cuts, size})):
+        if whole:
+            end = -1 if end == size else end
+            read = read_range(path, begin, end, keep=keep, from_start=True)
+        else:
+            read = read_range(path, begin, end, keep=keep, cut=True)
+        start = read.span.start_bytes
+        if not (reached >= end if start is None else start == reached):
+            return None
+        if read.span.stop_bytes is not None:
+            reached = read.span.stop_bytes
+        reads.append(read)
+    assert reached == size
+    return reads
+
+
+def outcome(read: Callable[[], Any]) -> Any:
+    """Returns what a function returns, or the damage that it raises."""
+    try:
+        return read()
+    except CorruptFrameError as error:
+        return error
+
+
+@pytest.fixture(scope="module")
+def path():
+    with tempfile.TemporaryDirectory() as folder:
+        yield pathlib.Path(folder, "in.tfrecord")
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    changed = bytearray(data)
+    changed[position] ^= 0x10
+    return bytes(changed)
+
+
+# What a damaged file can be made of: (bytes, the record if it can be recovered).
+PIECES = st.one_of(
+    st.binary(max_size=40).map(lambda r: (encode_frame(r), r)),
+    st.integers(0, 10**6)
+    .map(lambda seed: nested_records(random.Random(seed), depth=2))
+    .map(lambda r: (encode_frame(r), r)),
+    st.binary(max_size=20).map(lambda r: (flipped(encode_frame(r), 1), None)),
+    st.binary(min_size=1, max_size=20).map(
+        lambda r: (flipped(encode_frame(r), 12), None)
+    ),
+    st.binary(max_size=20).map(lambda r: (encode_frame(r)[:-3], None)),
+    st.binary(min_size=1, max_size=20).map(lambda junk: (junk, None)),
+)
+
+
+def records_in(reads: list[Read]) -> list[bytes]:
+    return [record for read in reads for record in read.records]
+
+
+class TestCuts:
+    @given(records=small_records(), cuts=st.lists(st.integers(0, 400), max_size=8))
+    def test_good_files_are_read_exactly_or_refused_wherever_they_are_cut(
+        self, path, records, cuts
+    ):
+        data = frames_of(records)
+        path.write_bytes(data)
+        cuts = [cut for cut in cuts if cut <= len(data)]
+        reads = outcome(lambda: read_in_ranges(path, cuts, keep=False))
+        if isinstance(reads, CorruptFrameError):
+            assert "--whole-files" in reads.cure
+        else:
+            assert reads is None or records_in(reads) == records
+        assert records_in(read_in_ranges(path, cuts, keep=False, whole=True)) == records
+
+    @given(pieces=st.lists(PIECES, max_size=8), data=st.data())
+    def test_damaged_files_lose_nothing_else_wherever_they_are_cut(
+        self, path, pieces, data
+    ):
+        content = b"".join(piece for piece, _ in pieces)
+        good = [record for _, record in pieces if record is not None]
+        path.write_bytes(content)
+        cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=6))
+        alone = read_range(path, 0, len(content))
+        assert [record for record in alone.records if record in good] == good
+        for whole in (False, True):
+            reads = read_in_ranges(path, cuts, keep=True, whole=whole)
+            if reads is None:
+                assert not whole
+                continue
+            assert records_in(reads) == alone.records
+            regions = [region for read in reads for region in read.regions]
+            assert regions == alone.regions
+        # Bytes in = bytes of records + bytes left out.
+        frames = sum(len(encode_frame(record)) for record in alone.records)
+        lost = sum(end - begin for begin, end in alone.regions)
+        assert frames + lost == len(content)
+
+    @given(pieces=st.lists(PIECES, min_size=1, max_size=8), data=st.data())
+    def test_damage_is_an_error_wherever_the_file_is_cut(self, path, pieces, data):
+        content = b"".join(piece for piece, _ in pieces)
+        path.write_bytes(content)
+        cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=6))
+        expected = outcome(lambda: read_range(path, 0, len(content), keep=False))
+        got = outcome(lambda: read_in_ranges(path, cuts, keep=False))
+        from_start = outcome(lambda: read_in_ranges(path, cuts, keep=False, whole=True))
+        if isinstance(expected, CorruptFrameError):
+            assert got is None or isinstance(got, CorruptFrameError)
+            found = from_start.offset, from_start.reason
+            assert found == (expected.offset, expected.reason)
+        else:
+            assert records_in(from_start) == expected.records
+            if isinstance(got, CorruptFrameError):
+                assert "--whole-files" in got.cure
+            else:
+                assert got is None or records_in(got) == expected.records
+
+    def test_damage_at_a_cut_belongs_to_the_range_before(self, path):
+        records = [bytes([65 + number]) * 100 for number in range(12)]
+        for first in (1, 5):
+            data = frames_of(records)
+            for number in (first, first + 1, first + 2):
+                data = flipped(data, number * 116 + 50)
+            path.write_bytes(data)
+            for cut in range(1, len(data), 7):
+                reads = read_in_ranges(path, [cut], keep=True)
+                assert reads is not None
+                assert records_in(reads) == records[:first] + records[first + 3 :]
+                assert sum(len(read.regions) for read in reads) == 3
+
+    def test_every_pair_of_cuts_in_nested_payloads(self, path):
+        chance = random.Random(5)
+        records = [
+            b"plain",
+            frames_of([b"one", b"two", b"three"]),
+            frames_of([frames_of([b"deep", b"deeper"]), b"x"]),
+            frames_of([b"prefix", b"of frames"])[:-7],
+            b"junk" + frames_of([b"behind junk"]) + chance.randbytes(9),
+            b"last",
+        ]
+        data = frames_of(records)
+        path.write_bytes(data)
+        refused = 0
+        for first in range(0, len(data), 3):
+            for width in (1, 20, 60, 200):
+                cuts = [first, min(first + width, len(data))]
+                read = functools.partial(read_in_ranges, path, cuts, keep=False)
+                reads = outcome(read)
+                if reads is None or isinstance(reads, CorruptFrameError):
+                    refused += 1
+                    reads = read(whole=True)
+                assert records_in(reads) == records
+        assert refused > 50  # Or this proves nothing.
+
+
+def read_compressed(
+    path: pathlib.Path, cuts: list[int], kind: str, *, keep: bool, once: bool
+) -> tuple[list[Read], int]:
+    """Reads a compressed file in ranges; returns how often it was opened.
+
+    Args:
+        path: The file.
+        cuts: Where it is cut, in stored bytes.
+        kind: How it is compressed.
+        keep: Whether damage is kept, and no error.
+        once: Whether one range goes on where the one before it ended.
+    """
+    kept = KeptPass() if once else None
+    opened = []
+    edges = [0, *cuts, -1]
+    with pytest.MonkeyPatch.context() as patch:
+        at_storage(patch, "open", "", lambda: opened.append(1), times=sys.maxsize)
+        reads = [
+            read_range(
+                path,
+                begin,
+                end,
+                keep=keep,
+                compression=kind,
+                cuts=cuts,
+                kept=kept,
+            )
+            for begin, end in itertools.pairwise(edges)
+        ]
+    if kept is not None:
+        kept.close()
+    return reads, len(opened)
+
+
+class TestCutsInCompressedFiles:
+    @given(
+        records=small_records(),
+        members=st.integers(1, 3),
+        kind=st.sampled_from(["gzip", "zlib", "zstd"]),
+        seed=st.integers(0, 1000),
+    )
+    def test_every_record_is_in_one_range_wherever_it_is_cut(
+        self, records, members, kind, seed
+    ):
+        pack = PACK[kind]
+        chance = random.Random(seed)
+        data = frames_of(records)
+        edges = sorted(chance.randint(0, len(data)) for _ in range(members - 1))
+        stored = b"".join(
+            pack(data[begin:end], chance.randrange(10))
+            for begin, end in itertools.pairwise([0, *edges, len(data)])
+        )
+        count = chance.randrange(1, min(8, len(stored)))
+        cuts = sorted(chance.sample(range(1, len(stored)), count))
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory, "in")
+            path.write_bytes(stored)
+            each, opened = read_compressed(path, cuts, kind, keep=False, once=False)
+            assert opened == len(cuts) + 1
+            once, opened = read_compressed(path, cuts, kind, keep=False, once=True)
+            assert opened == 1
+        assert once == each
+        assert [record for read in once for record in read.records] == records
+        stops = [read.span.stop_bytes for read in once]
+        assert [read.span.start_bytes for read in once] == [0, *stops[:-1]]
+        assert [read.span.whole for read in once] == [False] * len(cuts) + [True]
+
+    @given(seed=st.integers(0, 10_000), inside=st.booleans())
+    def test_damage_is_left_out_once_wherever_the_file_is_cut(self, seed, inside):
+        chance = random.Random(seed)
+        records = [chance.randbytes(chance.randrange(900)) for _ in range(60)]
+        data = bytearray(frames_of(records))
+        if inside:  # Before it was compressed: it can be read on behind.
+            for _ in range(3):
+                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        stored = bytearray(zlib.compress(bytes(data)))
+        if not inside:
+            stored[chance.randrange(2, len(stored))] ^= 1 << chance.randrange(8)
+        cuts = sorted(chance.sample(range(1, len(stored)), 6))
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory, "in")
+            path.write_bytes(bytes(stored))
+            (whole,), _ = read_compressed(path, [], "zlib", keep=True, once=False)
+            each, _ = read_compressed(path, cuts, "zlib", keep=True, once=False)
+            once, _ = read_compressed(path, cuts, "zlib", keep=True, once=True)
+        assert once == each
+        assert [record for read in once for record in read.records] == whole.records
+        assert [region for read in once for region in read.regions] == whole.regions
+        stops = [read.span.stop_bytes for read in once]
+        assert [read.span.start_bytes for read in once] == [0, *stops[:-1]]
+        assert once[-1].span.whole
+
+
+class TestWrittenMeanwhile:
+    """A file that somebody writes again while it is read."""
+
+    # Frames of 1 KiB: no block that is read ends in one.
+    OLD = frames_of([b"old %1004d" % number for number in range(8_000)])
+    NEW = frames_of([b"new %1004d" % number for number in range(8_000)])
+
+    def read(self, path: pathlib.Path, change: Callable[[], Any]) -> list[bytes]:
+        path.write_bytes(self.OLD)
+        source = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1)
+        noted_ns = path.stat().st_ctime_ns
+        file = InputFile(
+            str(path), len(self.OLD), version_of(str(path)), noted_ns=noted_ns
+        )
+        reader = source_of(TFRECORD).read(file, source)
+        records: list[bytes] = []
+        for batch in reader.batches():
+            if not records:
+                change()
+            records += batch.records
+        return records
+
+    def test_records_of_the_same_lengths_in_place(self, tmp_path):
+        # Every checksum fits, and so do all ends: half is old and half is new.
+        path = tmp_path / "in.tfrecord"
+
+        def change() -> None:
+            with open(path, "r+b") as file:
+                file.write(self.NEW)
+
+        with pytest.raises(StorageChangedError, match="while it was read") as caught:
+            self.read(path, change)
+        assert str(path) in str(caught.value)
+
+    def test_more_at_its_end_and_the_old_time(self, tmp_path):
+        path = tmp_path / "in.tfrecord"
+
+        def change() -> None:
+            status = path.stat()
+            with open(path, "ab") as file:
+                file.write(frames_of([b"more"]))
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+        with pytest.raises(StorageChangedError, match="while it was read"):
+            self.read(path, change)
+
+    def test_in_place_and_the_old_time(self, tmp_path):
+        path = tmp_path / "in.tfrecord"
+
+        def change() -> None:
+            status = path.stat()
+            with open(path, "r+b") as file:
+                file.write(self.NEW)
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+        with pytest.raises(StorageChangedError, match="its size and time did not"):
+            self.read(path, change)
+
+    @pytest.mark.parametrize("another", [True, False])
+    def test_another_file_of_its_name_or_none(self, tmp_path, another: bool):
+        path = tmp_path / "in.tfrecord"
+
+        def change() -> None:
+            path.unlink()
+            if another:
+                path.write_bytes(self.NEW)
+
+        with pytest.raises(StorageChangedError, match="while it was read"):
+            self.read(path, change)
+
+
+class TestCompressedDamage:
+    @staticmethod
+    def compressed(path, kind) -> tuple[list[bytes], bytes]:
+        records = [random.Random(n).randbytes(2000) for n in range(100)]
+        data = PACK[kind](frames_of(records))
+        path.write_bytes(data)
+        return records, data
+
+    @pytest.mark.parametrize("kind", ["gzip", "zlib"])
+    def test_what_precedes_is_kept_and_the_rest_is_one_region(self, path, kind):
+        records, data = self.compressed(path, kind)
+        # Deflate stores what cannot be compressed in blocks of some 16 to 64 KiB,
+        # each with a length and its complement: break one.
+        middle = len(data) // 2
+        damaged = data[:middle] + b"\xff" * 70_000 + data[middle + 70_000 :]
+        path.write_bytes(damaged)
+        skipped = SkippedRegions()
+        source = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1)
+        file = InputFile(str(path), len(damaged), compression=kind)
+        reader = source_of(TFRECORD).read(file, source, skipped=skipped)
+        got = [record for batch in reader.batches() for record in batch.records]
+        assert middle // 2016 - 1 <= len(got) < 100
+        # Nothing is made up: neither a record twice nor one out of order.
+        assert got == records[: len(got)]
+        (region,) = skipped.found
+        assert region["compressed"]
+        assert region["begin_bytes"] <= middle + 70_000
+        assert region["end_bytes"] == len(damaged)
+        assert reader.span.whole
+
+    def test_a_damaged_stream_that_repeats_records_is_not_believed(self, path):
+        # Deflate writes what it has seen before as a reference. With one literal
+        # changed it stays readable to the end, where the checksum of all does not fit.
+        records = [b"record %3d " % (n % 7) + bytes(40) for n in range(500)]
+        data = zlib.compress(frames_of(records))
+        repeated = 0
+        for position in range(2, len(data) - 4, 5):
+            path.write_bytes(flipped(data, position))
+            read = read_range(path, 0, -1, compression="zlib")
+            assert read.records == records[: len(read.records)]
+            assert len(read.regions) == 1
+            repeated += len(read.records) < 500
+        assert repeated > 10
+
+    @pytest.mark.parametrize("kind", ["gzip", "zlib", "zstd"])
+    def test_a_file_cut_short(self, path, kind):
+        records, data = self.compressed(path, kind)
+        cut = data[: len(data) // 3]
+        path.write_bytes(cut)
+        read = read_range(path, 0, -1, compression=kind)
+        assert len(read.records) in (32, 33)
+        assert read.records == records[: len(read.records)]
+        ((begin, end),) = read.regions
+        # What there is of the last record is among the bytes left out.
+        assert len(read.records) * 2016 - 140_000 < begin < end == len(cut)
+        assert read.span.whole
+        assert read.span.stop_bytes == len(read.records) * 2016
+
+    @pytest.mark.parametrize("kind", ["gzip", "zlib"])
+    def test_an_error_where_damage_is_not_accepted(self, path, kind):
+        _, data = self.compressed(path, kind)
+        path.write_bytes(data[:-4] + b"oops")
+        with pytest.raises(CorruptInputError) as caught:
+            read_range(path, 0, -1, compression=kind, keep=False)
+        message = str(caught.value)
+        assert str(path) in message
+        assert "intact gzip, zlib or zstd stream" in message
+        assert "compressed byte offset" in message
+        assert "`on_corrupt` skip" in message

@@ -1,1 +1,0 @@
-"""Formats that are read as one stream: records end to end."""

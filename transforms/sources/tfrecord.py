@@ -1,0 +1,281 @@
+"""Cuts of a large file: places where frames begin, found in parallel.
+
+The file is walked through in several parts, each by itself. A part that is not the
+first begins with a search for a frame, which may find a frame within a record. So a
+walk claims less: if a frame begins at A, another begins at B. Joined, the claims of all
+parts lead from the beginning of the file, where a frame begins, from one place to the
+next, each of them proven. If no claim continues, the frames are followed from there
+until one does.
+
+```
+part 0       part 1        part 2
+0 -> 61 -> 104             203 -> 262 -> 300       claims
+              111 -> 170 -> 203
+0    61    104 . 111  170  203    262    300       joined: from 104 on to 111 by frames
+```
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO
+
+import numpy as np
+
+from gristmill.dataset.formats.tfrecord_frames import (
+    FRAME_OVERHEAD_BYTES,
+    HEADER_BYTES,
+    U64,
+    FrameReader,
+    header_crc32cs,
+    headers_at,
+    mask,
+)
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.prefetch_reader import READER_BYTES
+from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.stream_range import StreamSource
+
+BLOCK_BYTES = 1 << 20
+
+
+class FrameHops:
+    """Finds where frames begin, one after the other, from one that is known.
+
+    Checksums of lengths are compared, some blocks at a time; those of records are not.
+    Memory: one block.
+
+    Args:
+        open_at: Opens the file for reading forward from an offset.
+        offset: Where a frame begins.
+        far_bytes: The file is reopened after a record that extends more than this
+            beyond the bytes read; a shorter one is read.
+        block_bytes: How much is read at a time.
+
+    Attributes:
+        offset: Where the next frame begins. It can lie past the end of a file that was
+            cut.
+    """
+
+    def __init__(
+        self,
+        open_at: Callable[[int], BinaryIO],
+        offset: int,
+        *,
+        far_bytes: int = BLOCK_BYTES,
+        block_bytes: int = BLOCK_BYTES,
+    ):
+        self.offset = offset
+        self._open_at = open_at
+        self._far_bytes = far_bytes
+        self._block_bytes = block_bytes
+
+    def until(self, end: int) -> Iterator[list[int]]:
+        """Yields the offsets of the frames that begin before `end`, in groups.
+
+        It stops where there is no valid header: `offset` is then that place, before
+        `end`.
+        """
+        file = self._open_at(self.offset)
+        try:
+            buffer, base = b"", self.offset  # The offset of the buffer's first byte.
+            while self.offset < end:
+                if self.offset - base - len(buffer) > self._far_bytes:
+                    file.close()
+                    file = self._open_at(self.offset)
+                    buffer, base = b"", self.offset
+                while base + len(buffer) < self.offset + HEADER_BYTES:
+                    left = max(base + len(buffer) - self.offset, 0)
+                    base += len(buffer) - left
+                    block = file.read(self._block_bytes)
+                    if not block:
+                        return
+                    buffer = buffer[len(buffer) - left :] + block
+                starts, intact = self._hop(buffer, base, end)
+                if starts:
+                    yield starts
+                if not intact:
+                    return
+        finally:
+            file.close()
+
+    def _hop(self, buffer: bytes, base: int, end: int) -> tuple[list[int], bool]:
+        """Moves over the frames whose headers are in the buffer.
+
+        Returns:
+            Their offsets, and whether all of the headers were valid.
+        """
+        stop = min(len(buffer) - HEADER_BYTES + 1, end - base)
+        position, unpack = self.offset - base, U64.unpack_from
+        borders = [position]
+        while position < stop:
+            position += unpack(buffer, position)[0] + FRAME_OVERHEAD_BYTES
+            borders.append(position)
+        headers = headers_at(buffer, borders[:-1])
+        bad = np.flatnonzero(mask(header_crc32cs(headers)) != headers["masked_crc32c"])
+        good = int(bad[0]) if len(bad) else len(headers)
+        self.offset = base + borders[good]
+        return [base + border for border in borders[:good]], good == len(headers)
+
+
+# Where a frame begins, and where others begin if it does, some bytes from one another.
+Chain = tuple[int, ...]
+
+_SEARCHES = 8  # A walk that loses its way more often is in a record full of frames.
+
+
+def walk_frames(
+    file: InputFile, begin: int, end: int, *, step_bytes: int
+) -> tuple[Chain, ...]:
+    """Goes through the frames of a part of an uncompressed file by their headers.
+
+    Several requests of a bucket are in flight meanwhile. Memory: those of one open
+    file, or one record while a frame is searched.
+
+    Args:
+        file: The file.
+        begin: Where the part begins; the first frame at or after it is searched for.
+        end: Where it ends.
+        step_bytes: Minimum bytes from one place to the next.
+
+    Returns:
+        Chains of places. Each begins where a frame was found, or at 0. One that reaches
+        the end ends with the first frame at or after it. One that meets a damaged or
+        missing header ends before it.
+    """
+    if file.size_bytes <= step_bytes:
+        return ()
+    chains: list[Chain] = []
+    position = 0 if begin == 0 else _search(file, begin, end)
+    for _ in range(_SEARCHES):
+        if position is None:
+            break
+        chain = [position]
+        hops = _hops(file, position, end)
+        for starts in hops.until(end):
+            while (at := bisect_left(starts, chain[-1] + step_bytes)) < len(starts):
+                chain.append(starts[at])
+            if file.size_bytes - chain[-1] <= step_bytes:
+                break  # The rest is not cut.
+        else:
+            if hops.offset < end:
+                chains.append(tuple(chain))
+                # In the first part, this is damage, and nothing after it is read.
+                position = _search(file, hops.offset + 1, end) if begin else None
+                continue
+            chain.append(hops.offset)
+        chains.append(tuple(chain))
+        break
+    return tuple(chain for chain in chains if len(chain) > 1)
+
+
+def join_walks(
+    file: InputFile, chains: Iterable[Chain], *, range_bytes: int
+) -> Iterator[tuple[int, int]]:
+    """Yields ranges of an uncompressed file that begin and end at frames.
+
+    The cutting stops at a damaged header: the reader of the last range finds the same
+    damage and reports it.
+
+    Args:
+        file: The file.
+        chains: From walks through all its parts; gaps are walked through.
+        range_bytes: Minimum bytes of a range, except the last.
+
+    Yields:
+        Half-open ranges that cover the file exactly, in order.
+    """
+    links = dict(link for chain in chains for link in itertools.pairwise(chain))
+    size = file.size_bytes
+    begin = position = 0
+    # With no more than one range left, there is nothing to cut.
+    while size - begin > range_bytes and position < size:
+        if position - begin >= range_bytes:
+            yield begin, position
+            begin = position
+            continue
+        ahead = links.get(position)
+        if ahead is None:
+            ahead = _hop_on(file, position, begin + range_bytes, links)
+            if ahead is None:
+                break
+        position = ahead
+    yield begin, size
+
+
+def _hop_on(
+    file: InputFile, position: int, cut: int, links: dict[int, int]
+) -> int | None:
+    """Goes on frame by frame to a place with a link, to a cut, or to the file's end.
+
+    Returns:
+        The place; None if the way there is damaged.
+    """
+    hops = _hops(file, position, file.size_bytes)
+    for starts in hops.until(file.size_bytes):
+        for start in starts:
+            if start > position and (start >= cut or start in links):
+                return start
+    return hops.offset if hops.offset >= file.size_bytes else None
+
+
+def _search(file: InputFile, offset: int, limit: int) -> int | None:
+    """Returns the likely start of a frame at or after an offset."""
+    if offset >= limit:
+        return None
+    with _open(file, limit, offset) as stream:
+        reader = FrameReader(
+            stream, path=file.path, offset=offset, size_bytes=file.size_bytes
+        )
+        return reader.offset if reader.resync(limit=limit) else None
+
+
+def _hops(file: InputFile, offset: int, end: int) -> FrameHops:
+    # A request takes as long as many megabytes of data.
+    far_bytes = READER_BYTES if storage_for(file.path).remote else BLOCK_BYTES
+    open_at = functools.partial(_open, file, end)
+    return FrameHops(open_at, offset, far_bytes=far_bytes)
+
+
+def _open(file: InputFile, end: int, offset: int) -> BinaryIO:
+    end = min(end + HEADER_BYTES, file.size_bytes)
+    return storage_for(file.path).open(
+        file.path, offset=offset, end=end, version=file.version
+    )
+
+
+class TFRecordSource(StreamSource):
+    """Records as they are, in frames with checksums."""
+
+    def __init__(self, spec: SourceSpec):
+        super().__init__(spec, FrameReader)
+
+    def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yields ranges that begin and end at frames, by a walk over the headers."""
+        if file.compression != "none":
+            return super().cut(file, range_bytes=range_bytes)
+        chains = walk_frames(file, 0, file.size_bytes, step_bytes=range_bytes)
+        return join_walks(file, chains, range_bytes=range_bytes)
+
+    def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
+        """Returns whether frames with these bytes lie end to end in the range."""
+        if span.start_bytes is None or span.stop_bytes is None:
+            return not span.records
+        size_bytes = raw_bytes + span.records * FRAME_OVERHEAD_BYTES
+        return span.stop_bytes - span.start_bytes == size_bytes
+
+
+def make_source(spec: SourceSpec) -> TFRecordSource:
+    """Returns the source of a spec."""
+    return TFRecordSource(spec)
+
+
+def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
+    """Returns the rules for records: they stay as they are."""
+    del files, options
+    return SourceSpec()
