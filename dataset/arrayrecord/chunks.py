@@ -24,7 +24,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes, hash_spans
+from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes, hash_spans, is_compiled
 from gristmill.dataset.arrayrecord.compression import (
     COMPRESSIONS,
     decompress_frame,
@@ -282,7 +282,9 @@ def decode_lone_record(
     size, kind, decoded_bytes, compression = _HEADER.unpack_from(chunk)
     end = CHUNK_HEADER_BYTES + size
     if (
-        (kind, compression) != (count << 8 | SIMPLE, ord("z"))
+        # Without the compiled hash, long chunks are hashed many at a time.
+        (hashed and not is_compiled())
+        or (kind, compression) != (count << 8 | SIMPLE, ord("z"))
         or not 0 < decoded_bytes <= max_decoded_bytes
         or end > len(chunk)
     ):

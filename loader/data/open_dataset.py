@@ -12,7 +12,7 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -39,9 +39,9 @@ from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.data.dataset import Dataset, shards_of
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
-from gristmill.loader.reading.cached_footers import footer_cache
-from gristmill.loader.reading.host_files import cache_dir_text
-from gristmill.loader.reading.shard_list import CountedFile, ShardList, count_files
+from gristmill.loader.reading.host_cache import cache_dir_text, footer_cache
+from gristmill.loader.reading.shard_file import ShardFile
+from gristmill.loader.reading.shard_list import ShardList, count_files
 from gristmill.loader.remote.read_options import ReadOptions
 
 
@@ -109,28 +109,25 @@ def open_files(patterns: tuple[str, ...], how: HowToRead) -> Dataset:
     if notice := check_joined(patterns, paths):
         _log.warning("%s: %s", patterns[0], notice)
     footers = footer_cache(how.cache_dir)
-    counted = count_files(paths, footers=footers)
-    counts = np.array([count.records for count in counted], np.int64)
+    counts, file_bytes, opened = count_files(paths, footers=footers)
     shards = ShardList(
         paths=paths,
         starts=np.zeros_like(counts),
         ends=checked_ends(counts, paths[0]),
         file_records=counts,
-        file_bytes=np.array([count.file_bytes for count in counted], np.int64),
+        file_bytes=file_bytes,
         name=patterns[0] if len(patterns) == 1 else f"{paths[0]} and others",
         footers=footers,
     )
-    return _open_counted(shards, how, counted)
+    return _open_counted(shards, how, opened)
 
 
 def _open_counted(
-    shards: ShardList, how: HowToRead, counted: Sequence[CountedFile] = ()
+    shards: ShardList, how: HowToRead, opened: Mapping[int, ShardFile]
 ) -> Dataset:
     """Returns the dataset of plain files that were counted, perhaps just now."""
     reader = how.reader(shards)
-    reader.open_shards.keep(
-        {i: one.opened for i, one in enumerate(counted) if one.opened}
-    )
+    reader.open_shards.keep(opened)
     # The counts travel along, so that a worker reads no footer that it does not need.
     return Dataset(
         path=shards.paths[0],
@@ -141,7 +138,7 @@ def _open_counted(
 
 def _reopened(shards: ShardList, how: HowToRead, content: object) -> Dataset:
     del content  # The counts of each file are compared when it is read.
-    return _open_counted(shards, how)
+    return _open_counted(shards, how, {})
 
 
 _TRIES = 10  # Each time, the dataset was replaced meanwhile.

@@ -24,8 +24,7 @@ from gristmill.dataset.metadata.tfds import match_shards
 from gristmill.dataset.storage.paths import StrPath, has_magic, path_text
 from gristmill.loader.grain.worker_process import allow_unparsed_flags, end_with_trainer
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
-from gristmill.loader.reading.cached_footers import footer_cache
-from gristmill.loader.reading.host_files import cache_dir_text
+from gristmill.loader.reading.host_cache import cache_dir_text, footer_cache
 from gristmill.loader.reading.shard_list import ShardList, count_files
 
 _log = logging.getLogger(__name__)
@@ -75,19 +74,22 @@ class ArrayRecordDataSource(Sequence[bytes]):
         footers = footer_cache(cache_dir_text(cache_dir))
         items = _as_list(paths)
         parts = [part for item in items for part in _parts_of(item)]
-        if notice := check_joined(items, [path for path, _, _ in parts]):
-            _log.warning("ArrayRecordDataSource: %s", notice)
         whole = [number for number, (_, _, end) in enumerate(parts) if end is None]
-        counted = count_files([parts[i][0] for i in whole], footers=footers)
+        paths = [path for path, _, _ in parts]
+        if notice := check_joined(items, paths):
+            _log.warning("ArrayRecordDataSource: %s", notice)
+        records, sizes, opened = count_files(
+            [paths[number] for number in whole], footers=footers
+        )
         starts = np.array([start for _, start, _ in parts], np.int64)
         ends = np.array([0 if end is None else end for _, _, end in parts], np.int64)
-        ends[whole] = [count.records for count in counted]
+        ends[whole] = records
         file_records = np.full(len(parts), -1)
-        file_records[whole] = ends[whole]
+        file_records[whole] = records
         file_bytes = np.full(len(parts), -1)
-        file_bytes[whole] = [count.file_bytes for count in counted]
+        file_bytes[whole] = sizes
         shards = ShardList(
-            paths=[path for path, _, _ in parts],
+            paths=paths,
             starts=starts,
             ends=np.cumsum(ends - starts),
             file_records=file_records,
@@ -96,10 +98,7 @@ class ArrayRecordDataSource(Sequence[bytes]):
             footers=footers,
         )
         self.__setstate__((shards, verify))
-        opened = zip(whole, counted, strict=True)
-        self._reader.open_shards.keep(
-            {i: one.opened for i, one in opened if one.opened}
-        )
+        self._reader.open_shards.keep({whole[i]: one for i, one in opened.items()})
 
     @property
     def paths(self) -> list[str]:

@@ -8,13 +8,12 @@ smallest gaps are joined first, up to a share of all bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.chunks import CHUNK_ERRORS, damaged_chunks
 from gristmill.loader.base.indices import IntArray
-from gristmill.loader.reading.decode_chunks import ReadChunks, ReadPlan
+from gristmill.loader.reading.shard_file import ShardFile
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 
@@ -86,83 +85,54 @@ def _cut(
 # Chunks that have arrived are decoded when they are this many, while others arrive.
 _ARRIVED_CHUNKS = 192
 _ARRIVED_BYTES = 4 << 20
-# How often to fetch a chunk that arrives damaged, before the shard counts as damaged.
-_DAMAGED_TRIES = 3
-
-# Decodes the bytes of a plan's chunks, and puts their wanted records into the batch.
-Decode: TypeAlias = Callable[[ReadPlan, ReadChunks, list[bytes]], None]
 
 
-def fetch_planned(
-    plan: ReadPlan, out: list[bytes], *, fetcher: RangeFetcher, decode: Decode
-) -> None:
-    """Fetches chunks and puts their wanted records into the batch.
-
-    Chunks that arrive damaged are fetched again. A shard that is damaged is a
-    CorruptShardError, a transposed one a TransposedChunkError.
-    """
-    for tries in reversed(range(_DAMAGED_TRIES)):
-        damaged = _fetch(plan, out, fetcher, decode, last=not tries)
-        if not damaged:
-            return
-        plan = plan.select(np.array(sorted(damaged)))
-
-
-def _fetch(
-    plan: ReadPlan,
-    out: list[bytes],
-    fetcher: RangeFetcher,
-    decode: Decode,
+def fetch_chunks(
+    shards: Sequence[ShardFile],
+    file: IntArray,
+    begin: IntArray,
+    end: IntArray,
+    take: Callable[[list[int], list[bytes]], None],
     *,
-    last: bool,
-) -> list[int]:
-    """Fetches all chunks once; returns those that arrived damaged, or raises."""
-    joined = plan_ranges(plan.file, plan.begin, plan.end)
-    firsts, lasts, *bounds = map(np.ndarray.tolist, joined)
-    shards = [plan.files[file] for file in plan.file[joined.firsts]]
+    fetcher: RangeFetcher,
+) -> None:
+    """Fetches chunks, and hands over some at a time while others arrive.
+
+    Args:
+        shards: The shard of each chunk.
+        file: int64 [chunks], the number of that shard, ascending.
+        begin: int64 [chunks], its first byte in the shard.
+        end: int64 [chunks], one past its last.
+        take: Called with the numbers of chunks, ascending, and their bytes.
+        fetcher: Fetches ranges.
+    """
+    plan = plan_ranges(file, begin, end)
+    firsts, lasts, *bounds = map(np.ndarray.tolist, plan)
     ranges = [
-        ByteRange(shard.path, begin, end, shard.version)
-        for shard, begin, end in zip(shards, *bounds, strict=True)
+        ByteRange(shards[first].path, begin_byte, end_byte, shards[first].version)
+        for first, begin_byte, end_byte in zip(firsts, *bounds, strict=True)
     ]
-    begins, ends = plan.begin.tolist(), plan.end.tolist()
+    begins, ends = begin.tolist(), end.tolist()
     arrived: dict[int, bytes] = {}
-    damaged: list[int] = []
     waiting_bytes = 0
 
-    def take(number: int, data: bytes) -> None:
+    def hand_over() -> None:
+        nonlocal waiting_bytes
+        chunks = sorted(arrived)
+        pieces = [arrived[chunk] for chunk in chunks]
+        arrived.clear()
+        waiting_bytes = 0
+        take(chunks, pieces)
+
+    def add(number: int, data: bytes) -> None:
         nonlocal waiting_bytes
         origin = ranges[number].begin
         for chunk in range(firsts[number], lasts[number]):
-            begin, end = begins[chunk] - origin, ends[chunk] - origin
-            arrived[chunk] = data[begin:end]
+            arrived[chunk] = data[begins[chunk] - origin : ends[chunk] - origin]
         waiting_bytes += len(data)
         if len(arrived) >= _ARRIVED_CHUNKS or waiting_bytes >= _ARRIVED_BYTES:
-            decode_arrived()
+            hand_over()
 
-    def decode_arrived() -> None:
-        nonlocal waiting_bytes
-        chunks = sorted(arrived)
-        part, pieces = plan.select(np.array(chunks)), [arrived[c] for c in chunks]
-        try:
-            decode(part, _taken(pieces), out)
-        except CHUNK_ERRORS:
-            found = damaged_chunks(
-                len(pieces),
-                lambda n: decode(part.part(n, n + 1), _taken([pieces[n]]), out),
-                errors=CHUNK_ERRORS,
-            )
-            damaged.extend(chunks[number] for number, _ in found)
-            if last:
-                raise
-        arrived.clear()
-        waiting_bytes = 0
-
-    fetcher.fetch(ranges, take)
+    fetcher.fetch(ranges, add)
     if arrived:
-        decode_arrived()
-    return damaged
-
-
-def _taken(pieces: Sequence[bytes]) -> ReadChunks:
-    """Returns a function that takes chunks out of those that have arrived."""
-    return lambda chunks: [pieces[chunk] for chunk in chunks]
+        hand_over()

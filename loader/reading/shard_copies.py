@@ -5,7 +5,7 @@ directory of an edition is named after the content of its shards, so editions of
 content do not share copies.
 
     lock                    held by the one process of the host that adds a copy
-    <edition>/              locked, shared, by every process that reads the edition
+    <edition>/lock          held, shared, by every process that reads the edition
     <edition>/00000007.shard
     <edition>/00000009.tmp  being fetched
 
@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import fcntl
+import dataclasses
 import hashlib
 import logging
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from multiprocessing.util import Finalize
 
 import google_crc32c
@@ -35,22 +35,21 @@ from gristmill.dataset.base.errors import (
     InputError,
     StorageChangedError,
 )
-from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.shards.shard_reader import ShardFacts, check_shard
 from gristmill.dataset.storage.open_file import OpenFile, open_regular
 from gristmill.loader.base.indices import checked_count
-from gristmill.loader.reading.host_files import (
+from gristmill.loader.reading.host_cache import (
     EditionFiles,
     cache_root,
     disk_errors,
     locked,
 )
+from gristmill.loader.reading.stored_shards import StoredShards
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
-from gristmill.loader.remote.read_options import CacheCounter, CacheCounts
+from gristmill.loader.remote.read_options import CacheCounts
 
-REQUESTS_IN_FLIGHT = 4
+_REQUESTS_IN_FLIGHT = 4
 _COPY, _TEMPORARY = ".shard", ".tmp"
 _RANGE_BYTES = 8 << 20
 _PIECE_BYTES = 1 << 20  # Other threads wait for the checksum of a piece.
@@ -76,16 +75,8 @@ class ShardCopies:
     directory is given or no shard fits, StorageError if the directory cannot be used.
 
     Args:
-        table: The table of the shards.
-        split: Their split.
-        paths: The shards.
-        where: The dataset, for messages.
-        cache_dir: The directory of the host's caches.
-        cache_bytes: Maximum bytes of all copies there, of all datasets.
-        fetcher: Fetches shards, `REQUESTS_IN_FLIGHT` ranges at a time.
-        version: Returns the version of a shard.
-        requests: Returns how many requests were made for records.
-        counter: Returns the counter of records, fetched bytes and evictions.
+        stored: The shards.
+        cache_bytes: Maximum bytes of all copies on this host, of all datasets.
 
     Attributes:
         pause_seconds: How long to wait when no more copies fit, and after a failure of
@@ -94,31 +85,38 @@ class ShardCopies:
 
     pause_seconds = 5.0
 
-    def __init__(
-        self,
-        table: ShardTable,
-        split: Split,
-        *,
-        paths: Sequence[str],
-        where: str,
-        cache_dir: str | None,
-        cache_bytes: int,
-        fetcher: RangeFetcher,
-        version: Callable[[int], str],
-        requests: Callable[[], int],
-        counter: Callable[[], CacheCounter],
-    ):
-        _check(table, where, cache_dir, cache_bytes)
-        self._cache_bytes, self._paths = cache_bytes, paths
-        self._sizes, self._crc32cs = table.file_bytes, table.file_crc32cs
-        self._fetcher, self._version = fetcher, version
-        self._requests, self._counter = requests, counter
-        self._directory = directory = os.path.join(cache_root(cache_dir), "shards")
-        known = [f"{part.shards_digest} {part.records_digest}" for part in split.parts]
+    def __init__(self, stored: StoredShards, cache_bytes: int):
+        if not (stored.cache_dir or os.environ.get("GRISTMILL_CACHE_DIR")):
+            raise InputError(
+                "no directory given for copies of shards",
+                where=stored.where,
+                cure="give a directory on a fast local disk as cache_dir, or as "
+                "GRISTMILL_CACHE_DIR",
+            )
+        sizes = stored.table.file_bytes[stored.table.records > 0]
+        smallest = int(sizes.min(initial=2**62))
+        if checked_count(cache_bytes, what="cache_bytes") < smallest and len(sizes):
+            raise InputError(
+                "cache_bytes is smaller than the smallest shard",
+                where=stored.where,
+                expected=f"cache_bytes of at least {smallest:,}, its size",
+                got=f"{cache_bytes:,}",
+                cure="give more, or leave cache_bytes out",
+            )
+        self._stored, self._cache_bytes = stored, cache_bytes
+        options = dataclasses.replace(
+            stored.fetcher.options, in_flight=_REQUESTS_IN_FLIGHT, hedge_factor=None
+        )
+        self._fetcher = RangeFetcher(options)
+        self._directory = directory = os.path.join(
+            cache_root(stored.cache_dir), "shards"
+        )
+        parts = stored.split.parts
+        known = [f"{part.shards_digest} {part.records_digest}" for part in parts]
         self._files = files = EditionFiles(
             directory,
             keys=[hashlib.sha256(one.encode()).hexdigest()[:32] for one in known],
-            shards=[part.shards for part in split.parts],
+            shards=[part.shards for part in parts],
         )
         self._wanted: collections.Counter[int] = collections.Counter()
         self._wrong: collections.Counter[int] = collections.Counter()
@@ -127,14 +125,14 @@ class ShardCopies:
         self._trimmed = False
         self._thread: threading.Thread | None = None
         self._failures = 0
+        in_use = contextlib.ExitStack()
+        weakref.finalize(self, in_use.close)
         with disk_errors(directory):
             os.makedirs(directory, exist_ok=True)
-            open_regular(os.path.join(directory, "lock"), "ab").close()
+            open_regular(f"{directory}/lock", "ab").close()
             for own in files.directories:
                 os.makedirs(own, exist_ok=True)
-                in_use = os.open(own, os.O_RDONLY)
-                weakref.finalize(self, os.close, in_use)
-                fcntl.flock(in_use, fcntl.LOCK_SH)
+                in_use.enter_context(locked(f"{own}/lock", shared=True))
 
     def find(self, shard: int) -> OpenFile | None:
         """Returns an opened copy; None if there is none.
@@ -145,10 +143,13 @@ class ShardCopies:
             file = OpenFile(self._files.path(shard, _COPY))
         except OSError:
             return None  # Not there, or just deleted.
-        if file.size_bytes == int(self._sizes[shard]) > 0:
+        if file.size_bytes == self._size(shard) > 0:
             return file
         self.delete(shard)  # It was truncated.
         return None
+
+    def _size(self, shard: int) -> int:
+        return int(self._stored.table.file_bytes[shard])
 
     def delete(self, shard: int) -> None:
         """Deletes a copy."""
@@ -157,7 +158,7 @@ class ShardCopies:
     def count(self, *, copied: Mapping[int, int], fetched: Mapping[int, int]) -> None:
         """Counts records that were read of shards, and asks for copies of others."""
         hits, misses = sum(copied.values()), sum(fetched.values())
-        self._counter().add(CacheCounts(hits=hits, misses=misses))
+        self._stored.counter.add(CacheCounts(hits=hits, misses=misses))
         with self._lock:
             self._wanted.update(fetched)
             if self._thread is None:
@@ -202,11 +203,9 @@ class ShardCopies:
                 place = self._files.path(shard, _COPY)
                 if os.path.exists(place) or self._wrong[shard] >= _TRIES:
                     del self._wanted[shard]
-            worth = {
-                s: n / max(int(self._sizes[s]), 1) for s, n in self._wanted.items()
-            }
+            worth = {s: n / max(self._size(s), 1) for s, n in self._wanted.items()}
         for shard in sorted(worth, key=lambda shard: -worth[shard]):
-            if self._make_room(int(self._sizes[shard])):
+            if self._make_room(self._size(shard)):
                 self._copy(shard)
                 return 0.0
         return self.pause_seconds if worth else None
@@ -224,7 +223,10 @@ class ShardCopies:
                     copies = list(_copies(entry.path))
                     left -= sum(size for _, size, _ in copies)
                     if also_used or (
-                        copies and stack.enter_context(_alone(entry.path))
+                        copies
+                        and stack.enter_context(
+                            locked(f"{entry.path}/lock", wait=False)
+                        )
                     ):
                         unused += copies
             if left + sum(size for _, size, _ in unused) < 0:
@@ -234,7 +236,7 @@ class ShardCopies:
                     break
                 _delete(path)
                 left += size
-                self._counter().add(CacheCounts(evictions=1))
+                self._stored.counter.add(CacheCounts(evictions=1))
         return True
 
     def _copy(self, shard: int) -> None:
@@ -242,39 +244,35 @@ class ShardCopies:
         try:
             with open_regular(temporary, "w+b") as file:
                 if hasattr(os, "posix_fallocate"):  # macOS has none.
-                    os.posix_fallocate(file.fileno(), 0, int(self._sizes[shard]))
+                    os.posix_fallocate(file.fileno(), 0, self._size(shard))
                 self._fetch(shard, file.fileno())
                 crc32c, size = 0, 0
                 file.seek(0)
                 while piece := file.read(_PIECE_BYTES):
                     crc32c = google_crc32c.extend(crc32c, piece)
                     size += len(piece)
-                described = ShardFacts(
-                    file_bytes=int(self._sizes[shard]),
-                    file_crc32c=int(self._crc32cs[shard]),
-                )
                 fetched = ShardFacts(file_bytes=size, file_crc32c=crc32c)
-                check_shard(described, fetched, where=temporary)
+                check_shard(self._stored.described(shard), fetched, where=temporary)
                 # After a power failure, a file with its name must have its bytes.
                 os.fsync(file.fileno())
             os.replace(temporary, self._files.path(shard, _COPY))
         except (CorruptShardError, StorageChangedError) as e:
             # To read its records by ranges raises the error.
             self._wrong[shard] += 1
-            _log.warning("no copy of %s: %s", self._paths[shard], e)
+            _log.warning("no copy of %s: %s", self._stored.paths[shard], e)
         else:
             self._failures = 0
         finally:
             _delete(temporary)
 
     def _fetch(self, shard: int, copy: int) -> None:
-        path, version = self._paths[shard], self._version(shard)
-        size, group_bytes = int(self._sizes[shard]), _RANGE_BYTES * REQUESTS_IN_FLIGHT
+        path, version = self._stored.paths[shard], self._stored.version(shard)
+        size, group_bytes = self._size(shard), _RANGE_BYTES * _REQUESTS_IN_FLIGHT
         group: list[ByteRange] = []
 
         def take(number: int, data: bytes) -> None:
             os.pwrite(copy, data, group[number].begin)
-            self._counter().add(CacheCounts(filled_bytes=len(data)))
+            self._stored.counter.add(CacheCounts(filled_bytes=len(data)))
             if self._stop.is_set():
                 raise _StoppedError
 
@@ -283,33 +281,10 @@ class ShardCopies:
                 ByteRange(path, begin, min(begin + _RANGE_BYTES, size), version)
                 for begin in range(first, min(first + group_bytes, size), _RANGE_BYTES)
             ]
-            before, begun = self._requests(), time.monotonic()
+            before, begun = self._stored.fetcher.counts.requests, time.monotonic()
             self._fetcher.fetch(group, take)
-            if self._requests() != before:
+            if self._stored.fetcher.counts.requests != before:
                 self._stop.wait(time.monotonic() - begun)
-
-
-def _check(
-    table: ShardTable, where: str, cache_dir: str | None, cache_bytes: int
-) -> None:
-    """Raises InputError without a directory, or if no shard fits into the bytes."""
-    if not (cache_dir or os.environ.get("GRISTMILL_CACHE_DIR")):
-        raise InputError(
-            "no directory given for copies of shards",
-            where=where,
-            cure="give a directory on a fast local disk as cache_dir, or as "
-            "GRISTMILL_CACHE_DIR",
-        )
-    sizes = table.file_bytes[table.records > 0]
-    smallest = int(sizes.min(initial=2**62))
-    if checked_count(cache_bytes, what="cache_bytes") < smallest and len(sizes):
-        raise InputError(
-            "cache_bytes is smaller than the smallest shard",
-            where=where,
-            expected=f"cache_bytes of at least {smallest:,}, the size of that shard",
-            got=f"{cache_bytes:,}",
-            cure="give more, or leave cache_bytes out",
-        )
 
 
 def _copies(place: str) -> Iterator[tuple[float, int, str]]:
@@ -322,20 +297,6 @@ def _copies(place: str) -> Iterator[tuple[float, int, str]]:
             with contextlib.suppress(FileNotFoundError):
                 about = os.stat(path)
                 yield about.st_mtime, about.st_size, path
-
-
-@contextlib.contextmanager
-def _alone(directory: str) -> Iterator[bool]:
-    """Keeps other processes from an edition; yields whether none reads it."""
-    file = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)  # A process forked meanwhile has it, too.
-        os.close(file)
 
 
 def _delete(path: str) -> None:

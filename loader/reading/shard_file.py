@@ -28,7 +28,7 @@ from gristmill.dataset.metadata.shard_index import (
 )
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.open_file import OpenFile
-from gristmill.loader.reading.cached_footers import FooterCache
+from gristmill.loader.reading.host_cache import FooterCache
 
 # The type of a chunk is in its header at this offset.
 _CHUNK_TYPE_AT = 24

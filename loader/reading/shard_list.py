@@ -9,9 +9,9 @@ import functools
 import itertools
 import resource
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.shards.shard_reader import ShardFacts, check_index, check_shard
 from gristmill.loader.base.indices import IntArray
-from gristmill.loader.reading.cached_footers import FooterCache
+from gristmill.loader.reading.host_cache import FooterCache
 from gristmill.loader.reading.shard_file import (
     READ_LIMITS,
     ReadLimits,
@@ -104,7 +104,7 @@ class ShardList:
             )
         for remote in remotes:
             # One limit for the requests of all.
-            remote.fetcher, remote.counter = remotes[0].fetcher, remotes[0].counter
+            remote.share(remotes[0])
         before = itertools.accumulate(sizes, initial=0)
         ends = [one.ends + first for one, first in zip(lists, before, strict=False)]
         return cls(
@@ -149,10 +149,16 @@ class ShardList:
             shard -= len(one)
         return 0, shard
 
-    def own(self, shard: int) -> tuple[ShardList, int]:
-        """Returns the list that opens a shard, and the shard's number there."""
-        part, number = self.part_of(shard)
-        return (self.parts[part] if self.parts else self), number
+    def divided(
+        self, shards: Iterable[int]
+    ) -> Iterator[tuple[ShardList, dict[int, int]]]:
+        """Yields the lists that open some shards, and the number there of each."""
+        found: dict[int, dict[int, int]] = {}
+        for shard in shards:
+            part, number = self.part_of(shard)
+            found.setdefault(part, {})[shard] = number
+        for part, numbers in found.items():
+            yield (self.parts or (self,))[part], numbers
 
     def open(self, shards: Sequence[int]) -> list[ShardFile]:
         """Opens shards and compares each with the dataset's description.
@@ -163,8 +169,8 @@ class ShardList:
         """
         if self.parts:
             opened: dict[int, ShardFile] = {}
-            for part, numbers in self.divided(shards).items():
-                found = self.parts[part].open(list(numbers.values()))
+            for part, numbers in self.divided(shards):
+                found = part.open(list(numbers.values()))
                 opened.update(zip(numbers, found, strict=True))
             return [opened[shard] for shard in shards]
         try:
@@ -182,24 +188,13 @@ class ShardList:
             raise
         return files
 
-    def divided(self, shards: Iterable[int]) -> dict[int, dict[int, int]]:
-        """Returns, by part, the number there of each of some shards."""
-        found: dict[int, dict[int, int]] = {}
-        for shard in shards:
-            part, number = self.part_of(shard)
-            found.setdefault(part, {})[shard] = number
-        return found
-
     def count_records(
         self, *, copied: Mapping[int, int], fetched: Mapping[int, int]
     ) -> None:
         """Counts records that were read, by shard, and asks for copies of others."""
-        remotes = [one.remote for one in self.parts or (self,)]
-        if not any(remote is not None and remote.copies for remote in remotes):
-            return
-        for part, numbers in self.divided({**copied, **fetched}).items():
-            if (remote := remotes[part]) is not None and remote.copies is not None:
-                remote.copies.count(
+        for part, numbers in self.divided({**copied, **fetched}):
+            if part.remote is not None and part.remote.copies is not None:
+                part.remote.copies.count(
                     copied={n: copied[s] for s, n in numbers.items() if s in copied},
                     fetched={n: fetched[s] for s, n in numbers.items() if s in fetched},
                 )
@@ -217,12 +212,12 @@ class ShardList:
     def _compare(self, shard: int, opened: ShardFile) -> None:
         taken = int(self.ends[shard]) - self.first_record(shard)
         end = int(self.starts[shard]) + taken
-        records, size = int(self.file_records[shard]), int(self.file_bytes[shard])
         found = ShardFacts(opened.index.records, opened.index.file_bytes)
-        if records < 0 and end > opened.index.records:
-            records = end
+        records, size = int(self.file_records[shard]), int(self.file_bytes[shard])
+        if records < 0:
+            records = max(end, opened.index.records)
         check_shard(
-            ShardFacts(records if records >= 0 else None, size if size >= 0 else None),
+            ShardFacts(records, size if size >= 0 else None),
             found,
             where=f"{self.name}, shard {opened.path}",
         )
@@ -253,16 +248,18 @@ class OpenShards:
         found = {shard: self._open.get(shard) for shard in shards}
         missing = [shard for shard, file in found.items() if file is None]
         opened = dict(zip(missing, self._shards.open(missing), strict=True))
+        known = {shard: file for shard, file in found.items() if file is not None}
         if self._shards.remote is not None:
-            for shard, file in found.items():
-                if file is not None and file.version is not None:
+            stored = [n for n, file in known.items() if file.version is not None]
+            for part, numbers in self._shards.divided(stored):
+                for shard, number in numbers.items():
                     # A copy may have been made since it was opened.
-                    part, number = self._shards.own(shard)
-                    if (remote := part.remote) is not None:
-                        copy = remote.copy(number, file.index)
-                        found[shard] = opened[shard] = copy or file
+                    if part.remote is not None and (
+                        copy := part.remote.copy(number, known[shard].index)
+                    ):
+                        opened[shard] = copy
         self.keep(opened)
-        return {shard: file or opened[shard] for shard, file in found.items()}
+        return {**known, **opened}
 
     def keep(self, opened: Mapping[int, ShardFile]) -> None:
         """Keeps shards that are open, as many as may be."""
@@ -276,9 +273,9 @@ class OpenShards:
 
     def without_copy(self, shard: int) -> ShardFile:
         """Deletes the local copy of a shard in object storage; returns the shard."""
-        part, number = self._shards.own(shard)
-        if part.remote is not None and part.remote.copies is not None:
-            part.remote.copies.delete(number)
+        for part, numbers in self._shards.divided([shard]):
+            if part.remote is not None and part.remote.copies is not None:
+                part.remote.copies.delete(numbers[shard])
         with self._lock:
             self._open.pop(shard, None)
         return self.get(shard)
@@ -313,33 +310,29 @@ def most_open(shards: int, limits: ReadLimits = READ_LIMITS) -> int:
     return kept if room >= kept + used else max(1, room // 2)
 
 
-class CountedFile(NamedTuple):
-    """A file whose records were counted; open unless too many others are."""
-
-    records: int
-    file_bytes: int
-    opened: ShardFile | None
-
-
 def count_files(
     paths: Sequence[str],
     *,
     footers: FooterCache | None,
     limits: ReadLimits = READ_LIMITS,
-) -> list[CountedFile]:
+) -> tuple[IntArray, IntArray, dict[int, ShardFile]]:
     """Counts the records of ArrayRecord files by their footers, many at a time.
 
     A file that is damaged, or no ArrayRecord file, is a CorruptShardError.
+
+    Returns:
+        int64 [files], the records of each; int64 [files], its bytes; and those that
+        stay open, by number.
     """
-    if not paths:
-        return []
-    most = most_open(len(paths), limits)
+    most, opened = most_open(len(paths), limits), {}
 
-    def count(number: int) -> CountedFile:
-        opened = open_shard(paths[number], footers=footers)
-        index = opened.index
-        kept = opened if number < most else None
-        return CountedFile(index.records, index.file_bytes, kept)
+    def count(number: int) -> tuple[int, int]:
+        file = open_shard(paths[number], footers=footers)
+        if number < most:
+            opened[number] = file
+        return file.index.records, file.index.file_bytes
 
-    with ThreadPoolExecutor(min(len(paths), _COUNTING_THREADS)) as pool:
-        return list(pool.map(count, range(len(paths))))
+    with ThreadPoolExecutor(_COUNTING_THREADS) as pool:
+        found = list(pool.map(count, range(len(paths))))
+    records, file_bytes = np.array(found, np.int64).reshape(-1, 2).T
+    return records, file_bytes, opened

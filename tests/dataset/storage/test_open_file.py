@@ -24,7 +24,7 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.shards.shard_reader import first_records
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.open_file import OpenFile, open_regular
-from gristmill.loader.reading.decode_chunks import read_ranges
+from gristmill.loader.reading.batch_reader import read_ranges
 from gristmill.pipelines.convert import convert as run
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.job_options import IndexOptions

@@ -17,7 +17,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import StorageError
-from gristmill.loader.reading.cached_footers import FooterCache
+from gristmill.loader.reading.host_cache import FooterCache
 from tests.support.open_files import files_of_at_most
 from tests.support.records import text_records, write_array_records
 
