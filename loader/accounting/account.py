@@ -6,8 +6,7 @@ document of packed rows is seen with its first token, and each token with its ro
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,92 +14,20 @@ import numpy as np
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.columns.column import Column
-from gristmill.loader.columns.selection import Selection
 from gristmill.loader.data.batches import Batches, dataset_numbers
-from gristmill.loader.data.dataset import Dataset, GoneDataset, shards_of, table_of
+from gristmill.loader.data.dataset import Dataset, GoneDataset, table_of
 from gristmill.loader.order.schedule import Passed
 from gristmill.loader.provenance.stored_sources import (
     PackedShard,
     packed_of,
-    source_runs,
+    stored_sources,
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SeenRecords:
-    """How often each record of a dataset was seen.
-
-    Attributes:
-        whole: How many whole epochs had so many first records.
-        parts: The records that were seen in each epoch that is not over.
-        any_part: Those that were seen in one of these.
-    """
-
-    whole: Mapping[int, int]
-    parts: tuple[Selection, ...]
-    any_part: Selection
-
-    def at(self, records: IntArray) -> IntArray:
-        """Returns how often each of some records was seen: int64 [n]."""
-        seen = np.zeros(len(records), np.int64)
-        for first, epochs in self.whole.items():
-            seen += epochs * (records < first)
-        for part in self.parts:
-            seen += part.has(records)
-        return seen
-
-    def between(self, bounds: IntArray) -> IntArray:
-        """Returns how much was seen of the records in ranges.
-
-        Args:
-            bounds: int64 [ranges + 1], ascending numbers of records, at least one.
-
-        Returns:
-            int64 [ranges, 2]: how often records of the range were seen, and how many of
-            them were.
-        """
-        seen = np.zeros(len(bounds) - 1, np.int64)
-        for first, epochs in self.whole.items():
-            seen += epochs * np.diff(np.minimum(bounds, first))
-        for part in self.parts:
-            seen += np.diff(part.ranks(bounds))
-        all_of = max(self.whole, default=0)
-        different = np.diff(np.minimum(bounds, all_of))
-        different += np.diff(self.any_part.ranks(np.maximum(bounds, all_of)))
-        return np.stack([seen, different], axis=1)
-
-
-def seen_records(passed: Sequence[Passed], records: int) -> SeenRecords:
-    """Returns how often each record of a dataset was seen.
-
-    Args:
-        passed: What each phase has given of it, or of its first records.
-        records: How many records it has.
-    """
-    whole, parts = dict[int, int](), []
-    together = Selection.empty_words(records)
-    for _, order, count in passed:
-        epochs, rest = divmod(count, order.num_records)
-        if epochs:
-            whole[order.num_records] = whole.get(order.num_records, 0) + epochs
-        words = Selection.empty_words(records)
-        for found in order.running_epoch(count):
-            bits = np.uint64(1) << (found & 63).astype(np.uint64)
-            np.bitwise_or.at(words, found >> 6, bits)
-        if rest:
-            parts.append(Selection(words, records))
-            together |= words
-    return SeenRecords(
-        whole=whole, parts=tuple(parts), any_part=Selection(together, records)
-    )
-
 
 SOURCE, DATASET = "source", "dataset"
 UNKNOWN = "the source was not kept"
 GONE = "the edition is not there any more"
 NAN = "not a number"
 _MOST_VALUES = 1_000_000
-_BLOCK_RECORDS = 1 << 16
 _BLOCK_ROWS = 1 << 10
 
 Key: TypeAlias = tuple[Any, str | None]
@@ -120,12 +47,9 @@ class Counts(NamedTuple):
 
     def plus(self, other: Counts) -> Counts:
         """Returns the sum; what one does not know is not known of it."""
-        return Counts(
-            self.documents + other.documents,
-            self.different_documents + other.different_documents,
-            _added(self.tokens, other.tokens),
-            _added(self.different_tokens, other.different_tokens),
-        )
+        pairs: Any = zip(self, other, strict=True)
+        sums: list[Any] = [None if None in pair else sum(pair) for pair in pairs]
+        return Counts(*sums)
 
 
 class SeenPart(NamedTuple):
@@ -151,16 +75,15 @@ def account(
     """Returns the parts that the first steps of a run have, in the order of datasets.
 
     Their parts are in the order of sources, or those with more documents come first.
-
-    Whole epochs follow from tables. For tokens, the heads of packed rows are read where
-    a shard has documents of several parts, or was not seen as a whole.
+    A record of a dataset takes a byte for each phase with an epoch that is not over.
 
     Args:
         batches: The batches of the run.
         steps: How many steps.
         by: `source`, `dataset`, or the name of a column; `column:NAME` for a column of
             one of these names.
-        tokens: Whether to count tokens, too.
+        tokens: Whether to count tokens, too. The heads of packed rows are read for it
+            where a shard has documents of several parts, or was not seen as a whole.
 
     Raises:
         InputError: There are fewer steps; or the column is missing, holds arrays or has
@@ -210,120 +133,105 @@ def _accounted(batches: Batches) -> Iterator[tuple[str, Dataset, list[int]]]:
 
 
 class _Seen:
-    """What a run has seen of a dataset."""
+    """What a run has seen of a dataset: of its whole epochs, and of the others."""
 
     def __init__(
         self, dataset: Dataset, passed: Sequence[Passed], by: str, *, tokens: bool
     ):
         self._dataset, self._by, self._tokens = dataset, by, tokens
-        self._seen = seen_records(passed, records=len(dataset))
+        self._epochs = [(one.order.num_records, one.epochs) for one in passed]
+        self._running = []
+        for one in passed:
+            if not one.places % one.order.num_records:
+                continue
+            seen = np.zeros(one.order.num_records, bool)
+            for records in one.order.running_epoch(one.places):
+                seen[records] = True
+            self._running.append(seen)
 
     def parts(self) -> Iterator[tuple[Key, Counts]]:
         """Yields what was seen, in parts that are to be added up."""
-        dataset, seen = self._dataset, self._seen
+        dataset = self._dataset
         if isinstance(dataset, GoneDataset):
-            both = seen.between(np.array([0, len(dataset)]))
-            yield from _counted([(None, GONE)], both)
+            times = self._times(0, len(dataset))
+            yield from _counted([(None, GONE)], np.zeros_like(times), times)
             return
         if self._by not in (SOURCE, DATASET):
-            self._column(dataset)  # It is an error also where nothing was seen.
+            self._column()  # It is an error also where nothing was seen.
         for shard in range(dataset.num_shards):
             info, (part, own) = dataset.shard(shard), dataset.part_of(shard)
-            numbers = range(info.first_record, info.first_record + info.records)
-            whole = seen.between(np.array([numbers.start, numbers.stop]))
-            if not whole.any():
+            records = np.arange(info.first_record, info.first_record + info.records)
+            times = self._times(info.first_record, info.first_record + info.records)
+            if not times.any():
                 continue
+            rows = dataset.find(records)[1]
             if packed_of(part, part.shard(own)) is not None:
-                yield from self._packed(part, own, np.arange(*_ends(numbers)))
+                yield from self._packed(part, own, records, rows, times)
             elif self._by == SOURCE:
-                runs = [*source_runs(part, own)]
-                sizes = [shards_of(dataset).first_record(shard), *(n for n, _ in runs)]
-                bounds = dataset.numbers_here(np.cumsum(sizes))
-                keys = [_source(path) for _, path in runs]
-                yield from _counted(keys, seen.between(bounds))
-            elif self._by == DATASET:
-                yield from _counted([(None, None)], whole)
+                keys, classes = _sources(part, own, rows)
+                yield from _counted(keys, classes, times)
             else:
-                for at in range(numbers.start, numbers.stop, _BLOCK_RECORDS):
-                    block = np.arange(at, min(at + _BLOCK_RECORDS, numbers.stop))
-                    times = seen.at(block)
-                    block, times = block[times > 0], times[times > 0]
-                    keys, classes = self._classes(dataset, block)
-                    yield from _counted(keys, _sums(classes, times, len(keys)))
+                records, times = records[times > 0], times[times > 0]
+                yield from _counted(*self._classes(records), times)
+
+    def _times(self, begin: int, end: int) -> IntArray:
+        """Returns how often each record of a range was seen: int64 [records]."""
+        times = np.zeros(end - begin, np.int64)
+        for records, epochs in self._epochs:
+            times[: max(records - begin, 0)] += epochs
+        for seen in self._running:
+            own = seen[begin:end]
+            times[: len(own)] += own
+        return times
 
     def _packed(
-        self, part: Dataset, own: int, records: IntArray
+        self, part: Dataset, own: int, records: IntArray, rows: IntArray, seen: IntArray
     ) -> Iterator[tuple[Key, Counts]]:
-        """Yields what was seen of packed rows: the records of shard `own` of a part."""
-        rows = self._dataset.find(records)[1]
+        """Yields what was seen of packed rows of shard `own` of a part."""
         times = np.zeros(part.shard(own).records, np.int64)
-        times[rows] = self._seen.at(records)
+        times[rows] = seen
         opened = PackedShard(part, own)
         segments = opened.segments
         row_of = np.repeat(np.arange(len(times)), np.diff(segments.row_ends, prepend=0))
-        seen = times[row_of]
+        of_piece = times[row_of]
         if self._by == SOURCE:
-            runs = [*source_runs(part, own)]
-            numbers = {
-                path: n for n, path in enumerate(dict.fromkeys(p for _, p in runs))
-            }
-            keys = [_source(path) for path in numbers]
-            each = [numbers[path] for _, path in runs]
-            classes = np.repeat(each, [n for n, _ in runs])[segments.piece_documents]
+            keys, classes = _sources(part, own, segments.piece_documents)
         else:
-            keys, found = self._classes(self._dataset, records)
-            of_rows = np.zeros(len(times), np.int64)
-            of_rows[rows] = found
-            classes = of_rows[row_of]
-        begin = segments.piece_firsts == 0
-        documents, tokens = _sums(classes[begin], seen[begin], len(keys)), None
-        table = table_of(part)
+            keys, found = self._classes(records)
+            of_row = np.zeros(len(times), np.int64)
+            of_row[rows] = found
+            classes = of_row[row_of]
+        tokens, table = None, table_of(part)
         if self._tokens and table is not None:
             if len(keys) == 1 and (times == times[0]).all():
                 one = table.columns["packed_tokens"][own]
                 tokens = np.array([[one * times[0], one]])
             else:
-                lengths = np.zeros(len(seen), np.int64)
+                lengths = np.zeros(len(of_piece), np.int64)
                 read = np.flatnonzero(times)
                 for at in range(0, len(read), _BLOCK_ROWS):
                     block = read[at : at + _BLOCK_ROWS]
                     lengths[np.isin(row_of, block)] = opened.lengths(block)
-                tokens = _sums(classes, seen, len(keys), lengths)
-        yield from _counted(keys, documents, tokens)
+                tokens = _sums(classes, of_piece, len(keys), lengths)
+        begins = segments.piece_firsts == 0
+        yield from _counted(keys, classes[begins], of_piece[begins], tokens)
 
-    def _classes(
-        self, dataset: Dataset, numbers: IntArray
-    ) -> tuple[list[Key], IntArray]:
-        """Returns the parts that records are of, and the number of each one's."""
+    def _classes(self, records: IntArray) -> tuple[list[Key], IntArray]:
+        """Returns the values of a column, and the number of each record's value."""
         if self._by == DATASET:
-            return [(None, None)], np.zeros(len(numbers), np.int64)
-        if self._by != SOURCE:
-            values = self._column(dataset).read(numbers)
-            if values.dtype != object:
-                keys: list[Key]
-                found, classes = np.unique(values, return_inverse=True)
-                keys = [(v, None) if v == v else (None, NAN) for v in found.tolist()]
-                return keys, classes
-        else:
-            values = np.empty(len(numbers), object)
-            shards, in_shard = dataset.find(numbers)
-            for shard in np.unique(shards).tolist():
-                runs = [*source_runs(*dataset.part_of(shard))]
-                ends, own = np.cumsum([count for count, _ in runs]), shards == shard
-                paths = np.array([path for _, path in runs], object)
-                values[own] = paths[np.searchsorted(ends, in_shard[own], side="right")]
-        texts = values.tolist()
-        known = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-        classes = np.fromiter(map(known.__getitem__, texts), np.int64, len(texts))
-        of_source = self._by == SOURCE
-        return [_source(text) if of_source else (text, None) for text in known], classes
+            return [(None, None)], np.zeros(len(records), np.int64)
+        found, classes = np.unique(self._column().read(records), return_inverse=True)
+        keys: list[Key] = [
+            (one, None) if one == one else (None, NAN) for one in found.tolist()
+        ]
+        return keys, classes.astype(np.int64)
 
-    def _column(self, dataset: Dataset) -> Column:
-        column = dataset.column(self._by.removeprefix("column:"))
+    def _column(self) -> Column:
+        column = self._dataset.column(self._by.removeprefix("column:"))
         if column.shape[1:]:
             raise InputError(
                 "the column holds arrays, which are not counted",
-                where=repr(dataset),
+                where=repr(self._dataset),
                 expected="a column of single values",
                 got=str(column.kind),
                 cure="attach a column with a number or a text for each record",
@@ -331,16 +239,13 @@ class _Seen:
         return column
 
 
-def _ends(numbers: range) -> tuple[int, int]:
-    return numbers.start, numbers.stop
-
-
-def _added(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
-
-
-def _source(path: str | None) -> Key:
-    return path, UNKNOWN if path is None else None
+def _sources(part: Dataset, shard: int, numbers: Any) -> tuple[list[Key], IntArray]:
+    """Returns the source files of records or documents, and each one's number."""
+    found = stored_sources(part, shard)
+    if isinstance(found, str):
+        return [(None, UNKNOWN)], np.zeros(len(numbers), np.int64)
+    files, classes = np.unique(found.places.files[numbers], return_inverse=True)
+    return [(found.files[file].path, None) for file in files.tolist()], classes
 
 
 def _sums(
@@ -354,12 +259,14 @@ def _sums(
 
 
 def _counted(
-    keys: Sequence[Key], documents: IntArray, tokens: IntArray | None = None
+    keys: Sequence[Key],
+    classes: IntArray,
+    times: IntArray,
+    tokens: IntArray | None = None,
 ) -> Iterator[tuple[Key, Counts]]:
     """Yields the parts of which something was seen."""
-    known: Sequence[Any] = [(None, None)] * len(keys)
-    if tokens is not None:
-        known = tokens.tolist()
-    for key, own, theirs in zip(keys, documents.tolist(), known, strict=True):
+    documents = _sums(classes, times, len(keys)).tolist()
+    known: Any = [(None, None)] * len(keys) if tokens is None else tokens.tolist()
+    for key, own, theirs in zip(keys, documents, known, strict=True):
         if own[0] or theirs[0]:
             yield key, Counts(*own, *theirs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,9 +66,7 @@ class Column:
         kind: The type of the values.
         files: The files of the editions, in the order of their records.
         ends: int64 [shards], one past the last record of each shard.
-        numbers: Returns the numbers, among all records of the shards, of some of this
-            dataset; None if they are the same.
-        records: How many records the dataset has; None for all.
+        numbers: Those of its records among all of the shards; None for all.
     """
 
     def __init__(
@@ -78,13 +76,12 @@ class Column:
         files: Sequence[ColumnFiles],
         ends: IntArray,
         *,
-        numbers: Callable[[IntArray], IntArray] | None = None,
-        records: int | None = None,
+        numbers: npt.NDArray[Any] | None = None,
     ):
         self.name, self.kind = name, kind
         self._files, self._ends, self._numbers = files, ends, numbers
         stored = int(ends[-1]) if len(ends) else 0
-        self._records = stored if records is None else records
+        self._records = stored if numbers is None else len(numbers)
         counts = [len(one.table) for one in files]
         self._firsts = [*itertools.accumulate(counts, initial=0)]
         self._open = functools.lru_cache(maxsize=_KEPT_FILES)(
@@ -107,29 +104,11 @@ class Column:
         """The shape of all its values as one array."""
         return (len(self), *self.kind.shape)
 
-    def renumbered(
-        self, numbers: Callable[[IntArray], IntArray], records: int
-    ) -> Column:
-        """Returns the column of some of the records, in another order.
-
-        Args:
-            numbers: Returns the numbers, in this column, of records in [0, records).
-            records: How many there are.
-        """
-        own = self._numbers
-
-        def stored(wanted: IntArray) -> IntArray:
-            found = numbers(wanted)
-            return found if own is None else own(found)
-
-        return Column(
-            self.name,
-            self.kind,
-            self._files,
-            self._ends,
-            numbers=stored,
-            records=records,
-        )
+    def taken(self, numbers: npt.NDArray[Any]) -> Column:
+        """Returns the column of some of the records, by their numbers in this one."""
+        if self._numbers is not None:
+            numbers = self._numbers[numbers]
+        return Column(self.name, self.kind, self._files, self._ends, numbers=numbers)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -162,7 +141,7 @@ class Column:
             StorageError: It cannot be read.
         """
         if self._numbers is not None:
-            records = self._numbers(records)
+            records = self._numbers[records].astype(np.int64)
         out = self.kind.empty(len(records))
         order = np.argsort(records, kind="stable")
         ordered = records[order]

@@ -42,9 +42,7 @@ from gristmill.loader.remote.read_options import (
 
 if TYPE_CHECKING:
     from gristmill.dataset.columns.column_file import ColumnType
-    from gristmill.dataset.columns.expression import Expression
     from gristmill.loader.columns.column import Column, ColumnPart
-    from gristmill.loader.columns.selection import Selection
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,81 +73,34 @@ class ShardInfo:
     added_records: int
 
 
-class ShardContents:
-    """Identifies the records of the first shards, and counts packed rows in them.
-
-    Args:
-        shards: All shards of the dataset.
-        tables: For each dataset that was joined, its table, None for one without, and
-            its number of shards.
-    """
-
-    def __init__(
-        self, shards: ShardList, tables: Sequence[tuple[ShardTable | None, int]]
-    ):
-        self._shards, self._tables = shards, tables
-
-    def content(self, shards: int) -> Content:
-        """Returns the identity of the records of the first shards, in their order."""
-        tables = self._tables_of(shards)
-        columns = [np.diff(self._shards.ends[:shards], prepend=0)]
-        known = [(table, rows) for table, rows in tables if table is not None]
-        digest = None
-        if len(known) == len(tables):
-            for name in ("digest_low", "digest_high"):
-                found = [table.columns[name][rows] for table, rows in known]
-                columns.append(np.concatenate(found))
-            total = sum((t.digest(rows) for t, rows in known), RecordsDigest())
-            digest = total.hex
-        else:
-            sizes = self._shards.starts, self._shards.file_bytes
-            columns += [column[:shards] for column in sizes]
-        hasher = hashlib.sha256()
-        for column in columns:
-            hasher.update(column.astype("<u8").tobytes())
-        return Content(None, int(columns[0].sum()), digest, hasher.hexdigest()[:32])
-
-    def begin_with(self, content: Content) -> bool:
-        """Returns whether the first shards have these records, by their digests."""
-        ends = self._shards.ends
-        first = int(np.searchsorted(ends, content.records, side="left")) + 1
-        last = int(np.searchsorted(ends, content.records, side="right"))
-        # More than one where shards are empty.
-        return any(
-            self.content(shards).is_same(content) for shards in range(first, last + 1)
-        )
-
-    def packed_counts(self) -> PackedCounts | None:
-        """Returns the counts of packed rows, None for other records."""
-        totals = [
-            None if table is None else table.packed_total(rows)
-            for table, rows in self._tables_of(len(self._shards.ends))
-        ]
-        found = [total for total in totals if total is not None]
-        return sum(found, PackedCounts()) if len(found) == len(totals) else None
-
-    def _tables_of(self, shards: int) -> list[tuple[ShardTable | None, slice]]:
-        """Returns the tables that have the first shards, and which rows of each."""
-        tables: list[tuple[ShardTable | None, slice]] = []
-        for table, num_shards in self._tables:
-            if shards > 0 or not tables:
-                tables.append((table, slice(shards)))
-            shards -= num_shards
-        return tables
-
-
 _BLOCK_RECORDS = 1 << 16
+_BLOCK_BITS = 1 << 24
 
 Reopen: TypeAlias = Callable[[tuple[str | None, int, int]], "Dataset"]
 """Opens a dataset again, and refuses another digest or count of records or shards."""
 
 
 class Chosen(NamedTuple):
-    """A selection: the records that it is of, which of them, and the condition."""
+    """A selection: the records that it is of, which of them, and the condition.
+
+    The numbers are ascending, uint32 or int64 [records].
+    """
 
     whole: Dataset
-    selection: Selection
+    numbers: npt.NDArray[Any]
     text: str
+
+    def digest(self) -> bytes:
+        """Returns a SHA-256 over the number of all records, and a bit for each."""
+        total = len(self.whole)
+        hasher = hashlib.sha256(total.to_bytes(8, "little"))
+        for begin in range(0, -(-total // 512) * 512, _BLOCK_BITS):
+            end = min(begin + _BLOCK_BITS, -(-total // 512) * 512)
+            own = slice(*np.searchsorted(self.numbers, [begin, end]))
+            bits = np.zeros(end - begin, bool)
+            bits[self.numbers[own] - begin] = True
+            hasher.update(np.packbits(bits, bitorder="little").tobytes())
+        return hasher.digest()
 
 
 class Dataset(Sequence[bytes]):
@@ -183,7 +134,7 @@ class Dataset(Sequence[bytes]):
 
     def __len__(self) -> int:
         chosen = self._chosen
-        return self._shards.records if chosen is None else len(chosen.selection)
+        return self._shards.records if chosen is None else len(chosen.numbers)
 
     def __repr__(self) -> str:
         if self._chosen is not None:
@@ -302,8 +253,7 @@ class Dataset(Sequence[bytes]):
             InvalidDatasetError: It was attached to other records, or is damaged.
         """
         if (chosen := self._chosen) is not None:
-            column = chosen.whole.column(name)
-            return column.renumbered(chosen.selection.numbers, len(self))
+            return chosen.whole.column(name).taken(chosen.numbers)
         from gristmill.loader.columns.column import joined_column
 
         parts = self._column_parts()
@@ -321,9 +271,8 @@ class Dataset(Sequence[bytes]):
         """Returns a dataset of some of the records: those that fulfil a condition.
 
         They keep their order and are numbered from 0. It is a dataset like any other,
-        in batches, mixtures and states, and pickles with its selection. It takes 1.125
-        bits of memory for each record, selected or not; of up to 2^24 records, also 4
-        bytes for each that is selected.
+        in batches, mixtures and states, and pickles with its selection, which takes 4
+        bytes of memory for each selected record (8 of datasets above 2^32 records).
 
         Args:
             condition: An expression over columns that are numbers, booleans or texts,
@@ -336,15 +285,22 @@ class Dataset(Sequence[bytes]):
             InvalidDatasetError: A column is damaged, or belongs to other records.
         """
         from gristmill.dataset.columns.expression import Expression
-        from gristmill.loader.columns.selection import Selection
 
-        total = len(self)
+        total, text = len(self), "chosen by array"
         if isinstance(condition, str):
             text = condition
             expression = Expression(condition, self.columns)
-            selection = Selection.of(self._evaluated(expression), total)
+            columns = {name: self.column(name) for name in expression.names}
+            found = []
+            for begin in range(0, total, _BLOCK_RECORDS):
+                rows = np.arange(begin, min(begin + _BLOCK_RECORDS, total))
+                values = {name: column.read(rows) for name, column in columns.items()}
+                found.append(
+                    rows[np.broadcast_to(expression.evaluate(values), len(rows))]
+                )
+            numbers = np.concatenate(found or [np.zeros(0, np.int64)])
         else:
-            text, booleans = "chosen by array", np.asarray(condition)
+            booleans = np.asarray(condition)
             if booleans.dtype != np.bool_ or booleans.shape != (total,):
                 raise InputError(
                     "records are selected neither by an expression nor by booleans",
@@ -353,15 +309,9 @@ class Dataset(Sequence[bytes]):
                     got=f"{booleans.dtype} of shape {booleans.shape}",
                     cure="give an expression such as 'score > 0.5', or a boolean array",
                 )
-            selection = Selection.of([booleans], total)
-        return _selected(self, selection, text)
-
-    def _evaluated(self, expression: Expression) -> Iterator[npt.NDArray[np.bool_]]:
-        columns = {name: self.column(name) for name in expression.names}
-        for begin in range(0, len(self), _BLOCK_RECORDS):
-            rows = np.arange(begin, min(begin + _BLOCK_RECORDS, len(self)))
-            values: Mapping[str, Any] = {n: c.read(rows) for n, c in columns.items()}
-            yield np.broadcast_to(expression.evaluate(values), len(rows))
+            numbers = np.flatnonzero(booleans)
+        small = total < 1 << 32
+        return _selected(self, numbers.astype(np.uint32 if small else np.int64), text)
 
     def numbers_here(self, records: IntArray) -> IntArray:
         """Returns how many of its records come before each of its shards' records.
@@ -371,7 +321,8 @@ class Dataset(Sequence[bytes]):
         """
         if (chosen := self._chosen) is None:
             return records
-        return chosen.selection.ranks(chosen.whole.numbers_here(records))
+        whole = chosen.whole.numbers_here(records).astype(chosen.numbers.dtype)
+        return np.searchsorted(chosen.numbers, whole)
 
     @property
     def parts(self) -> tuple[Dataset, ...]:
@@ -431,14 +382,14 @@ class Dataset(Sequence[bytes]):
     def content(self) -> Content:
         """What identifies the records, in their order."""
         if (chosen := self._chosen) is not None:
-            whole, digest = chosen.whole.content, chosen.selection.digest
+            whole, digest = chosen.whole.content, chosen.digest()
             names = (f"{whole.records_digest} {whole.order_digest} {n}" for n in (0, 1))
             own = [hashlib.sha256(n.encode() + digest).hexdigest()[:32] for n in names]
             return Content(None, len(self), *own)
         edition: int | tuple[int | None, ...] | None = self.edition
         if len(self.parts) > 1:
             edition = tuple(part.edition for part in self.parts)
-        return self._contents.content(self.num_shards)._replace(edition=edition)
+        return self._first_shards(self.num_shards)._replace(edition=edition)
 
     def begins_with(self, content: Content) -> bool:
         """Returns whether the first shards have these records, by their digests.
@@ -447,21 +398,53 @@ class Dataset(Sequence[bytes]):
         """
         if self._chosen is not None:
             return self.content.is_same(content)
-        return self._contents.begin_with(content)
+        ends = self._shards.ends
+        first = int(np.searchsorted(ends, content.records, side="left")) + 1
+        last = int(np.searchsorted(ends, content.records, side="right"))
+        # More than one where shards are empty.
+        counts = range(first, last + 1)
+        return any(self._first_shards(count).is_same(content) for count in counts)
+
+    def _first_shards(self, shards: int) -> Content:
+        """Returns the identity of the records of the first shards, in their order."""
+        tables: list[tuple[ShardTable | None, slice]] = []
+        left = shards
+        for part in self.parts:
+            if left > 0 or not tables:
+                tables.append((part._table, slice(left)))
+            left -= part.num_shards
+        columns = [np.diff(self._shards.ends[:shards], prepend=0)]
+        known = [(table, rows) for table, rows in tables if table is not None]
+        digest = None
+        if len(known) == len(tables):
+            for name in ("digest_low", "digest_high"):
+                found = [table.columns[name][rows] for table, rows in known]
+                columns.append(np.concatenate(found))
+            total = sum((t.digest(rows) for t, rows in known), RecordsDigest())
+            digest = total.hex
+        else:
+            sizes = self._shards.starts, self._shards.file_bytes
+            columns += [column[:shards] for column in sizes]
+        hasher = hashlib.sha256()
+        for column in columns:
+            hasher.update(column.astype("<u8").tobytes())
+        return Content(None, int(columns[0].sum()), digest, hasher.hexdigest()[:32])
+
+    @functools.cached_property
+    def _packed(self) -> PackedCounts | None:
+        tables = [part._table for part in self.parts]
+        totals = [None if table is None else table.packed_total() for table in tables]
+        found = [total for total in totals if total is not None]
+        return sum(found, PackedCounts()) if len(found) == len(totals) else None
 
     @property
     def is_packed(self) -> bool:
         """Whether the records are packed rows."""
-        return self._contents.packed_counts() is not None
+        return self._packed is not None
 
     def packed_counts(self) -> PackedCounts | None:
         """Returns the counts of its packed rows; None for others, or a selection."""
-        return None if self._chosen else self._contents.packed_counts()
-
-    @functools.cached_property
-    def _contents(self) -> ShardContents:
-        tables = [(part._table, part.num_shards) for part in self.parts]
-        return ShardContents(self._shards, tables)
+        return None if self._chosen else self._packed
 
     def shard(self, index: int) -> ShardInfo:
         """Returns the facts known about a shard, without opening it.
@@ -555,7 +538,7 @@ class Dataset(Sequence[bytes]):
         """Returns the numbers of records among those of all shards."""
         if (chosen := self._chosen) is None:
             return records
-        return chosen.whole._stored(chosen.selection.numbers(records))
+        return chosen.whole._stored(chosen.numbers[records].astype(np.int64))
 
     @overload
     def __getitem__(self, index: int | np.integer[Any]) -> bytes: ...
@@ -586,7 +569,7 @@ class Dataset(Sequence[bytes]):
         return self._reopen, (content,)
 
 
-def _selected(whole: Dataset, selection: Selection, text: str) -> Dataset:
+def _selected(whole: Dataset, numbers: npt.NDArray[Any], text: str) -> Dataset:
     return Dataset(
         path=whole.path,
         reader=whole._reader,
@@ -594,7 +577,7 @@ def _selected(whole: Dataset, selection: Selection, text: str) -> Dataset:
         table=whole._table,
         manifest=whole.manifest,
         parts=whole.parts,
-        chosen=Chosen(whole, selection, text),
+        chosen=Chosen(whole, numbers, text),
     )
 
 

@@ -243,6 +243,11 @@ class Passed(NamedTuple):
     order: DatasetOrder
     places: int
 
+    @property
+    def epochs(self) -> int:
+        """How many epochs were whole."""
+        return self.places // self.order.num_records
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule:

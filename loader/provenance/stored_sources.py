@@ -326,30 +326,6 @@ def _sample(file: SourceFile, place: int) -> dict[str, Any]:
     return {"source_sample": key.decode("utf-8", "backslashreplace")}
 
 
-def source_runs(dataset: Dataset, number: int) -> Iterator[tuple[int, str | None]]:
-    """Yields how many records, or documents, follow one another from a file.
-
-    The file is None where it is not known.
-
-    Args:
-        dataset: One that is not joined of others.
-        number: The shard.
-    """
-    found = stored_sources(dataset, number)
-    if isinstance(found, str):
-        table = table_of(dataset)
-        count = dataset.shard(number).records
-        if table is not None and "packed_documents" in table.columns:
-            count = int(table.columns["packed_documents"][number])
-        yield count, None
-        return
-    files = found.places.files
-    begins = np.flatnonzero(np.diff(files, prepend=-1))
-    counts = np.diff(begins, append=len(files))
-    for begin, count in zip(begins.tolist(), counts.tolist(), strict=True):
-        yield count, found.file(begin).path
-
-
 class Match(NamedTuple):
     """A record, or a document of packed rows, that was made of a place.
 
