@@ -165,7 +165,7 @@ class _Seen:
             if not times.any():
                 continue
             rows = dataset.find(records)[1]
-            if packed_of(part, part.shard(own)) is not None:
+            if packed_of(part, own) is not None:
                 yield from self._packed(part, own, records, rows, times)
             elif self._by == SOURCE:
                 keys, classes = _sources(part, own, rows)

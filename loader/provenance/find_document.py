@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.metadata.sources import SourceFile, read_sources
-from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.batches import Batches, dataset_numbers
 from gristmill.loader.data.dataset import Dataset, table_of
@@ -56,15 +55,83 @@ class FoundDocument:
     pieces: tuple[DocumentPiece, ...]
 
 
-class _Edition(NamedTuple):
-    """An edition of a dataset."""
+class _Search:
+    """A search of datasets for what was made of a place of a source file."""
 
-    name: str  # Of the dataset, as `FoundDocument` has it.
-    number: int  # Of the dataset in the batches.
-    first_record: int  # Of the part in that dataset.
-    part: Dataset
-    split: Split
-    shards: range
+    def __init__(self, path: str, place: int):
+        self._path = path
+        self._place = checked_count(place, what="place", least=0)
+        self._known: list[Sequence[SourceFile]] = []
+        self._near: list[int] = []
+        self.searched = 0
+
+    def of(
+        self, whole: Dataset, *, packed: bool = False
+    ) -> Iterator[tuple[Dataset, str, int, list[tuple[int, int, int, int]]]]:
+        """Yields the part, the shard and the number of each, and its pieces.
+
+        A piece is a record of the dataset, and its tokens there, if rows are packed;
+        there are none of what is not among the selected. With `packed`, only of packed
+        rows.
+        """
+        first = 0
+        for part in whole.parts:
+            begin, table = 0, table_of(part)
+            for split in part.committed.parts if part.committed and table else ():
+                shards = range(begin, begin + split.shards)
+                begin = shards.stop
+                if table is None or (packed and split.packed is None):
+                    continue
+                self.searched += 1
+                self._known.append(read_sources(part.path, split) or ())
+                wanted = [(self._path, self._place)]
+                for _, number, document in find_places(
+                    part.path, split, table, shards, wanted, self._near
+                ):
+                    pieces = [(document, 0, 0, 0)]
+                    if split.packed is not None:
+                        pieces = PackedShard(part, number).document(document)
+                    shard = part.shard(number)
+                    rows = np.array([row for row, *_ in pieces], np.int64)
+                    stored = rows + first + shard.first_record
+                    here, later = map(whole.numbers_here, (stored, stored + 1))
+                    found = [
+                        (record, *piece[1:])
+                        for record, after, piece in zip(
+                            here.tolist(), later.tolist(), pieces, strict=True
+                        )
+                        if record != after
+                    ]
+                    yield part, shard.path, document, found
+            first += len(part)
+
+    def nothing(self) -> InputError:
+        """Returns the error that nothing was made of the place."""
+        path, place = self._path, self._place
+        paths = sorted({file.path for files in self._known for file in files})
+        if path not in paths:
+            name = path.rpartition("/")[2]
+            alike = [other for other in paths if other.rpartition("/")[2] == name]
+            return InputError(
+                "no rows were made of such a file",
+                expected=some_of(alike or paths, _SHOWN_FILES)
+                or "a list of input files",
+                got=path,
+                cure="give the file as the conversion was given it, as trace shows it",
+            )
+        below = max((one for one in self._near if one < place), default=None)
+        above = min((one for one in self._near if one > place), default=None)
+        places = [f"{one:,}" for one in (below, above) if one is not None]
+        return InputError(
+            "no document begins there",
+            where=path,
+            expected="the nearest begin at " + " and ".join(places)
+            if places
+            else "a place in the file that has a record",
+            got=f"{place:,}",
+            cure="give a place as trace shows it; the record may have been left out by "
+            "a function or set aside",
+        )
 
 
 def find_document(
@@ -98,30 +165,45 @@ def find_document(
         InputError: There is no such file, no document begins there, or the rows are
             not packed.
     """
-    place = checked_count(place, what="place", least=0)
-    editions = list(_editions(batches, dataset))
-    if not editions:
+    search, found = _Search(path, place), []
+    numbers = [*range(len(batches.datasets))]
+    if dataset is not None:
+        numbers = dataset_numbers(batches, dataset)[::-1]
+    for number in numbers:
+        sightings = functools.partial(
+            batches.schedule.find,
+            dataset=number,
+            first_epoch=first_epoch,
+            stop_epoch=stop_epoch,
+        )
+        for part, shard, document, pieces in search.of(
+            batches.datasets[number], packed=True
+        ):
+            found.append(
+                FoundDocument(
+                    dataset=batches.names[number] if batches.names else part.path,
+                    shard=shard,
+                    document=document,
+                    pieces=tuple(
+                        DocumentPiece(
+                            record=record,
+                            begin_token=begin,
+                            end_token=end,
+                            first_token=first,
+                            sightings=tuple(sightings(record)),
+                        )
+                        for record, begin, end, first in pieces
+                    ),
+                )
+            )
+    if not search.searched:
         raise InputError(
             "the rows are not packed: no document is in several of them",
             where=repr(batches),
             cure="give the number of the record, to find(record) or as --records",
         )
-    near: list[int] = []
-    found = [
-        _found(
-            *(batches, edition, PackedShard(edition.part, shard), document),
-            *(first_epoch, stop_epoch),
-        )
-        for edition in editions
-        if (table := table_of(edition.part)) is not None
-        for _, shard, document in find_places(
-            *(edition.part.path, edition.split, table, edition.shards),
-            *([(path, place)], near),
-        )
-    ]
     if not found:
-        known = [read_sources(one.part.path, one.split) or () for one in editions]
-        raise _not_found(path, place, known, near)
+        raise search.nothing()
     return found
 
 
@@ -138,145 +220,8 @@ def find_records(dataset: Dataset, path: str, place: int) -> list[int]:
     Raises:
         InputError: There is no such file, or no document begins there.
     """
-    near: list[int] = []
-    stored: list[int] = []
-    is_found = False
-    editions = list(_editions_of(dataset, 0, None))
-    for edition in editions:
-        part, split = edition.part, edition.split
-        if (table := table_of(part)) is None:
-            continue
-        places = find_places(
-            *(part.path, split, table, edition.shards), [(path, place)], near
-        )
-        for _, number, document in places:
-            is_found = True
-            rows = [document]
-            if split.packed is not None:
-                packed = PackedShard(part, number)
-                rows = [piece[0] for piece in placed_pieces(packed, document)]
-            first = edition.first_record + part.shard(number).first_record
-            stored += [first + row for row in rows]
-    if not is_found:
-        known = [read_sources(one.part.path, one.split) or () for one in editions]
-        raise _not_found(path, place, known, near)
-    here = dataset.numbers_here(
-        np.array([(n, n + 1) for n in stored], np.int64).ravel()
-    )
-    pairs = here.reshape(-1, 2).tolist()
-    return sorted({record for record, later in pairs if record != later})
-
-
-def _editions(batches: Batches, dataset: str | None) -> Iterator[_Edition]:
-    numbers = [*range(len(batches.datasets))]
-    if dataset is not None:
-        numbers = dataset_numbers(batches, dataset)[::-1]
-    for number in numbers:
-        name = batches.names[number] if batches.names else None
-        for edition in _editions_of(batches.datasets[number], number, name):
-            if edition.split.packed is not None:
-                yield edition
-
-
-def _editions_of(whole: Dataset, number: int, name: str | None) -> Iterator[_Edition]:
-    first = 0
-    for part in whole.parts:
-        shard = 0
-        for split in part.committed.parts if part.committed else ():
-            shards = range(shard, shard + split.shards)
-            named = part.path if name is None else name
-            yield _Edition(named, number, first, part, split, shards)
-            shard += split.shards
-        first += len(part)
-
-
-def _found(
-    batches: Batches,
-    edition: _Edition,
-    shard: PackedShard,
-    document: int,
-    first_epoch: int,
-    stop_epoch: int | None,
-) -> FoundDocument:
-    pieces = []
-    for row, begin, end, first in placed_pieces(shard, document):
-        stored = edition.first_record + shard.info.first_record + row
-        dataset = batches.datasets[edition.number]
-        record, later = dataset.numbers_here(np.array([stored, stored + 1])).tolist()
-        if record == later:
-            continue  # It is not among those that were selected.
-        sightings = batches.schedule.find(
-            record,
-            dataset=edition.number,
-            first_epoch=first_epoch,
-            stop_epoch=stop_epoch,
-        )
-        pieces.append(
-            DocumentPiece(
-                record=record,
-                begin_token=begin,
-                end_token=end,
-                first_token=first,
-                sightings=tuple(sightings),
-            )
-        )
-    return FoundDocument(
-        dataset=edition.name,
-        shard=shard.info.path,
-        document=document,
-        pieces=tuple(pieces),
-    )
-
-
-def placed_pieces(shard: PackedShard, document: int) -> list[tuple[int, int, int, int]]:
-    """Returns the row of each piece of a document, its tokens there, and its first.
-
-    A piece that begins its
-    row, and is not the last of the document, ends where the next one begins: that row
-    is not read.
-    """
-    found = []
-    pieces = shard.segments.pieces_of(document)
-    rows, numbers, firsts = map(np.ndarray.tolist, pieces)
-    for row, number, first, later in zip(
-        rows, numbers, firsts, [*firsts, None][1:], strict=False
-    ):
-        if number == 0 and later is not None:
-            found.append((row, 0, later - first, first))
-        else:
-            read = shard.pieces(row)
-            begin, end = int(read.begins[number]), int(read.ends[number])
-            found.append((row, begin, end, first))
-    return found
-
-
-def _not_found(
-    path: str,
-    place: int,
-    known: Sequence[Sequence[SourceFile]],
-    near: Sequence[int],
-) -> InputError:
-    """Returns the error that nothing was made of a place of a file."""
-    paths = sorted({file.path for files in known for file in files})
-    if path not in paths:
-        name = path.rpartition("/")[2]
-        alike = [other for other in paths if other.rpartition("/")[2] == name]
-        return InputError(
-            "no rows were made of such a file",
-            expected=some_of(alike or paths, _SHOWN_FILES) or "a list of input files",
-            got=path,
-            cure="give the file as the conversion was given it, as trace shows it",
-        )
-    below = max((one for one in near if one < place), default=None)
-    above = min((one for one in near if one > place), default=None)
-    places = [one for one in (below, above) if one is not None]
-    return InputError(
-        "no document begins there",
-        where=path,
-        expected="the nearest begin at " + " and ".join(f"{p:,}" for p in places)
-        if places
-        else "a place in the file that has a record",
-        got=f"{place:,}",
-        cure="give a place as trace shows it; the record may have been left out by a "
-        "function or set aside",
-    )
+    search = _Search(path, place)
+    found = [pieces for *_, pieces in search.of(dataset)]
+    if not found:
+        raise search.nothing()
+    return sorted({record for pieces in found for record, *_ in pieces})

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.batches import Batches, row_at
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.provenance.stored_sources import (
     PackedShard,
+    StoredSources,
     packed_of,
-    source_fields,
     stored_sources,
 )
-
-
-def table_text(title: str, rows: Iterable[tuple[str, Any]]) -> str:
-    """Returns the lines of a table: a head and a text in each row."""
-    rows = list(rows)
-    width = max((len(head) for head, _ in rows), default=0)
-    return "\n".join([title, *(f"  {head:{width}}  {text}" for head, text in rows)])
-
 
 _PIECES_SHOWN = 8
 
@@ -60,7 +51,10 @@ class SourcePlace:
     source_note: str | None = None
 
     def __str__(self) -> str:
-        return table_text(type(self).__name__, _known(self))
+        rows = [*_known(self)]
+        width = max((len(head) for head, _ in rows), default=0)
+        lines = (f"  {head:{width}}  {text}" for head, text in rows)
+        return "\n".join([type(self).__name__, *lines])
 
 
 _OF_MESSAGE = ("role", "message", "trained", "weight")
@@ -174,64 +168,52 @@ def locate_record(
         name: The dataset's name in a mixture.
         token: Only the piece of a packed row that has this token.
     """
-    shards, in_shard = dataset.find([record])
-    part, number = dataset.part_of(int(shards[0]))
-    info = part.shard(number)
-    row_in_shard = int(in_shard[0])
-    packed = packed_of(part, info)
-    if token is not None:
-        token = _checked_token(token, packed, info.path)
+    (shard,), (row,) = map(np.ndarray.tolist, dataset.find([record]))
+    part, number = dataset.part_of(shard)
+    path = part.shard(number).path
+    packed, sources = packed_of(part, number), stored_sources(part, number)
+    if token is not None and packed is None:
+        raise InputError(
+            "the row has no tokens: it is not packed",
+            where=path,
+            got=f"token {token}",
+            cure="leave the token out",
+        )
+    if token is not None and packed is not None:
+        token = checked_count(token, what="token", least=0, most=packed.length - 1)
     if packed is None:
-        fields = source_fields(stored_sources(part, number), row_in_shard)
+        fields = _fields(sources, row)
     else:
-        opened = PackedShard(part, number)
-        fields = {"pieces": pieces_of(part, opened, row_in_shard, token)}
+        pieces = PackedShard(part, number).pieces(row)
+        fields = {
+            "pieces": tuple(
+                Piece(
+                    begin_token=begin,
+                    end_token=end,
+                    document=document,
+                    first_token=first,
+                    **({} if token is None else pieces.said(at, token)),
+                    **_fields(sources, document),
+                )
+                for at, (document, first, begin, end) in enumerate(
+                    zip(*map(np.ndarray.tolist, pieces[:4]), strict=True)
+                )
+                if token is None or begin <= token < end
+            )
+        }
     return Location(
         epoch=epoch,
         dataset=part.path if name is None else name,
         record=record,
-        shard=info.path,
-        record_in_shard=row_in_shard,
+        shard=path,
+        record_in_shard=row,
         offset_bytes=dataset.offset_bytes(record),
         **fields,
     )
 
 
-def _checked_token(token: int, packed: PackedSplit | None, shard: str) -> int:
-    if packed is None:
-        raise InputError(
-            "the row has no tokens: it is not packed",
-            where=shard,
-            got=f"token {token}",
-            cure="leave the token out",
-        )
-    return checked_count(token, what="token", least=0, most=packed.length - 1)
-
-
-def pieces_of(
-    dataset: Dataset, shard: PackedShard, row: int, token: int | None = None
-) -> tuple[Piece, ...]:
-    """Returns the pieces of a row of a shard, or the one that has a token of the row.
-
-    Args:
-        dataset: One that is not joined of others.
-        shard: The shard.
-        row: Its row.
-        token: Number of the token in the row; none of the pieces has padding.
-    """
-    pieces = shard.pieces(row)
-    sources = stored_sources(dataset, shard.number)
-    return tuple(
-        Piece(
-            begin_token=begin,
-            end_token=end,
-            document=document,
-            first_token=first,
-            **({} if token is None else pieces.said(number, token)),
-            **source_fields(sources, document),
-        )
-        for number, (document, first, begin, end) in enumerate(
-            zip(*map(np.ndarray.tolist, pieces[:4]), strict=True)
-        )
-        if token is None or begin <= token < end
-    )
+def _fields(sources: StoredSources | str, record: int) -> dict[str, Any]:
+    """Returns the known source of a record or document: fields of `SourcePlace`."""
+    if isinstance(sources, str):
+        return {"source_note": sources}
+    return sources.fields(record)

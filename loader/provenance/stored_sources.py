@@ -36,7 +36,6 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import (
     Dataset,
-    ShardInfo,
     reader_of,
     table_of,
 )
@@ -87,19 +86,20 @@ class RowPieces(NamedTuple):
         }
 
 
-def packed_of(dataset: Dataset, info: ShardInfo) -> PackedSplit | None:
+def packed_of(dataset: Dataset, number: int) -> PackedSplit | None:
     """Returns the description of a shard's packed rows, None for other shards.
 
     Args:
         dataset: One that is not joined of others.
-        info: The shard.
+        number: The shard.
 
     Raises:
         InvalidDatasetError: It makes no sense.
     """
-    if dataset.committed is None or info.edition is None:
+    if dataset.committed is None:
         return None
-    fields = dataset.committed.part(info.edition).packed
+    edition = dataset.committed.edition_of(number)
+    fields = dataset.committed.part(edition).packed
     return None if fields is None else PackedSplit.parse(fields, where=dataset.path)
 
 
@@ -111,8 +111,6 @@ class PackedShard:
         number: The shard's number in it.
 
     Attributes:
-        number: Its number in the dataset.
-        info: The shard.
         segments: The documents of its rows, and where these begin.
 
     Raises:
@@ -121,41 +119,28 @@ class PackedShard:
     """
 
     def __init__(self, dataset: Dataset, number: int):
-        self.info = dataset.shard(number)
-        self._dataset, self.number = dataset, number
-        self._first = self.info.first_record
-        packed = packed_of(dataset, self.info)
-        if packed is None:
-            raise ValueError(f"{self.info.path} has no packed rows")
+        packed, table = packed_of(dataset, number), table_of(dataset)
+        if packed is None or table is None:
+            raise ValueError(f"shard {number} of {dataset!r} has no packed rows")
+        self._dataset = dataset
+        self._first = dataset.shard(number).first_record
         rows = cast(RowsKind, packed.rows)
         self._format = RowFormat(packed.length, packed.id_bytes, rows)
-        name = self.info.path.removeprefix(dataset.path).lstrip("/")
-        self._place = layout.join(dataset.path, layout.segments_path(name))
-        table = table_of(dataset)
-        if table is None or "segments_crc32c" not in table.columns:
-            raise ValueError(f"{self.info.path} has no segment index")
+        self._place = layout.join(
+            dataset.path, layout.segments_path(table.paths[number])
+        )
         crc32c = int(table.columns["segments_crc32c"][number])
         self.segments = segments_at(self._place, crc32c)
 
     def pieces(self, row: int) -> RowPieces:
         """Returns the pieces of a row, which it reads: only there are their lengths."""
         documents, firsts = self.segments.row(row)
-        (record,) = reader_of(self._dataset).read(
-            np.array([self._first + row], np.int64)
-        )
-        batch = decode_rows(self._format, [record])
-        lengths = batch.lengths
-        if len(lengths) != len(documents):
-            raise _other(
-                f"{self._place}, row {row:,}",
-                expected=f"{len(lengths):,} pieces",
-                got=f"{len(documents):,}",
-            )
-        ends = np.cumsum(lengths, dtype=np.int64)
+        batch = self._read(np.array([row]), whole=True)
+        ends = np.cumsum(batch.lengths, dtype=np.int64)
         return RowPieces(
             documents.astype(np.int64),
             firsts.astype(np.int64),
-            ends - lengths,
+            ends - batch.lengths,
             ends,
             batch.spans,
         )
@@ -166,8 +151,32 @@ class PackedShard:
         Args:
             rows: int64 [rows], ascending.
         """
+        lengths: npt.NDArray[np.uint32] = self._read(rows).lengths
+        return lengths
+
+    def document(self, number: int) -> list[tuple[int, int, int, int]]:
+        """Returns the row of each piece of a document, its tokens there, and its first.
+
+        A piece that begins its row, and is not the last of the document, ends where the
+        next one begins: that row is not read.
+        """
+        found = []
+        pieces = self.segments.pieces_of(number)
+        rows, numbers, firsts = map(np.ndarray.tolist, pieces)
+        for row, at, first, later in zip(
+            rows, numbers, firsts, [*firsts, None][1:], strict=False
+        ):
+            if at == 0 and later is not None:
+                found.append((row, 0, later - first, first))
+            else:
+                read = self.pieces(row)
+                found.append((row, int(read.begins[at]), int(read.ends[at]), first))
+        return found
+
+    def _read(self, rows: IntArray, *, whole: bool = False) -> Any:
+        """Returns rows as a `RowBatch`, or the heads of them."""
         records = reader_of(self._dataset).read(self._first + rows)
-        whole = self._format.rows != "packed"
+        whole = whole or self._format.rows != "packed"
         batch = (decode_rows if whole else read_heads)(self._format, records)
         expected = np.diff(self.segments.row_ends, prepend=0)[rows]
         found = np.diff(batch.row_ends, prepend=0)
@@ -178,7 +187,7 @@ class PackedShard:
                 expected=f"{int(found[at]):,} pieces",
                 got=f"{int(expected[at]):,}",
             )
-        return batch.lengths
+        return batch
 
 
 @functools.lru_cache(maxsize=_KEPT_SHARDS)
@@ -193,10 +202,9 @@ def segments_at(path: str, crc32c: int) -> SegmentIndex:
         raise InvalidDatasetError(
             "segment index of a packed shard does not exist", where=path, cure=_CURE
         )
-    data = found.data
-    if (got := google_crc32c.value(data)) != crc32c:
+    if (got := google_crc32c.value(found.data)) != crc32c:
         raise _other(path, expected=f"crc32c {crc32c:#010x}", got=f"{got:#010x}")
-    return SegmentIndex.decode(data, where=path)
+    return SegmentIndex.decode(found.data, where=path)
 
 
 def _other(where: str, *, expected: str, got: str) -> InvalidDatasetError:
@@ -208,9 +216,6 @@ def _other(where: str, *, expected: str, got: str) -> InvalidDatasetError:
         cure=_CURE,
     )
 
-
-NUMBERED = ("arrayrecord", "parquet")
-"""Formats in which the place of a record is its number."""
 
 _NOT_STORED = (
     "the sources of these records were not stored: only datasets that gristmill made "
@@ -237,9 +242,9 @@ def shard_places(dataset: str, table: ShardTable, shard: int) -> Places | None:
     """
     path = table.paths[shard]
     if "segments_crc32c" in table.columns:
-        segments = layout.join(dataset, layout.segments_path(path))
+        crc32c = int(table.columns["segments_crc32c"][shard])
         return segments_at(
-            segments, int(table.columns["segments_crc32c"][shard])
+            layout.join(dataset, layout.segments_path(path)), crc32c
         ).sources
     begin, records = int(table.index_bytes[shard]), int(table.records[shard])
     if not begin:
@@ -248,7 +253,7 @@ def shard_places(dataset: str, table: ShardTable, shard: int) -> Places | None:
     return _stored_places(index, begin, records, int(table.file_crc32cs[shard]))
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=_KEPT_SHARDS)
 def _stored_places(path: str, begin: int, records: int, file_crc32c: int) -> Places:
     del file_crc32c  # In the key of the cache: the shard may have been replaced.
     return decode_places(storage_for(path).read(path, begin), records, path=path)
@@ -265,10 +270,33 @@ class StoredSources(NamedTuple):
     files: SourceFiles
     places: Places
 
-    def file(self, record: int) -> SourceFile:
-        """Returns the source file of a record."""
-        found: SourceFile = self.files[int(self.places.files[record])]
-        return found
+    def fields(self, record: int) -> dict[str, Any]:
+        """Returns the known source of a record or document, as of `SourcePlace`."""
+        files, places = self.places.files, self.places.places
+        file: SourceFile = self.files[int(files[record])]
+        place = int(places[record])
+        numbered = file.format in ("arrayrecord", "parquet")
+        fields: dict[str, Any] = {
+            "source_path": file.path,
+            "source_format": file.format,
+            "source_compression": file.compression,
+            "source_record" if numbered else "source_offset_bytes": place,
+        }
+        if file.format == "webdataset":
+            try:
+                key = sample_at(file.path, place, file.compression)
+            except (OSError, CorruptInputError):
+                key = None
+            if key is None:
+                note = "the tar is not there, or is not as it was"
+                fields["source_note"] = note
+            else:
+                fields["source_sample"] = key.decode("utf-8", "backslashreplace")
+        made = np.flatnonzero((files == files[record]) & (places == place))
+        if len(made) > 1:
+            which = int(np.searchsorted(made, record)) + 1
+            fields["source_note"] = f"{which} of {len(made)} that were made of it"
+        return fields
 
 
 def stored_sources(dataset: Dataset, number: int) -> StoredSources | str:
@@ -278,52 +306,17 @@ def stored_sources(dataset: Dataset, number: int) -> StoredSources | str:
         dataset: One that is not joined of others.
         number: The shard.
     """
-    committed, edition = dataset.committed, dataset.shard(number).edition
-    table = table_of(dataset)
-    if committed is None or edition is None or table is None:
+    committed, table = dataset.committed, table_of(dataset)
+    if committed is None or table is None:
         return _NOT_STORED
+    split = committed.part(committed.edition_of(number))
     places = shard_places(dataset.path, table, number)
     if places is None:
-        written = committed.part(edition).writer_parts is not None
-        return _WRITTEN if written else _NOT_STORED
-    files = read_sources(dataset.path, committed.part(edition))
+        return _NOT_STORED if split.writer_parts is None else _WRITTEN
+    files = read_sources(dataset.path, split)
     if files is None or int(places.files.max(initial=-1)) >= len(files):
         return _NO_LIST
     return StoredSources(files, places)
-
-
-def source_fields(found: StoredSources | str, record: int) -> dict[str, Any]:
-    """Returns the known source of a record or document: fields of `SourcePlace`."""
-    if isinstance(found, str):
-        return {"source_note": found}
-    file, place = found.file(record), int(found.places.places[record])
-    fields: dict[str, Any] = {
-        "source_path": file.path,
-        "source_format": file.format,
-        "source_compression": file.compression,
-    }
-    numbered = file.format in NUMBERED
-    fields["source_record" if numbered else "source_offset_bytes"] = place
-    if file.format == "webdataset":
-        fields |= _sample(file, place)
-    number = found.places.files[record]
-    alike = (found.places.files == number) & (found.places.places == place)
-    made = np.flatnonzero(alike)
-    if len(made) > 1:
-        which = int(np.searchsorted(made, record)) + 1
-        fields["source_note"] = f"{which} of {len(made)} that were made of it"
-    return fields
-
-
-def _sample(file: SourceFile, place: int) -> dict[str, Any]:
-    """Returns the name of a sample of a tar, which it reads there."""
-    try:
-        key = sample_at(file.path, place, file.compression)
-    except (OSError, CorruptInputError):
-        key = None
-    if key is None:
-        return {"source_note": "the tar is not there, or is not as it was"}
-    return {"source_sample": key.decode("utf-8", "backslashreplace")}
 
 
 class Match(NamedTuple):

@@ -79,7 +79,7 @@ def _shown(
     }
     (shard,) = dataset.find([number])[0].tolist()
     part, own = dataset.part_of(shard)
-    packed = packed_of(part, part.shard(own))
+    packed = packed_of(part, own)
     if packed is None:
         fields = [*_fields(data, image_bytes)]
         texts_in = (one["shown"][0] for one in fields if one["kind"] == "text")
