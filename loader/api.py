@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Literal, cast
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.lazy_names import packages_named
 from gristmill.loader.base.indices import checked_count
-from gristmill.loader.base.state_fields import (
-    Content as Content,  # A type of GlobalBatches.
-)
 from gristmill.loader.data.batches import (
     Batches,
     Part,
@@ -21,6 +18,9 @@ from gristmill.loader.data.batches import (
     check_dataset,
     of_parts,
     ordered_weights,
+)
+from gristmill.loader.data.dataset import (
+    Content as Content,  # A type of GlobalBatches.
 )
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.feed.step_reads import check_mask, checked_columns
@@ -252,14 +252,9 @@ class GlobalBatches(Batches):
                 cure='give "jax", or make a feed: batches.feed(host=sharding)',
             )
         with packages_named():
-            from gristmill.loader.feed.feed import Feed
             from gristmill.loader.grain.datasets import RecordDataset
 
-        return RecordDataset(
-            self,
-            host=this,
-            feed_of=functools.partial(Feed, decode=None, workers=0, prefetch=prefetch),
-        )
+        return RecordDataset(self, host=this, prefetch=prefetch)
 
     def map_dataset(self) -> grain.MapDataset:
         """Returns the records of the whole order, bytes, for random access by Grain.

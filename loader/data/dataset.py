@@ -30,7 +30,6 @@ from gristmill.loader.base.indices import (
     checked_indices,
     counted_from_end,
 )
-from gristmill.loader.base.state_fields import Content
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.shard_list import ShardList
 from gristmill.loader.remote.read_options import (
@@ -71,6 +70,27 @@ class ShardInfo:
     spans: tuple[SourceSpan, ...]
     dropped_records: int
     added_records: int
+
+
+class Content(NamedTuple):
+    """The identity of a dataset's records, in their order.
+
+    Attributes:
+        edition: The last edition of its split, if it has editions; of joined datasets
+            that of each.
+        records: Number of records.
+        records_digest: Order-independent digest of all records, if known.
+        order_digest: As in `Dataset.order_digest`.
+    """
+
+    edition: int | tuple[int | None, ...] | None
+    records: int
+    records_digest: str | None
+    order_digest: str
+
+    def is_same(self, other: Content) -> bool:
+        """Returns whether the records are the same, in any edition."""
+        return self[1:] == other[1:]
 
 
 _BLOCK_RECORDS = 1 << 16

@@ -20,7 +20,6 @@ from gristmill.dataset.base.errors import (
     StateMismatchError,
 )
 from gristmill.loader.base.indices import checked_count
-from gristmill.loader.base.state_fields import NO_FIELD, Content, is_same
 from gristmill.loader.data.batches import (
     AnyBatches,
     Batches,
@@ -30,13 +29,21 @@ from gristmill.loader.data.batches import (
     parts_of,
     with_parts,
 )
-from gristmill.loader.data.dataset import Dataset, GoneDataset
+from gristmill.loader.data.dataset import Content, Dataset, GoneDataset
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import DatasetOrder
 from gristmill.loader.order.shuffle import shuffle_from_state
 
 STATE_VERSION = 1
 _log = logging.getLogger(__name__)
+
+
+class _NoField:
+    def __repr__(self) -> str:
+        return "no such field"
+
+
+_NO_FIELD = _NoField()
 
 _GRAINS = frozenset(
     (
@@ -84,27 +91,22 @@ def _digest(known: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-class _Phase(NamedTuple):
-    """A phase of a state: its contents in place of datasets."""
-
-    step: int
-    batch_size: int
-    mixture: Mixture | None
-    contents: dict[str, Content]
-    state: Mapping[str, Any]
-
-
 class _Saved(NamedTuple):
     """A state, as it was written, and the step to go to."""
 
     step: int
-    value: Mapping[str, Any]
-    phases: list[_Phase]
+    value: dict[str, Any]
+
+    @property
+    def phases(self) -> list[dict[str, Any]]:
+        """The phases of the state."""
+        phases: list[dict[str, Any]] = self.value["phases"]
+        return phases
 
     @property
     def running(self) -> int:
         """The number of the phase that has the step."""
-        return sum(phase.step <= self.step for phase in self.phases) - 1
+        return len([0 for phase in self.phases if phase["step"] <= self.step]) - 1
 
 
 def _saved(state: object) -> _Saved:
@@ -117,39 +119,29 @@ def _saved(state: object) -> _Saved:
             got=f"{state!r:.200}",
             cure="give the whole state, as it was saved with the checkpoint",
         )
-    if not is_same(state["version"], STATE_VERSION):
+    plain: dict[str, Any] = {}
+    try:
+        plain = json.loads(json.dumps(dict(state), default=_plain))
+        step, digest = plain.pop("step", None), plain.pop("digest", None)
+        expected = _digest(plain)
+    except (AttributeError, TypeError, ValueError, RecursionError) as e:
+        step, digest, expected = None, None, str(e)
+    if plain and plain["version"] != STATE_VERSION:
         raise FormatVersionError(
             "another version wrote the state of the feed",
             expected=STATE_VERSION,
-            got=f"{state['version']!r:.100}",
+            got=f"{plain['version']!r:.100}",
             cure="resume with the version that wrote it",
         )
-    known = {name: state[name] for name in state if name not in ("step", "digest")}
-    try:
-        plain = json.loads(json.dumps(known, default=_plain))
-        digest = _digest(plain)
-    except (AttributeError, TypeError, ValueError, RecursionError) as e:
-        digest, plain = str(e), {}
-    if not is_same(digest, state.get("digest")) or "step" not in state:
+    if digest != expected or step is None:
         raise InputError(
             "the state of the feed is not as it was written",
-            expected=f"digest {digest}",
-            got=f"{state.get('digest')!r:.100}",
+            expected=f"digest {expected}",
+            got=f"{digest!r:.100}",
             cure="give the whole state as it was saved, or restore the checkpoint "
             "from a copy; the step alone may be another one",
         )
-    phases = [
-        _Phase(
-            phase["step"],
-            phase["batch_size"],
-            phase["mixture"] and Mixture.from_state(phase["mixture"]),
-            {entry["name"]: _content(entry) for entry in phase["datasets"]},
-            phase,
-        )
-        for phase in plain["phases"]
-    ]
-    step = checked_count(state["step"], what="step of the state", least=0)
-    return _Saved(step, plain, phases)
+    return _Saved(checked_count(step, what="step of the state", least=0), plain)
 
 
 def _plain(value: Any) -> Any:
@@ -157,6 +149,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return value.tolist()
+
+
+def _contents(phase: Mapping[str, Any]) -> dict[str, Content]:
+    """Returns the contents of a phase's datasets, by their names."""
+    return {entry["name"]: _content(entry) for entry in phase["datasets"]}
 
 
 def _content(entry: Mapping[str, Any]) -> Content:
@@ -189,13 +186,13 @@ def resumed(batches: AnyBatches, state: Mapping[str, Any]) -> tuple[AnyBatches, 
     matched = {}
     for part in parts:
         for phase in saved.phases[saved.running :]:
-            if phase.step == part.step and (found := _matched(part, phase)):
+            if phase["step"] == part.step and (found := _matched(part, phase)):
                 matched[part.step] = found
     begins = parts[number].step == step > 0
-    same = parts[number].step == running.step and running.step in matched
+    same = parts[number].step == running["step"] in matched
     if settings or not (same or begins):
         raise _mismatch(parts[number], saved, settings)
-    past = saved.phases[: saved.running + (running.step < parts[number].step)]
+    past = saved.phases[: saved.running + (running["step"] < parts[number].step)]
     rest = [matched.get(part.step, part) for part in parts[number:]]
     _check_later(parts[number + 1 :], matched, saved, replaced=begins)
     earlier = [_past(phase, parts) for phase in past]
@@ -210,25 +207,26 @@ def _settings(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in state.items() if name not in apart}
 
 
-def _matched(part: Part, phase: _Phase) -> Part | None:
+def _matched(part: Part, phase: Mapping[str, Any]) -> Part | None:
     """Returns a phase of the batches with the editions of a state, None if it differs.
 
     Weights that are the lengths of datasets are those of these editions.
     """
-    if [*part.datasets] != [*phase.contents] or part.batch_size != phase.batch_size:
+    contents = _contents(phase)
+    if [*part.datasets] != [*contents]:
         return None
     datasets = {}
-    for name, content in phase.contents.items():
-        found = snapshot(part.datasets[name], content)
-        if found is None:
+    for name, content in contents.items():
+        if (found := snapshot(part.datasets[name], content)) is None:
             return None
         datasets[name] = found
     mixture = part.mixture
     if mixture == by_lengths(part.datasets):
         mixture = by_lengths(datasets)
-    if mixture != phase.mixture:
-        return None
-    return part._replace(datasets=datasets, mixture=mixture)
+    part = part._replace(datasets=datasets, mixture=mixture)
+    own = _phase_state(part)
+    same = all(own[name] == phase[name] for name in ("batch_size", "mixture"))
+    return part if same else None
 
 
 def snapshot(dataset: Dataset, content: Content) -> Dataset | None:
@@ -254,16 +252,17 @@ def _is_later(one: Dataset, other: Dataset) -> bool:
     return (one.edition or 0) > (other.edition or 0)
 
 
-def _past(phase: _Phase, parts: Sequence[Part]) -> Part:
+def _past(phase: Mapping[str, Any], parts: Sequence[Part]) -> Part:
     """Returns a phase of the past; datasets that are gone stand for themselves."""
     datasets = {}
-    for name, content in phase.contents.items():
+    for name, content in _contents(phase).items():
         known = [part.datasets[name] for part in parts if name in part.datasets]
         opened = (snapshot(dataset, content) for dataset in known)
         found = next((one for one in opened if one is not None), None)
         path = known[0].path if known else name
         datasets[name] = found or GoneDataset(path, content)
-    return Part(phase.step, datasets, phase.mixture, phase.batch_size)
+    mixture = phase["mixture"] and Mixture.from_state(phase["mixture"])
+    return Part(phase["step"], datasets, mixture, phase["batch_size"])
 
 
 def _check_later(
@@ -274,7 +273,7 @@ def _check_later(
     replaced: bool,
 ) -> None:
     """Raises StateMismatchError if a later phase of a state would be forgotten."""
-    later = [phase.step for phase in saved.phases[saved.running + 1 :]]
+    later = [phase["step"] for phase in saved.phases[saved.running + 1 :]]
     changed = [part.step for part in own if part.step not in matched]
     left = [step for step in later if step not in matched]
     if replaced or not left or (changed and changed[0] <= left[0]):
@@ -294,19 +293,20 @@ def _mismatch(
     differences: list[tuple[str, Any, Any]],
 ) -> StateMismatchError:
     step, phase = saved.step, saved.phases[saved.running]
+    contents = _contents(phase)
     what = "the state does not match the records or the order of this feed"
     cure = "create the batches as in the run that wrote the state"
     if not differences:
         place = f"phases[{saved.running}]"
-        differences = [*_differences(_phase_state(part), phase.state, place)]
+        differences = [*_differences(_phase_state(part), phase, place)]
         gone = [
             name
-            for name, content in phase.contents.items()
+            for name, content in contents.items()
             if name in part.datasets and _is_gone(part.datasets[name], content)
         ]
         if gone:
             what = "the state is of an edition that is not there any more"
-        if step and part.datasets.keys() >= phase.contents.keys():
+        if step and part.datasets.keys() >= contents.keys():
             anew = "go on with these in a new epoch: "
             anew += f"batches = batches.then(step={step})"
             cure = anew if gone else f"{cure}; or {anew}"
@@ -340,7 +340,7 @@ def batches_of_state(
     """
     named = dict(datasets) if isinstance(datasets, Mapping) else {"": datasets}
     saved = _saved(state)
-    names = dict.fromkeys(name for phase in saved.phases for name in phase.contents)
+    names = dict.fromkeys(name for phase in saved.phases for name in _contents(phase))
     if names.keys() != named.keys():
         raise InputError(
             "the state has datasets with other names",
@@ -359,7 +359,7 @@ def batches_of_state(
     parts = [_past(phase, given) for phase in saved.phases]
     for name, dataset in parts[-1].datasets.items():
         # What earlier phases were of may have been another dataset altogether.
-        content = saved.phases[-1].contents[name]
+        content = _contents(saved.phases[-1])[name]
         if isinstance(dataset, GoneDataset) and not _is_gone(named[name], content):
             own = parts[-1]._replace(datasets={**parts[-1].datasets, **named})
             raise _mismatch(own, saved._replace(step=parts[-1].step), [])
@@ -443,7 +443,7 @@ def _differences(
             if key in own and key in other:
                 yield from _differences(own[key], other[key], below)
             else:
-                yield below, own.get(key, NO_FIELD), other.get(key, NO_FIELD)
+                yield below, own.get(key, _NO_FIELD), other.get(key, _NO_FIELD)
     elif isinstance(own, list) and isinstance(other, list) and len(own) == len(other):
         for number, (ours, theirs) in enumerate(zip(own, other, strict=True)):
             part = isinstance(ours, Mapping) and ours.get("name")

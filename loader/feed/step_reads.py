@@ -34,38 +34,6 @@ from gristmill.loader.order.schedule import MixedBatch, RowsBySize, Schedule, by
 Values = npt.NDArray[Any]
 
 
-class BatchColumns:
-    """Reads the columns of batches. Safe to share by threads; opens them when it reads.
-
-    Args:
-        batches: The batches.
-        names: The columns.
-    """
-
-    def __init__(self, batches: Batches, names: Sequence[str]):
-        self.names = tuple(names)
-        self._batches = batches
-        self._column = functools.lru_cache(maxsize=64)(self._opened)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return BatchColumns, (self._batches, self.names)
-
-    def _opened(self, number: int, name: str) -> Column:
-        return self._batches.datasets[number].column(name)
-
-    def read(self, batch: MixedBatch) -> dict[str, Values]:
-        """Returns the values of a batch's records, each `[rows, *shape]`, by name."""
-        return {name: self._values(name, batch) for name in self.names}
-
-    def _values(self, name: str, batch: MixedBatch) -> Values:
-        parts = by_dataset(batch.datasets)
-        first = int(batch.datasets[0]) if len(batch.datasets) else 0
-        out = self._column(first, name).kind.empty(len(batch.records))
-        for number, rows in parts:
-            out[rows] = self._column(number, name).read(batch.records[rows])
-        return out
-
-
 def checked_columns(
     columns: Sequence[str], batches: Batches, decode: object
 ) -> tuple[str, ...]:
@@ -174,8 +142,8 @@ class StepReads:
         columns: Sequence[str] = (),
     ):
         self._batches, self._rows, self._decode = batches, rows, decode
-        self._columns = BatchColumns(batches, columns)
-        self._takes_columns = takes_columns(decode)
+        self._columns, self._takes_columns = columns, takes_columns(decode)
+        self._column = functools.lru_cache(maxsize=64)(self._opened)
         self._mask = mask
         schedule = batches.schedule
         self._windows = WindowReads.of(batches.datasets, schedule, rows, steps=in_turn)
@@ -189,8 +157,7 @@ class StepReads:
         """
         started = time.perf_counter()
         try:
-            parts = self._read(steps)
-            columns = self._columns_of(steps, self._rows)
+            parts, columns = self._read(steps)
         except BaseException as e:
             # What ends the process, as Ctrl-C does, is of no step.
             if len(steps) > 1 and isinstance(e, Exception):
@@ -230,33 +197,46 @@ class StepReads:
                 return BatchesRead(batches, found.error)
         return BatchesRead(batches)
 
-    def _read(self, steps: Sequence[int]) -> list[list[bytes]]:
-        """Returns the records of each step."""
+    def _read(
+        self, steps: Sequence[int]
+    ) -> tuple[list[list[bytes]], list[dict[str, Values]]]:
+        """Returns the records of each step, and their columns."""
+        parts: list[list[bytes]] = []
         if self._windows is not None:
-            return [self._windows.read(step) for step in steps]
+            parts = [self._windows.read(step) for step in steps]
+            if not self._columns:
+                return parts, [{} for _ in steps]
         wanted = [self._ahead.batch(step) for step in steps]
-        if len(wanted) == 1:
-            return [read_batch(self._batches, wanted[0])]
-        columns = (np.concatenate(column) for column in zip(*wanted, strict=True))
-        records = iter(read_batch(self._batches, MixedBatch(*columns)))
-        sizes = (len(batch.records) for batch in wanted)
-        return [list(itertools.islice(records, size)) for size in sizes]
-
-    def _columns_of(
-        self, steps: Sequence[int], rows: RowsBySize
-    ) -> Sequence[Mapping[str, npt.NDArray[Any]]]:
-        """Returns the columns of each step's rows, those of all steps read together."""
-        if not self._columns.names:
-            return [{} for _ in steps]
-        if rows is self._rows:
-            wanted = [self._ahead.batch(step) for step in steps]
-        else:
-            wanted = [self._batches.schedule.batch(step, rows) for step in steps]
-        together = MixedBatch(*map(np.concatenate, zip(*wanted, strict=True)))
+        together = wanted[0]
+        if len(wanted) > 1:
+            together = MixedBatch(*map(np.concatenate, zip(*wanted, strict=True)))
+        if self._windows is None:
+            records = iter(read_batch(self._batches, together))
+            sizes = (len(batch.records) for batch in wanted)
+            parts = [list(itertools.islice(records, size)) for size in sizes]
+        if not self._columns:
+            return parts, [{} for _ in steps]
         ends = np.cumsum([len(batch.records) for batch in wanted[:-1]])
-        values = self._columns.read(together)
-        parts = (np.split(each, ends) for each in values.values())
-        return [dict(zip(values, own, strict=True)) for own in zip(*parts, strict=True)]
+        values = self._values(together)
+        split = (np.split(each, ends) for each in values.values())
+        columns = [
+            dict(zip(values, own, strict=True)) for own in zip(*split, strict=True)
+        ]
+        return parts, columns
+
+    def _opened(self, number: int, name: str) -> Column:
+        return self._batches.datasets[number].column(name)
+
+    def _values(self, batch: MixedBatch) -> dict[str, Values]:
+        """Returns the columns of a batch's records, each `[rows, *shape]`, by name."""
+        found = {}
+        first = int(batch.datasets[0]) if len(batch.datasets) else 0
+        for name in self._columns:
+            found[name] = self._column(first, name).kind.empty(len(batch.records))
+            for number, rows in by_dataset(batch.datasets):
+                own = self._column(number, name).read(batch.records[rows])
+                found[name][rows] = own
+        return found
 
     def _decoded(
         self,
@@ -271,8 +251,8 @@ class StepReads:
         if there is not None and not there.any():
             # All rows of this host are padding: the first of all tells their shapes.
             rows = slice(0, 1)
-            records = self._batches.read(step, rows)
-            (columns,) = self._columns_of([step], rows)
+            batch = schedule.batch(step, rows)
+            records, columns = read_batch(self._batches, batch), self._values(batch)
         try:
             given = {"columns": dict(columns)} if self._takes_columns else {}
             batch = self._decode(records, **given)
@@ -431,17 +411,11 @@ def check_mask(mask: str, decode: Decode | None, schedule: Schedule) -> None:
             got=f"mask={mask!r} without decode",
             cure="give the feed a decode that returns a dict of arrays",
         )
-    if schedule.drop_remainder:
+    if schedule.drop_remainder or schedule.steps is None:
         raise InputError(
             "a mask tells the rows that fill up a last batch, and these batches leave "
-            "out a last one that is not full",
-            got=f"mask={mask!r} with drop_remainder=True",
-            cure="make the batches with epochs=1, drop_remainder=False",
-        )
-    if schedule.steps is None:
-        raise InputError(
-            "a mask tells the rows that fill up a last batch, and these batches have "
-            "no end: an evaluation would count records again and again",
-            got=f"mask={mask!r} with epochs=None",
+            "out a last one that is not full, or have no end",
+            got=f"mask={mask!r} with drop_remainder={schedule.drop_remainder}, "
+            f"epochs={schedule.phases[-1].orders[0].epochs}",
             cure="make the batches with epochs=1, drop_remainder=False",
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import grain
 import numpy as np
@@ -15,9 +15,9 @@ from gristmill.dataset.base.errors import (
     OutOfRangeError,
     StateMismatchError,
 )
-from gristmill.loader.base.indices import IntArray, checked_indices
-from gristmill.loader.base.state_fields import StateFields, field_error
+from gristmill.loader.base.indices import IntArray, checked_count, checked_indices
 from gristmill.loader.data.batches import Batches, read_batch
+from gristmill.loader.feed.feed import Feed
 from gristmill.loader.feed.state import refuse_grains, resumed
 from gristmill.loader.grain.worker_process import allow_unparsed_flags, end_with_trainer
 from gristmill.loader.order.hosts import host_rows
@@ -46,13 +46,6 @@ class Reader:
             text += f", worker {self.worker} of {self.workers}"
         return text
 
-    def check(self, batch_size: int) -> None:
-        """Raises InputError if there is no such host, or it cannot have such batches.
-
-        They must divide among the hosts.
-        """
-        host_rows(batch_size, (self.host, self.hosts))
-
     def rows(self, count: int) -> slice:
         """Returns the rows of a batch of so many, which need not divide among hosts.
 
@@ -76,114 +69,115 @@ class Reader:
         first = start + (self.worker - start) % self.workers
         return first if steps is None else min(first, steps)
 
+    def state(self, feed: dict[str, Any], row: int) -> dict[str, Any]:
+        """Returns the state of records, as JSON values.
 
-def record_state(feed: dict[str, Any], row: int, reader: Reader) -> dict[str, Any]:
-    """Returns a state, as JSON values.
+        Args:
+            feed: The state of the feed that gives the step next.
+            row: How many records of the step this reader has given.
+        """
+        return {"feed": feed, "next_row": row, **dataclasses.asdict(self)}
 
-    Args:
-        feed: The state of the feed that gives the step next.
-        row: How many records of the step this reader has given.
-        reader: Which reader it is.
-    """
-    return {
-        "feed": feed,
-        "next_row": row,
-        "host": reader.host,
-        "hosts": reader.hosts,
-        "worker": reader.worker,
-        "workers": reader.workers,
-    }
+    def place(
+        self, batches: Batches, state: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], int]:
+        """Returns the state for the feed, and the row of its step to give next.
 
+        Args:
+            batches: The batches of this reader.
+            state: What `state` returned, or the state of a feed of whole batches.
 
-def checked_state(state: object) -> StateFields:
-    """Returns the fields of a state: all are there, and of the kind they must be.
-
-    Raises StateMismatchError for a state of Grain's own order, and InputError for what
-    is not a state.
-    """
-    refuse_grains(state, "batches.records()")
-    if not isinstance(state, Mapping) or "feed" not in state:
-        raise InputError(
-            "not the state of the records of a host",
-            expected="what get_state of batches.records() returned",
-            got=f"{state!r:.200}",
-            cure="give the whole state, as it was saved with the checkpoint",
+        Raises:
+            StateMismatchError: It is of other datasets, of another order or reader.
+            FormatVersionError: Another version wrote it.
+            InputError: It is not the state of records.
+        """
+        refuse_grains(state, "batches.records()")
+        of_all = isinstance(state, Mapping) and "version" in state
+        if of_all:
+            state = self.state(dict(state), 0)
+        names = [*self.state({}, 0)]
+        if not isinstance(state, Mapping) or {*state} != {*names}:
+            raise _not_a_state("state", names, state)
+        row, *numbers = (
+            checked_count(state[name], what=f"{name} of the state", least=0)
+            for name in names[1:]
         )
-    fields = StateFields(state)
-    names = list(record_state({}, 0, Reader(0, 1)))
-    fields.only(*names)
-    for name in names[1:]:
-        fields.integer(name)
-    return fields
+        if not isinstance(state["feed"], Mapping):
+            raise _not_a_state("feed", "the state of a feed", state["feed"])
+        of_feed, theirs = dict(state["feed"]), Reader(*numbers)
+        self._check(theirs, of_feed.get("step"), row)
+        going, step = resumed(batches, of_feed)
+        first = self.first_step(step, going.steps)
+        if of_all or self.workers != theirs.workers:
+            # The latter is the beginning, as a process that has no workers wrote it.
+            return of_feed | {"step": first}, 0
+        if step != first:
+            raise _not_a_state("feed.step", f"a step of {self}", step)
+        there = step < going.schedule.step_limit
+        count = len(going.schedule.positions(step, self.rows)) if there else 0
+        if row and row >= count:
+            raise _not_a_state("next_row", f"an integer from 0 to {count - 1}", row)
+        return of_feed, row
+
+    def _check(self, theirs: Reader, step: Any, row: int) -> None:
+        """Raises StateMismatchError for the state of another host or worker."""
+        begins = (step, row, theirs.worker, theirs.workers) == (0, 0, 0, 1)
+        if theirs == self or (
+            begins and theirs.part(self.worker, self.workers) == self
+        ):
+            return
+        if theirs.hosts != self.hosts:
+            cure = f"run {theirs.hosts} hosts: no state says where all of them are. "
+            cure += "Another number can continue from the state of a feed, "
+            cure += "batches.feed()"
+        elif theirs.host != self.host:
+            cure = "give each host the state that it wrote itself"
+        else:
+            cure = f"run {theirs.workers} workers, which each wrote a state"
+            if theirs.workers == 1:
+                cure = "run one worker, or none, as in the run that wrote the state"
+        raise StateMismatchError(
+            "the state is of the records of another host or worker",
+            where=f"step {step}, next row {row}",
+            expected=self,
+            got=theirs,
+            cure=cure,
+        )
 
 
-def check_reader(fields: StateFields, reader: Reader, step: Any, row: int) -> None:
-    """Raises StateMismatchError for the state of another host or worker."""
-    own = record_state({}, 0, reader)
-    names = list(own)[2:]
-    theirs = Reader(*(fields.integer(name) for name in names))
-    if theirs == reader:
-        return
-    begins = (step, row, theirs.worker, theirs.workers) == (0, 0, 0, 1)
-    if begins and theirs.part(reader.worker, reader.workers) == reader:
-        return
-    if theirs.hosts != reader.hosts:
-        cure = f"run {theirs.hosts} hosts: no state says where all of them are. "
-        cure += "Another number can continue from the state of a feed, batches.feed()"
-    elif theirs.host != reader.host:
-        cure = "give each host the state that it wrote itself"
-    else:
-        cure = f"run {theirs.workers} workers, which each wrote a state"
-        if theirs.workers == 1:
-            cure = "run one worker, or none, as in the run that wrote the state"
-    raise StateMismatchError(
-        "the state is of the records of another host or worker",
-        where=f"step {step}, next row {row}",
-        expected=reader,
-        got=theirs,
-        cure=cure,
+def _not_a_state(field: str, expected: object, got: object) -> InputError:
+    return InputError(
+        "not the state of the records of a host",
+        where=field,
+        expected=expected,
+        got=f"{got!r:.200}",
+        cure="give the whole state, as get_state of batches.records() returned it",
     )
-
-
-FeedOf: TypeAlias = Callable[..., grain.DatasetIterator]
-"""Makes a `Feed` of batches, with all arguments that they and the reader decide."""
 
 
 @dataclasses.dataclass(slots=True)
 class _Step:
-    """The records of a step, and where they end.
+    """The records of a step, of which some were given.
 
     Attributes:
         state: The feed's state with which it gives these records.
-        records: All of the step.
         next_row: Which of them comes next.
-        after: The feed's state after them.
-        row_after: Which record of the step after them comes first.
+        records: All of the step; none before it is read.
+        after: The feed's state after them; None before they are read.
     """
 
     state: dict[str, Any]
-    records: Sequence[bytes]
     next_row: int
-    after: dict[str, Any]
-    row_after: int = 0
-
-    @classmethod
-    def before(cls, state: dict[str, Any], row: int = 0) -> _Step:
-        """Returns the place before a row of the step that a feed gives next."""
-        return cls(state, (), 0, after=state, row_after=row)
+    records: Sequence[bytes] = ()
+    after: dict[str, Any] | None = None
 
     @property
     def place(self) -> tuple[dict[str, Any], int]:
         """The feed's state at the step of the next record, and its row there."""
-        if self.next_row < len(self.records):
+        if self.after is None or self.next_row < len(self.records):
             return self.state, self.next_row
-        return self.after, self.row_after
-
-    def drop(self) -> None:
-        """Frees the records, and stays at its place."""
-        # Python may be exiting: nothing of this module is there any more.
-        self.after, self.row_after = self.place
-        self.records, self.next_row = (), 0
+        return self.after, 0
 
 
 class RecordDataset(grain.IterDataset):  # type: ignore[misc]  # Grain has no types.
@@ -200,15 +194,15 @@ class RecordDataset(grain.IterDataset):  # type: ignore[misc]  # Grain has no ty
         batches: Batches,
         *,
         host: tuple[int, int],
-        feed_of: FeedOf,
+        prefetch: int,
     ):
         super().__init__()
         allow_unparsed_flags()
         self.batches = batches
         self._reader = Reader(*host)
-        self._feed_of = feed_of
+        self._prefetch = prefetch
         for size in batches.schedule.sizes_from(0):
-            self._reader.check(size)
+            host_rows(size, host)  # Raises if it does not divide among the hosts.
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
         """Leaves the steps of one worker; Grain's `mp_prefetch` calls it there.
@@ -229,7 +223,7 @@ class RecordDataset(grain.IterDataset):  # type: ignore[misc]  # Grain has no ty
         self._reader = self._reader.part(worker, workers)
 
     def __iter__(self) -> RecordIterator:
-        return RecordIterator(self.batches, self._reader, self._feed_of)
+        return RecordIterator(self.batches, self._reader, self._prefetch)
 
     def __str__(self) -> str:
         return f"RecordDataset({self._reader})"
@@ -244,17 +238,25 @@ class RecordDataset(grain.IterDataset):  # type: ignore[misc]  # Grain has no ty
 class RecordIterator(grain.DatasetIterator):  # type: ignore[misc]
     """An iterator of a `RecordDataset`; threads start with the first record."""
 
-    def __init__(self, batches: Batches, reader: Reader, feed_of: FeedOf):
+    def __init__(self, batches: Batches, reader: Reader, prefetch: int):
         super().__init__()
-        self._reader, self._feed_of = reader, feed_of
-        self._feed = self._new_feed(batches)
-        self._step = _Step.before(self._feed.get_state())
+        self._reader = reader
+        self._feed = Feed(
+            batches,
+            rows_of=reader.rows,
+            decode=None,
+            workers=0,
+            prefetch=prefetch,
+            start_step=reader.first_step(0, batches.steps),
+            every=reader.workers,
+            divides_last=True,
+        )
+        self._step = _Step(self._feed.get_state(), 0)
 
     @property
     def batches(self) -> Batches:
         """The global batches; of the editions of the state that was set."""
-        batches: Batches = self._feed.batches
-        return batches
+        return self._feed.batches
 
     @property
     def _parent(self) -> NoReturn:
@@ -272,16 +274,16 @@ class RecordIterator(grain.DatasetIterator):  # type: ignore[misc]
             self._read_step()
 
     def _read_step(self) -> None:
-        done, feed = self._step, self._feed
+        (state, row), feed = self._step.place, self._feed
         # It is elsewhere if Ctrl-C came after it gave a step, before that was kept.
-        if feed.get_state()["step"] != done.after["step"]:
-            feed.set_state(done.after)
+        if feed.get_state()["step"] != state["step"]:
+            feed.set_state(state)
         records = next(feed)
-        self._step = _Step(done.after, records, done.row_after, feed.get_state())
+        self._step = _Step(state, row, records, feed.get_state())
 
     def get_state(self) -> dict[str, Any]:
         """Returns the state of the feed and the place in its step, as JSON values."""
-        return record_state(*self._step.place, self._reader)
+        return self._reader.state(*self._step.place)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Goes to the record of a state that the same host and worker wrote.
@@ -294,9 +296,9 @@ class RecordIterator(grain.DatasetIterator):  # type: ignore[misc]
             FormatVersionError: Another version wrote the state.
             InputError: It is not the state of such an iterator.
         """
-        of_feed, next_row = _place_after(self._feed.batches, state, self._reader)
+        of_feed, next_row = self._reader.place(self._feed.batches, state)
         self._feed.set_state(of_feed)
-        self._step = _Step.before(self._feed.get_state(), next_row)
+        self._step = _Step(self._feed.get_state(), next_row)
 
     def start_prefetch(self) -> None:
         """Starts to read ahead; asking for a record does it too."""
@@ -307,49 +309,13 @@ class RecordIterator(grain.DatasetIterator):  # type: ignore[misc]
         super().close()
         if "_step" in self.__dict__:  # Grain closes it too where it was not made.
             self._feed.close()
-            self._step.drop()
+            # Frees the records. Python may be exiting: no name of this module is there.
+            step = self._step
+            step.state, step.next_row = step.place
+            step.records, step.after = (), None
 
     def __str__(self) -> str:
         return f"RecordIterator({self._reader})"
-
-    def _new_feed(self, batches: Batches) -> Any:
-        return self._feed_of(
-            batches,
-            rows_of=self._reader.rows,
-            start_step=self._reader.first_step(0, batches.steps),
-            every=self._reader.workers,
-            divides_last=True,
-        )
-
-
-def _place_after(
-    batches: Batches, state: Mapping[str, Any], reader: Reader
-) -> tuple[dict[str, Any], int]:
-    """Returns the state for the feed of a reader, and the row of its step to give next.
-
-    Raises:
-        StateMismatchError: It is of other datasets, of another order or reader.
-        FormatVersionError: Another version wrote it.
-        InputError: It is not the state of records.
-    """
-    of_all = isinstance(state, Mapping) and "version" in state  # Of a whole feed.
-    fields = checked_state(record_state(dict(state), 0, reader) if of_all else state)
-    row = fields.integer("next_row")
-    of_feed = dict(fields.fields("feed").value)
-    check_reader(fields, reader, of_feed.get("step"), row)
-    going, step = resumed(batches, of_feed)
-    first = reader.first_step(step, going.steps)
-    if of_all or reader.workers != fields.integer("workers"):
-        # The latter is the beginning, as a process that has no workers wrote it.
-        return of_feed | {"step": first}, 0
-    if step != first:
-        raise field_error("feed.step", f"a step of {reader}", step)
-    if row:
-        there = step < going.schedule.step_limit
-        count = len(going.schedule.positions(step, reader.rows)) if there else 0
-        if row >= count:
-            raise field_error("next_row", f"an integer from 0 to {count - 1}", row)
-    return of_feed, row
 
 
 # Grain asks for single elements. The order of a thousand positions costs as much as

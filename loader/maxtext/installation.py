@@ -10,7 +10,6 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from types import ModuleType
 from typing import Any
 
 from gristmill import loader
@@ -59,13 +58,7 @@ def install(
         InputError: MaxText is missing, is a version without the names that are replaced
             here, or there is no such option.
     """
-    options = Options(
-        shuffle=shuffle,
-        cache=cache,
-        cache_bytes=cache_bytes,
-        sft_ends=sft_ends,
-    )
-    install_options(options)
+    install_options(Options(shuffle, cache, cache_bytes, sft_ends))
 
 
 def install_options(options: Options) -> None:
@@ -144,27 +137,21 @@ def _of_grain_only(create: Callable[..., Any]) -> Callable[..., Any]:
     return create_data_iterator
 
 
-def _module(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as e:
-        if not (e.name or "").startswith("maxtext"):
-            raise
-        raise _unknown(name) from e
-
-
 def _original(module: str, name: str) -> Any:
     """Returns the object of MaxText under a name, also after it was replaced."""
     try:
-        found = getattr(_module(module), name)
-    except AttributeError as e:
+        found = getattr(importlib.import_module(module), name)
+    except (AttributeError, ModuleNotFoundError) as e:
+        missing = (e.name or "") if isinstance(e, ModuleNotFoundError) else "maxtext"
+        if not missing.startswith("maxtext"):
+            raise
         raise _unknown(f"{module}.{name}") from e
     return _originals.setdefault((module, name), found)
 
 
 def _replace(module: str, name: str, value: Any) -> None:
     _original(module, name)
-    setattr(_module(module), name, value)
+    setattr(sys.modules[module], name, value)
 
 
 def _unknown(name: str) -> InputError:

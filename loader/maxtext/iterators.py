@@ -139,12 +139,11 @@ def check_rows(config: Any, side: Side, sources: Sources) -> None:
     for part in sources.parts:
         split = part.dataset.committed
         for edition in () if split is None else split.parts:
-            stored = edition.packed or {}
-            rows = PackedSplit.parse(stored, where=part.path)
+            rows = PackedSplit.parse(edition.packed or {}, where=part.path)
             lengths.add(rows.length)
             supervised |= rows.supervised
             most_pieces = max(most_pieces, rows.counts.most_pieces)
-            check_tokens(config, part.path, stored, edition.options)
+            _check_tokens(config, part.path, rows, edition.options)
     if config.use_sft and not supervised:
         raise refused(
             config,
@@ -169,21 +168,19 @@ def check_rows(config: Any, side: Side, sources: Sources) -> None:
         )
 
 
-def check_tokens(config: Any, path: str, packed: Any, made: Any) -> None:
+def _check_tokens(config: Any, path: str, rows: PackedSplit, made: Any) -> None:
     """Compares the tokens of an edition with what MaxText is told of them."""
-    described = PackedSplit.parse(packed, where=path)
-    known = described.vocabulary_size
-    if config.vocab_size < known <= _UNKNOWN_VOCABULARY:
+    if config.vocab_size < rows.vocabulary_size <= _UNKNOWN_VOCABULARY:
         raise refused(
             config,
             "vocab_size",
-            f"{known:,} or more, for the tokens of {path}",
+            f"{rows.vocabulary_size:,} or more, for the tokens of {path}",
             _VOCABULARY_CURE,
         )
     options = made.get("pack") or {}
     # For documents that were already ids, the added tokens are not known; those of
     # conversations are in the template.
-    told = options.get("found") and not described.supervised
+    told = options.get("found") and not rows.supervised
     for end in ("bos", "eos") if told else ():
         asked = getattr(config, f"add_{end}")
         if asked != bool(options[end]) and not options["add_special_tokens"]:

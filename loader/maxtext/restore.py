@@ -95,37 +95,31 @@ _OF_HOSTS = "states of single hosts, which read records"
 
 
 def explained_restore(for_restore: Callable[..., Any]) -> Any:
-    """Returns MaxText's `for_restore`, which says what to do about other states."""
+    """Returns MaxText's `for_restore`, which says what to do about other states.
+
+    It raises StateMismatchError where a checkpoint holds another kind of state than the
+    iterator takes.
+    """
 
     @functools.wraps(for_restore)
     def restore(manager: Any, step: int, iterator: Any, *others: Any) -> Any:
         checkpoint = manager.directory / str(step)
-        check_kind(checkpoint, iterator)
-        change_batches(
-            iterator if isinstance(iterator, list) else [iterator],
-            (file.read_text() for file in _files(checkpoint)),
-        )
+        files = sorted((checkpoint / "iter").glob("process_*.json"))
+        states = [json.loads(file.read_text()) for file in files]
+        if files:
+            _check_kind(checkpoint, iterator, [file.name for file in files], states[0])
+        change_batches(iterator if isinstance(iterator, list) else [iterator], states)
         return for_restore(manager, step, iterator, *others)
 
     return restore
 
 
-def check_kind(checkpoint: Any, iterator: Any) -> None:
-    """Checks that a checkpoint holds the kind of state that an iterator takes.
-
-    Args:
-        checkpoint: The directory of the step, a path.
-        iterator: MaxText's data iterator, or a list of them.
-
-    Raises:
-        StateMismatchError: It holds states of another kind only.
-    """
-    files = _files(checkpoint)
-    names = [file.name for file in files]
-    one = isinstance(getattr(iterator, "local_iterator", None), _kinds_of_one_file())
-    if not names:
-        return
-    grains = not any(places_of(json.loads(files[0].read_text())))
+def _check_kind(
+    checkpoint: Any, iterator: Any, names: Sequence[str], state: Any
+) -> None:
+    kinds = loader.Feed, OrderedIterator, ElasticIterator
+    one = isinstance(getattr(iterator, "local_iterator", None), kinds)
+    grains = not any(places_of(state))
     if one == (ONE_FILE in names) and not grains:
         return
     cure = "continue with the data of that run"
@@ -141,16 +135,6 @@ def check_kind(checkpoint: Any, iterator: Any) -> None:
     )
 
 
-def _files(checkpoint: Any) -> list[Any]:
-    return sorted((checkpoint / "iter").glob("process_*.json"))
-
-
-def _kinds_of_one_file() -> tuple[type, ...]:
-    from grain.experimental import ElasticIterator
-
-    return (loader.Feed, OrderedIterator, ElasticIterator)
-
-
 # Of Grain's operations that may stop within a record: chunks of it, or what did not fit
 # into a row. They read it again, and the records of their last row.
 _IN_A_RECORD = frozenset({"next_index_in_buffer", "parent_state"})
@@ -163,7 +147,7 @@ class HasBatches(Protocol):
     batches: loader.GlobalBatches
 
 
-def change_batches(iterators: Iterable[Any], states: Iterable[str]) -> None:
+def change_batches(iterators: Iterable[Any], states: Iterable[Any]) -> None:
     """Lets MaxText's iterators continue from states of other weights or batch sizes.
 
     Up to the first step that no host has begun they have those of the states, and from
@@ -171,18 +155,17 @@ def change_batches(iterators: Iterable[Any], states: Iterable[str]) -> None:
 
     Args:
         iterators: MaxText's data iterators of this host, that have `gristmill_readers`.
-        states: What all hosts have saved, as JSON.
+        states: What all hosts have saved.
 
     Raises:
         StateMismatchError: The states are of a mixture of other datasets.
     """
-    places = [place for text in states for place in places_of(json.loads(text))]
+    places = [place for state in states for place in places_of(state)]
     for iterator in iterators:
         readers: Sequence[HasBatches] = getattr(iterator, "gristmill_readers", ())
         for reader in readers:
-            own = reader.batches
-            changed = changed_batches(own, places)
-            if changed is not own:
+            changed = changed_batches(reader.batches, places)
+            if changed is not reader.batches:
                 reader.batches = changed
                 iterator.reset()
 
@@ -207,12 +190,6 @@ def changed_batches(
     if not places:
         return own
     state = places[0][0]
-    _check_names(own, state)
-    step = max(feed["step"] + begun for feed, begun in places)
-    return loader.continued_batches(own, state, step=step)
-
-
-def _check_names(own: loader.GlobalBatches, state: dict[str, Any]) -> None:
     names = tuple(entry["name"] for entry in state["phases"][-1]["datasets"])
     if own.names and names != own.names:
         raise StateMismatchError(
@@ -223,6 +200,8 @@ def _check_names(own: loader.GlobalBatches, state: dict[str, Any]) -> None:
             "names, 0 as the weight of those to leave out; to add one, begin the data "
             "anew, with another run_name and load_full_state_path=.../STEP/items",
         )
+    step = max(feed["step"] + begun for feed, begun in places)
+    return loader.continued_batches(own, state, step=step)
 
 
 def places_of(state: Any, held: int = 0) -> Iterator[tuple[dict[str, Any], int]]:

@@ -211,8 +211,15 @@ class Options:
     sft_ends: SftEnds = "template"
 
     def __post_init__(self) -> None:
-        _one_of("shuffle", self.shuffle, get_args(Shuffled))
-        _one_of("sft_ends", self.sft_ends, get_args(SftEnds))
+        for name, known in (("shuffle", Shuffled), ("sft_ends", SftEnds)):
+            if (value := getattr(self, name)) not in get_args(known):
+                raise InputError(
+                    f"no such {name} for MaxText's data",
+                    where=f"{PREFIX}{name}, or {name} of install()",
+                    expected=" or ".join(get_args(known)),
+                    got=repr(value),
+                    cure="give one of these, or leave it out",
+                )
 
     @classmethod
     def taken_from(cls, arguments: Sequence[str]) -> tuple[Self, list[str]]:
@@ -235,30 +242,16 @@ class Options:
                     expected=", ".join(f"{PREFIX}{known}=..." for known in kinds),
                     cure="correct it, or leave it out",
                 )
-            given[name] = _integer(argument, text) if "int" in kinds[name] else text
+            given[name] = text
+            if "int" in kinds[name]:
+                if not text.isdecimal():
+                    raise InputError(
+                        "an argument is not a number",
+                        expected="a number of bytes",
+                        got=argument,
+                        cure="give a whole number after =",
+                    )
+                given[name] = int(text)
         if any(other.startswith(("add_bos=", "add_eos=")) for other in others):
             given.setdefault("sft_ends", "settings")
         return cls(**given), others
-
-
-def _one_of(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise InputError(
-            f"no such {name} for MaxText's data",
-            where=f"{PREFIX}{name}, or {name} of install()",
-            expected=" or ".join(known),
-            got=repr(value),
-            cure="give one of these, or leave it out",
-        )
-
-
-def _integer(argument: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError(
-            "an argument is not a number",
-            expected="a number of bytes",
-            got=argument,
-            cure="give a whole number after =",
-        ) from None

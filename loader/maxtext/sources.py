@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import posixpath
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.manifest import read_manifest
+from gristmill.dataset.storage.paths import has_magic
 from gristmill.loader.maxtext.settings import Options, Side
-
-_MAGIC = re.compile(r"[*?\[]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +30,6 @@ class Source:
     path: str
     weight: str | float
     dataset: loader.Dataset
-
-    @property
-    def is_pattern(self) -> bool:
-        """Whether the path names files, not a dataset."""
-        return is_pattern(self.path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,26 +87,27 @@ def open_sources(side: Side, options: Options) -> Sources:
         GristmillError: As `loader.open`.
     """
     named = _named(side)
-
-    def open_one(path: str) -> loader.Dataset:
-        return _open(path, side, options)
-
     with ThreadPoolExecutor(max(1, min(side.openers, len(named)))) as threads:
+        open_one = functools.partial(_open, side=side, options=options)
         datasets = list(threads.map(open_one, [path for _, path, _ in named]))
     parts = tuple(
         Source(path, weight, dataset)
         for (_, path, weight), dataset in zip(named, datasets, strict=True)
     )
-    if side.mixture:
-        return Sources(parts, tuple(name for name, _, _ in named))
-    return Sources(parts, _unique(map(_name_of, datasets)) if len(parts) > 1 else ())
+    names = [name for name, _, _ in named] if side.mixture else []
+    for dataset in datasets if not side.mixture and len(parts) > 1 else ():
+        # What its files are called, wherever they are; numbered where others are too.
+        name = posixpath.basename(dataset.shard(0).path).partition(".array_record")[0]
+        other, number = name, 2
+        while other in names:
+            other, number = f"{name}-{number}", number + 1
+        names.append(other)
+    return Sources(parts, tuple(names))
 
 
 def is_pattern(path: str) -> bool:
     """Returns whether a path is a pattern of files, or a single file."""
-    return _MAGIC.search(path) is not None or ".array_record" in posixpath.basename(
-        path
-    )
+    return has_magic(path) or ".array_record" in posixpath.basename(path)
 
 
 def _named(side: Side) -> list[tuple[str, str, str | float]]:
@@ -193,20 +188,3 @@ def _check_not_packed(pattern: str) -> None:
             expected="the dataset's directory, which says how rows are stored",
             cure=f"give {directory}",
         )
-
-
-def _name_of(dataset: loader.Dataset) -> str:
-    """Returns the name of a dataset: what its files are called, wherever they are."""
-    name = posixpath.basename(dataset.shard(0).path)
-    return name.partition(".array_record")[0]
-
-
-def _unique(names: Iterable[str]) -> tuple[str, ...]:
-    """Returns names with a number where there are equal ones."""
-    found: list[str] = []
-    for name in names:
-        other, number = name, 2
-        while other in found:
-            other, number = f"{name}-{number}", number + 1
-        found.append(other)
-    return tuple(found)

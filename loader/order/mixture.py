@@ -28,7 +28,7 @@ import heapq
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
 
@@ -42,7 +42,6 @@ from gristmill.loader.base.indices import (
     checked_count,
     checked_indices,
 )
-from gristmill.loader.base.state_fields import StateFields, field_error
 
 # Products of a position within a period and a weight fit int64 up to this weight;
 # heavier nodes are computed with Python's integers.
@@ -111,21 +110,6 @@ def dealing_tree(weights: Sequence[Fraction]) -> Node:
         fork = Fork(light + heavy, left, right)
         heapq.heappush(heap, (fork.weight, next(made), fork))
     return heap[0][2]
-
-
-def error_bounds(tree: Node, num_datasets: int) -> tuple[Fraction, ...]:
-    """Returns the largest possible error of each dataset's count."""
-    bounds = [Fraction(0)] * num_datasets
-    stack = [(tree, Fraction(0))]
-    while stack:
-        node, inherited = stack.pop()
-        if isinstance(node, Leaf):
-            bounds[node.dataset] = inherited
-            continue
-        for child in (node.left, node.right):
-            share = Fraction(child.weight, node.weight)
-            stack.append((child, inherited * share + Fraction(1, 2)))
-    return tuple(bounds)
 
 
 def _divided(values: Any, by: int) -> tuple[Any, Any]:
@@ -269,7 +253,6 @@ Weight: TypeAlias = int | float | str | Fraction
 # As `to_state` writes weights. Python refuses to parse integers that are much longer.
 # A text that stands for more digits than a state can have.
 _VAST = re.compile(r"(?s).{401}|[eE][-+]?[0-9_]{4}")
-_FRACTION = re.compile(r"[0-9]{1,4000}(/[1-9][0-9]{0,3999})?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,11 +278,6 @@ class Mixture:
             InputError: A weight is negative or not a number, or none is positive.
         """
         return cls(exact_weights(weights))
-
-    @functools.cached_property
-    def bounds(self) -> tuple[Fraction, ...]:
-        """Largest possible error of each dataset's count."""
-        return error_bounds(self._tree, self.num_datasets)
 
     @property
     def num_datasets(self) -> int:
@@ -359,33 +337,20 @@ class Mixture:
         }
 
     @classmethod
-    def from_state(cls, state: object, *, place: str = "mixture") -> Mixture:
-        """Returns the mixture whose `to_state` gave `state`; messages say `place`.
+    def from_state(cls, state: Mapping[str, Any]) -> Mixture:
+        """Returns the mixture whose `to_state` gave `state`.
 
         Raises:
-            InputError: It is not the state of a mixture; the error names the field.
             FormatVersionError: Another version of the arithmetic wrote it.
         """
-        fields = StateFields(state, place)
-        version = fields.integer("version", least=None)
-        if version != MIXTURE_VERSION:
+        if state["version"] != MIXTURE_VERSION:
             raise FormatVersionError(
                 "another version wrote the mixture's state, it cannot be continued",
                 expected=MIXTURE_VERSION,
-                got=version,
+                got=state["version"],
                 cure="resume with the version that wrote it",
             )
-        fields.only("version", "weights")
-        texts = fields.items("weights")
-        weights = tuple(
-            Fraction(text)
-            for text in texts
-            if isinstance(text, str) and _FRACTION.fullmatch(text)
-        )
-        if len(weights) != len(texts) or sum(weights) != 1:
-            expected = 'a list like ["1/3", "2/3"]'
-            raise field_error(fields.place("weights"), expected, texts)
-        return cls(weights)
+        return cls(tuple(map(Fraction, state["weights"])))
 
     @functools.cached_property
     def _tree(self) -> Node:

@@ -274,24 +274,6 @@ class Schedule:
                 cure="give True or False",
             )
 
-    @classmethod
-    def of(
-        cls,
-        *,
-        orders: tuple[DatasetOrder, ...],
-        batch_size: int,
-        mixture: Mixture | None = None,
-        drop_remainder: bool = True,
-    ) -> Schedule:
-        """Returns a schedule of one phase."""
-        phase = Phase(
-            orders=orders,
-            numbers=tuple(range(len(orders))),
-            mixture=mixture,
-            batch_size=batch_size,
-        )
-        return cls(phases=(phase,), drop_remainder=drop_remainder)
-
     def then(self, phase: Phase) -> Schedule:
         """Returns this schedule with another phase, which replaces those from its step.
 

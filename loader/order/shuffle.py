@@ -25,7 +25,6 @@ import numpy as np
 
 from gristmill.dataset.base.errors import FormatVersionError, InputError
 from gristmill.loader.base.indices import IntArray, checked_count
-from gristmill.loader.base.state_fields import StateFields, field_error, is_same
 from gristmill.loader.order.permutation import (
     PERMUTATION_VERSION,
     Permutation,
@@ -336,27 +335,21 @@ def parse_shuffle(shuffle: object) -> Shuffle:
     )
 
 
-def shuffle_from_state(state: object, *, place: str = "shuffle") -> Shuffle:
-    """Returns the shuffle whose `to_state` gave `state`; messages say `place`.
+def shuffle_from_state(state: Mapping[str, Any]) -> Shuffle:
+    """Returns the shuffle whose `to_state` gave `state`.
 
     Raises:
-        InputError: It is not the state of a shuffle; the error names the field.
         FormatVersionError: Another version of the arithmetic wrote it, so the order
             cannot be continued.
     """
-    fields = StateFields(state, place)
-    named = _NAMED.get(fields.text("kind"))
-    if named is None:
-        kinds = f"one of {', '.join(_NAMED)}"
-        raise field_error(fields.place("kind"), kinds, fields.text("kind"))
-    sizes = {field: fields.integer(field, least=1) for field in vars(named)}
-    shuffle = type(named)(**sizes)
-    if not is_same(shuffle.to_state(), fields.value):
+    shuffle = _NAMED.get(state["kind"])
+    if shuffle is not None:
+        shuffle = type(shuffle)(**{name: state[name] for name in vars(shuffle)})
+    if shuffle is None or shuffle.to_state() != state:
         raise FormatVersionError(
             "another version wrote the shuffle's state, its order cannot be continued",
-            where=place,
-            expected=shuffle.to_state(),
-            got=dict(fields.value),
+            expected=shuffle and shuffle.to_state(),
+            got=dict(state),
             cure="resume with the version that wrote it, or start again at step 0",
         )
     return shuffle

@@ -14,6 +14,7 @@ from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from tests.support.datasets import convert
 from tests.support.hosts import run_hosts
 from tests.support.packed import documents, pack
+from tests.support.schedules import bounds_of
 
 LENGTH = 32
 # Ids without a tokenizer take 4 bytes.
@@ -79,7 +80,7 @@ def test_tokens_of_a_mixture_are_as_its_weights_promise(opened):
     weights = loader.token_weights(datasets, shares)
     batches = loader.global_batches(datasets, batch_size=8, seed=3, weights=weights)
     each = {name: tokens_of(dataset[:]) for name, dataset in datasets.items()}
-    bounds = batches.schedule.phases[0].mixture.bounds
+    bounds = bounds_of(batches.schedule.phases[0].mixture)
     assert max(bounds) <= Fraction(1, 2)
     seen = {"web": 0, "code": 0}
     for step in range(200):

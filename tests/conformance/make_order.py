@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from gristmill.loader.order.mixture import Mixture
-from gristmill.loader.order.schedule import DatasetOrder, Schedule
+from gristmill.loader.order.schedule import DatasetOrder
 from gristmill.loader.order.shuffle import (
     BlockShuffle,
     GlobalShuffle,
     NoShuffle,
     Shuffle,
 )
+from tests.support.schedules import schedule_of
 
 PATH = pathlib.Path(__file__).parent / "order.json"
 CONFIGURATIONS, STEPS = 250, 40
@@ -49,7 +50,7 @@ def rows_of(configuration: dict[str, Any]) -> list[list[Any]]:
         for name, records in configuration["datasets"]
     )
     weights = configuration["weights"]
-    schedule = Schedule.of(
+    schedule = schedule_of(
         orders=orders,
         mixture=Mixture.of(weights) if len(weights) > 1 else None,
         batch_size=configuration["batch_size"],

@@ -19,10 +19,11 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.loader.feed.step_reads import BatchesAhead, StepReads
 from gristmill.loader.order.mixture import Mixture
-from gristmill.loader.order.schedule import DatasetOrder, Schedule
+from gristmill.loader.order.schedule import DatasetOrder
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
 from tests.support.datasets import convert
 from tests.support.records import text_records
+from tests.support.schedules import schedule_of
 
 _RECORDS = 99
 
@@ -135,7 +136,7 @@ def test_they_are_the_schedule_s(
         DatasetOrder(num_records=length, shuffle=shuffle, epochs=epochs, name=str(i))
         for i, length in enumerate(lengths)
     )
-    schedule = Schedule.of(
+    schedule = schedule_of(
         orders=orders,
         mixture=Mixture.of(lengths) if len(lengths) > 1 else None,
         batch_size=batch_size,
@@ -156,7 +157,7 @@ def test_they_are_the_schedule_s(
 
 
 def test_rows_by_their_numbers() -> None:
-    schedule = Schedule.of(orders=(DatasetOrder(num_records=100),), batch_size=10)
+    schedule = schedule_of(orders=(DatasetOrder(num_records=100),), batch_size=10)
     rows = np.array([7, 2, 9])
     ahead = BatchesAhead(schedule, rows)
     for step in (0, 3, 12, 11):

@@ -200,7 +200,7 @@ def test_a_dataset_begins_anew_pickles_and_leaves_nothing(single) -> None:
         (lambda state: {"step": 1}, "not the state of the records"),
         (lambda state: {"version": 1, "step": 1}, "not as it was written"),
         (lambda state: [1], "not the state of the records"),
-        (lambda state: state | {"more": 1}, "no such field"),
+        (lambda state: state | {"more": 1}, "not the state of the records"),
         (lambda state: state | {"next_row": 4}, "next_row"),
         (lambda state: state | {"next_row": -1}, "next_row"),
         (lambda state: state | {"next_row": "1"}, "next_row"),

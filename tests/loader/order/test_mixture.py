@@ -20,9 +20,10 @@ from gristmill.loader.order.mixture import (
     Mixture,
     exact_weights,
 )
-from gristmill.loader.order.schedule import DatasetOrder, Schedule, Sighting
+from gristmill.loader.order.schedule import DatasetOrder, Sighting
 from gristmill.loader.order.shuffle import GlobalShuffle, NoShuffle
 from tests.support.orders import records_of
+from tests.support.schedules import bounds_of, schedule_of
 
 SMALL = st.lists(st.integers(0, 12), min_size=1, max_size=7).filter(any)
 # Heavy ones leave int64 on the way.
@@ -66,7 +67,7 @@ def test_every_prefix_and_every_window_keep_the_weights(weights):
     mixture, stop = Mixture.of(weights), 300
     counts = prefix_counts(mixture, stop).tolist()
     for dataset, (weight, bound) in enumerate(
-        zip(mixture.weights, mixture.bounds, strict=True)
+        zip(mixture.weights, bounds_of(mixture), strict=True)
     ):
         assert bound < Fraction(168, 100)
         if len(weights) <= 3:
@@ -148,7 +149,7 @@ def mixed_schedules(draw, *, limited=True):
         for number in range(count)
     )
     weights = st.lists(st.integers(0, 5), min_size=count, max_size=count).filter(any)
-    return Schedule.of(
+    return schedule_of(
         orders=orders,
         mixture=Mixture.of(draw(weights)),
         batch_size=draw(st.integers(1, 9)),
@@ -223,7 +224,7 @@ def test_find_tells_all_places_of_a_dataset_s_record(schedule, data):
 
 
 def test_every_dataset_has_epochs_of_its_own():
-    schedule = Schedule.of(
+    schedule = schedule_of(
         orders=(
             DatasetOrder(num_records=10, name="small", epochs=6),
             DatasetOrder(num_records=30, name="large", epochs=2),
@@ -245,9 +246,9 @@ def test_every_dataset_has_epochs_of_its_own():
 def test_datasets_of_one_seed_need_names():
     order = DatasetOrder(num_records=10)
     with pytest.raises(InputError, match="share their order"):
-        Schedule.of(orders=(order,) * 2, mixture=Mixture.of([1, 1]), batch_size=4)
+        schedule_of(orders=(order,) * 2, mixture=Mixture.of([1, 1]), batch_size=4)
     with pytest.raises(InputError, match="dataset for each weight"):
-        Schedule.of(orders=(order,), mixture=Mixture.of([1, 1]), batch_size=4)
+        schedule_of(orders=(order,), mixture=Mixture.of([1, 1]), batch_size=4)
 
 
 @given(

@@ -16,6 +16,7 @@ from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import DatasetOrder, Phase, Schedule, Sighting
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
 from tests.support.orders import records_of
+from tests.support.schedules import schedule_of
 
 SHUFFLES = [
     NoShuffle(),
@@ -192,6 +193,6 @@ def test_an_epoch_ends_with_the_first_step_that_begins_after_it(step, end) -> No
 
 def test_an_epoch_that_does_not_end_ends_with_all_steps() -> None:
     orders = tuple(DatasetOrder(num_records=9, name=name, epochs=2) for name in "ab")
-    schedule = Schedule.of(orders=orders, mixture=Mixture.of([1, 0]), batch_size=4)
+    schedule = schedule_of(orders=orders, mixture=Mixture.of([1, 0]), batch_size=4)
     assert schedule.end_of_epoch("b", step=1) == 1  # None has begun.
     assert schedule.end_of_epoch("a", step=3) == schedule.step_limit

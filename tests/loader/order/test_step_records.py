@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
 from gristmill.loader.base.indices import POSITION_LIMIT
 from gristmill.loader.order.mixture import Mixture
-from gristmill.loader.order.schedule import DatasetOrder, Schedule, Sighting
+from gristmill.loader.order.schedule import DatasetOrder, Sighting
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
 from tests.support.orders import records_of
+from tests.support.schedules import schedule_of
 
 SHUFFLES = st.sampled_from(
     [NoShuffle(), GlobalShuffle(), BlockShuffle(block_records=3, window_blocks=4)]
@@ -25,7 +26,7 @@ def schedules(draw, *, endless=False):
         shuffle=draw(SHUFFLES),
         epochs=None if endless else draw(st.integers(1, 4)),
     )
-    return Schedule.of(
+    return schedule_of(
         orders=(order,),
         batch_size=draw(st.integers(1, 50)),
         drop_remainder=draw(st.booleans()),
@@ -96,7 +97,7 @@ def test_hosts_together_have_every_row_once(schedule, process_count):
 @pytest.mark.parametrize("shuffle", [NoShuffle(), GlobalShuffle(), BlockShuffle()])
 def test_every_record_once_an_epoch_over_all_hosts(process_count, shuffle):
     order = DatasetOrder(num_records=1_003, seed=9, shuffle=shuffle, epochs=3)
-    schedule = Schedule.of(orders=(order,), batch_size=24, drop_remainder=False)
+    schedule = schedule_of(orders=(order,), batch_size=24, drop_remainder=False)
     count = collections.Counter()
     for index in range(process_count):
         rows = schedule.host_rows(host=(index, process_count))
@@ -122,7 +123,7 @@ def test_find_tells_all_places_of_a_record(schedule, data):
 
 def test_any_step_of_an_endless_schedule_can_be_had():
     order = DatasetOrder(num_records=10**12, seed=1)
-    schedule = Schedule.of(orders=(order,), batch_size=1024)
+    schedule = schedule_of(orders=(order,), batch_size=1024)
     last = POSITION_LIMIT // 1024 - 1
     for step in (0, 10**9, 1 << 52):
         batch = schedule.indices(step)
@@ -137,7 +138,7 @@ def test_any_step_of_an_endless_schedule_can_be_had():
 def test_only_the_end_of_all_epochs_is_dropped():
     def steps(drop_remainder, epochs):
         order = DatasetOrder(num_records=10, epochs=epochs)
-        return Schedule.of(
+        return schedule_of(
             orders=(order,), batch_size=4, drop_remainder=drop_remainder
         ).steps
 
@@ -146,7 +147,7 @@ def test_only_the_end_of_all_epochs_is_dropped():
 
 
 def test_steps_that_are_none_are_refused():
-    schedule = Schedule.of(
+    schedule = schedule_of(
         orders=(DatasetOrder(num_records=10, epochs=1),), batch_size=4
     )
     for step in (-1, 2):
@@ -156,8 +157,8 @@ def test_steps_that_are_none_are_refused():
 
 def test_one_dataset_is_a_mixture_of_one():
     order = DatasetOrder(num_records=10, epochs=3, name="a")
-    alone = Schedule.of(orders=(order,), batch_size=4)
-    mixed = Schedule.of(orders=(order,), mixture=Mixture.of([7]), batch_size=4)
+    alone = schedule_of(orders=(order,), batch_size=4)
+    mixed = schedule_of(orders=(order,), mixture=Mixture.of([7]), batch_size=4)
     assert (alone.steps, alone.stop) == (mixed.steps, mixed.stop)
     for step in range(alone.steps):
         datasets, records = mixed.indices(step)

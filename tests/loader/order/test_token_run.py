@@ -14,6 +14,7 @@ from gristmill.loader.order.token_run import (
     run_of_steps,
     run_of_tokens,
 )
+from tests.support.schedules import schedule_of
 
 
 def held(rows: int, tokens: int) -> HeldTokens:
@@ -74,7 +75,7 @@ def test_tokens_are_those_of_the_rows_of_the_steps(data: st.DataObject) -> None:
 
 def test_at_the_end_of_an_epoch_tokens_are_exact_and_in_between_the_mean() -> None:
     order = DatasetOrder(num_records=1_000, epochs=3)
-    schedule = Schedule.of(orders=(order,), batch_size=50)
+    schedule = schedule_of(orders=(order,), batch_size=50)
     known = [HeldTokens(1_000, 2_047_001, 2_000_999)]
     assert run_of_steps(schedule, known, steps=20) == TokenRun(
         steps=20,
@@ -100,7 +101,7 @@ def test_a_run_without_an_end_has_any_number_of_tokens() -> None:
         DatasetOrder(num_records=10**9 + number, name=str(number))
         for number in range(10)
     )
-    schedule = Schedule.of(
+    schedule = schedule_of(
         orders=orders, mixture=Mixture.of(range(1, 11)), batch_size=1_024
     )
     known = [
