@@ -44,18 +44,98 @@ class Asked(NamedTuple):
     """
 
     arguments: dict[str, Any]
-    missing: Sequence[str]
+    missing: Sequence[str] = ()
 
 
-def read_lines(path: str) -> list[str]:
+def asked_records(
+    dataset: str,
+    *,
+    file: str | None = None,
+    column: str | None = None,
+    condition: str | None = None,
+    split: str | None = None,
+    edition: int | None = None,
+    allow_missing: bool = False,
+) -> Asked:
+    """Finds the records that the lines of a file name, or that fulfil a condition.
+
+    Args:
+        dataset: The dataset's directory.
+        file: Lines that are each the number of a record, a place as `gristmill trace`
+            shows it, or, with a column, a value.
+        column: The feature that has the values.
+        condition: Instead, as `Dataset.select` takes it.
+        split: The split; None for the only one.
+        edition: The edition in which records have these numbers; None for the newest.
+        allow_missing: Whether some lines may name nothing.
+
+    Raises:
+        InputError: A line is neither, it or all of them name nothing, or the split is
+            not there or has packed rows.
+    """
+    manifest, name = open_split(dataset, split)
+    found = manifest.splits[name]
+    lines = [] if file is None else _read_lines(file)
+    request = request_of(sorted(lines), column, edition)
+    if condition is not None:
+        request = request_of(["where", condition], edition)
+    about = {"split": name, "request": request}
+    done = None
+    if done_before(found, request):
+        done = Asked(about | {"records": (), "edition": edition})
+    missing: list[str] = []
+    records: Any
+    opened = open_dataset(dataset, name, edition=found.edition)
+    if condition is not None:
+        records = numbers_of(opened.select(condition))
+    else:
+        if column is not None:
+            pairs = [*_find_values(opened, column, lines)]
+        else:
+            parsed = [_parsed(line) for line in lines]
+            if done is not None and any(isinstance(one, int) for one in parsed):
+                return done
+            pairs = [*_find_records(dataset, found, parsed)]
+        records = sorted({record for _, record in pairs})
+        left = {*range(len(lines))} - {number for number, _ in pairs}
+        missing = [lines[number] for number in sorted(left)]
+    nothing = not len(records)
+    if nothing and done is not None:
+        return done
+    if missing and (nothing or not allow_missing):
+        verb = "names" if len(missing) == 1 else "name"
+        raise InputError(
+            f"{plural(len(missing), 'line')} {verb} nothing that is in the split",
+            where=file,
+            got=some_of(missing, 20),
+            cure="correct these lines; nothing was removed"
+            if nothing
+            else "correct these lines, or remove the others with --allow-missing; "
+            "nothing was removed yet",
+        )
+    if nothing and condition is not None:
+        raise InputError(
+            "no record fulfils the condition",
+            where=f"{dataset}, split {name}",
+            got=f"--where {condition}",
+            cure="correct it, if some should; nothing was removed",
+        )
+    edition = found.edition if edition is None else edition
+    more = {"records": records, "edition": edition, "looked_up": True}
+    return Asked(about | more, missing)
+
+
+def _read_lines(path: str) -> list[str]:
     """Returns the lines of a file that are not empty, each once."""
-    if FilePlace.parse(path) is not None and storage_for(path).stat(path) is None:
+    if storage_for(path).stat(path) is None:
         raise InputError(
             "--records takes a file that lists the records",
+            where=path,
             expected="a file with the number of a record or FILE@PLACE in each line",
-            got=path,
-            cure=f"write the place into a file, one a line: echo {shlex.quote(path)} > "
-            "unwanted.txt; then give --records unwanted.txt",
+            got="no such file",
+            cure=f"check the path; to name records, write them into a file, one a "
+            f"line: echo {shlex.quote(path)} > unwanted.txt; then give --records "
+            "unwanted.txt",
         )
     data = storage_for(path).read(path)
     try:
@@ -70,165 +150,59 @@ def read_lines(path: str) -> list[str]:
     return list(dict.fromkeys(line.rstrip("\r") for line in lines if line.strip()))
 
 
-def asked_records(
-    dataset: str,
-    lines: Sequence[str],
-    *,
-    split: str | None = None,
-    column: str | None = None,
-    edition: int | None = None,
-) -> Asked:
-    """Finds the records that lines name.
-
-    Args:
-        dataset: The dataset's directory.
-        lines: Each the number of a record, a place as `gristmill trace` shows it, or,
-            with a column, a value.
-        split: The split; None for the only one.
-        column: The feature that has the values.
-        edition: The edition in which records have these numbers; None for the newest.
-
-    Raises:
-        InputError: A line is neither, or the split is not there or has packed rows.
-    """
-    manifest, name = open_split(dataset, split)
-    found = manifest.splits[name]
-    request = request_of(sorted(lines), column, edition)
-    about = {"split": name, "request": request}
-    pairs: list[tuple[int, int]]
-    if column is not None:
-        opened = open_dataset(dataset, name, edition=found.edition)
-        pairs = list(find_values(opened, column, lines))
-    else:
-        parsed = [_parsed(line) for line in lines]
-        numbers = [one for one in parsed if isinstance(one, int)]
-        if numbers and done_before(found, request):
-            return Asked(about | {"records": (), "edition": edition}, ())
-        places = [one for one in parsed if isinstance(one, FilePlace)]
-        of_places = [n for n, one in enumerate(parsed) if isinstance(one, FilePlace)]
-        pairs = [
-            (number, one)
-            for number, one in enumerate(parsed)
-            if isinstance(one, int) and one < found.records
-        ]
-        pairs += [
-            (of_places[number], record)
-            for number, record in _made_of(dataset, found, places)
-        ]
-    missing = sorted({*range(len(lines))} - {number for number, _ in pairs})
-    if not pairs and done_before(found, request):
-        return Asked(about | {"records": (), "edition": edition}, ())
-    return Asked(
-        about
-        | {
-            "records": sorted({record for _, record in pairs}),
-            "edition": found.edition if edition is None else edition,
-            "looked_up": True,
-        },
-        [lines[number] for number in missing],
-    )
-
-
-def selected_records(
-    dataset: str,
-    condition: str,
-    *,
-    split: str | None = None,
-    edition: int | None = None,
-) -> Asked:
-    """Finds the records whose columns fulfil a condition.
-
-    Args:
-        dataset: The dataset's directory.
-        condition: As `Dataset.select` takes it.
-        split: As in `asked_records`.
-        edition: The same.
-
-    Raises:
-        InputError: The condition cannot be read, the split has packed rows, or no
-            record fulfils it.
-    """
-    manifest, name = open_split(dataset, split)
-    found, request = manifest.splits[name], request_of(["where", condition], edition)
-    about: dict[str, Any] = {"split": name, "request": request}
-    where = f"{dataset}, split {name}"
-    opened = open_dataset(dataset, name, edition=found.edition)
-    numbers = numbers_of(opened.select(condition))
-    if not len(numbers):
-        if done_before(found, request):
-            return Asked(about | {"records": (), "edition": edition}, ())
-        raise InputError(
-            "no record fulfils the condition",
-            where=where,
-            got=f"--where {condition}",
-            cure="correct it, if some should; nothing was removed",
-        )
-    edition = found.edition if edition is None else edition
-    more = {"records": numbers, "edition": edition, "looked_up": True}
-    return Asked(about | more, ())
-
-
 def _parsed(line: str) -> int | FilePlace:
     """Returns the number of a record, or a place."""
     text = line.strip()
-    if (number := whole_number(text)) is not None:
-        return number
-    if (place := FilePlace.parse(text)) is not None:
-        return place
-    raise InputError(
-        "a line names no record",
-        expected="the number of a record, or FILE@PLACE as gristmill trace shows it",
-        got=ascii(line),
-        cure="correct the line; for values of a feature, give its name with --column",
-    )
+    number = whole_number(text)
+    place = FilePlace.parse(text) if number is None else number
+    if place is None:
+        raise InputError(
+            "a line names no record",
+            expected="the number of a record, or FILE@PLACE as gristmill trace shows "
+            "it",
+            got=ascii(line),
+            cure="correct the line; for values of a feature, give its name with "
+            "--column",
+        )
+    return place
 
 
-def _made_of(
-    dataset: str, split: Split, places: Sequence[FilePlace]
+def _find_records(
+    dataset: str, split: Split, parsed: Sequence[int | FilePlace]
 ) -> Iterator[tuple[int, int]]:
-    """Yields the number of each place, and of each record that was made of it."""
+    """Yields the numbers of what names records, and of each record that it names."""
+    places = {n: one for n, one in enumerate(parsed) if isinstance(one, FilePlace)}
+    for number, one in enumerate(parsed):
+        if isinstance(one, int) and one < split.records:
+            yield number, one
     first = 0
     for part in split.parts:
         files = read_sources(dataset, part)
-        if files is None:
-            first += part.records
-            continue
-        of_path = files.numbers_of(place.path for place in places)
-        numbers, wanted = [], []
-        for number, place in enumerate(places):
-            at = place.in_files(files[n] for n in of_path[place.path])
-            if at is not None:
-                numbers.append(number)
-                wanted.append((place.path, at))
-        table = read_table(dataset, part)
-        before = first + np.cumsum(table.records) - table.records
-        shards = range(len(table))
-        for found, shard, record in find_places(dataset, part, table, shards, wanted):
-            yield numbers[found], int(before[shard]) + record
+        if files is not None and places:
+            of_path = files.numbers_of(place.path for place in places.values())
+            numbers, wanted = [], []
+            for number, place in places.items():
+                at = place.in_files(files[n] for n in of_path[place.path])
+                if at is not None:
+                    numbers.append(number)
+                    wanted.append((place.path, at))
+            table = read_table(dataset, part)
+            before = first + np.cumsum(table.records) - table.records
+            shards = range(len(table))
+            for found, shard, record in find_places(
+                dataset, part, table, shards, wanted
+            ):
+                yield numbers[found], int(before[shard]) + record
         first += part.records
 
 
 _BLOCK_RECORDS = 1024
 
 
-def find_values(
+def _find_values(
     dataset: Dataset, feature: str, values: Sequence[str]
 ) -> Iterator[tuple[int, int]]:
-    """Yields the records that have one of some values. It reads all records.
-
-    Args:
-        dataset: The dataset, of `tf.train.Example`.
-        feature: The name of the feature: texts or integers, any number in a record.
-        values: The values, integers in digits.
-
-    Yields:
-        The number of a value, and that of a record.
-
-    Raises:
-        InputError: The dataset has no such feature.
-        DecodeError: Its records are no `tf.train.Example`, or the feature has numbers
-            that are not integers.
-    """
+    """Yields the number of a value and that of a record that has it; reads all."""
     known = dataset.features
     if known is not None and feature not in known:
         raise InputError(
@@ -380,26 +354,3 @@ def remove(
     path = result_path_of(dataset, known.manifest.name, known.split, known.removal)
     job = RemovalJob(dataset, {**asked, "erase": erase})
     return run_pipeline(RunJob(job), beam_options, result_path=path)
-
-
-def check_found(asked: Asked, file: str, *, allow_missing: bool) -> None:
-    """Raises InputError if lines name nothing that is there, or no line does.
-
-    Args:
-        asked: What is to be removed.
-        file: Where the lines are, for messages.
-        allow_missing: Whether some may name nothing.
-    """
-    nothing = not len(asked.arguments["records"])
-    if not asked.missing or (allow_missing and not nothing):
-        return
-    raise InputError(
-        f"{plural(len(asked.missing), 'line')} name{'s' * (len(asked.missing) == 1)} "
-        "nothing that is in the split",
-        where=file,
-        got=some_of(asked.missing, 20),
-        cure="correct these lines; nothing was removed"
-        if nothing
-        else "correct these lines, or remove the others with --allow-missing; nothing "
-        "was removed yet",
-    )

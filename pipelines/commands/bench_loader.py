@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import traceback
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from gristmill.dataset.base.errors import GristmillError, UserFunctionError
 from gristmill.pipelines.commands.command import command
 from gristmill.pipelines.commands.messages import command_line, next_step, show
 from gristmill.pipelines.commands.shared_options import (
@@ -19,9 +20,7 @@ from gristmill.pipelines.commands.shared_options import (
 )
 
 if TYPE_CHECKING:
-    from gristmill.loader.feed.bench import Cause, Measured
-    from gristmill.loader.feed.step_reads import Decode
-    from gristmill.loader.order.shuffle import ShuffleName
+    from gristmill.loader.feed.bench import Measured
 
 
 @command(looks=True)
@@ -77,49 +76,37 @@ if TYPE_CHECKING:
     "Keep copies of whole shards in --cache-dir, up to this size, such as 500GiB.",
     "no copies",
 )
-def bench_loader(
-    dataset: str,
-    split: str | None,
-    batch_size: int,
-    hosts: int,
-    shuffle: ShuffleName,
-    seed: int,
-    decode: str | None,
-    workers: int,
-    prefetch: int,
-    step_ms: float,
-    seconds: float,
-    cache_dir: str | None,
-    cache_bytes: str | None,
-) -> None:
+def bench_loader(given: Any) -> None:
     """Measure how fast this machine feeds a trainer, and why.
 
     DATASET is any path that gristmill.loader.open accepts. A feed reads ahead for a
     trainer that sleeps --step-ms per step. The last line names what limits the trainer,
     and what to do.
     """
-    from gristmill.dataset.base.errors import GristmillError, UserFunctionError
     from gristmill.loader import global_batches
     from gristmill.loader import open as open_dataset
     from gristmill.loader.feed.bench import measure
+    from gristmill.pipelines.local.pool import default_workers
     from gristmill.pipelines.options.conversion_jobs import parse_size
     from gristmill.transforms.functions.user_functions import load_function
 
-    kept = None if cache_bytes is None else parse_size(cache_bytes, "--cache-bytes")
-    opened = open_dataset(dataset, split=split, cache_dir=cache_dir, cache_bytes=kept)
-    batches = global_batches(opened, batch_size=batch_size, seed=seed, shuffle=shuffle)
-    function = None
-    if decode is not None:
-        function = cast("Decode", load_function(decode))
+    decode, workers, shuffle = given.decode, given.workers, given.shuffle
+    kept = given.cache_bytes and parse_size(given.cache_bytes, "--cache-bytes")
+    opened = open_dataset(
+        given.dataset, split=given.split, cache_dir=given.cache_dir, cache_bytes=kept
+    )
+    batches = global_batches(
+        opened, batch_size=given.batch_size, seed=given.seed, shuffle=shuffle
+    )
     try:
         measured = measure(
             batches,
-            hosts=hosts,
-            decode=function,
+            hosts=given.hosts,
+            decode=None if decode is None else load_function(decode),
             workers=workers,
-            prefetch=prefetch,
-            step_seconds=step_ms / 1000,
-            seconds=seconds,
+            prefetch=given.prefetch,
+            step_seconds=given.step_ms / 1000,
+            seconds=given.seconds,
         )
     except GristmillError:
         raise
@@ -135,19 +122,10 @@ def bench_loader(
             got=None if workers else line,  # Lines of workers do not come here.
             cure="fix the function",
         ) from e
-    fields = {
-        **vars(measured),
-        "waiting_share": measured.waiting_share,
-        "cause": measured.cause,
-    }
-    show(fields, f"{opened!r}"[1:-1] + "\n" + measured_text(measured))
-    _next(measured.cause, workers, shuffle)
-
-
-def _next(cause: Cause, workers: int, shuffle: ShuffleName) -> None:
-    """Says what to measure next: without the trainer, or what may shorten its wait."""
-    from gristmill.pipelines.local.pool import default_workers
-
+    cause = measured.cause
+    fields = {"waiting_share": measured.waiting_share, "cause": cause}
+    text = f"{opened!r}"[1:-1] + "\n" + measured_text(measured)
+    show(vars(measured) | fields, text)
     cores = default_workers()
     if cause == "trainer":
         next_step(*command_line(without=("step_ms",)), why="the most it can feed")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.commands.command import command
 from gristmill.pipelines.commands.jobs import run_beside_dataflow
 from gristmill.pipelines.commands.messages import (
-    is_quiet,
     next_step,
     options_given,
+    refuse,
     show,
 )
 from gristmill.pipelines.commands.shared_options import (
@@ -26,7 +27,6 @@ from gristmill.pipelines.commands.shared_options import (
 )
 
 if TYPE_CHECKING:
-    from gristmill.pipelines.columns.attached import Attached
     from gristmill.pipelines.columns.row_keys import JoinBy
 
 _OF_TABLES = ("key", "number", "columns", "missing", "allow_unmatched", "repeated")
@@ -69,99 +69,71 @@ _OF_TABLES = ("key", "number", "columns", "missing", "allow_unmatched", "repeate
 @split("Split whose records get the columns.")
 @workers()
 @runner("With --map: run")
-def attach(dataset: str, **given: Any) -> None:
+def attach(given: Any) -> None:
     """Attach columns, such as scores, to the records of a dataset.
 
     FILES are Parquet or JSON lines, or a dataset. The records stay as they are, and so
     do the states of runs. Each column is bound to its records by their digests.
     """
-    show(_attached(dataset, **given))
+    from gristmill.pipelines.columns.attach import attach_computed, attach_tables
+
+    dataset, files = given.dataset, given.files
+    refuse(
+        given.runner and given.map is None,
+        "only --map runs on Beam",
+        got=f"--runner {given.runner}",
+        cure="leave --runner out",
+    )
+    useless = options_given(_OF_TABLES) + ["FILES"] * bool(files)
+    refuse(
+        given.map is not None and useless,
+        "columns are joined from files, or computed by a function",
+        got=f"--map and {', '.join(useless)}",
+        cure="leave out --map, or the others",
+    )
+    refuse(
+        given.map is None and not files,
+        "there is nothing to attach",
+        expected="files, or --map",
+        cure="give files of Parquet or JSON lines, a dataset, or a function",
+    )
+    how = run_beside_dataflow(given, "columns cannot be attached")._asdict()
+    how |= {"split": given.split, "overwrite": given.overwrite}
+    if given.map is not None:
+        show(attach_computed(dataset, given.map, **how))
+    else:
+        del how["beam_options"]
+        names = given.columns and given.columns.split(",")
+        show(attach_tables(dataset, files, _join_by(given), columns=names, **how))
     next_step("inspect", dataset)
 
 
-def _attached(
-    dataset: str,
-    files: tuple[str, ...],
-    map: str | None,
-    columns: str | None,
-    split: str | None,
-    overwrite: bool,
-    workers: int | None,
-    runner: str | None,
-    **join: Any,
-) -> Attached:
-    from gristmill.dataset.base.errors import InputError
-    from gristmill.pipelines.columns.attach import attach_computed, attach_tables
-
-    if runner and map is None:
-        raise InputError(
-            "only --map runs on Beam",
-            got=f"--runner {runner}",
-            cure="leave --runner out",
-        )
-    run = run_beside_dataflow(
-        *(runner, workers),
-        what="columns cannot be attached",
-    )
-    common: dict[str, Any] = {
-        "split": split,
-        "overwrite": overwrite,
-        "workers": run.workers,
-        "show_progress": not is_quiet(),
-    }
-    if map is not None:
-        if useless := options_given(_OF_TABLES) + ["FILES"] * bool(files):
-            raise InputError(
-                "columns are joined from files, or computed by a function",
-                got=f"--map and {', '.join(useless)}",
-                cure="leave out --map, or the others",
-            )
-        given_beam = run.beam_options
-        return attach_computed(dataset, map, beam_options=given_beam, **common)
-    if not files:
-        raise InputError(
-            "there is nothing to attach",
-            expected="files, or --map",
-            cure="give files of Parquet or JSON lines, a dataset, or a function",
-        )
-    names = None if columns is None else columns.split(",")
-    return attach_tables(dataset, files, _join_by(**join), columns=names, **common)
-
-
-def _join_by(
-    key: str | None,
-    number: str | None,
-    missing: str | None,
-    repeated: Any,
-    allow_unmatched: bool,
-) -> JoinBy:
-    from gristmill.dataset.base.errors import InputError
+def _join_by(given: Any) -> JoinBy:
     from gristmill.pipelines.columns.row_keys import JoinBy
 
-    if bool(key) == bool(number):
-        raise InputError(
-            "exactly one option must match rows to records",
-            expected="--key or --number",
-            got="both" if key else "none of them",
-            cure="give one of these",
-        )
+    key, number, missing = given.key, given.number, given.missing
+    refuse(
+        bool(key) == bool(number),
+        "exactly one option must match rows to records",
+        expected="--key or --number",
+        got="both" if key else "none of them",
+        cure="give one of these",
+    )
     feature, _, column = (key or "").partition("=")
-    fill = None
-    if missing is not None:
-        try:
-            fill = json.loads(missing)
-        except ValueError as e:
-            raise InputError(
-                "--missing is not a value of JSON",
-                expected='such as 0, NaN, "" or {"score": 0.5}',
-                got=missing,
-                cure=f"correct it: {e}",
-            ) from e
+    try:
+        fill = None if missing is None else json.loads(missing)
+    except ValueError as e:
+        raise InputError(
+            "--missing is not a value of JSON",
+            expected='such as 0, NaN, "" or {"score": 0.5}',
+            got=missing,
+            cure=f"correct it: {e}",
+        ) from e
     return JoinBy(
         feature=feature or None,
         key=number or column or feature,
-        repeated=repeated,
-        allow_unmatched=allow_unmatched,
+        repeated=given.repeated,
+        allow_unmatched=given.allow_unmatched,
         fill=fill,
     )
 
@@ -180,14 +152,7 @@ def _join_by(
 @split("Split whose records get the column.")
 @flag("--overwrite", "Replace a column duplicate_of that the dataset has.")
 @RUN
-def unique(
-    dataset: str,
-    by: str,
-    split: str | None,
-    overwrite: bool,
-    workers: int | None,
-    runner: str | None,
-) -> None:
+def unique(given: Any) -> None:
     """Find exact duplicates among the records of a dataset.
 
     The dataset gets the column duplicate_of: the number of the first of equal records,
@@ -197,16 +162,10 @@ def unique(
     from gristmill.pipelines.columns.attach import run_anywhere
     from gristmill.transforms.columns.duplicates import DuplicatesJob
 
-    where = run_beside_dataflow(
-        *(runner, workers),
-        what="duplicates cannot be found",
-    )
-    found = run_anywhere(
-        DuplicatesJob(dataset, by, split, overwrite),
-        *(dataset, split, where.beam_options),
-        workers=where.workers,
-        show_progress=not is_quiet(),
-    )
+    dataset, split = given.dataset, given.split
+    where = run_beside_dataflow(given, "duplicates cannot be found")
+    job = DuplicatesJob(dataset, given.by, split, given.overwrite)
+    found = run_anywhere(job, dataset, split, **where._asdict())
     names = ("split", "by", "records", "kept", "duplicates", "done_before")
     show(
         {name: getattr(found, name) for name in names},

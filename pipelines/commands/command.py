@@ -12,91 +12,17 @@ import signal
 import sys
 import threading
 import traceback
+import types
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from gristmill import __version__
+from gristmill.dataset.base import errors
 from gristmill.dataset.base.lazy_names import packages_named
-from gristmill.pipelines.commands.messages import COMMON, coloured, logged
+from gristmill.pipelines.commands.messages import COMMON, logged, tell
 from gristmill.pipelines.commands.shared_options import HOME, PATH
-
-if TYPE_CHECKING:
-    from gristmill.dataset.base.errors import GristmillError
-
-
-_os_exit = os._exit
-
-
-def exit_now(code: int) -> NoReturn:
-    """Ends the process without waiting for threads that a runner may have left."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # It may be closed, or its reader gone.
-            stream.flush()
-    _os_exit(code)
-
-
-@contextlib.contextmanager
-def ending_in_time(*, patience_seconds: float = 5.0) -> Iterator[None]:
-    """Ends the process some time after the body, whatever is left in it.
-
-    Python waits without a limit for threads that are not daemons, for processes of
-    multiprocessing, and for atexit functions. The module of a --map function, and the
-    libraries that it uses, can leave all of these. They can call `os._exit` as well,
-    which is an error before the end of the body.
-
-    Args:
-        patience_seconds: How long what is left may take.
-    """
-    process, code = os.getpid(), 1
-
-    def exit_early(status: int) -> NoReturn:
-        if os.getpid() == process:  # And not in one that was forked.
-            _say(
-                f"error: os._exit({status}) was called before the command was done\n"
-                "  to do:    look for it in the --map function and the libraries that "
-                "it uses; finished shards are kept"
-            )
-            exit_now(1)
-        _os_exit(status)
-
-    os._exit = exit_early
-    try:
-        yield
-    except SystemExit as e:
-        code = e.code if isinstance(e.code, int) else int(e.code is not None)
-        raise
-    finally:
-        os._exit = _os_exit
-        # Ctrl-C means not to wait, and would print tracebacks.
-        signal.signal(signal.SIGINT, lambda *_: exit_now(code))
-        end = threading.Timer(patience_seconds, _end, args=(code,))
-        end.daemon = True
-        with contextlib.suppress(RuntimeError):  # There may be room for no thread.
-            end.start()
-
-
-def _end(code: int) -> None:
-    left = [
-        f"the thread {thread.name}"
-        for thread in threading.enumerate()
-        if not thread.daemon and thread is not threading.main_thread()
-    ]
-    if multiprocessing := sys.modules.get("multiprocessing"):
-        children = multiprocessing.active_children()
-        left += [f"the process {child.pid}" for child in children]
-    _say(
-        "note: the command is done; its process was ended, as "
-        f"{', '.join(left) or 'an atexit function'} did not end by itself"
-    )
-    exit_now(code)
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(Exception):
-        print(text, file=sys.stderr)
-
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -110,7 +36,20 @@ EPILOG = (
     "Options can be environment variables: GRISTMILL_CONVERT_GROUP_SIZE is "
     "--group-size of convert."
 )
-JSON_VARIABLE = "GRISTMILL_JSON"
+_DAMAGED = (
+    errors.CorruptInputError,
+    errors.CorruptShardError,
+    errors.InvalidDatasetError,
+    errors.NotADatasetError,
+    errors.DataLossError,
+)
+_USAGE = (
+    errors.InputError,
+    errors.JobChangedError,
+    errors.MissingPackageError,
+    errors.OutOfRangeError,
+    errors.StateMismatchError,
+)
 
 # Of help texts: limits of numbers, defaults that are none, and those in words.
 _NO = re.compile(r"; x>=[\d.]+|  \[default: \(none\)\]|  \[x>=[\d.]+\]")
@@ -121,26 +60,27 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w=])")
 
 def command(
     *, looks: bool = False, with_json: bool = True
-) -> Callable[[Callable[..., None]], click.Command]:
+) -> Callable[[Callable[[Any], None]], click.Command]:
     """Makes a function a command of its name, with the options that all have.
 
-    An error of ours ends it with a message on standard error and an exit code; with
-    `--json`, standard output gets one JSON object too.
+    The function gets the values of its options, as attributes. An error of ours ends
+    the command with a message on standard error and an exit code; with `--json`,
+    standard output gets one JSON object too.
 
     Args:
         looks: Whether it only looks: whoever reads its output may stop.
         with_json: Whether it has `--json`.
     """
 
-    def decorated(run: Callable[..., None]) -> click.Command:
+    def decorated(run: Callable[[Any], None]) -> click.Command:
         @functools.wraps(run)
         def called(**given: Any) -> None:
             common = {name: given.pop(name, None) for name in COMMON}
             with errors_reported(looks=looks, as_json=bool(common["as_json"])):
-                run(**given)
+                run(types.SimpleNamespace(**given))
 
         made = click.command(run.__name__.replace("_", "-"), _Command)(called)
-        made.params += _common_options()[0 if with_json else 1 :]
+        made.params += _COMMON[0 if with_json else 1 :]
         return made
 
     return decorated
@@ -171,46 +111,39 @@ class _Command(click.Command):
             )
 
 
-def _common_options() -> list[click.Option]:
-    flag: dict[str, Any] = {"is_flag": True, "allow_from_autoenv": False}
-    return [
-        click.Option(
-            ("--json", "as_json"),
-            envvar=JSON_VARIABLE,
-            help="Print the result as JSON.",
-            **flag,
+_COMMON = [
+    click.Option(
+        names,
+        allow_from_autoenv=False,
+        envvar="GRISTMILL" + names[0][1:].upper().replace("-", "_"),
+        help=help,
+        **about,
+    )
+    for names, help, about in (
+        (("--json", "as_json"), "Print the result as JSON.", {"is_flag": True}),
+        (
+            ("--quiet", "-q"),
+            "Print only errors and warnings to standard error.",
+            {"is_flag": True},
         ),
-        click.Option(
-            ("-q", "--quiet"),
-            envvar="GRISTMILL_QUIET",
-            help="Print only errors and warnings to standard error.",
-            **flag,
+        (
+            ("--verbose", "-v"),
+            "Also print each step to standard error, and where errors come from.",
+            {"is_flag": True},
         ),
-        click.Option(
-            ("-v", "--verbose"),
-            envvar="GRISTMILL_VERBOSE",
-            help="Also print each step to standard error, and where errors come from.",
-            **flag,
-        ),
-        click.Option(
+        (
             ("--log-file",),
-            metavar="FILE",
-            type=PATH,
-            envvar="GRISTMILL_LOG_FILE",
-            allow_from_autoenv=False,
-            help="Append the steps, with times, and all messages to this file.",
+            "Append the steps, with times, and all messages to this file.",
+            {"metavar": "FILE", "type": PATH},
         ),
-    ]
+    )
+]
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
     """Returns whether a command line that may be wrong asks for JSON."""
-    said = os.environ.get(JSON_VARIABLE, "").lower()
+    said = os.environ.get("GRISTMILL_JSON", "").lower()
     return "--json" in arguments or said in ("1", "on", "t", "true", "y", "yes")
-
-
-# Commands that change nothing, and whose end matters to who reads their output.
-_READING = frozenset(("plan", "verify"))
 
 
 @contextlib.contextmanager
@@ -221,20 +154,18 @@ def errors_reported(*, looks: bool = False, as_json: bool = False) -> Iterator[N
         looks: Whether whoever reads standard output may stop.
         as_json: Whether standard output gets the error too.
     """
-    from gristmill.dataset.base.errors import GristmillError, WorkerDiedError
-
     try:
         with logged(), packages_named(), _system_errors(looks):
             yield
     except KeyboardInterrupt:
         exit_interrupted(as_json=as_json)
-    except GristmillError as e:
+    except errors.GristmillError as e:
         if e.cure is not None:
             e.cure += _homes_of_options(e.cure)
         tell(f"error: {e.for_commands()}")
         if as_json:
             print_error_json(type(e).__name__, **e.facts())
-        if isinstance(e, WorkerDiedError):
+        if isinstance(e, errors.WorkerDiedError):
             exit_now(EXIT_FAILED)
         sys.exit(exit_code_of(e))
     except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -249,25 +180,9 @@ def errors_reported(*, looks: bool = False, as_json: bool = False) -> Iterator[N
 
 def exit_code_of(error: Exception) -> int:
     """Returns the exit code of a command that an error ends."""
-    from gristmill.dataset.base import errors
-
-    damaged = (
-        errors.CorruptInputError,
-        errors.CorruptShardError,
-        errors.InvalidDatasetError,
-        errors.NotADatasetError,
-        errors.DataLossError,
-    )
-    if isinstance(error, damaged):
+    if isinstance(error, _DAMAGED):
         return EXIT_DAMAGED
-    usage = (
-        errors.InputError,
-        errors.JobChangedError,
-        errors.MissingPackageError,
-        errors.OutOfRangeError,
-        errors.StateMismatchError,
-    )
-    return EXIT_USAGE if isinstance(error, usage) else EXIT_FAILED
+    return EXIT_USAGE if isinstance(error, _USAGE) else EXIT_FAILED
 
 
 def _homes_of_options(cure: str) -> str:
@@ -305,12 +220,6 @@ def exit_interrupted(*, as_json: bool) -> NoReturn:
     exit_now(EXIT_INTERRUPTED)
 
 
-def tell(text: str) -> None:
-    """Prints a message to standard error, unless nothing can be written there."""
-    with contextlib.suppress(OSError):
-        click.echo(coloured(text), err=True)
-
-
 def print_error_json(type_: str, **facts: str) -> None:
     """Prints an error as one JSON object. Fields that are not known are null."""
     names = ("what", "where", "expected", "got", "cure")
@@ -336,27 +245,23 @@ def _system_errors(looks: bool) -> Iterator[None]:
                 # `gristmill head | head -1` has seen what it wanted.
                 _give_up_stdout()
                 sys.exit()
-            context = click.get_current_context(silent=True)
-            reads = looks or (context is not None and context.info_name in _READING)
-            raise printing_failed(e, looks=reads) from e
+            raise printing_failed(e) from e
 
 
-def is_of_print(error: BaseException) -> bool:
+def is_of_print(error: OSError) -> bool:
     """Returns whether an error was raised where a result was printed."""
     frames = traceback.extract_tb(error.__traceback__)
-    return isinstance(error, OSError) and frames[-1].filename == click.utils.__file__
+    return frames[-1].filename == click.utils.__file__
 
 
-def printing_failed(error: BaseException, *, looks: bool = True) -> GristmillError:
+def printing_failed(error: OSError) -> errors.GristmillError:
     """Returns the error to raise for an error of `is_of_print`; stops printing."""
-    from gristmill.dataset.base.errors import StorageError
-
     _give_up_stdout()
-    done = "the work is done: see it with `gristmill inspect DATASET`"
-    return StorageError(
+    return errors.StorageError(
         "cannot print the result to standard output",
-        got=getattr(error, "strerror", None) or str(error),
-        cure="print to a file or pipe that takes it" if looks else done,
+        got=error.strerror or error,
+        cure="print to a file or pipe that takes it; a command that makes or changes "
+        "a dataset has done so: see it with `gristmill inspect DATASET`",
     )
 
 
@@ -364,3 +269,70 @@ def _give_up_stdout() -> None:
     """Drops what could not be printed: the interpreter would try again at its end."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+_os_exit = os._exit
+
+
+def exit_now(code: int) -> NoReturn:
+    """Ends the process without waiting for threads that a runner may have left."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # It may be closed, or its reader gone.
+            stream.flush()
+    _os_exit(code)
+
+
+@contextlib.contextmanager
+def ending_in_time(*, patience_seconds: float = 5.0) -> Iterator[None]:
+    """Ends the process some time after the body, whatever is left in it.
+
+    Python waits without a limit for threads that are not daemons, for processes of
+    multiprocessing, and for atexit functions. The module of a --map function, and the
+    libraries that it uses, can leave all of these. They can call `os._exit` as well,
+    which is an error before the end of the body.
+
+    Args:
+        patience_seconds: How long what is left may take.
+    """
+    process, code = os.getpid(), 1
+
+    def exit_early(status: int) -> NoReturn:
+        if os.getpid() == process:  # And not in one that was forked.
+            tell(
+                f"error: os._exit({status}) was called before the command was done\n"
+                "  to do:    look for it in the --map function and the libraries that "
+                "it uses; finished shards are kept"
+            )
+            exit_now(1)
+        _os_exit(status)
+
+    os._exit = exit_early
+    try:
+        yield
+    except SystemExit as e:
+        code = e.code if isinstance(e.code, int) else int(e.code is not None)
+        raise
+    finally:
+        os._exit = _os_exit
+        # Ctrl-C means not to wait, and would print tracebacks.
+        signal.signal(signal.SIGINT, lambda *_: exit_now(code))
+        end = threading.Timer(patience_seconds, _end, args=(code,))
+        end.daemon = True
+        with contextlib.suppress(RuntimeError):  # There may be room for no thread.
+            end.start()
+
+
+def _end(code: int) -> None:
+    left = [
+        f"the thread {thread.name}"
+        for thread in threading.enumerate()
+        if not thread.daemon and thread is not threading.main_thread()
+    ]
+    if multiprocessing := sys.modules.get("multiprocessing"):
+        children = multiprocessing.active_children()
+        left += [f"the process {child.pid}" for child in children]
+    tell(
+        "note: the command is done; its process was ended, as "
+        f"{', '.join(left) or 'an atexit function'} did not end by itself"
+    )
+    exit_now(code)

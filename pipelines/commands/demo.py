@@ -9,13 +9,14 @@ import json
 import os
 import random
 import shlex
+import tempfile
 from typing import Any
 
 import click
 
 from gristmill.pipelines.commands.command import command
 from gristmill.pipelines.commands.jobs import JobRun, run_conversion
-from gristmill.pipelines.commands.messages import next_step
+from gristmill.pipelines.commands.messages import is_quiet, next_step, refuse
 from gristmill.pipelines.commands.shared_options import argument
 from gristmill.pipelines.options.job_options import ConvertOptions
 
@@ -33,29 +34,25 @@ _SPECIAL = ("<unk>", "<s>", "</s>")
 
 @command(with_json=False)
 @argument("directory", required=False)
-def demo(directory: str | None) -> None:
+def demo(given: Any) -> None:
     """Write small TFRecord files, convert them, and show records.
 
     DIRECTORY, by default a new temporary one, gets 4 files of made-up text, 6 MB in
     all, a tokenizer of their words, and the dataset.
     """
-    import tempfile
-
-    from gristmill.dataset.base.errors import InputError
     from gristmill.dataset.shards.shard_reader import first_records
     from gristmill.dataset.storage.base import explained
     from gristmill.dataset.storage.paths import path_text
     from gristmill.pipelines.text.records import ShownRecord
 
-    if directory is None:
-        directory = tempfile.mkdtemp(prefix="gristmill-demo-")
-    directory = path_text(directory, "demo")
-    if "://" in directory:
-        raise InputError(
-            "the demo writes to local disks only",
-            where=directory,
-            cure="give a local directory, or none for a temporary one",
-        )
+    made = given.directory or tempfile.mkdtemp(prefix="gristmill-demo-")
+    directory = path_text(made, "demo")
+    refuse(
+        "://" in directory,
+        "the demo writes to local disks only",
+        where=directory,
+        cure="give a local directory, or none for a temporary one",
+    )
     with explained("write to the directory", directory):
         pattern = _write_tfrecords(f"{directory}/tfrecords")
         _write_tokenizer(f"{directory}/tokenizer.json")
@@ -63,7 +60,8 @@ def demo(directory: str | None) -> None:
     line = ("gristmill", "convert", pattern, output, "--num-shards", "8")
     click.echo(f"$ {shlex.join(line)}")
     conversion = ConvertOptions(input=(pattern,), output=output, num_shards=8)
-    click.echo(run_conversion(conversion, JobRun()).text())
+    where = JobRun(show_progress=not is_quiet())
+    click.echo(run_conversion(conversion, where).text())
     click.echo(f"\n$ {shlex.join(('gristmill', 'head', output))}")
     for number, record in enumerate(first_records(output, "train", 3)):
         click.echo(ShownRecord(number, record).text())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 import importlib.metadata
 import os
@@ -13,11 +12,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 from gristmill import __version__
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.errors import GristmillError, StorageError
+from gristmill.dataset.storage.paths import path_text, split_path
 from gristmill.pipelines.commands.command import EXIT_FAILED, command
 from gristmill.pipelines.commands.messages import next_step, show
 from gristmill.pipelines.commands.shared_options import argument
+from gristmill.pipelines.text.printer import plural, size_text
 
 _SHARED_BYTES = 32 << 20  # Two batches of a worker.
 _FREE_BYTES = 1 << 30
@@ -59,13 +63,14 @@ class Finding:
 
 @command(looks=True)
 @argument("dataset", required=False)
-def doctor(dataset: str | None) -> None:
+def doctor(given: Any) -> None:
     """Check this machine, and where DATASET is stored.
 
     It looks at versions, compiled parts, memory and disks; for a dataset also at its
     state, at locks in its directory, or at its bucket. The exit code is 1 if there is
     an error.
     """
+    dataset = given.dataset
     findings = examine(dataset)
     show({"findings": findings}, "\n".join(finding.text() for finding in findings))
     if any(finding.level == "error" for finding in findings):
@@ -86,24 +91,20 @@ def examine(dataset: str | None, *, seconds: float = 15.0) -> list[Finding]:
     Raises:
         InputError: The dataset is not a path.
     """
-    from gristmill.dataset.base.daemon_call import daemon_call
-    from gristmill.dataset.base.errors import GristmillError
-    from gristmill.dataset.storage.paths import path_text
-
     path = None if dataset is None else path_text(dataset, "dataset")
     local = None if path is None or "://" in path else path
     looks: dict[str, Callable[[], _Answer]] = {
         "versions": _versions,
         "compiled": _compiled,
         "memory": _memory,
-        "disk": functools.partial(_disk, local),
+        "disk": lambda: _disk(local),
     }
     if path is not None:
         if local is None:
-            looks["bucket"] = functools.partial(_bucket, path, seconds)
+            looks["bucket"] = lambda: _bucket(path, seconds)
         else:
-            looks["locks"] = functools.partial(_locks, path)
-        looks["dataset"] = functools.partial(_dataset, path)
+            looks["locks"] = lambda: _locks(path)
+        looks["dataset"] = lambda: _dataset(path)
     running = {
         name: daemon_call(look, thread_name=f"gristmill-doctor-{name}")
         for name, look in looks.items()
@@ -143,9 +144,9 @@ def _compiled() -> _Answer:
         except ImportError:
             missing.append(package)
     if missing:
-        again = "pip install --force-reinstall --no-deps --only-binary :all:"
         names = " ".join(missing)
-        return f"not compiled, which is slow: {names}", f"{again} {names}"
+        cure = f"pip install --force-reinstall --no-deps --only-binary :all: {names}"
+        return f"not compiled, which is slow: {names}", cure
     if not is_compiled():
         seen = "the chunk hash of gristmill is not compiled, which is slow"
         return seen, "install a C compiler (gcc, python3-dev), then gristmill again"
@@ -154,7 +155,6 @@ def _compiled() -> _Answer:
 
 def _memory() -> _Answer:
     from gristmill.pipelines.local.pool import default_workers
-    from gristmill.pipelines.text.printer import plural, size_text
 
     if sys.platform != "linux":
         return "not looked at: this is not Linux", ""
@@ -162,31 +162,26 @@ def _memory() -> _Answer:
         available = re.search(r"MemAvailable: +(\d+)", file.read())
     memory = size_text(1024 * int(available[1])) if available else "unknown"
     shared, workers = _free("/dev/shm"), default_workers()
-    seen = f"{memory} available; {size_text(shared)} free in /dev/shm"
+    seen, cure = f"{memory} available; {size_text(shared)} free in /dev/shm", ""
     if shared < workers * _SHARED_BYTES:
-        return (
-            f"{seen}, little for batches of {plural(workers, 'worker')}",
-            "mount -o remount,size=2G /dev/shm, or docker run --shm-size=2g",
-        )
-    return seen, ""
+        seen += f", little for batches of {plural(workers, 'worker')}"
+        cure = "mount -o remount,size=2G /dev/shm, or docker run --shm-size=2g"
+    return seen, cure
 
 
 def _disk(path: str | None) -> _Answer:
-    from gristmill.pipelines.text.printer import size_text
-
     places = {"temporary files": tempfile.gettempdir(), "the dataset": path}
     places["the cache"] = os.environ.get("GRISTMILL_CACHE_DIR")
     seen, cure = [], ""
     for what, place in places.items():
-        if not place:
-            continue
-        there = _existing(place)
-        seen.append(f"{size_text(_free(there))} free for {what} in {place}")
-        if not os.access(there, os.W_OK | os.X_OK):
-            seen[-1] += ", where this user cannot write"
-            cure = "choose another place: TMPDIR, GRISTMILL_CACHE_DIR, another output"
-        elif _free(there) < _FREE_BYTES:
-            cure = cure or "free some space, or choose another place"
+        if place:
+            there = _existing(place)
+            seen.append(f"{size_text(_free(there))} free for {what} in {place}")
+            if not os.access(there, os.W_OK | os.X_OK):
+                seen[-1] += ", where this user cannot write"
+                cure = "choose another place by TMPDIR, GRISTMILL_CACHE_DIR or --output"
+            elif _free(there) < _FREE_BYTES:
+                cure = cure or "free some space, or choose another place"
     return "; ".join(seen), cure
 
 
@@ -212,17 +207,13 @@ def _locks(path: str) -> _Answer:
 
     there = _existing(path)
     with locked(there, wait_seconds=1.0), unless_in_use(there) as unlocked:
-        if unlocked:
-            return (
-                f"locks do not hold in {there}: two writers at once could lose data",
-                "run one command at a time on a dataset there",
-            )
-    return f"a lock of {there} keeps out other processes", ""
+        if not unlocked:
+            return f"a lock of {there} keeps out other processes", ""
+    seen = f"locks do not hold in {there}: two writers at once could lose data"
+    return seen, "run one command at a time on a dataset there"
 
 
 def _bucket(path: str, seconds: float) -> _Answer:
-    from gristmill.dataset.base.errors import StorageError
-    from gristmill.dataset.storage.paths import split_path
     from gristmill.pipelines.dataflow import buckets, clients
 
     name, _ = split_path(path)
@@ -242,19 +233,16 @@ def _bucket(path: str, seconds: float) -> _Answer:
 
 
 def _dataset(path: str) -> _Answer:
-    from gristmill.dataset.base.errors import NotADatasetError
+    from gristmill.dataset.metadata.manifest import read_manifest
     from gristmill.dataset.metadata.open_manifest import open_manifest
-    from gristmill.pipelines.text.printer import plural
     from gristmill.pipelines.text.unfinished import read_unfinished
 
-    try:
+    manifest = read_manifest(path)
+    unfinished = read_unfinished(path, manifest)
+    said = [f"NOT committed: {one.text()}" for one in unfinished]
+    if manifest is not None or not unfinished:
         manifest = open_manifest(path)
         records = plural(sum(one.records for one in manifest.splits.values()), "record")
-        said = [f"{manifest.name}: {records}, committed"]
-    except NotADatasetError:
-        manifest, said = None, []
-        if not read_unfinished(path, None):
-            raise
-    said += [f"NOT committed: {one.text()}" for one in read_unfinished(path, manifest)]
+        said.insert(0, f"{manifest.name}: {records}, committed")
     again = "run the same command again, unless it runs: it keeps finished shards"
-    return "; ".join(said), again if said[-1].startswith("NOT") else ""
+    return "; ".join(said), again if unfinished else ""

@@ -8,7 +8,7 @@ import click
 
 from gristmill.pipelines.commands.command import command
 from gristmill.pipelines.commands.jobs import run_beside_dataflow
-from gristmill.pipelines.commands.messages import as_json, is_quiet, next_step, show
+from gristmill.pipelines.commands.messages import as_json, next_step, refuse, show
 from gristmill.pipelines.commands.shared_options import (
     COUNT,
     RUN,
@@ -24,7 +24,7 @@ from gristmill.pipelines.commands.shared_options import (
 @argument("dataset")
 @argument("edition", type=COUNT, metavar="EDITION")
 @split("Split to roll back.")
-def rollback(dataset: str, edition: int, split: str | None) -> None:
+def rollback(given: Any) -> None:
     """Go back to an earlier EDITION of a split.
 
     One write of dataset.json restores the split to its state when EDITION was the
@@ -33,8 +33,9 @@ def rollback(dataset: str, edition: int, split: str | None) -> None:
     from gristmill.dataset.commit.commit import roll_back
     from gristmill.dataset.metadata.open_manifest import chosen_split, open_manifest
 
-    name = chosen_split(dataset, open_manifest(dataset), split)
-    now = roll_back(dataset, name, edition).splits[name]
+    dataset = given.dataset
+    name = chosen_split(dataset, open_manifest(dataset), given.split)
+    now = roll_back(dataset, name, given.edition).splits[name]
     show(
         {
             "split": name,
@@ -54,7 +55,7 @@ def rollback(dataset: str, edition: int, split: str | None) -> None:
     "Also delete the files of unfinished commands for future editions. A command that "
     "still runs fails then.",
 )
-def clean(dataset: str, dry_run: bool, unfinished: bool) -> None:
+def clean(given: Any) -> None:
     """Delete replaced editions, and files that no edition names.
 
     Runs that have a replaced edition open fail at their next read. Unfinished work
@@ -62,16 +63,18 @@ def clean(dataset: str, dry_run: bool, unfinished: bool) -> None:
     """
     from gristmill.dataset.commit.clean import clean as clean_dataset
 
+    dataset, unfinished, delete = given.dataset, given.unfinished, not given.dry_run
+
     def seen(path: str, size_bytes: int) -> None:
-        if dry_run and not as_json():
+        if not delete and not as_json():
             click.echo(f"{size_bytes:>15,} {path}")
 
-    found = clean_dataset(dataset, unfinished=unfinished, delete=not dry_run, seen=seen)
-    show({"deleted": not dry_run, **vars(found)})
-    if dry_run and found.files:
-        next_step("clean", dataset, *["--unfinished"] * unfinished)
-    elif not dry_run:
+    found = clean_dataset(dataset, unfinished=unfinished, delete=delete, seen=seen)
+    show({"deleted": delete, **vars(found)})
+    if delete:
         next_step("inspect", dataset)
+    elif found.files:
+        next_step("clean", dataset, *["--unfinished"] * unfinished)
 
 
 @command()
@@ -109,19 +112,7 @@ def clean(dataset: str, dry_run: bool, unfinished: bool) -> None:
     "still runs fails then.",
 )
 @RUN
-def remove(
-    dataset: str,
-    records: str | None,
-    where: str | None,
-    column: str | None,
-    split: str | None,
-    edition: int | None,
-    allow_missing: bool,
-    erase: bool,
-    give_up: bool,
-    workers: int | None,
-    runner: str | None,
-) -> None:
+def remove(given: Any) -> None:
     """Remove records from a split.
 
     Only shards that hold some of them are written again; the rest are shared with the
@@ -130,38 +121,38 @@ def remove(
 
     After a failure, run the same command again: finished shards are kept.
     """
-    from gristmill.dataset.base.errors import InputError
-    from gristmill.pipelines.removal import (
-        Removed,
-        asked_records,
-        check_found,
-        read_lines,
-        remove,
-        selected_records,
-    )
+    from gristmill.pipelines.removal import Removed, asked_records, remove
 
-    run = run_beside_dataflow(*(runner, workers), what="records cannot be removed")
-    if (records is None) == (where is None) or (where and column):
-        raise InputError(
-            "exactly one option must name the records to remove",
-            expected="--records, with or without --column, or --where",
-            cure="give one of these",
-        )
-    place: dict[str, Any] = {"split": split, "edition": edition}
-    if where is not None:
-        asked = selected_records(dataset, where, **place)
-    else:
-        lines = read_lines(records or "")
-        asked = asked_records(dataset, lines, column=column, **place)
-        check_found(asked, records or "", allow_missing=allow_missing)
-    result = remove(
-        dataset,
-        asked.arguments,
-        erase=erase,
-        give_up=erase and give_up,
-        **run._asdict(),
-        show_progress=not is_quiet(),
+    run = run_beside_dataflow(given, "records cannot be removed")
+    records, where, column = given.records, given.where, given.column
+    refuse(
+        (records is None) == (where is None) or (where and column),
+        "exactly one option must name the records to remove",
+        expected="--records, with or without --column, or --where",
+        cure="give one of these",
     )
-    missing = tuple(asked.missing)
-    show(Removed(dataset=dataset, result=result, missing=missing, erased=erase))
-    next_step("verify", dataset)
+    asked = asked_records(
+        given.dataset,
+        file=records,
+        condition=where,
+        column=column,
+        split=given.split,
+        edition=given.edition,
+        allow_missing=given.allow_missing,
+    )
+    result = remove(
+        given.dataset,
+        asked.arguments,
+        erase=given.erase,
+        give_up=given.erase and given.give_up,
+        **run._asdict(),
+    )
+    show(
+        Removed(
+            dataset=given.dataset,
+            result=result,
+            missing=tuple(asked.missing),
+            erased=given.erase,
+        )
+    )
+    next_step("verify", given.dataset)

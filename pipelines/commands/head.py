@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import random as random_numbers
+import random
 import secrets
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import has_file
 from gristmill.pipelines.commands.command import command
@@ -19,6 +20,7 @@ from gristmill.pipelines.commands.messages import (
     next_step,
     note,
     options_given,
+    refuse,
     show,
     texts_of,
 )
@@ -35,11 +37,14 @@ from gristmill.pipelines.commands.shared_options import (
     together,
     tokenizer_of_rows,
 )
-from gristmill.pipelines.options.job_options import ConvertOptions, usual_split
+from gristmill.pipelines.options.job_options import (
+    ConvertOptions,
+    default_output,
+    usual_split,
+)
 
 if TYPE_CHECKING:
     from gristmill.pipelines.text.records import ShownRecord
-    from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
 
 _PATHS_TOLD = 3  # A longer command is none to copy.
 _OF_DATASETS = ("edition", "random", "tokenizer")
@@ -73,21 +78,7 @@ _OF_INPUTS = ("input_format", "columns", "record")
 @tokenizer_of_rows()
 @flag("--raw", "Print the bytes of the records, one after the other, and nothing else.")
 @together(INPUT_FORMAT, COLUMNS, RECORD, home="plan")
-def head(
-    paths: tuple[str, ...],
-    limit: int,
-    split: str | None,
-    edition: int | None,
-    offset: int,
-    random: bool,
-    seed: int | None,
-    full: bool,
-    tokenizer: str | None,
-    raw: bool,
-    input_format: str,
-    columns: str | None,
-    record: str | None,
-) -> None:
+def head(given: Any) -> None:
     """Show records of a dataset, or of files before a conversion.
 
     INPUT is what `gristmill convert` takes: the records are those that it would write,
@@ -98,86 +89,74 @@ def head(
     each line has a whole record as one JSON object; bytes that are not text are in
     base64.
     """
-    from gristmill.dataset.base.errors import InputError
-    from gristmill.dataset.metadata.open_manifest import open_manifest
     from gristmill.dataset.storage.paths import path_texts
-    from gristmill.pipelines.options.job_options import default_output
 
+    offset, raw = given.offset, given.raw
     for names, both in (
-        ("--offset and --random", offset and random),
+        ("--offset and --random", offset and given.random),
         ("--raw and --json", raw and as_json()),
-        ("--raw and --full", raw and full),
+        ("--raw and --full", raw and given.full),
     ):
-        if both:
-            raise InputError(f"{names} exclude each other", cure="leave out one")
-    if seed is not None and not random:
-        raise InputError(
-            "--seed is for --random", cure="give --random, or leave it out"
-        )
-    paths = path_texts(paths, "input")
+        refuse(both, f"{names} exclude each other", cure="leave out one")
+    refuse(
+        given.seed is not None and not given.random,
+        "--seed is for --random",
+        cure="give --random, or leave it out",
+    )
+    paths = given.paths = path_texts(given.paths, "input")
     of_dataset = len(paths) == 1 and has_file(paths[0], layout.DATASET_JSON)
-    if of_dataset:
-        _refuse(_OF_INPUTS, "input files", paths)
-        split = split or usual_split(open_manifest(paths[0]).splits)
-        if random and seed is None:
-            seed = secrets.randbelow(1 << 32)
-            note(f"--random --seed {seed} shows the same records again")
-        wanted = range(offset, offset + limit)
-        found = _of_dataset(paths[0], split, wanted, edition, seed, texts_of(tokenizer))
-    else:
-        _refuse(_OF_DATASETS, "a dataset", paths)
-        inputs = ConvertOptions(
-            input=paths,
-            output=default_output(paths),
-            split=split,
-            input_format=input_format,
-            columns=columns,
-            record=record,
-        )
-        found = _of_inputs(inputs, offset, limit)
-    for one in found:
+    useless = options_given(_OF_INPUTS if of_dataset else _OF_DATASETS)
+    meant = "input files" if of_dataset else "a dataset"
+    refuse(
+        useless,
+        f"{', '.join(useless)} is for {meant} only",
+        where=" ".join(paths),
+        expected=meant,
+        got="a dataset, whose records were made already"
+        if of_dataset
+        else "input files, whose records have not been counted",
+        cure="leave it out" + "; --offset shows records further on" * (not of_dataset),
+    )
+    for one in _of_dataset(given) if of_dataset else _of_inputs(given):
         if raw:
             click.echo(one.record, nl=False)
         else:
-            show(one, "" if as_json() else one.text(full=full))
+            show(one, one.text(full=given.full))
     if of_dataset:
-        next_step("bench-loader", paths[0], "--split", split)
+        next_step("bench-loader", paths[0], "--split", given.split)
     elif len(paths) <= _PATHS_TOLD:
         own = ("limit", "offset", "full", "raw")
         next_step("plan", *command_line(without=own)[1:])
 
 
-def _of_dataset(
-    dataset: str,
-    split: str,
-    numbers: range,
-    edition: int | None,
-    seed: int | None,
-    texts: TokenTexts | None,
-) -> Iterator[ShownRecord]:
-    """Yields records of a dataset, or with a seed as many random ones."""
-    from gristmill.dataset.base.errors import InputError
+def _of_dataset(given: Any) -> Iterator[ShownRecord]:
+    """Yields records of a dataset, with `--random` some from all over it."""
     from gristmill.dataset.metadata.open_manifest import open_manifest, state_of
     from gristmill.dataset.shards.shard_reader import some_records
     from gristmill.pipelines.text.records import ShownRecord, packed_format
 
-    found = open_manifest(dataset).splits.get(split)
+    (dataset,), edition, texts = given.paths, given.edition, texts_of(given.tokenizer)
+    splits = open_manifest(dataset).splits
+    split = given.split = given.split or usual_split(splits)
+    found = splits.get(split)
     if found is not None and edition is not None:
         found = state_of(dataset, found, edition)
     there = 0 if found is None else found.records
-    wanted = [numbers]
-    if seed is not None:
-        count = min(len(numbers), there)
-        chosen = random_numbers.Random(seed).sample(range(there), count)
+    wanted = [range(given.offset, given.offset + given.limit)]
+    if given.random:
+        seed = secrets.randbelow(1 << 32) if given.seed is None else given.seed
+        if given.seed is None:
+            note(f"--random --seed {seed} shows the same records again")
+        chosen = random.Random(seed).sample(range(there), min(given.limit, there))
         wanted = [range(number, number + 1) for number in sorted(chosen)]
-    elif numbers.start >= max(there, 1) and found is not None:
-        raise InputError(
-            "no record has this number",
-            where=f"{dataset}, split {split}",
-            expected=f"--offset below {there:,}",
-            got=numbers.start,
-            cure="give a smaller --offset",
-        )
+    refuse(
+        found is not None and not given.random and given.offset >= max(there, 1),
+        "no record has this number",
+        where=f"{dataset}, split {split}",
+        expected=f"--offset below {there:,}",
+        got=given.offset,
+        cure="give a smaller --offset",
+    )
     row_format = packed_format(found)
     if texts is not None and found is not None:
         texts.check(found.packed, dataset)
@@ -187,11 +166,8 @@ def _of_dataset(
         yield ShownRecord(place, record, row_format, texts=texts)
 
 
-def _of_inputs(
-    options: ConvertOptions, offset: int, count: int
-) -> Iterator[ShownRecord]:
+def _of_inputs(given: Any) -> Iterator[ShownRecord]:
     """Yields the records of input files, of one split of a directory with splits."""
-    from gristmill.dataset.base.errors import InputError
     from gristmill.dataset.metadata.open_manifest import open_manifest
     from gristmill.pipelines.options.conversion_jobs import conversion_of
     from gristmill.pipelines.text.records import ShownRecord
@@ -200,49 +176,41 @@ def _of_inputs(
     from gristmill.transforms.sources.find_inputs import find_inputs
     from gristmill.transforms.sources.source import first_records
 
+    paths, offset = given.paths, given.offset
+    options = ConvertOptions(
+        input=paths,
+        output=default_output(paths),
+        split=given.split,
+        input_format=given.input_format,
+        columns=given.columns,
+        record=given.record,
+    )
     jobs = {job.split: job for job in conversion_of(options).jobs}
     job = jobs[usual_split(jobs)]
-    if options.split is not None and job.inputs == options.input:
-        raise InputError(
-            "--split is for a dataset, or a directory with splits",
-            where=" ".join(options.input),
-            got=f"--split {options.split}",
-            cure="leave it out, and give the files of the split",
-        )
+    refuse(
+        given.split is not None and job.inputs == paths,
+        "--split is for a dataset, or a directory with splits",
+        where=" ".join(paths),
+        got=f"--split {given.split}",
+        cure="leave it out, and give the files of the split",
+    )
     try:
         files = find_inputs(job.inputs, options=job.records, allow_empty_files=True)
     except InputError:
-        if len(options.input) == 1 and read_unfinished(options.input[0], None):
-            open_manifest(options.input[0])  # It says that a conversion is unfinished.
+        if len(paths) == 1 and read_unfinished(paths[0], None):
+            open_manifest(paths[0])  # It says that a conversion is unfinished.
         raise
     if job.records.input_format == "auto" and files.spec.format == "text":
         check_no_tables(files, None)
-    found = first_records(files, offset=offset)
     one = None
-    for one in itertools.islice(found, count):
+    found = first_records(files, offset=offset)
+    for one in itertools.islice(found, given.limit):
         yield ShownRecord(one.number, one.record, source=one)
-    if one is None:
-        raise InputError(
-            "no record has this number" if offset else "the inputs hold no records",
-            where=" ".join(options.input),
-            expected="a record",
-            got=f"--offset {offset}" if offset else "none",
-            cure="give a smaller --offset" if offset else "see whether they are whole",
-        )
-
-
-def _refuse(names: tuple[str, ...], meant: str, paths: tuple[str, ...]) -> None:
-    """Refuses options that are for the other kind of thing."""
-    from gristmill.dataset.base.errors import InputError
-
-    if given := options_given(names):
-        of_dataset = meant == "a dataset"
-        raise InputError(
-            f"{', '.join(given)} is for {meant} only",
-            where=" ".join(paths),
-            expected=meant,
-            got="input files, whose records have not been counted"
-            if of_dataset
-            else "a dataset, whose records were made already",
-            cure="leave it out" + "; --offset shows records further on" * of_dataset,
-        )
+    refuse(
+        one is None,
+        "no record has this number" if offset else "the inputs hold no records",
+        where=" ".join(paths),
+        expected="a record",
+        got=f"--offset {offset}" if offset else "none",
+        cure="give a smaller --offset" if offset else "see whether they are whole",
+    )

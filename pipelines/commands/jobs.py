@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import shlex
 import sys
@@ -13,12 +14,12 @@ import click
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.commands.command import EXIT_DAMAGED, command
 from gristmill.pipelines.commands.messages import (
-    as_json,
     command_line,
     is_quiet,
     next_batch,
     next_command,
     next_step,
+    refuse,
     show,
 )
 from gristmill.pipelines.commands.shared_options import (
@@ -73,38 +74,32 @@ class JobRun(NamedTuple):
     Attributes:
         workers: Number of processes on this machine; None for its number of cores.
         beam_options: Options of the Beam pipeline, None to run without Beam.
+        show_progress: Whether to show progress on standard error.
     """
 
     workers: int | None = None
     beam_options: Sequence[str] | None = None
+    show_progress: bool = False
 
 
-def _job_command(kind: type[Options]) -> Callable[[Callable[..., None]], click.Command]:
+def _job_command(
+    kind: type[Options],
+) -> Callable[[Callable[[Any, JobRun], None]], click.Command]:
     """Makes a function a command that runs here, by a Beam runner, or on Dataflow.
 
     The function gets the job's options, and where to run. With the runner of Dataflow,
     the job is submitted instead.
     """
 
-    def decorated(run: Callable[..., None]) -> click.Command:
+    def decorated(run: Callable[[Any, JobRun], None]) -> click.Command:
         @command()
         @functools.wraps(run)
-        def job(
-            workers: int | None,
-            runner: str | None,
-            wait: bool,
-            cross_region: bool,
-            install_on_workers: bool,
-            **given: Any,
-        ) -> None:
-            options = kind(**given)
-            launch = LaunchOptions(
-                runner=runner,
-                wait=wait,
-                cross_region=cross_region,
-                install_on_workers=install_on_workers,
-            )
-            where = run_of(launch, workers)
+        def job(given: Any) -> None:
+            values = vars(given)
+            workers = values.pop("workers")
+            names = [field.name for field in dataclasses.fields(LaunchOptions)]
+            launch = LaunchOptions(**{name: values.pop(name) for name in names})
+            options, where = kind(**values), _run_of(launch, workers)
             if where.beam_options is not None and launch.on_dataflow:
                 from gristmill.pipelines.dataflow.submit import submit
 
@@ -117,60 +112,51 @@ def _job_command(kind: type[Options]) -> Callable[[Callable[..., None]], click.C
     return decorated
 
 
-def run_of(launch: LaunchOptions, workers: int | None) -> JobRun:
+def _run_of(launch: LaunchOptions, workers: int | None) -> JobRun:
     """Returns where the command that runs is to run. Refuses useless options."""
-    from gristmill.dataset.base.errors import InputError
-
     given = click.get_current_context().obj or ()
-
+    refuse(
+        given and launch.runner is None,
+        "options after -- are for Beam, but no runner is given",
+        got=" ".join(given),
+        cure="add --runner, such as --runner FnApiRunner",
+    )
+    refuse(
+        launch.runner is not None and workers is not None,
+        "--workers has no effect with --runner",
+        cure="drop --workers, or use the runner's own option",
+    )
+    refuse(
+        (launch.wait or launch.cross_region or launch.install_on_workers)
+        and not launch.on_dataflow,
+        "--wait, --cross-region and --install-on-workers only apply to Dataflow",
+        cure="drop them, or add --runner DataflowRunner",
+    )
     if launch.runner is None:
-        if given:
-            raise InputError(
-                "options after -- are for Beam, but no runner is given",
-                got=" ".join(given),
-                cure="add --runner, such as --runner FnApiRunner",
-            )
-    elif workers is not None:
-        raise InputError(
-            "--workers has no effect with --runner",
-            cure="drop --workers, or use the runner's own option",
-        )
-    for_dataflow = (launch.wait, launch.cross_region, launch.install_on_workers)
-    if any(for_dataflow) and not launch.on_dataflow:
-        raise InputError(
-            "--wait, --cross-region and --install-on-workers only apply to Dataflow",
-            cure="drop them, or add --runner DataflowRunner",
-        )
-    if launch.runner is None:
-        return JobRun(workers)
+        return JobRun(workers, None, not is_quiet())
     from gristmill.pipelines.beam.pipeline_options import checked_options
 
-    return JobRun(beam_options=checked_options(launch.runner, given))
+    return JobRun(None, checked_options(launch.runner, given), not is_quiet())
 
 
-def run_beside_dataflow(
-    runner: str | None, workers: int | None, *, what: str
-) -> JobRun:
+def run_beside_dataflow(given: Any, what: str) -> JobRun:
     """Returns where a command is to run that submits nothing to Dataflow.
 
     Args:
-        runner: The Beam runner; None for local processes.
-        workers: Number of worker processes.
+        given: The values of `RUN`, as attributes.
         what: What Dataflow does not do, for the message.
 
     Raises:
         InputError: The runner is Dataflow's, or an option has no effect.
     """
-    from gristmill.dataset.base.errors import InputError
-
-    launch = LaunchOptions(runner=runner)
-    if launch.on_dataflow:
-        raise InputError(
-            f"{what} on Dataflow by this command",
-            got=f"--runner {runner}",
-            cure="leave --runner out: one machine in the region of the bucket does it",
-        )
-    return run_of(launch, workers)
+    launch = LaunchOptions(runner=given.runner)
+    refuse(
+        launch.on_dataflow,
+        f"{what} on Dataflow by this command",
+        got=f"--runner {given.runner}",
+        cure="leave --runner out: one machine in the region of the bucket does it",
+    )
+    return _run_of(launch, given.workers)
 
 
 @_job_command(ConvertOptions)
@@ -325,11 +311,7 @@ def run_conversion(options: ConvertOptions, where: JobRun) -> Outcome:
     from gristmill.pipelines.convert import convert
     from gristmill.pipelines.options.conversion_jobs import conversion_of
 
-    return convert(
-        **conversion_of(options)._asdict(),
-        **where._asdict(),
-        show_progress=not is_quiet(),
-    )
+    return convert(**conversion_of(options)._asdict(), **where._asdict())
 
 
 @_job_command(IndexOptions)
@@ -348,10 +330,8 @@ def index(options: IndexOptions, where: JobRun) -> None:
     from gristmill.pipelines.index import index
     from gristmill.pipelines.text.split_editions import manifest_text
 
-    manifest, directory = index(
-        options, **where._asdict(), show_progress=not is_quiet()
-    )
-    show(manifest, "" if as_json() else manifest_text(manifest, directory))
+    manifest, directory = index(options, **where._asdict())
+    show(manifest, manifest_text(manifest, directory))
     next_step("verify", directory)
 
 
@@ -372,8 +352,7 @@ def verify(options: VerifyOptions, where: JobRun) -> None:
     """
     from gristmill.pipelines.verify import verify
 
-    given = {**vars(options), **where._asdict()}
-    found = verify(**given, show_progress=not is_quiet())
+    found = verify(**vars(options), **where._asdict())
     show(found)
     if options.report is not None:
         found.write(options.report)
@@ -394,9 +373,7 @@ def verify(options: VerifyOptions, where: JobRun) -> None:
     "named after the input",
 )
 @workers("Number of worker processes of the conversion on this machine.")
-def plan(
-    input: tuple[str, ...], output: str | None, workers: int | None, **given: Any
-) -> None:
+def plan(given: Any) -> None:
     """Plan a conversion: how large, how long, and the command.
 
     INPUT is what `gristmill convert` takes. A sample from all over it is converted into
@@ -404,9 +381,9 @@ def plan(
     """
     from gristmill.pipelines.advice.make_plan import make_plan
 
-    output = output or default_output(input)
-    options = ConvertOptions(input=input, output=output, **given)
-    show(make_plan(options, workers=workers))
+    given.output = given.output or default_output(given.input)
+    workers = vars(given).pop("workers")
+    show(make_plan(ConvertOptions(**vars(given)), workers=workers))
 
 
 @command(looks=True)
@@ -430,7 +407,7 @@ def plan(
 @CHAT_COLUMNS
 @number("-n", "--limit", default=1000, help="Maximum number of records to read.")
 @number("--show", default=1, least=0, help="Conversations to show as text.")
-def audit(limit: int, input: tuple[str, ...], **given: Any) -> None:
+def audit(given: Any) -> None:
     """Show the parts of conversations that would be trained on.
 
     INPUT and the options are those of `gristmill pack --chat`. The first conversations
@@ -440,9 +417,11 @@ def audit(limit: int, input: tuple[str, ...], **given: Any) -> None:
     """
     from gristmill.pipelines.advice.audit_conversations import audit_conversations
 
-    shown = given.pop("show")
-    made = PackingOptions(input=input, output=default_output(input), chat=True, **given)
-    found = audit_conversations(made, records=limit, shown=shown)
+    values = vars(given)
+    wanted = {"records": values.pop("limit"), "shown": values.pop("show")}
+    output = default_output(given.input)
+    made = PackingOptions(output=output, chat=True, **values)
+    found = audit_conversations(made, **wanted)
     show(found)
     if found.unfit:
         return  # The result says what to do.

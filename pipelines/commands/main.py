@@ -27,9 +27,9 @@ from gristmill.pipelines.commands.command import (
     is_of_print,
     print_error_json,
     printing_failed,
-    tell,
     wants_json,
 )
+from gristmill.pipelines.commands.messages import tell
 
 # What one wants to do -> command -> its module.
 _SECTIONS = {
@@ -80,11 +80,9 @@ _INSTEAD = {
 }
 
 
-def _with_hint(error: click.UsageError, name: str) -> click.UsageError:
-    """Returns an error for a name that does not exist, with what does that."""
-    if name in _INSTEAD:
-        return click.UsageError(f"{error.message} {_INSTEAD[name]}.", error.ctx)
-    return error
+def _hint(name: str) -> str:
+    """Returns what does that, for a name that does not exist."""
+    return f" {_INSTEAD[name]}." if name in _INSTEAD else ""
 
 
 class _Commands(click.Group):
@@ -105,8 +103,8 @@ class _Commands(click.Group):
         except click.UsageError as e:
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             suggested = "".join(f" Did you mean '{name}'?" for name in near)
-            error = click.UsageError(e.message + suggested, ctx)
-            raise _with_hint(error, args[0]) from e
+            what = e.message + suggested + _hint(args[0])
+            raise click.UsageError(what, ctx) from e
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
@@ -131,7 +129,7 @@ class _Commands(click.Group):
         settings["standalone_mode"] = False
         for stream in (sys.stdout, sys.stderr):
             # Names of files can have bytes that are not text.
-            if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         try:
             sys.exit(super().main(arguments, **settings))
@@ -141,8 +139,8 @@ class _Commands(click.Group):
             tell(f"error: {printing_failed(e)}")
             sys.exit(EXIT_FAILED)
         except click.ClickException as e:
-            if isinstance(e, click.NoSuchOption):
-                e = _with_hint(e, e.option_name)
+            if isinstance(e, click.NoSuchOption) and (hint := _hint(e.option_name)):
+                e = click.UsageError(e.message + hint, e.ctx)
             with contextlib.suppress(OSError):
                 e.show()
             what = e.format_message()
@@ -160,10 +158,8 @@ def find_command(name: str) -> click.Command | None:
     """Returns a command by its name, None if there is none."""
     if name not in COMMANDS:
         return None
-    path = f"gristmill.pipelines.commands.{COMMANDS[name]}"
-    found: click.Command = getattr(
-        importlib.import_module(path), name.replace("-", "_")
-    )
+    module = importlib.import_module(f"{__package__}.{COMMANDS[name]}")
+    found: click.Command = getattr(module, name.replace("-", "_"))
     return found
 
 
@@ -198,21 +194,6 @@ def cli() -> None:
     """
 
 
-def _prepare_streams() -> None:
-    """Escapes what a stream cannot encode, such as file names that are not UTF-8."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Splits arguments into ours and Beam's."""
-    with errors_reported(as_json=wants_json(arguments)):
-        from gristmill.pipelines.beam.pipeline_options import split_arguments
-
-        return split_arguments(find_command(arguments[0]), arguments)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command line.
 
@@ -220,7 +201,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         argv: The arguments; by default those of this process, which then ends with the
             command.
     """
-    _prepare_streams()
     if argv is not None:
         _run(list(argv))
     else:
@@ -244,6 +224,10 @@ def _run(arguments: list[str]) -> None:
     if runner and not given:
         arguments = [*arguments[:1], f"--runner={runner}", *arguments[1:]]
     if runner or given:
-        arguments, beside = _split(arguments)
-        beam_options = beside + beam_options
+        with errors_reported(as_json=wants_json(arguments)):
+            from gristmill.pipelines.beam.pipeline_options import split_arguments
+
+            command = find_command(arguments[0])
+            arguments, beside = split_arguments(command, arguments)
+            beam_options = beside + beam_options
     cli(arguments, prog_name="gristmill", obj=beam_options)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gristmill import __version__
+from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.options.job_options import flag_of
 from gristmill.pipelines.text.printer import json_text, text_of
 
@@ -44,6 +45,12 @@ def show(result: Any, text: str | None = None) -> None:
         click.echo(json_text(result))
     else:
         click.echo(text_of(result) if text is None else text)
+
+
+def refuse(wrong: object, what: str, **facts: Any) -> None:
+    """Raises InputError with some facts if something is wrong."""
+    if wrong:
+        raise InputError(what, **facts)
 
 
 def texts_of(tokenizer: str | None) -> TokenTexts | None:
@@ -75,14 +82,16 @@ def command_line(*, without: tuple[str, ...] = ()) -> list[str]:
         name = str(parameter.name)
         value = ctx.params.get(name)
         if isinstance(parameter, click.Argument):
-            some = value if isinstance(value, tuple) else [value]
-            places += [str(one) for one in some if one]
-        elif name not in (*COMMON, *without) and _was_given(ctx, name):
-            if value is None or value is False:
-                continue
+            places += filter(None, value if isinstance(value, tuple) else [value])
+        elif (
+            name not in (*COMMON, *without)
+            and _was_given(ctx, name)
+            and value is not None
+            and value is not False
+        ):
             flag = max(parameter.opts, key=len)
             options += [flag] if value is True else [flag, str(value)]
-    return [str(ctx.info_name), *places, *options]
+    return [str(ctx.info_name), *map(str, places), *options]
 
 
 _log = logging.getLogger(__name__)
@@ -98,7 +107,7 @@ def note(text: str) -> None:
     """Says something beside the result."""
     _log.info("note: %s", text, extra=_TOLD)
     if not is_quiet():
-        _print(f"note: {text}")
+        tell(f"note: {text}")
 
 
 def next_step(*arguments: object, why: str = "") -> None:
@@ -115,7 +124,7 @@ def next_command(command: str, *, why: str = "") -> None:
     """Says which command comes next, a line for a shell to copy; not beside JSON."""
     ctx = click.get_current_context(silent=True)
     if ctx is not None and not is_quiet() and not as_json():
-        _print(f"next{why and f' ({why})'}: {command}")
+        tell(f"next{why and f' ({why})'}: {command}")
 
 
 def next_batch(dataset: str, name: str, split: Split) -> None:
@@ -145,54 +154,49 @@ def logged() -> Iterator[None]:
     if ctx is None:
         yield
         return
-    if is_quiet() and said("verbose"):
+    verbose, path = said("verbose"), said("log_file")
+    if is_quiet() and verbose:
         raise click.UsageError("--quiet and --verbose exclude each other", ctx)
-    ours, everyone = logging.getLogger("gristmill"), logging.getLogger()
-    level = ours.level
+    ours = logging.getLogger("gristmill")
     with contextlib.ExitStack() as stack:
+
+        def handle(logger: logging.Logger, handler: logging.Handler) -> None:
+            logger.addHandler(handler)
+            stack.callback(logger.removeHandler, handler)
+
         # Libraries give the root a handler, which would print everything again.
         stack.callback(setattr, ours, "propagate", ours.propagate)
         ours.propagate = False
-        printer = _Printer(logging.INFO if said("verbose") else logging.WARNING)
-        stack.enter_context(_handled(ours, printer))
-        if (path := said("log_file")) is not None:
-            handler = _log_file(path, ctx)
-            stack.enter_context(_handled(everyone, handler))
-            stack.enter_context(_handled(ours, handler))
-        if said("verbose") or path is not None:
-            stack.callback(ours.setLevel, level)
+        handle(ours, _Printer(logging.INFO if verbose else logging.WARNING))
+        if path is not None:
+            file = stack.enter_context(contextlib.closing(_log_file(path, ctx)))
+            handle(logging.getLogger(), file)
+            handle(ours, file)
+        if verbose or path is not None:
+            stack.callback(ours.setLevel, ours.level)
             ours.setLevel(logging.INFO)
-        for name in _unknown_variables(ctx):
-            _log.warning("%s is not an option of gristmill %s", name, ctx.info_name)
-        yield from _run_logged(ctx)
-
-
-def _unknown_variables(ctx: click.Context) -> list[str]:
-    """Returns variables of the environment that look like options of the command."""
-    begin = f"{ctx.auto_envvar_prefix}_"
-    known = {f"{begin}{str(one.name).upper()}" for one in ctx.command.params}
-    return sorted(n for n in os.environ if n.startswith(begin) and n not in known)
-
-
-def _run_logged(ctx: click.Context) -> Iterator[None]:
-    """Logs the start and the end of a command."""
-    started = time.monotonic()
-    line = command_line() + (["--", *ctx.obj] if ctx.obj else [])
-    _log.info(
-        "gristmill %s, Python %s: %s",
-        *(__version__, platform.python_version()),
-        shlex.join(["gristmill", *line]),
-    )
-    try:
-        yield
-    except SystemExit as e:
-        _log.info("ended with exit code %s", e.code or 0)
-        raise
-    except BaseException as e:
-        # Whoever catches it prints the message.
-        _log.error("%s: %s", type(e).__name__, e, exc_info=True, extra=_TOLD)
-        raise
-    _log.info("done in %.1f s", time.monotonic() - started)
+        begin = f"{ctx.auto_envvar_prefix}_"
+        known = {f"{begin}{str(one.name).upper()}" for one in ctx.command.params}
+        for name in sorted(os.environ.keys() - known):
+            if name.startswith(begin):
+                _log.warning("%s is not an option of gristmill %s", name, ctx.info_name)
+        started = time.monotonic()
+        line = command_line() + (["--", *ctx.obj] if ctx.obj else [])
+        _log.info(
+            "gristmill %s, Python %s: %s",
+            *(__version__, platform.python_version()),
+            shlex.join(["gristmill", *line]),
+        )
+        try:
+            yield
+        except SystemExit as e:
+            _log.info("ended with exit code %s", e.code or 0)
+            raise
+        except BaseException as e:
+            # Whoever catches it prints the message.
+            _log.error("%s: %s", type(e).__name__, e, exc_info=True, extra=_TOLD)
+            raise
+        _log.info("done in %.1f s", time.monotonic() - started)
 
 
 class _Printer(logging.Handler):
@@ -200,10 +204,11 @@ class _Printer(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if not getattr(record, "told", False):
-            begin = "" if record.levelno <= logging.INFO else record.levelname.lower()
-            _print(f"{begin}: {self.format(record)}" if begin else self.format(record))
+            level = record.levelname.lower()
+            begin = "" if record.levelno <= logging.INFO else f"{level}: "
+            tell(begin + self.format(record))
         elif record.exc_info and self.level <= logging.INFO:
-            _print(logging.Formatter().formatException(record.exc_info))
+            tell(logging.Formatter().formatException(record.exc_info))
 
 
 def _log_file(path: str, ctx: click.Context) -> logging.Handler:
@@ -222,19 +227,10 @@ def _log_file(path: str, ctx: click.Context) -> logging.Handler:
     return handler
 
 
-@contextlib.contextmanager
-def _handled(logger: logging.Logger, handler: logging.Handler) -> Iterator[None]:
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        handler.close()
-
-
-def _print(text: str) -> None:
+def tell(text: str) -> None:
+    """Prints a message to standard error, unless nothing can be written there."""
     # Not by click, which would write past a progress bar.
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(Exception):  # It may be closed, or its reader gone.
         print(coloured(text), file=sys.stderr, flush=True)
 
 

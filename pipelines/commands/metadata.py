@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-from typing import TYPE_CHECKING
+from typing import Any
 
+from gristmill.dataset.base.errors import NotADatasetError
 from gristmill.pipelines.commands.command import command
 from gristmill.pipelines.commands.messages import (
     as_json,
@@ -23,9 +24,6 @@ from gristmill.pipelines.commands.shared_options import (
 )
 from gristmill.pipelines.options.job_options import usual_split
 
-if TYPE_CHECKING:
-    from gristmill.dataset.base.errors import NotADatasetError
-
 
 @command(looks=True)
 @argument("dataset")
@@ -35,13 +33,7 @@ if TYPE_CHECKING:
     "--files", "Print the paths of the shards instead, in the order of their records."
 )
 @tokenizer_of_rows("shows pieces of a template as text.")
-def inspect(
-    dataset: str,
-    split: str | None,
-    edition: int | None,
-    files: bool,
-    tokenizer: str | None,
-) -> None:
+def inspect(given: Any) -> None:
     """Show splits, sizes, features and source of a dataset.
 
     It also shows editions and the commands that made them, changes by --map,
@@ -53,7 +45,6 @@ def inspect(
     Editions with equal digests have the same records. With --files, it prints the
     shards of one split, for Grain and other readers that take a list of files.
     """
-    from gristmill.dataset.base.errors import NotADatasetError
     from gristmill.dataset.metadata.open_manifest import (
         chosen_split,
         open_manifest,
@@ -66,18 +57,19 @@ def inspect(
     )
     from gristmill.pipelines.text.unfinished import read_unfinished
 
+    dataset, edition = given.dataset, given.edition
     try:
         manifest = open_manifest(dataset)
     except NotADatasetError as e:
         _show_uncommitted(dataset, e)
         return
-    unfinished = [] if edition or files else read_unfinished(dataset, manifest)
-    if split or edition or files:
-        name = chosen_split(dataset, manifest, split)
+    unfinished = [] if edition or given.files else read_unfinished(dataset, manifest)
+    if given.split or edition or given.files:
+        name = chosen_split(dataset, manifest, given.split)
         state = manifest.splits[name]
         if edition is not None:
             state = state_of(dataset, state, edition)
-        if files:
+        if given.files:
             paths = [*edition_files(dataset, state)]
             show(paths, "\n".join(paths))
             return
@@ -85,7 +77,7 @@ def inspect(
     if as_json():
         show(manifest_fields(manifest, dataset, unfinished))
     else:
-        texts = texts_of(tokenizer)
+        texts = texts_of(given.tokenizer)
         show(None, manifest_text(manifest, dataset, texts, unfinished))
     if manifest.splits:
         name = usual_split(manifest.splits)
@@ -95,10 +87,11 @@ def inspect(
 
 def _show_uncommitted(dataset: str, error: NotADatasetError) -> None:
     """Shows the work in a directory without a dataset.json; raises if there is none."""
-    from gristmill.dataset.base.errors import NotADatasetError
+    from gristmill.dataset.storage.lookup import storage_for
     from gristmill.pipelines.text.unfinished import read_unfinished
 
-    if _is_input(error, dataset):
+    is_input = (error.got or "").startswith(("a file", "files"))
+    if is_input or (glob.has_magic(dataset) and storage_for(dataset).match(dataset)):
         cure = (
             "see its records with `gristmill head`, and what it will become with "
             "`gristmill plan`; then convert it with `gristmill convert`"
@@ -110,12 +103,3 @@ def _show_uncommitted(dataset: str, error: NotADatasetError) -> None:
     lines = [f"{dataset}: NOT committed", *(one.text() for one in unfinished)]
     show({"unfinished": unfinished}, "\n".join(lines))
     next_step("inspect", dataset, why="again, later")
-
-
-def _is_input(error: NotADatasetError, path: str) -> bool:
-    """Returns whether there are files instead of a dataset."""
-    from gristmill.dataset.storage.lookup import storage_for
-
-    if (error.got or "").startswith(("a file", "files")):
-        return True
-    return glob.has_magic(path) and bool(storage_for(path).match(path))

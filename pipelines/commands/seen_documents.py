@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import csv as csv_files
+import csv
 import functools
 import io
 import json
-import types
 from typing import Any
 
-from gristmill.dataset.base.errors import InputError, StorageError
+from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.paths import path_text
 from gristmill.pipelines.commands.command import command
-from gristmill.pipelines.commands.messages import show
+from gristmill.pipelines.commands.messages import refuse, show
 from gristmill.pipelines.commands.order import (
     ORDER,
     opened_batches,
     read_state,
-    usage_errors,
 )
 from gristmill.pipelines.commands.shared_options import flag, number, text
 
@@ -41,14 +39,7 @@ from gristmill.pipelines.commands.shared_options import flag, number, text
 )
 @flag("--documents-only", "Count no tokens, so that no row is read.")
 @ORDER
-def account(
-    by: str,
-    steps: int | None,
-    csv: str | None,
-    summary: str | None,
-    documents_only: bool,
-    **given: Any,
-) -> None:
+def account(given: Any) -> None:
     """Count the documents and tokens that a run has seen.
 
     The counts are exact, through all epochs and changes, up to --state. Records that
@@ -56,38 +47,35 @@ def account(
     """
     from gristmill.loader.accounting.account import Counts
     from gristmill.loader.accounting.account import account as accounted
-    from gristmill.pipelines.commands.seen_documents import training_summary
     from gristmill.pipelines.text.printer import json_value, table_lines
 
-    order = types.SimpleNamespace(**given)
-    if steps is None and order.state is None:
-        raise InputError(
-            "the progress of the run is not given",
-            cure="give the --state of its feed, or --steps",
-        )
-    with usage_errors():
-        batches = opened_batches(order)
-        if steps is None:
-            steps = read_state(order.state or "")["step"]
-        tokens = not documents_only
-        parts = accounted(batches, steps, by=by, tokens=tokens)
+    by, steps = given.by, given.steps
+    refuse(
+        steps is None and given.state is None,
+        "the progress of the run is not given",
+        cure="give the --state of its feed, or --steps",
+    )
+    batches = opened_batches(given)
+    if steps is None:
+        steps = read_state(given.state)["step"]
+    parts = accounted(batches, steps, by=by, tokens=not given.documents_only)
     rows = [json_value({**part._asdict(), **part.counts._asdict()}) for part in parts]
     for row in rows:
         del row["counts"]
     counts = (part.counts for part in parts)
     total = functools.reduce(Counts.plus, counts, Counts())._asdict()
-    if csv is not None:
+    if given.csv is not None:
         file = io.StringIO()
-        writer = csv_files.DictWriter(file, [*rows[0]] if rows else [])
+        writer = csv.DictWriter(file, [*rows[0]] if rows else [])
         writer.writeheader()
         writer.writerows(rows)
-        _write(csv, file.getvalue(), "--csv")
-    if summary is not None:
+        _write(given.csv, file.getvalue(), "--csv")
+    if given.summary is not None:
         held = [one.packed_counts() for each in batches.datasets for one in each.parts]
         of_text = all(one is not None and one.text_bytes for one in held)
         known = total["different_tokens"] if of_text else None
         fields = training_summary(text_tokens=known, sources=rows)
-        _write(summary, json.dumps(fields, indent=1) + "\n", "--summary")
+        _write(given.summary, json.dumps(fields, indent=1) + "\n", "--summary")
     told = {"steps": steps, "by": by, "total": total, "parts": rows}
     last = {"dataset": "", "value": f"in {steps:,} steps", "note": None, **total}
     table = [

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.commands.command import command
 from gristmill.pipelines.commands.messages import (
     as_json,
     command_line,
     next_step,
     options_given,
+    refuse,
     show,
     texts_of,
 )
 from gristmill.pipelines.commands.order import (
     ORDER,
     check_mixture,
-    mixture_of,
     numbers_by_name,
     opened_batches,
     opened_of,
     order_given,
-    usage_errors,
+    paths_of,
+    refuse_value,
 )
 from gristmill.pipelines.commands.shared_options import (
     flag,
@@ -94,7 +95,7 @@ if TYPE_CHECKING:
 @tokenizer_of_rows("--show shows tokens as text.")
 @ORDER
 @flag("--show", "Also show the record.")
-def trace(**given: Any) -> None:
+def trace(given: Any) -> None:
     """Find the record of a training step's row, and its source.
 
     For a packed row, the document of each piece is found; for a --token of a
@@ -102,151 +103,161 @@ def trace(**given: Any) -> None:
     a mixture; several paths, also of one NAME, are joined. Give the same arguments as
     to gristmill.loader.global_batches, or the --state of a feed.
     """
-    from gristmill.dataset.base.errors import InputError
-
-    options = types.SimpleNamespace(**given)
-    step, row, document = options.step, options.row, options.document
-    wanted = [one is not None for one in (step, options.records, document)]
-    if (step is None) != (row is None) or sum(wanted) != 1:
-        raise InputError(
-            "give --step and --row, or --records, or --document",
-            cure="give --step and --row for a row, --records for records, or "
-            "--document for a document",
-        )
-    if options.token is not None and step is None:
-        raise InputError(
-            "--token is a token of a row", cure="give --step and --row with it"
-        )
-    _check(options)
-    records = _numbers(options.records)
-    with usage_errors():
-        epochs = options_given(("first_epoch", "stop_epoch", "state"))
-        if step is None and not (order_given() or epochs):
-            _trace_sources(records, options)
-            return
-        of_edition = None
-        if records and options.state and (options.edition or "").isdecimal():
-            # The state says which editions were open.
-            of_edition, options.edition = int(options.edition), None
-        batches = opened_batches(options)
-        if step is not None:
-            _trace_row(batches, options)
-        elif records:
-            _trace_records(batches, records, of_edition, options)
-        else:
-            _trace_document(batches, options)
+    _check(given)
+    records = _numbers(given.records)
+    searched = options_given(("first_epoch", "stop_epoch", "state"))
+    if given.step is None and not (order_given() or searched):
+        _trace_sources(records, given)
+        return
+    of_edition = None
+    if records and given.state and (given.edition or "").isdecimal():
+        # The state says which editions were open.
+        of_edition, given.edition = int(given.edition), None
+    batches = opened_batches(given)
+    first, stop = given.first_epoch, given.stop_epoch
+    epochs = {"first_epoch": first, "stop_epoch": first + 1 if stop is None else stop}
+    if given.step is not None:
+        _trace_row(batches, given)
+    elif records:
+        _trace_records(batches, records, of_edition, given, epochs)
+    else:
+        _trace_document(batches, given, epochs)
 
 
-def _epochs(options: Any) -> dict[str, int]:
-    """Returns the epochs to search, as arguments of a search."""
-    first, stop = options.first_epoch, options.stop_epoch
-    return {"first_epoch": first, "stop_epoch": first + 1 if stop is None else stop}
+def _check(given: Any) -> None:
+    """Refuses options that do not go together."""
+    wanted = (given.step, given.records, given.document)
+    refuse(
+        (given.step is None) != (given.row is None) or wanted.count(None) != 2,
+        "give --step and --row, or --records, or --document",
+        cure="give --step and --row for a row, --records for records, or --document "
+        "for a document",
+    )
+    refuse(
+        given.token is not None and given.step is None,
+        "--token is a token of a row",
+        cure="give --step and --row with it",
+    )
+    mixture = paths_of(given.dataset)
+    if given.of is not None:
+        check_mixture(given.dataset, "--of")
+    refuse(
+        given.records is not None and given.of is None and "" not in mixture,
+        "record numbers are those of a dataset of the mixture",
+        expected=f"--of with one of {', '.join(mixture)}",
+        cure="give --of NAME",
+    )
+    first, stop = given.first_epoch, given.stop_epoch
+    refuse(
+        stop is not None and stop <= first,
+        "there is no epoch to search",
+        expected="--stop-epoch above --first-epoch: the epoch of its number is not "
+        "searched",
+        got=f"--first-epoch {first} --stop-epoch {stop}",
+        cure=f"give --stop-epoch {first + 1} or more",
+    )
 
 
 def _numbers(given: str | None) -> list[int]:
     """Returns the numbers of `--records`, none if it is not given."""
-    from gristmill.dataset.base.errors import InputError
-
     found = numbers_by_name(given, "--records")
-    if found.keys() - {""}:
-        raise InputError(
-            "--records of one dataset have no names",
-            expected="N, or A:B from A to before B, with commas between",
-            got=given,
-            cure="give the numbers alone, and the name of the dataset with --of",
-        )
+    expected = "N, or A:B from A to before B; the name of their dataset with --of"
+    refuse_value(found.keys() - {""}, "--records", given, expected)
     return found.get("", [])
 
 
 def _trace_records(
-    batches: Batches, records: Sequence[int], edition: int | None, options: Any
+    batches: Batches,
+    records: Sequence[int],
+    edition: int | None,
+    given: Any,
+    epochs: Mapping[str, int],
 ) -> None:
     """Prints the steps and rows that see records."""
+    from gristmill.loader.data.batches import dataset_numbers
     from gristmill.pipelines.text.places import sightings_text
 
     found: list[Sighting] = []
     for record in records:
-        seen = batches.find(record, options.of, edition=edition, **_epochs(options))
+        seen = batches.find(record, given.of, edition=edition, **epochs)
         if len(records) > 1 and not as_json():
             click.echo(f"record {record:,}")
         show(seen, "\n".join(sightings_text(seen)))
-        if options.show:
-            from gristmill.loader.data.batches import dataset_numbers
-
-            of_it = batches.datasets[dataset_numbers(batches, options.of)[0]]
+        if given.show:
+            of_it = batches.datasets[dataset_numbers(batches, given.of)[0]]
             of_it = of_it if edition is None else of_it.as_of(edition)
-            _print_record(of_it, record, options)
+            _print_record(of_it, record, given)
         found += seen
     _next_row(found)
 
 
-def _trace_sources(records: Sequence[int], options: Any) -> None:
+def _trace_sources(records: Sequence[int], given: Any) -> None:
     """Prints records or those of a document, and their sources, whatever the order."""
-    from gristmill.dataset.base.errors import InputError
     from gristmill.loader.provenance.find_document import find_records
     from gristmill.loader.provenance.locate import locate_record
     from gristmill.pipelines.text.places import located, place_text
 
-    opened = opened_of(options)
-    name = options.of
-    if isinstance(opened, Mapping):
-        if name not in opened:
-            raise InputError(
-                "the mixture has no such dataset",
-                expected=f"--of with one of {', '.join(opened)}",
-                got=name,
-                cure="give the name of one of these",
-            )
-        opened = opened[name]
+    datasets = opened_of(given)
+    refuse(
+        (given.of or "") not in datasets,
+        "the mixture has no such dataset",
+        expected=f"--of with one of {', '.join(datasets)}",
+        got=given.of,
+        cure="give the name of one of these",
+    )
+    opened = datasets[given.of or ""]
     at: tuple[str, int] | None = None
-    if options.document is not None:
-        at = _place(options.document, [opened])
+    if given.document is not None:
+        at = _place(given.document, [opened])
         records = find_records(opened, *at)
         if not records:
             show([], "in no row: it has no token, or is not among the selected")
             return
     for record in records:
-        found = located(locate_record(opened, record, name=name), [opened])
+        found = located(locate_record(opened, record, name=given.of), [opened])
         if at is not None and "pieces" in found:
-            found["pieces"] = [one for one in found["pieces"] if _is_at(one, at)]
+            found["pieces"] = [
+                piece
+                for piece in found["pieces"]
+                if piece["source_path"] == at[0]
+                and at[1] in (piece["source_offset_bytes"], piece["source_record"])
+            ]
         del found["epoch"]
         show(found, place_text(found))
-        if options.show:
-            _print_record(opened, record, options)
+        if given.show:
+            _print_record(opened, record, given)
     again = (*command_line(without=("show",)), "--batch-size", "N")
     next_step(*again, why="the steps that it is seen in")
 
 
-def _trace_row(batches: Batches, options: Any) -> None:
+def _trace_row(batches: Batches, given: Any) -> None:
     """Prints the content of a row."""
     from gristmill.loader.data.batches import row_at
     from gristmill.loader.provenance.locate import locate
     from gristmill.pipelines.text.places import located, place_text
 
-    step, row = options.step, options.row
-    found = located(locate(batches, step, row, options.token), batches.datasets)
-    epoch = found["epoch"]
-    text = f"step {step:,}, row {row:,}: epoch {epoch:,}\n"
-    text += place_text(found, options.token)
-    show({"step": step, "row": row, **found}, text)
-    if not options.show:
+    step, row = given.step, given.row
+    found = located(locate(batches, step, row, given.token), batches.datasets)
+    head = f"step {step:,}, row {row:,}: epoch {found['epoch']:,}\n"
+    show({"step": step, "row": row, **found}, head + place_text(found, given.token))
+    if not given.show:
         next_step(*command_line(), "--show", why="what is in it")
         return
     seen = row_at(batches, step, row)
-    _print_record(seen.dataset, seen.record, options)
+    _print_record(seen.dataset, seen.record, given)
     again = command_line(without=("step", "row", "token"))
     of = ("--of", found["dataset"]) if batches.names else ()
     where = ("--records", found["record"], *of)
     next_step(*again, *where, why="where it is seen again")
 
 
-def _trace_document(batches: Batches, options: Any) -> None:
+def _trace_document(batches: Batches, given: Any, epochs: Mapping[str, int]) -> None:
     """Prints where a document is."""
     from gristmill.loader.provenance.find_document import find_document
     from gristmill.pipelines.text.places import document_text
 
-    path, number = _place(options.document, batches.datasets)
-    found = find_document(batches, path, number, options.of, **_epochs(options))
+    path, number = _place(given.document, batches.datasets)
+    found = find_document(batches, path, number, given.of, **epochs)
     show(found, "\n".join(map(document_text, found)))
     pieces = (piece for one in found for piece in one.pieces)
     _next_row([seen for piece in pieces for seen in piece.sightings])
@@ -254,34 +265,22 @@ def _trace_document(batches: Batches, options: Any) -> None:
 
 def _place(document: str, datasets: Sequence[Dataset]) -> tuple[str, int]:
     """Returns the file and the place there that `--document` names."""
-    from gristmill.dataset.base.errors import InputError
     from gristmill.pipelines.text.places import FilePlace, listed_sources
 
     place = FilePlace.parse(document)
-    if place is None:
+    number = None
+    if place is not None:
+        number = place.in_files(listed_sources(datasets, place.path))
+    if place is None or number is None:
         raise InputError(
-            "not a place of a file",
+            "--document names no place of a file",
             expected="FILE@PLACE, with a byte offset, the number of a row or record, "
-            "or line:N",
+            "or line:N, a line of a file of lines, counted from 1",
             got=document,
-            cure="give the file as it was given to the conversion, @, and the place",
-        )
-    number = place.in_files(listed_sources(datasets, place.path))
-    if number is None:
-        raise InputError(
-            "there is no such line",
-            where=place.path,
-            expected="a line, counted from 1, of a file of lines that was converted",
-            got=f"line {place.number:,}",
-            cure="give FILE as trace shows it, with a byte offset or such a line",
+            cure="give the file as it was given to the conversion, @, and a place as "
+            "trace shows it",
         )
     return place.path, number
-
-
-def _is_at(piece: Mapping[str, Any], at: tuple[str, int]) -> bool:
-    """Returns whether a piece was made of a place of a file."""
-    places = piece["source_offset_bytes"], piece["source_record"]
-    return piece["source_path"] == at[0] and at[1] in places
 
 
 def _next_row(found: Sequence[Sighting]) -> None:
@@ -293,31 +292,7 @@ def _next_row(found: Sequence[Sighting]) -> None:
         next_step(*order, *place, "--show", why="the first of these rows")
 
 
-def _check(options: Any) -> None:
-    """Refuses options that do not go together."""
-    from gristmill.dataset.base.errors import InputError
-
-    if options.of is not None:
-        check_mixture(options.dataset, "--of")
-    mixture = mixture_of(options.dataset)
-    if options.records is not None and options.of is None and mixture is not None:
-        raise InputError(
-            "record numbers are those of a dataset of the mixture",
-            expected=f"--of with one of {', '.join(mixture)}",
-            cure="give --of NAME",
-        )
-    first_epoch, stop_epoch = options.first_epoch, options.stop_epoch
-    if stop_epoch is not None and stop_epoch <= first_epoch:
-        raise InputError(
-            "there is no epoch to search",
-            expected="--stop-epoch above --first-epoch: the epoch of its number is not "
-            "searched",
-            got=f"--first-epoch {first_epoch} --stop-epoch {stop_epoch}",
-            cure=f"give --stop-epoch {first_epoch + 1} or more",
-        )
-
-
-def _print_record(dataset: Dataset, number: int, options: Any) -> None:
+def _print_record(dataset: Dataset, number: int, given: Any) -> None:
     from gristmill.pipelines.text.records import shown_record
 
-    show(shown_record(dataset, number, texts_of(options.tokenizer)))
+    show(shown_record(dataset, number, texts_of(given.tokenizer)))

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import pathlib
 import shlex
-import types
 import webbrowser
 from typing import Any
 
 import click
 
-from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.commands.command import command
-from gristmill.pipelines.commands.messages import command_line, next_step, texts_of
+from gristmill.pipelines.commands.messages import (
+    command_line,
+    next_step,
+    refuse,
+    texts_of,
+)
 from gristmill.pipelines.commands.order import (
     ORDER,
-    mixture_of,
     numbers_by_name,
     opened_batches,
     opened_of,
     order_given,
+    paths_of,
     read_state,
 )
 from gristmill.pipelines.commands.shared_options import flag, text, tokenizer_of_rows
@@ -49,14 +52,7 @@ from gristmill.pipelines.options.job_options import usual_split
     "DATASET.view.html, by its name, here",
 )
 @flag("--open", "Open the page in a browser.")
-def view(
-    records: str | None,
-    steps: str | None,
-    tokenizer: str | None,
-    html: str | None,
-    open: bool,
-    **given: Any,
-) -> None:
+def view(given: Any) -> None:
     """Write a page about a dataset: splits, shards, sizes, records and sources.
 
     DATASET is a path, or NAME=PATH for each dataset of a mixture. With the options of
@@ -65,47 +61,44 @@ def view(
     many others as fit into 2 MB.
     """
     from gristmill.dataset.base.errors import StorageError
-    from gristmill.loader.data.dataset import Dataset
     from gristmill.pipelines.view.sections import title_of
     from gristmill.pipelines.view.write_html import Subject, write_html
 
-    split = given["split"] or _default_split(given["dataset"])
-    order = types.SimpleNamespace(**{**given, "split": split})
-    batches, wanted = None, numbers_by_name(steps, "--steps").get("", [])
-    if order.state is None and not order_given():
-        found = opened_of(order)
-        datasets = {"": found} if isinstance(found, Dataset) else found
-        if wanted:
-            raise InputError(
-                "--steps needs the order of the records",
-                cure="give --batch-size and the other options of the order, or --state",
-            )
+    given.split = given.split or _default_split(given.dataset)
+    batches, wanted = None, numbers_by_name(given.steps, "--steps").get("", [])
+    if given.state is None and not order_given():
+        datasets = opened_of(given)
+        refuse(
+            wanted,
+            "--steps needs the order of the records",
+            cure="give --batch-size and the other options of the order, or --state",
+        )
     else:
-        batches = opened_batches(order)
+        batches = opened_batches(given)
         datasets = dict(zip(batches.names or ("",), batches.datasets, strict=True))
-        if order.state is not None:
-            wanted.append(read_state(order.state)["step"])
+        if given.state is not None:
+            wanted.append(read_state(given.state)["step"])
         _check(wanted, batches.schedule.step_limit, "--steps")
-    shown = numbers_by_name(records, "--records")
+    shown = numbers_by_name(given.records, "--records")
     for name, numbers in shown.items():
-        if name not in datasets:
-            raise InputError(
-                "--records names no dataset of the mixture",
-                expected=f"NAME=N with one of {', '.join(datasets)}"
-                if "" not in datasets
-                else "numbers without a name",
-                got=records,
-                cure="give the names that DATASET has",
-            )
+        refuse(
+            name not in datasets,
+            "--records names no dataset of the mixture",
+            expected=f"NAME=N with one of {', '.join(datasets)}"
+            if "" not in datasets
+            else "numbers without a name",
+            got=given.records,
+            cure="give the names that DATASET has",
+        )
         _check(numbers, len(datasets[name]), "--records")
-    texts = texts_of(tokenizer)
+    texts = texts_of(given.tokenizer)
     for one in datasets.values() if texts is not None else ():
         for part in one.parts:
             if part.committed is not None and texts is not None:
                 texts.check(part.committed.packed, repr(part))
     again = command_line(without=("records", "steps", "html", "open"))
     title = "-".join(title_of(one) for one in datasets.values())
-    path = html or f"{title}.view.html"
+    path = given.html or f"{title}.view.html"
     subject = Subject(
         datasets=datasets,
         batches=batches,
@@ -124,29 +117,27 @@ def view(
             cure="give another --html FILE, in a directory that is there",
         ) from e
     click.echo(path)
-    if open:
+    if given.open:
         webbrowser.open(pathlib.Path(path).resolve().as_uri())
     next_step(*again, "--records", "0:10", why="records of your choice")
 
 
 def _check(numbers: list[int], stop: int, option: str) -> None:
     """Raises InputError for a number that nothing has."""
-    if numbers and max(numbers) >= stop:
-        raise InputError(
-            f"{option} has a number that is too large",
-            expected=f"below {stop:,}",
-            got=max(numbers),
-            cure="give a smaller one",
-        )
+    most = max(numbers, default=-1)
+    refuse(
+        most >= stop,
+        f"{option} has a number that is too large",
+        expected=f"below {stop:,}",
+        got=most,
+        cure="give a smaller one",
+    )
 
 
 def _default_split(dataset: tuple[str, ...]) -> str | None:
     """Returns the split to begin with of a single dataset that has several."""
     from gristmill.dataset.metadata.manifest import read_manifest
 
-    paths = [path for some in (mixture_of(dataset) or {}).values() for path in some]
-    paths = paths or [*dataset]
+    paths = [path for some in paths_of(dataset).values() for path in some]
     manifest = read_manifest(paths[0]) if len(paths) == 1 else None
-    if manifest is None or not manifest.splits:
-        return None
-    return usual_split(manifest.splits)
+    return usual_split(manifest.splits) if manifest and manifest.splits else None

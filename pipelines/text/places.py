@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.base.whole_numbers import whole_number
@@ -25,6 +28,13 @@ from gristmill.loader.provenance.locate import Location, without_message
 from gristmill.pipelines.text.printer import fact_lines
 
 LINE_FORMATS = ("csv", "jsonl", "text", "tsv", "tsv-unquoted")
+_AT = {
+    **dict.fromkeys(LINE_FORMATS, "line at"),
+    "arrayrecord": "frame at",
+    "tfrecord": "frame at",
+    "json": "element at",
+    "webdataset": "sample at",
+}
 _BLOCK_BYTES = 1 << 20
 _NOT_HERE = "the path is relative to where the conversion ran, and not found from here"
 
@@ -158,13 +168,10 @@ def _line_begin(file: SourceFile, line: int) -> int | None:
     left, at = line - 1, 0
     with _opened(file) as stream:
         while left and (piece := stream.read(_BLOCK_BYTES)):
-            count = piece.count(b"\n")
-            if count >= left:
-                end = -1
-                for _ in range(left):
-                    end = piece.index(b"\n", end + 1)
-                return at + end + 1
-            left -= count
+            ends = np.flatnonzero(np.frombuffer(piece, np.uint8) == ord("\n"))
+            if len(ends) >= left:
+                return at + int(ends[left - 1]) + 1
+            left -= len(ends)
             at += len(piece)
     return None if left else at
 
@@ -188,15 +195,12 @@ def place_facts(found: Mapping[str, Any], token: int | None = None) -> Fields:
         found: The fields.
         token: The token of the row that was asked for.
     """
-    facts: Fields = {
-        "dataset": found["dataset"],
-        "record": found["record"],
-        "shard": [
-            found["shard"],
-            f"record {found['record_in_shard']:,} of the shard, in the chunk at byte "
-            f"offset {found['offset_bytes']:,}",
-        ],
-    }
+    inside = (
+        f"record {found['record_in_shard']:,} of the shard, in the chunk at byte "
+        f"offset {found['offset_bytes']:,}"
+    )
+    facts = {name: found[name] for name in ("dataset", "record")}
+    facts["shard"] = [found["shard"], inside]
     if "pieces" not in found:
         facts |= source_facts(found)
         if token is not None:
@@ -207,11 +211,8 @@ def place_facts(found: Mapping[str, Any], token: int | None = None) -> Fields:
 def place_text(found: Mapping[str, Any], token: int | None = None) -> str:
     """Returns a place, and those of the pieces of a packed row, for people."""
     pieces = [piece_facts(piece, token) for piece in found.get("pieces", ())]
-    return "\n".join(
-        line
-        for facts in (place_facts(found, token), *pieces)
-        for line in fact_lines(facts)
-    )
+    every = map(fact_lines, (place_facts(found, token), *pieces))
+    return "\n".join(itertools.chain.from_iterable(every))
 
 
 def sightings_text(found: Sequence[Sighting]) -> list[str]:
@@ -258,27 +259,21 @@ def source_facts(found: Mapping[str, Any]) -> Fields:
     """Returns the known facts of a source, for people."""
     lines = [] if found["source_path"] is None else [found["source_path"]]
     number, offset_bytes = found["source_record"], found["source_offset_bytes"]
+    kind = found["source_format"]
     if number is not None:
-        unit = "row" if found["source_format"] == "parquet" else "record"
+        unit = "row" if kind == "parquet" else "record"
         group = ""
         if (of := found.get("source_row_group")) is not None:
             group = f", row {found['source_row_in_group']:,} of row group {of:,}"
         lines.append(f"{unit} {number:,} of that file{group}")
     elif offset_bytes is not None:
-        which = "record at"
+        which = _AT.get(kind, "record at")
         if (line := found.get("source_line")) is not None:
             which = f"line {line:,},"
-        elif found["source_format"] in LINE_FORMATS:
-            which = "line at"
-        elif found["source_format"] in ("arrayrecord", "tfrecord"):
-            which = "frame at"
-        elif found["source_format"] == "json":
-            which = "element at"
-        elif found["source_format"] == "webdataset":
-            sample = found["source_sample"]
-            which = "sample at" if sample is None else f"sample {sample},"
+        elif (sample := found["source_sample"]) is not None:
+            which = f"sample {sample},"
         inside = ""
-        if (kind := found["source_compression"]) not in (None, "none"):
-            inside = f" of the decompressed file ({kind})"
+        if (packed := found["source_compression"]) not in (None, "none"):
+            inside = f" of the decompressed file ({packed})"
         lines.append(f"{which} byte offset {offset_bytes:,}{inside}")
     return {"source": lines, "note": found["source_note"]}

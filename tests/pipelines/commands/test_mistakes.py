@@ -46,7 +46,7 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "pack lines.jsonl out --tokenizer nowhere.json": (2, "nowhere.json|check the path"),
     "demo lines.jsonl": (1, "lines.jsonl|Not a directory"),
     "demo gs://x/y": (2, "gs://x/y|local directory"),
-    "remove lines --records 5": (1, "5|No such file|check the path"),
+    "remove lines --records 5": (2, "5|FILE@PLACE|echo 5|check the path"),
     # Values of options.
     "convert lines.jsonl out --num-shards 0": (2, "--num-shards|0"),
     "convert lines.jsonl out --num-shards many": (2, "--num-shards|many"),

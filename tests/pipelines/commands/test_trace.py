@@ -118,8 +118,8 @@ def test_several_records(converted):
     assert [len(json.loads(line)) for line in lines] == [1, 1, 1]
     sources = trace(place, "--records", "3,7:9", "--json").splitlines()
     assert [json.loads(line)["record"] for line in sources] == [3, 7, 8]
-    assert "is not a list of numbers" in refused(place, *ORDER, "--records", "7:7")
-    assert "have no names" in refused(place, *ORDER, "--records", "plain=7")
+    assert "--records cannot be read" in refused(place, *ORDER, "--records", "7:7")
+    assert "with --of" in refused(place, *ORDER, "--records", "plain=7")
 
 
 def test_a_record_of_the_remainder_is_not_seen(converted):

@@ -44,8 +44,8 @@ def test_a_page_is_written_and_opened(
     [
         (("--seed", 3), "the batch size is missing"),
         (("--steps", 3), "needs the order of the records"),
-        (("--records", "1:x"), "is not a list of numbers"),
-        (("--records", "1:2:3"), "is not a list of numbers"),
+        (("--records", "1:x"), "cannot be read"),
+        (("--records", "1:2:3"), "cannot be read"),
         (("--records", "0:9999999999999"), "lists too many at once"),
         (("--records", "3"), "has a number that is too large"),
         (("--records", "web=1"), "names no dataset of the mixture"),
