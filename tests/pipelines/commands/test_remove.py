@@ -151,11 +151,6 @@ class TestPlaces:
         assert remove(tmp_path, [f"{path}@line:3", f"{path}@line:60"]).exit_code == 0
         assert list(loader.open(output)) == records[:2] + records[3:59]
 
-    def test_a_place_for_the_file_of_places(self):
-        done = CliRunner().invoke(cli, ["remove", "out", "--records", "a.txt@line:7"])
-        assert done.exit_code == 2
-        assert "echo a.txt@line:7 > unwanted.txt" in done.output
-
 
 class TestNumbers:
     def test_are_those_of_the_split(self, tmp_path):

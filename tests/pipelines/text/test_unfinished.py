@@ -46,13 +46,10 @@ def test_progress_grows_shard_by_shard(source, tmp_path):
     output = str(tmp_path / "out")
     job = job_of(source, output, plan=("num_shards", 4), name="texts")
     prepared = prepared_of(job)
-    total = sum(path.stat().st_size for path in source.iterdir())
     results = []
     for done, task in enumerate(shard_tasks(prepared)):
         (found,) = unfinished(output)
         assert (found.finished, found.total) == (done, 4)
-        assert found.input_bytes == total
-        assert found.finished_input_bytes == int(prepared.plan.cut_bytes[done])
         assert f"{done} of 4 shards finished" in found.text()
         results.append(make_shard(task))
     # All shards are there: still it is no dataset.
