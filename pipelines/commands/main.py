@@ -81,7 +81,7 @@ _INSTEAD = {
 
 
 def _hint(name: str) -> str:
-    """Returns what does that, for a name that does not exist."""
+    """Returns the cure for a name that does not exist, if it is known."""
     return f" {_INSTEAD[name]}." if name in _INSTEAD else ""
 
 
