@@ -121,7 +121,7 @@ function drawn(tag, attributes, ...children) {
 
 // Bars as [low, high, text] from left to right; the numbers are also there as a table.
 function chart({ title, summary, top, bars, ticks }) {
-  const most = Math.max(1, ...bars.map(([, high]) => high));
+  const most = Math.max(1, ...bars.map(([count]) => count));
   const each = WIDTH / bars.length;
   const gap = bars.length > 60 ? 0 : each / (bars.length > 12 ? 16 : 5);
   const svg = drawn("svg", {
@@ -131,9 +131,8 @@ function chart({ title, summary, top, bars, ticks }) {
     class: "bars",
     "aria-label": `${title}. ${summary}`,
   });
-  bars.forEach(([low, high, text], index) => {
-    const from = (HEIGHT * low) / most;
-    const height = Math.max((HEIGHT * high) / most - from, high > 0 ? 1 : 0);
+  bars.forEach(([count, text], index) => {
+    const height = Math.max((HEIGHT * count) / most, count > 0 ? 1 : 0);
     const x = index * each;
     const told = drawn("title", {}, shownText(text));
     svg.append(
@@ -142,7 +141,7 @@ function chart({ title, summary, top, bars, ticks }) {
         {},
         told,
         drawn("rect", { x, y: 0, width: each, height: HEIGHT, class: "back" }),
-        drawn("rect", { x: x + gap, y: HEIGHT - from - height, width: each - 2 * gap, height }),
+        drawn("rect", { x: x + gap, y: HEIGHT - height, width: each - 2 * gap, height }),
       ),
     );
   });
@@ -159,7 +158,7 @@ function chart({ title, summary, top, bars, ticks }) {
     ),
     folded(
       "Show as text",
-      element("pre", { class: "scroll" }, bars.map(([, , text]) => text).join("\n")),
+      element("pre", { class: "scroll" }, bars.map(([, text]) => text).join("\n")),
     ),
   );
 }

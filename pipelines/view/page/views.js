@@ -60,11 +60,11 @@ function datasetView([name]) {
 function sectionPart(part) {
   if (part.facts) return section(part.title, facts(part.facts));
   if (part.chart) return section(part.title, chart(part.chart));
-  const shown = [
-    table(part.columns, part.rows, part.title || part.folded),
+  return section(
+    part.title,
+    table(part.columns, part.rows, part.title),
     part.more ? quiet(part.more) : null,
-  ];
-  return part.folded ? folded(part.folded, ...shown) : section(part.title, ...shown);
+  );
 }
 
 function recordView(parts) {
