@@ -16,7 +16,6 @@ from gristmill.loader.data.batches import (
     Part,
     by_lengths,
     check_dataset,
-    of_parts,
     ordered_weights,
 )
 from gristmill.loader.data.dataset import (
@@ -161,7 +160,7 @@ class GlobalBatches(Batches):
     def feed(
         self,
         *,
-        host: Host,
+        host: Host | None = None,
         decode: Decode | None = None,
         workers: int = 0,
         prefetch: int = 2,
@@ -172,9 +171,10 @@ class GlobalBatches(Batches):
         """Returns an iterator of one host's rows of the batches, read ahead.
 
         Args:
-            host: This host. Its index, from 0, and the number of hosts: host h takes
-                the h-th part of every batch. "jax" takes both from JAX. A sharding of
-                JAX: the rows that devices of this process hold, on any mesh.
+            host: This host; it must be given. Its index, from 0, and the number of
+                hosts: host h takes the h-th part of every batch. "jax" takes both from
+                JAX. A sharding of JAX: the rows that devices of this process hold, on
+                any mesh.
             decode: Called with a batch's records of this host, list[bytes]; what it
                 returns is what the feed gives. It must pickle if there are workers.
             workers: Processes that read and decode; 0 for threads of this one.
@@ -225,7 +225,7 @@ class GlobalBatches(Batches):
         )
 
     def records(
-        self, *, host: Literal["jax"] | tuple[int, int], prefetch: int = 2
+        self, *, host: Literal["jax"] | tuple[int, int] | None = None, prefetch: int = 2
     ) -> grain.IterDataset:
         """Returns the records of one host, bytes, one by one in the order of the steps.
 
@@ -324,7 +324,7 @@ def global_batches(
         num_records=1, seed=seed, shuffle=parse_shuffle(shuffle), epochs=epochs
     )
     part = Part(0, dict(named), mixture, batch_size)
-    return of_parts(GlobalBatches, [part], like=like, drop_remainder=drop_remainder)
+    return GlobalBatches(parts=(part,), like=like, drop_remainder=drop_remainder)
 
 
 def token_weights(

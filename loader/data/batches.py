@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Literal, NamedTuple, Self, TypeVar
+from typing import Literal, NamedTuple, Self, TypeVar, cast
 
 from gristmill.dataset.base.errors import InputError, SystemLimitError
 from gristmill.loader.base.indices import IntArray, checked_count
@@ -42,15 +43,61 @@ class Batches:
     It pickles as the paths of its datasets and the order.
 
     Attributes:
-        datasets: The datasets of all phases; one unless this is a mixture, or `then`
-            gave others.
-        names: The name of each in a mixture; empty for a single dataset.
-        schedule: Which records are in which step and row. It is internal.
+        parts: The phases, by rising steps. They and `like` are internal.
+        like: An order with the seed, the shuffle and the epochs of all datasets.
+        drop_remainder: Whether a last batch that is not full is left out.
     """
 
-    datasets: tuple[Dataset, ...]
-    names: tuple[str, ...] = ()
-    schedule: Schedule
+    parts: tuple[Part, ...]
+    like: DatasetOrder
+    drop_remainder: bool = True
+
+    @functools.cached_property
+    def _found(self) -> list[tuple[str, Dataset]]:
+        """The datasets of all phases, each once, with their names."""
+        found: list[tuple[str, Dataset]] = []
+        for part in self.parts:
+            for name, dataset in part.datasets.items():
+                if not any(own == name and one is dataset for own, one in found):
+                    found.append((name, dataset))
+        return found
+
+    @functools.cached_property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """The datasets of all phases: one, but in a mixture or after `then`."""
+        return tuple(dataset for _, dataset in self._found)
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """The name of each dataset of a mixture; empty for a single dataset."""
+        mixed = self.parts[0].mixture is not None
+        return tuple(name for name, _ in self._found) if mixed else ()
+
+    @functools.cached_property
+    def schedule(self) -> Schedule:
+        """Which records are in which step and row. It is internal."""
+        schedule: Schedule | None = None
+        for part in self.parts:
+            numbers, orders = [], []
+            for name, dataset in part.datasets.items():
+                known = (own == name and one is dataset for own, one in self._found)
+                numbers.append([*known].index(True))
+                orders.append(
+                    dataclasses.replace(self.like, num_records=len(dataset), name=name)
+                )
+            phase = Phase(
+                step=part.step,
+                orders=tuple(orders),
+                numbers=tuple(numbers),
+                mixture=part.mixture,
+                batch_size=part.batch_size,
+            )
+            schedule = (
+                Schedule(phases=(phase,), drop_remainder=self.drop_remainder)
+                if schedule is None
+                else schedule.then(phase)
+            )
+        return cast("Schedule", schedule)
 
     def __repr__(self) -> str:
         datasets = ", ".join(map(repr, self.datasets))
@@ -135,16 +182,16 @@ class Batches:
         """
         numbers = dataset_numbers(self, dataset)
         if edition is not None:
-            known = [self.datasets[number].edition for number in numbers]
+            known = {self.datasets[number].edition: number for number in numbers[::-1]}
             if edition not in known:
                 raise InputError(
                     "the batches have no such edition of the dataset",
                     where=repr(self.datasets[numbers[0]]),
-                    expected=f"one of {', '.join(map(str, known))}",
+                    expected=f"one of {', '.join(map(str, [*known][::-1]))}",
                     got=edition,
                     cure="give one of these, or leave it out",
                 )
-            numbers = [numbers[known.index(edition)]]
+            numbers = [known[edition]]
         last = self.datasets[numbers[0]]
         for number in numbers[1:]:
             if not last.begins_with(self.datasets[number].content):
@@ -192,7 +239,7 @@ class Batches:
             InputError: An argument is out of range or of another kind, the batches end
                 before the step, or a mixture has other datasets or weights.
         """
-        step, own = checked_count(step, what="step", least=0), parts_of(self)
+        step, own = checked_count(step, what="step", least=0), self.parts
         part = [one for one in own if one.step < max(step, 1)][-1]
         given = self._named(datasets)
         named = part.datasets | given
@@ -220,7 +267,8 @@ class Batches:
             mixture=self._mixture(part, named, weights),
             batch_size=part.batch_size if batch_size is None else batch_size,
         )
-        return with_parts(self, [*(one for one in own if one.step < step), part])
+        kept = (one for one in own if one.step < step)
+        return dataclasses.replace(self, parts=(*kept, part))
 
     def _named(
         self, datasets: Dataset | Mapping[str, Dataset] | None
@@ -338,71 +386,6 @@ def dataset_numbers(batches: Batches, name: str | None) -> list[int]:
 
 
 AnyBatches = TypeVar("AnyBatches", bound=Batches)
-
-
-def parts_of(batches: Batches) -> list[Part]:
-    """Returns the phases of batches with their datasets."""
-    return [
-        Part(
-            step=phase.step,
-            datasets={
-                order.name: batches.datasets[number]
-                for order, number in zip(phase.orders, phase.numbers, strict=True)
-            },
-            mixture=phase.mixture,
-            batch_size=phase.batch_size,
-        )
-        for phase in batches.schedule.phases
-    ]
-
-
-def with_parts(batches: AnyBatches, parts: Sequence[Part]) -> AnyBatches:
-    """Returns batches of the same seed, shuffle and epochs, with other phases."""
-    first = batches.schedule.phases[0].orders[0]
-    drop_remainder = batches.schedule.drop_remainder
-    return of_parts(type(batches), parts, like=first, drop_remainder=drop_remainder)
-
-
-def of_parts(
-    kind: type[AnyBatches],
-    parts: Sequence[Part],
-    *,
-    like: DatasetOrder,
-    drop_remainder: bool,
-) -> AnyBatches:
-    """Returns batches of phases, with the seed, shuffle and epochs of an order."""
-    phases: list[Phase] = []
-    found: list[tuple[str, Dataset]] = []
-    for part in parts:
-        numbers, orders = [], []
-        for name, dataset in part.datasets.items():
-            known = [own == name and data is dataset for own, data in found]
-            if not any(known):
-                found.append((name, dataset))
-            numbers.append((*known, True).index(True))
-            orders.append(
-                dataclasses.replace(
-                    like, num_records=len(dataset), name=name, first_epoch=0
-                )
-            )
-        phases.append(
-            Phase(
-                step=part.step,
-                orders=tuple(orders),
-                numbers=tuple(numbers),
-                mixture=part.mixture,
-                batch_size=part.batch_size,
-            )
-        )
-    schedule = Schedule(phases=tuple(phases[:1]), drop_remainder=drop_remainder)
-    for phase in phases[1:]:
-        schedule = schedule.then(phase)
-    names, datasets = zip(*found, strict=True)
-    return kind(
-        datasets=datasets,
-        names=names if parts[0].mixture is not None else (),
-        schedule=schedule,
-    )
 
 
 class SeenRow(NamedTuple):

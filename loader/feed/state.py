@@ -8,6 +8,7 @@ A digest tells whether it is as it was written; the step alone may be another on
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
@@ -25,9 +26,6 @@ from gristmill.loader.data.batches import (
     Batches,
     Part,
     by_lengths,
-    of_parts,
-    parts_of,
-    with_parts,
 )
 from gristmill.loader.data.dataset import Content, Dataset, GoneDataset
 from gristmill.loader.order.mixture import Mixture
@@ -56,14 +54,14 @@ _GRAINS = frozenset(
 
 def state_of(batches: Batches, step: int) -> dict[str, Any]:
     """Returns the state of feeds that give `step` next, as JSON values."""
-    order = batches.schedule.phases[0].orders[0]
+    order = batches.like
     known = {
         "version": STATE_VERSION,
         "seed": order.seed,
         "shuffle": order.shuffle.to_state(),
         "epochs": order.epochs,
-        "drop_remainder": bool(batches.schedule.drop_remainder),
-        "phases": [_phase_state(part) for part in parts_of(batches)],
+        "drop_remainder": bool(batches.drop_remainder),
+        "phases": [_phase_state(part) for part in batches.parts],
     }
     return {"step": step, **known, "digest": _digest(known)}
 
@@ -133,7 +131,7 @@ def _saved(state: object) -> _Saved:
             got=f"{plain['version']!r:.100}",
             cure="resume with the version that wrote it",
         )
-    if digest != expected or step is None:
+    if digest != expected or "step" not in state:
         raise InputError(
             "the state of the feed is not as it was written",
             expected=f"digest {expected}",
@@ -178,7 +176,7 @@ def resumed(batches: AnyBatches, state: Mapping[str, Any]) -> tuple[AnyBatches, 
             that is not there any more; the error names the differences.
         InputError: It is not a state, or is not as it was written.
     """
-    saved, parts = _saved(state), parts_of(batches)
+    saved, parts = _saved(state), batches.parts
     step, running = saved.step, saved.phases[saved.running]
     number = sum(part.step <= step for part in parts) - 1
     own = state_of(batches, step)
@@ -196,7 +194,7 @@ def resumed(batches: AnyBatches, state: Mapping[str, Any]) -> tuple[AnyBatches, 
     rest = [matched.get(part.step, part) for part in parts[number:]]
     _check_later(parts[number + 1 :], matched, saved, replaced=begins)
     earlier = [_past(phase, parts) for phase in past]
-    changed = with_parts(batches, [*earlier, *rest])
+    changed = dataclasses.replace(batches, parts=(*earlier, *rest))
     most = changed.schedule.step_limit
     checked_count(step, what="step of the state", least=0, most=most)
     return batches if changed == batches else changed, step
@@ -364,7 +362,7 @@ def batches_of_state(
             own = parts[-1]._replace(datasets={**parts[-1].datasets, **named})
             raise _mismatch(own, saved._replace(step=parts[-1].step), [])
     drop_remainder = saved.value["drop_remainder"]
-    return of_parts(Batches, parts, like=like, drop_remainder=drop_remainder)
+    return Batches(parts=tuple(parts), like=like, drop_remainder=drop_remainder)
 
 
 def continued_batches(
@@ -381,7 +379,7 @@ def continued_batches(
         state: What `feed.get_state` returned.
         step: The first step of these batches: one that no host has begun.
     """
-    part = parts_of(batches)[0]
+    part = batches.parts[0]
     saved = _saved(state)
     found = [_past(phase, [part]) for phase in saved.phases]
     last = found[-1]
@@ -402,7 +400,7 @@ def continued_batches(
             _tell(step, "weights", ", ".join(weights))
         found = [one for one in found if one.step < max(step, 1)]
         found.append(Part(step, last.datasets, mixture, part.batch_size))
-    return with_parts(batches, found)
+    return dataclasses.replace(batches, parts=tuple(found))
 
 
 def _tell(step: int, what: str, value: str) -> None:

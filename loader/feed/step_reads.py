@@ -115,6 +115,7 @@ def with_columns(batch: Any, columns: Mapping[str, Values]) -> Any:
 Decode: TypeAlias = Callable[[Sequence[bytes]], Any] | Callable[..., Any]
 
 _MOST_STEPS_AHEAD = 64
+_ROWS_AHEAD = 8192
 
 
 class StepReads:
@@ -279,7 +280,7 @@ class StepReads:
 class BatchesAhead:
     """`Schedule.batch` for a caller that asks for step after step. Safe for threads.
 
-    It computes about `rows_at_once` rows together, those of every `every`-th step.
+    It computes some thousands of rows together, those of every `every`-th step.
     """
 
     def __init__(
@@ -288,10 +289,8 @@ class BatchesAhead:
         rows: RowsBySize,
         *,
         every: int = 1,
-        rows_at_once: int = 8192,
     ):
         self._schedule, self._rows, self._every = schedule, rows, every
-        self._at_once = rows_at_once
         self._batches = dict[int, MixedBatch]()
         self._lock = threading.Lock()
 
@@ -304,9 +303,7 @@ class BatchesAhead:
 
     def _from(self, step: int) -> dict[int, MixedBatch]:
         positions = [self._schedule.positions(step, self._rows)]
-        most = min(
-            max(1, self._at_once // max(len(positions[0]), 1)), _MOST_STEPS_AHEAD
-        )
+        most = min(max(1, _ROWS_AHEAD // max(len(positions[0]), 1)), _MOST_STEPS_AHEAD)
         last = min(step + most * self._every, self._schedule.step_limit)
         steps = range(step, last, self._every)
         positions += [

@@ -27,7 +27,7 @@ Host: TypeAlias = Literal["jax"] | tuple[int, int] | Sharding
 """This host: JAX's process, `(index, count)`, or the sharding of the batch."""
 
 
-def checked_host(host: Host) -> tuple[int, int] | Sharding:
+def checked_host(host: Host | None) -> tuple[int, int] | Sharding:
     """Returns the index of a host and their number, or the sharding of the batch.
 
     Raises:
@@ -44,11 +44,13 @@ def checked_host(host: Host) -> tuple[int, int] | Sharding:
             host[0], what="index of the host", least=0, most=count - 1
         )
         return index, count
-    if hasattr(host, "addressable_devices_indices_map"):
+    if host is not None and hasattr(host, "addressable_devices_indices_map"):
         sharding: Sharding = host
         return sharding
     raise InputError(
-        "the host of the feed is not known",
+        "it is not said which host this is"
+        if host is None
+        else "the host of the feed is not known",
         expected='"jax", the sharding of the batch, or (index, number of hosts)',
         got=f"host={host!r:.100}",
         cure="on a single host: host=(0, 1)",

@@ -39,8 +39,6 @@ from gristmill.dataset.base.errors import FormatVersionError, InputError
 from gristmill.loader.base.indices import (
     POSITION_LIMIT,
     IntArray,
-    checked_count,
-    checked_indices,
 )
 
 # Products of a position within a period and a weight fit int64 up to this weight;
@@ -290,7 +288,6 @@ class Mixture:
         Args:
             position: From 0 to 2^63, both included.
         """
-        position = checked_count(position, what="position", least=0)
         return counts_after(self._tree, position, (0,) * self.num_datasets)
 
     def locate(self, positions: IntArray) -> tuple[IntArray, IntArray]:
@@ -318,11 +315,7 @@ class Mixture:
             int64 [n] positions in the mixture; -1 for those that it never reaches
             (below position 2^63).
         """
-        last = self.num_datasets - 1
-        dataset = checked_count(dataset, what="dataset", least=0, most=last)
-        wanted = checked_indices(
-            dataset_positions, stop=POSITION_LIMIT, what="dataset position"
-        )
+        wanted = np.asarray(dataset_positions, np.int64)
         positions = np.full_like(wanted, -1)
         reached = wanted <= self.counts(POSITION_LIMIT)[dataset] - 1
         if reached.any():

@@ -16,6 +16,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
@@ -180,22 +181,6 @@ class Phase:
     def __post_init__(self) -> None:
         batch_size = checked_count(self.batch_size, what="batch_size")
         object.__setattr__(self, "batch_size", batch_size)
-        if len(self.orders) != self.dealing.num_datasets:
-            raise InputError(
-                "a mixture needs the order of a dataset for each weight",
-                expected=self.dealing.num_datasets,
-                got=len(self.orders),
-                cure="give as many orders as the mixture has weights",
-            )
-        keys = [(order.seed, order.name) for order in self.orders]
-        if len(set(keys)) != len(keys):
-            raise InputError(
-                "datasets of a mixture share seed and name, so they share their order",
-                expected="different names, or different seeds",
-                got=keys,
-                cure="give the datasets different names, or their orders different "
-                "seeds",
-            )
 
     @property
     def dealing(self) -> Mixture:
@@ -364,7 +349,9 @@ class Schedule:
         return [phase.batch_size for phase in self.phases[self._phase_of(step) :]]
 
     def _phase_of(self, step: int) -> int:
-        return bisect.bisect_right(self.phases, step, key=_first_step) - 1
+        return (
+            bisect.bisect_right(self.phases, step, key=operator.attrgetter("step")) - 1
+        )
 
     @functools.cached_property
     def _starts(self) -> list[int]:
@@ -504,8 +491,6 @@ class Schedule:
             InputError: There is no such record or dataset, or both the dataset's epochs
                 and the range are endless.
         """
-        last = max(number for phase in self.phases for number in phase.numbers)
-        dataset = checked_count(dataset, what="dataset", least=0, most=last)
         first = checked_count(first_epoch, what="first_epoch", least=0)
         limit = min(self.stop, self.start(self.step_limit))
         ends = [*self._starts[1:], limit]
@@ -545,7 +530,3 @@ class Schedule:
         """
         size = self.batch_size(checked_count(step, what="step", least=0))
         return host_rows(size, checked_host(host))
-
-
-def _first_step(phase: Phase) -> int:
-    return phase.step

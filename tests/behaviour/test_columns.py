@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import random
 from typing import Any
@@ -12,7 +11,6 @@ from click.testing import CliRunner, Result
 
 from gristmill import loader
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.loader.feed.state import resumed, state_of
 from gristmill.pipelines.commands.main import cli
 from tests.support.columns import attach_numbers, example, examples
 from tests.support.editions import files_of
@@ -109,16 +107,6 @@ def test_appended_records_have_no_values(tmp_path: pathlib.Path, output: str) ->
     # Going back keeps the values of the edition.
     assert run("rollback", output, 1).exit_code == 0
     assert loader.open(output).column("score")[10] == 10 / 13
-
-
-def test_states_of_runs_stay(tmp_path: pathlib.Path) -> None:
-    output = examples(tmp_path, [7, 5])
-    batches = loader.global_batches(loader.open(output), batch_size=2, epochs=2)
-    state = json.dumps(state_of(batches, 4))
-    attach_numbers(output, tmp_path, 12)
-    now = loader.global_batches(loader.open(output), batch_size=2, epochs=2)
-    assert json.dumps(state_of(now, 4)) == state
-    assert resumed(now, json.loads(state)) == (now, 4)
 
 
 def test_removal_is_the_same_with_columns(tmp_path: pathlib.Path, output: str) -> None:

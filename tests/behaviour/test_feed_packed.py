@@ -3,13 +3,10 @@
 import json
 from fractions import Fraction
 
-import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gristmill import loader
-from gristmill.dataset.base.errors import InputError, StateMismatchError
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from tests.support.datasets import convert
 from tests.support.hosts import run_hosts
@@ -105,44 +102,6 @@ def test_tokens_of_a_mixture_are_as_its_weights_promise(opened):
     assert realised == pytest.approx(0.7, abs=0.005)
 
 
-def test_after_whole_epochs_tokens_are_exact(opened):
-    web = opened["web"]
-    batches = loader.global_batches(
-        web, batch_size=7, epochs=3, seed=1, drop_remainder=False
-    )
-    counts = web.packed_counts()
-    run = batches.token_run(tokens=3 * counts.tokens)
-    assert (run.steps, run.epochs) == (batches.steps, (3.0,))
-    assert (run.tokens, run.targets) == (3 * counts.tokens, 3 * counts.targets)
-    seen = sum(tokens_of(batches.read(step)).sum() for step in range(batches.steps))
-    assert seen == run.tokens
-    half = batches.token_run(tokens=counts.tokens // 2)
-    # So many steps have as many tokens, give or take what rows differ by.
-    seen = sum(tokens_of(batches.read(step)).sum() for step in range(half.steps))
-    assert abs(seen - half.tokens) <= 3 * LENGTH
-    assert half == batches.token_run(steps=half.steps)
-    with pytest.raises(InputError, match="fewer tokens"):
-        batches.token_run(tokens=3 * counts.tokens + 1)
-
-
-def test_a_state_of_other_shares_is_refused_and_shows_them(opened):
-    datasets = {name: opened[name] for name in ("web", "code")}
-
-    def feed_of(*, web):
-        weights = loader.token_weights(datasets, {"web": web, "code": 1})
-        batches = loader.global_batches(datasets, batch_size=8, weights=weights)
-        return batches.feed(**HOST)
-
-    state = json.loads(json.dumps(feed_of(web=2).get_state() | {"step": 4}))
-    same = feed_of(web=2)
-    same.set_state(state)
-    assert same.get_state()["step"] == 4
-    with pytest.raises(StateMismatchError, match="does not match the records") as no:
-        feed_of(web=3).set_state(state)
-    exact = loader.token_weights(datasets, {"web": 2, "code": 1})
-    assert str(exact["web"]) in str(no.value)
-
-
 def changed(kind, opened, places) -> loader.GlobalBatches:
     """Batches of 24 rows, and more, that 1, 2, 3 and 8 hosts divide."""
     options = {"batch_size": 24, "seed": 5, "epochs": 3}
@@ -220,22 +179,3 @@ def test_processes_resume_packed_rows_on_other_numbers_of_hosts(opened, places):
     assert state["step"] == 6
     for step, found in enumerate(steps):
         assert_same(found, decode(batches.read(step)))
-
-
-def test_packed_rows_are_global_arrays_of_jax(opened, places):
-    batches = changed("changes", opened, places)
-    decode = loader.PackedRows.of(*batches.datasets)
-    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
-    sharding = NamedSharding(mesh, PartitionSpec("data"))
-    feed = batches.feed(
-        decode=decode,
-        host=sharding,
-        start_step=2,
-    )
-    with loader.to_jax(feed, sharding) as arrays:
-        for step in (2, 3, 4):
-            batch = next(arrays)
-            expected = decode(batches.read(step))
-            assert batch["inputs"].shape == (batches.batch_size_at(step), LENGTH)
-            assert {len(array.sharding.device_set) for array in batch.values()} == {8}
-            assert_same({name: np.asarray(batch[name]) for name in batch}, expected)

@@ -26,31 +26,6 @@ def code(tmp_path_factory) -> loader.Dataset:
     return loader.open(convert(tmp_path_factory.mktemp("code"), CODE))
 
 
-@pytest.mark.parametrize("shuffle", ["global", "block", "none", loader.BlockShuffle()])
-def test_every_record_of_an_epoch_is_read_once_in_the_rows_of_its_indices(web, shuffle):
-    batches = loader.global_batches(
-        web, batch_size=8, seed=3, shuffle=shuffle, epochs=1, drop_remainder=False
-    )
-    assert batches.steps == 5
-    read = []
-    for step in range(batches.steps):
-        expected = [RECORDS["web"][i] for i in batches.indices(step)]
-        assert batches.read(step) == expected
-        assert batches.read(step, slice(2, 5)) == expected[2:5]
-        read += expected
-    assert sorted(read) == sorted(RECORDS["web"])
-
-
-def test_the_shuffle_and_the_seed_decide_the_order(web):
-    orders = [
-        loader.global_batches(web, batch_size=37, seed=seed, shuffle=shuffle)
-        for seed, shuffle in [(0, "none"), (0, "global"), (1, "global"), (0, "block")]
-    ]
-    assert len({tuple(batches.indices(0).tolist()) for batches in orders}) == 4
-    assert orders[0].indices(1).tolist() == list(range(37))
-    assert [batches.steps for batches in orders] == [None] * 4
-
-
 def test_rows_of_a_mixture_are_read_from_the_dataset_they_are_of(web, code):
     batches = loader.global_batches(
         {"web": web, "code": code}, batch_size=10, weights={"code": 0.3, "web": 0.7}
@@ -77,14 +52,6 @@ def test_rows_can_be_had_without_the_others(web, code):
         batches.schedule.indices(5, np.array([3, 12]))
 
 
-def test_rows_can_be_had_by_their_numbers(web):
-    batches = loader.global_batches(web, batch_size=10, epochs=1, drop_remainder=False)
-    rows = np.array([8, 1, 6, 7])
-    whole = batches.read(2)
-    assert batches.read(2, rows) == [whole[row] for row in rows]
-    assert batches.read(3, rows) == [batches.read(3)[row] for row in (1, 6)]  # of 7
-
-
 @pytest.mark.parametrize("host", [None, "tpu", 0, (0,), (2, 2), (-1, 2), ("0", 2)])
 def test_another_host_than_there_is_is_refused(web, host):
     batches = loader.global_batches(web, batch_size=10)
@@ -97,29 +64,6 @@ def test_a_mixture_without_weights_is_in_proportion_to_the_lengths(web, code):
     batches = loader.global_batches({"web": web, "code": code}, batch_size=48, epochs=1)
     assert batches.steps == 1
     assert sorted(batches.read(0)) == sorted(RECORDS["web"] + RECORDS["code"])
-
-
-def test_records_are_found_where_they_are_read(web, code):
-    single = loader.global_batches(web, batch_size=5, epochs=3, drop_remainder=False)
-    sightings = single.find(17)
-    assert [sighting.epoch for sighting in sightings] == [0, 1, 2]
-    assert sightings[1:2] == single.find(17, first_epoch=1, stop_epoch=2)
-    for _, step, row in sightings:
-        assert single.read(step)[row] == RECORDS["web"][17]
-    mixed = loader.global_batches({"web": web, "code": code}, batch_size=6)
-    for _, step, row in mixed.find(4, "code", stop_epoch=3):
-        assert mixed.read(step)[row] == RECORDS["code"][4]
-
-
-def test_other_weights_from_a_step_on_leave_what_came_before(web, code):
-    batches = loader.global_batches(
-        {"web": web, "code": code}, batch_size=10, weights={"web": 0.7, "code": 0.3}
-    )
-    later = batches.then(weights={"code": 1, "web": 1}, step=4)
-    for step in range(4):
-        assert later.read(step) == batches.read(step)
-    assert np.bincount(later.indices(4).datasets).tolist() == [5, 5]
-    assert np.bincount(batches.indices(4).datasets).tolist() == [7, 3]
 
 
 def test_batches_pickle_as_paths_and_order(web, code):

@@ -121,14 +121,6 @@ def test_records_and_what_is_known_of_them(converted: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "index",
-    [0, 55, -1, -56, np.int64(7), np.uint8(7), np.array(7)],
-)
-def test_one_record(converted: str, index) -> None:
-    assert loader.open(converted)[index] == RECORDS[index]
-
-
-@pytest.mark.parametrize(
     "indices",
     [
         [],
@@ -363,14 +355,3 @@ def test_a_trillion_records_in_a_hundred_thousand_shards(
     assert shards_found.tolist() == [0, 99_999, 12_345]
     assert numbers.tolist() == [0, 9_999_999, 6_789_012]
     assert dataset.shard(99_999).path.endswith("-099999-of-100000")
-
-
-def test_importing_the_loader_needs_neither_grain_nor_jax() -> None:
-    code = (
-        "import sys; from gristmill import loader; loader.open;"
-        "loader.ArrayRecordDataSource; assert 'open' in dir(loader);"
-        "assert not {'grain', 'jax', 'absl', 'array_record'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-    with pytest.raises(AttributeError, match="nothing_like_it"):
-        loader.nothing_like_it  # noqa: B018

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import pickle
 
 import numpy as np
 import pytest
@@ -39,45 +38,6 @@ BATCHES = st.lists(st.fixed_dictionaries({}, optional=LISTS), max_size=12)
 def as_lists(ragged) -> list:
     splits = ragged.row_splits.tolist()
     return [ragged.values[b:e].tolist() for b, e in itertools.pairwise(splits)]
-
-
-@given(BATCHES)
-def test_ragged_features_are_what_was_written(batch):
-    decoded = decode(RAGGED, [tf_example(features) for features in batch])
-    for name in RAGGED:
-        expected = [list(features.get(name, [])) for features in batch]
-        assert as_lists(decoded[name]) == expected
-        assert decoded[name].row_splits[0] == 0
-    assert [decoded[name].values.dtype for name in "bfi"] == [object, "f4", "i8"]
-
-
-MESSAGES = (
-    *("Example", "Features", "Feature"),
-    *("BytesList", "FloatList", "Int64List"),
-)
-
-
-def fields_of(kind) -> set[tuple]:
-    """Returns the fields of a class of messages, in its inner ones too."""
-    described = kind.DESCRIPTOR
-    found = [described, *described.nested_types]
-    fields = [field for each in found for field in each.fields]
-    return {
-        (field.full_name, field.number, field.type, field.has_presence)
-        for field in fields
-    }
-
-
-@with_tensorflow
-def fields_in_tensorflow():
-    import tensorflow as tf
-
-    return [fields_of(getattr(tf.train, name)) for name in MESSAGES]
-
-
-def test_the_messages_that_the_tests_make_are_tensorflows():
-    ours = [fields_of(getattr(examples, name)) for name in MESSAGES]
-    assert ours == fields_in_tensorflow()
 
 
 @with_tensorflow
@@ -207,17 +167,6 @@ def test_any_bytes_decode_or_are_an_error(records):
         decode(RAGGED, records)
 
 
-@pytest.mark.slow
-@given(st.lists(st.sampled_from(sorted(UNUSUAL)), max_size=6), BATCHES)
-def test_the_scan_of_a_batch_is_that_of_its_records(names, batch):
-    records = [*(UNUSUAL[name] for name in names), *map(tf_example, batch)]
-    together = decode(RAGGED, records)
-    for row, record in enumerate(records):
-        alone = decode(RAGGED, [record])
-        for name in RAGGED:
-            assert as_lists(together[name])[row] == as_lists(alone[name])[0]
-
-
 GOOD = tf_example({"x": [1, 2, 3], "name": [b"a"], "w": [0.5]})
 
 
@@ -329,16 +278,6 @@ def test_errors_name_record_feature_expected_and_got(features, bad, message, oth
     assert caught.value.row == (0 if "bool" in message else 2)
 
 
-def test_an_error_pickles_and_gets_the_name_of_its_record():
-    with pytest.raises(DecodeError) as caught:
-        decode({"x": Fixed("int64", shape=(3,))}, [GOOD, tf_example({"x": [1]})])
-    travelled = pickle.loads(pickle.dumps(caught.value))
-    assert (str(travelled), travelled.row) == (str(caught.value), 1)
-    named = travelled.of("record 123 of c4, row 1 of step 9")
-    assert "where:    record 123 of c4, row 1 of step 9\n  expected: 3" in str(named)
-    assert (type(named), named.row) == (DecodeError, 1)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -392,20 +331,3 @@ def test_arrays_have_the_dtype_that_was_asked_for(dtype, values):
             else array.tolist() == [values] * 2
         )
         array[0] = array[1]  # They can be written to.
-
-
-def test_decoders_pickle_and_do_not_change():
-    decoder = loader.ExampleDecoder(
-        {
-            "x": Fixed("int64", shape=(3,), default=1),
-            "name": Ragged(bytes, optional=True),
-            "w": Ragged("float16"),
-        }
-    )
-    again = pickle.loads(pickle.dumps(decoder))
-    assert again == decoder
-    ours, theirs = decoder([GOOD, GOOD]), again([GOOD, GOOD])
-    assert list(ours) == ["x", "name", "w"]
-    np.testing.assert_array_equal(ours["x"], theirs["x"])
-    with pytest.raises(AttributeError):
-        decoder.features = {}

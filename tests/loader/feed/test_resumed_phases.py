@@ -89,13 +89,6 @@ def test_phases_resume_at_every_step_on_any_hosts(batches) -> None:
             assert again.read(step) == whole[step]
 
 
-@pytest.mark.slow
-def test_phases_do_not_depend_on_workers(batches) -> None:
-    whole = [batches.read(step) for step in range(batches.steps)]
-    rest, _ = rest_of(batches, json.dumps(state_of(batches, 2)), 1, workers=2)
-    assert rest == whole[2:]
-
-
 def test_every_row_is_located_and_found(batches) -> None:
     for step in range(batches.steps):
         for row, record in enumerate(batches.read(step)):

@@ -1,6 +1,5 @@
 """The state of a feed: resumed anywhere, refused if it does not fit or is damaged."""
 
-import json
 from typing import Any
 
 import grain
@@ -21,7 +20,6 @@ from tests.support.json_changes import ODD_VALUES, VALUES, changes
 from tests.support.records import text_records
 
 FILES = [text_records(20, seed=1), text_records(29, seed=2)]
-HOSTS = (1, 2, 4, 3)
 
 
 @pytest.fixture(scope="module")
@@ -42,35 +40,6 @@ def batches(request, web, code) -> loader.GlobalBatches:
         return loader.global_batches(web, shuffle="block", **options)
     mixed = loader.global_batches({"web": web, "code": code}, **options)
     return mixed.then(weights={"web": 1, "code": 1}, step=3)
-
-
-def rest_of(batches, state, hosts):
-    """The rest of the stream of all hosts together, and their states at each step."""
-    feeds = [batches.feed(host=(host, hosts)) for host in range(hosts)]
-    rest, states = [], []
-    for feed in feeds:
-        if state is not None:
-            feed.set_state(json.loads(state))
-    while True:
-        (written,) = {json.dumps(feed.get_state()) for feed in feeds}
-        states.append(written)
-        parts = [next(feed, None) for feed in feeds]
-        if parts == [None] * hosts:
-            return rest, states
-        rest.append([record for part in parts for record in part])
-
-
-@pytest.mark.slow
-def test_resumed_at_every_step_on_any_hosts_the_rest_is_the_same(batches):
-    whole = [batches.read(step) for step in range(batches.steps)]
-    everything, states = rest_of(batches, None, 1)
-    assert everything == whole
-    assert len(whole[-1]) != 12
-    for step, state in enumerate(states):
-        for hosts in HOSTS:
-            rest, states_then = rest_of(batches, state, hosts)
-            assert rest == whole[step:]
-            assert states_then == states[step:]
 
 
 def test_batches_that_were_read_ahead_do_not_count(web):
@@ -147,17 +116,6 @@ def test_a_dataset_may_move_and_be_compressed_otherwise(web, tmp_path):
     feed = feed_of(loader.global_batches(moved, batch_size=4))
     feed.set_state(state)
     assert next(feed) == loader.global_batches(web, batch_size=4).read(3)
-
-
-def test_datasets_of_a_mixture_are_told_by_name(web, code):
-    state = feed_of(
-        loader.global_batches({"web": web, "code": code}, batch_size=4)
-    ).get_state()
-    others = loader.global_batches({"web": web, "books": code}, batch_size=4)
-    with pytest.raises(StateMismatchError, match=r"datasets\[books\].name 'books'"):
-        feed_of(others).set_state(state)
-    with pytest.raises(StateMismatchError, match=r"where:    phases\[0\]"):
-        feed_of(loader.global_batches(web, batch_size=4)).set_state(state)
 
 
 def test_state_of_another_version_or_of_nothing_is_refused(web, code):

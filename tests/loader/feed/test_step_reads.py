@@ -1,29 +1,22 @@
 """Steps read together are those of the schedule, with the same errors."""
 
-import dataclasses
 import functools
 import pathlib
 import shutil
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     DecodeError,
-    OutOfRangeError,
 )
-from gristmill.loader.feed.step_reads import BatchesAhead, StepReads
-from gristmill.loader.order.mixture import Mixture
-from gristmill.loader.order.schedule import DatasetOrder
-from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
+from gristmill.loader.feed.step_reads import StepReads
 from tests.support.datasets import convert
 from tests.support.records import text_records
-from tests.support.schedules import schedule_of
 
 _RECORDS = 99
 
@@ -116,55 +109,6 @@ def test_however_steps_are_put_together_batches_and_the_error_are_the_same(
         assert found.__notes__[0] == f"in the batch of step {step:,}"
 
 
-@given(
-    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=3),
-    epochs=st.sampled_from([1, 3, None]),
-    batch_size=st.integers(1, 25),
-    shuffle=st.sampled_from(
-        [GlobalShuffle(), NoShuffle(), BlockShuffle(block_records=4, window_blocks=3)]
-    ),
-    drop_remainder=st.booleans(),
-    rows=st.sampled_from([slice(None), slice(0, 1), slice(3, 7), slice(24, 25)]),
-    asked=st.lists(st.integers(0, 40), max_size=40),
-    at_once=st.sampled_from([1, 30, 8192]),
-)
-@settings(max_examples=50, deadline=None)
-def test_they_are_the_schedule_s(
-    lengths, epochs, batch_size, shuffle, drop_remainder, rows, asked, at_once
-) -> None:
-    orders = tuple(
-        DatasetOrder(num_records=length, shuffle=shuffle, epochs=epochs, name=str(i))
-        for i, length in enumerate(lengths)
-    )
-    schedule = schedule_of(
-        orders=orders,
-        mixture=Mixture.of(lengths) if len(lengths) > 1 else None,
-        batch_size=batch_size,
-        drop_remainder=drop_remainder,
-    )
-    ahead = BatchesAhead(schedule, rows, rows_at_once=at_once)
-    for step in [*asked, *range(12)]:
-        try:
-            expected = schedule.batch(step, rows)
-        except OutOfRangeError:
-            with pytest.raises(OutOfRangeError):
-                ahead.batch(step)
-            continue
-        got = ahead.batch(step)
-        for own, theirs in zip(got, expected, strict=True):
-            assert own.dtype == np.int64
-            assert own.tolist() == theirs.tolist()
-
-
-def test_rows_by_their_numbers() -> None:
-    schedule = schedule_of(orders=(DatasetOrder(num_records=100),), batch_size=10)
-    rows = np.array([7, 2, 9])
-    ahead = BatchesAhead(schedule, rows)
-    for step in (0, 3, 12, 11):
-        found = ahead.batch(step).records
-        assert found.tolist() == schedule.batch(step, rows).records.tolist()
-
-
 def test_an_interrupt_while_steps_are_read_ends_the_pass(good) -> None:
     dataset = loader.open(good)
     batches = loader.global_batches(dataset, batch_size=6)
@@ -180,8 +124,8 @@ def test_an_interrupt_while_steps_are_read_ends_the_pass(good) -> None:
             calls.append(1)
             raise KeyboardInterrupt
 
-    interrupted = dataclasses.replace(batches, datasets=(Interrupted(),))
-    reads = StepReads(interrupted, rows=slice(0, 6), decode=None)
+    vars(batches)["datasets"] = (Interrupted(),)
+    reads = StepReads(batches, rows=slice(0, 6), decode=None)
     found = reads.read([0, 1, 2])
     assert isinstance(found.error, KeyboardInterrupt)
     assert (found.batches, len(calls)) == ([], 1)

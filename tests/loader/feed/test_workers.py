@@ -292,15 +292,6 @@ def test_a_batch_that_does_not_pickle_says_its_step_and_what_to_do(
         next(feed)
 
 
-@pytest.mark.slow
-def test_a_batch_that_does_not_pickle_comes_back_from_a_worker_with_its_step(batches):
-    with feed_of(batches, workers=2, decode=decoders.lazily, start_step=3) as feed:
-        with pytest.raises(UserFunctionError, match="does not pickle") as raised:
-            next(feed)
-        assert "in the batch of step 3" in raised.value.__notes__
-        assert "worker process" in str(raised.value)
-
-
 def test_only_the_trainer_has_the_batches_that_it_got(batches):
     with feed_of(batches, decode=lambda records: np.zeros(len(records))) as feed:
         kept = [weakref.ref(next(feed)) for _ in range(3)]
@@ -323,19 +314,6 @@ def test_a_feed_that_another_thread_closes_ends_with_an_error(batches):
     finally:
         hold.set()
         closing.join()
-
-
-def test_a_closed_feed_gives_no_more(batches):
-    with started() as own:
-        feed = feed_of(batches)
-        next(feed)
-    assert own.threads
-    feed.close()
-    feed.close()
-    until(lambda: not own.alive())
-    with pytest.raises(InputError, match="closed"):
-        next(feed)
-    assert feed.get_state()["step"] == 1
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Element p of the order is the record at position p."""
 
-import sys
-
 import cloudpickle
 import grain
 import pytest
@@ -40,16 +38,6 @@ def test_elements_are_the_rows_of_the_steps(dataset, drop_remainder) -> None:
         order[len(order)]
     with pytest.raises(OutOfRangeError):
         order[-1]
-
-
-def test_a_mixture_without_end(dataset) -> None:
-    batches = loader.global_batches({"x": dataset, "y": dataset}, batch_size=10)
-    order = batches.map_dataset()
-    assert len(order) == sys.maxsize
-    assert [order[i] for i in range(200)] == positions_of(batches, 20)
-    for position in (1023, 1024, 1025, 5000, 3, 9000, 2047, 1024, len(order) - 8):
-        assert order[position] == batches.read(position // 10)[position % 10]
-    assert "9,223,372,036,854,775,807" in str(order)
 
 
 @pytest.mark.slow

@@ -129,42 +129,6 @@ def test_any_host_worker_and_state_has_the_records_of_its_rows(
     iterator.close()
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_the_state_of_an_iterator_that_has_ended_is_the_end(single, workers) -> None:
-    batches = loader.global_batches(single, batch_size=26, epochs=1)
-    for worker in range(workers):
-        dataset = batches.records(host=(0, 1))
-        dataset.set_slice(slice(worker, None, workers))
-        ended = iter(dataset)
-        assert len([*ended]) == 26 * len(range(worker, 5, workers))
-        again = iter(dataset)
-        again.set_state(json.loads(json.dumps(ended.get_state())))
-        assert [*again] == []
-
-
-def test_the_last_short_batch_is_dealt_evenly(single) -> None:
-    batches = loader.global_batches(
-        single, batch_size=48, epochs=1, drop_remainder=False
-    )
-    assert batches.schedule.remainder == 34
-    counts = [len(list(batches.records(host=(host, 4)))) for host in range(4)]
-    assert counts == [24 + 8, 24 + 9, 24 + 8, 24 + 9]
-
-
-def test_every_host_has_the_weights_of_a_mixture(several) -> None:
-    batches = loader.global_batches(
-        several, batch_size=32, weights={"a": 4, "b": 3, "c": 1}
-    )
-    named = {
-        record: name for name, part in zip("abc", FILES, strict=True) for record in part
-    }
-    for host in range(2):
-        iterator = iter(batches.records(host=(host, 2)))
-        for _ in range(6):
-            names = [named[next(iterator)] for _ in range(16)]
-            assert [names.count(name) for name in "abc"] == [8, 6, 2]
-
-
 def test_a_dataset_begins_anew_pickles_and_leaves_nothing(single) -> None:
     batches = loader.global_batches(single, batch_size=8, seed=1)
     dataset = batches.records(host=(1, 2))

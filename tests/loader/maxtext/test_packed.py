@@ -106,16 +106,6 @@ def test_a_mixture_has_the_weights_of_its_settings(rows, mesh, tmp_path):
     assert packed(mesh, config).batches.names == ("a", "b")
 
 
-@pytest.mark.slow
-def test_worker_processes_make_the_same_rows(rows, mesh):
-    batches = []
-    for workers in (0, 2):
-        config = config_of(grain_train_files=rows, grain_worker_count=workers)
-        with iter(packed(mesh, config)) as feed:
-            batches.append([batch["inputs"].copy() for batch in feed])
-    np.testing.assert_array_equal(*batches)
-
-
 def test_what_does_not_fit_the_rows_is_refused_by_name(rows, long_rows, mesh, caplog):
     def refusal(options=None, name="train", **settings) -> InputError:
         config = config_of(**{"grain_train_files": rows, **settings})

@@ -74,17 +74,6 @@ def test_it_resumes_exactly(made, records, others, settings):
         np.testing.assert_array_equal(next(again)["inputs"], batch)
 
 
-def test_evaluation_is_one_pass_in_order_and_begins_anew(made, records):
-    install()
-    _, evaluation = made(
-        grain_train_files=records, grain_eval_files=records, eval_interval=1
-    )
-    for _ in range(2):
-        batches = [batch["inputs"] for batch in evaluation.local_iterator]
-        assert sorted(n for b in batches for n in numbers_of(b)) == [*range(9)]
-        evaluation.reset()
-
-
 def test_hosts_have_their_rows_of_gristmills_batches(records):
     datasets = datasets_of(config_of(grain_train_files=records), rows=4)
     batches = loader.global_batches(

@@ -1,8 +1,5 @@
 """Mixtures: weights, phases, places of records and batches."""
 
-import collections
-import itertools
-import json
 from fractions import Fraction
 
 import numpy as np
@@ -11,25 +8,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import (
-    FormatVersionError,
     InputError,
-    OutOfRangeError,
 )
 from gristmill.loader.base.indices import POSITION_LIMIT
 from gristmill.loader.order.mixture import (
     Mixture,
     exact_weights,
 )
-from gristmill.loader.order.schedule import DatasetOrder, Sighting
-from gristmill.loader.order.shuffle import GlobalShuffle, NoShuffle
-from tests.support.orders import records_of
-from tests.support.schedules import bounds_of, schedule_of
+from tests.support.schedules import bounds_of
 
 SMALL = st.lists(st.integers(0, 12), min_size=1, max_size=7).filter(any)
 # Heavy ones leave int64 on the way.
 ANY = st.lists(st.integers(0, 10**18), min_size=1, max_size=6).filter(any)
-# And these the products, but not the quotients.
-WIDE = st.lists(st.integers(0, 1 << 47), min_size=2, max_size=6).filter(any)
 # Weights that make the bound of Huffman's tree as bad as it gets.
 FIBONACCI = [Fraction(1, 1000), 1, 1, 1, 2, 3, 5, 8, 13, 21]
 
@@ -123,146 +113,3 @@ def test_weights_mean_what_they_say():
     for bad in ("a", "1/0", float("nan"), float("inf"), None):
         with pytest.raises(InputError, match="not a number"):
             Mixture.of([1, bad])
-
-
-@given(weights=ANY)
-@settings(max_examples=30, deadline=None)
-def test_state_round_trips_through_json(weights):
-    mixture = Mixture.of(weights)
-    state = json.loads(json.dumps(mixture.to_state()))
-    assert Mixture.from_state(state) == mixture
-    with pytest.raises(FormatVersionError, match="another version"):
-        Mixture.from_state(state | {"version": 2})
-
-
-@st.composite
-def mixed_schedules(draw, *, limited=True):
-    count = draw(st.integers(1, 4))
-    orders = tuple(
-        DatasetOrder(
-            num_records=draw(st.integers(1, 12)),
-            seed=draw(st.integers(0, 2)),
-            shuffle=draw(st.sampled_from([NoShuffle(), GlobalShuffle()])),
-            epochs=draw(st.one_of(st.none(), st.integers(1, 3))) if limited else None,
-            name=str(number),
-        )
-        for number in range(count)
-    )
-    weights = st.lists(st.integers(0, 5), min_size=count, max_size=count).filter(any)
-    return schedule_of(
-        orders=orders,
-        mixture=Mixture.of(draw(weights)),
-        batch_size=draw(st.integers(1, 9)),
-        drop_remainder=draw(st.booleans()),
-    )
-
-
-def mixed_by_iterators(schedule, limit):
-    """(dataset, epoch, record) one after the other, up to `limit`, and if it ended."""
-
-    def records(order):
-        epochs = itertools.count() if order.epochs is None else range(order.epochs)
-        for epoch in epochs:
-            shuffled = records_of(
-                order.shuffle,
-                np.arange(order.num_records),
-                num_records=order.num_records,
-                seed=order.seed,
-                epochs=epoch,
-                name=order.name,
-            )
-            for record in shuffled.tolist():
-                yield epoch, record
-
-    (phase,) = schedule.phases
-    sources = [records(order) for order in phase.orders]
-    datasets, _ = phase.dealing.locate(np.arange(limit))
-    rows = []
-    for dataset in datasets.tolist():
-        following = next(sources[dataset], None)
-        if following is None:
-            return rows, True
-        rows.append((dataset, *following))
-    return rows, False
-
-
-@pytest.mark.slow
-@given(schedule=mixed_schedules())
-def test_mixed_batches_are_the_datasets_dealt_by_the_mixture(schedule):
-    rows, ended = mixed_by_iterators(schedule, 200)
-    size = schedule.batch_size(0)
-    steps = len(rows) // size
-    if ended:
-        assert schedule.stop == len(rows)
-        steps += bool(len(rows) % size) and not schedule.drop_remainder
-        assert schedule.steps == steps
-        with pytest.raises(OutOfRangeError):
-            schedule.indices(steps)
-    for step in range(steps):
-        batch = schedule.indices(step)
-        expected = rows[step * size : (step + 1) * size]
-        assert batch.datasets.tolist() == [dataset for dataset, _, _ in expected]
-        assert batch.records.tolist() == [record for _, _, record in expected]
-
-
-@pytest.mark.slow
-@given(schedule=mixed_schedules(limited=False), data=st.data())
-def test_find_tells_all_places_of_a_dataset_s_record(schedule, data):
-    (phase,) = schedule.phases
-    dataset = data.draw(st.integers(0, len(phase.orders) - 1))
-    count = phase.orders[dataset].num_records
-    record = data.draw(st.integers(0, count - 1))
-    rows, _ = mixed_by_iterators(schedule, 200)
-    size, epochs = schedule.batch_size(0), 3
-    found = schedule.find(record, dataset=dataset, stop_epoch=epochs)
-    expected = [
-        Sighting(epoch, *divmod(position, size))
-        for position, (which, epoch, seen) in enumerate(rows)
-        if (which, seen) == (dataset, record) and epoch < epochs
-    ]
-    assert [s for s in found if s.step * size + s.row < 200] == expected
-
-
-def test_every_dataset_has_epochs_of_its_own():
-    schedule = schedule_of(
-        orders=(
-            DatasetOrder(num_records=10, name="small", epochs=6),
-            DatasetOrder(num_records=30, name="large", epochs=2),
-        ),
-        mixture=Mixture.of([1, 1]),
-        batch_size=12,
-    )
-    assert schedule.steps == 10
-    seen = collections.Counter()
-    for step in range(10):
-        batch = schedule.indices(step)
-        assert np.bincount(batch.datasets).tolist() == [6, 6]
-        seen.update(zip(batch.datasets.tolist(), batch.records.tolist(), strict=True))
-    assert set(seen.values()) == {6, 2}
-    assert seen[0, 3] == 6
-    assert seen[1, 29] == 2
-
-
-def test_datasets_of_one_seed_need_names():
-    order = DatasetOrder(num_records=10)
-    with pytest.raises(InputError, match="share their order"):
-        schedule_of(orders=(order,) * 2, mixture=Mixture.of([1, 1]), batch_size=4)
-    with pytest.raises(InputError, match="dataset for each weight"):
-        schedule_of(orders=(order,), mixture=Mixture.of([1, 1]), batch_size=4)
-
-
-@given(
-    weights=st.one_of(WIDE, ANY, SMALL),
-    positions=st.lists(st.integers(0, POSITION_LIMIT - 1), min_size=1, max_size=20),
-)
-@settings(max_examples=100)
-def test_any_positions_are_located_as_plain_integers_count(weights, positions):
-    mixture = Mixture.of(weights)
-    located = (
-        column.tolist() for column in mixture.locate(np.array(positions, np.int64))
-    )
-    for position, dataset, place in zip(positions, *located, strict=True):
-        before, after = mixture.counts(position), mixture.counts(position + 1)
-        assert place == before[dataset]
-        assert after[dataset] == place + 1
-        assert sum(before) == position

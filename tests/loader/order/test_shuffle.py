@@ -1,7 +1,6 @@
 """Shuffles: bijections that can be undone."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from gristmill.loader.order.shuffle import (
     BlockShuffle,
     GlobalShuffle,
     NoShuffle,
-    ShuffleKey,
     shuffle_from_state,
 )
 from tests.support.orders import places_of, records_of
@@ -89,28 +87,6 @@ def test_an_epoch_is_a_bijection_and_positions_undo_it(
     assert np.array_equal(records_of(shuffle, records, **how, inverse=True), place)
 
 
-@given(
-    shuffle=st.one_of(
-        st.just(GlobalShuffle()),
-        st.builds(
-            BlockShuffle,
-            block_records=st.integers(1, 1 << 62),
-            window_blocks=st.integers(1, 1 << 62),
-        ),
-    ),
-    num_records=st.integers(1, 1 << 62),
-    data=st.data(),
-)
-@settings(max_examples=100)
-def test_datasets_of_any_size_round_trip(shuffle, num_records, data):
-    place = data.draw(st.lists(st.integers(0, num_records - 1), min_size=1, max_size=9))
-    how = {"num_records": num_records, "seed": 1, "epochs": 3}
-    records = records_of(shuffle, place, **how)
-    assert records.min() >= 0
-    assert int(records.max()) < num_records
-    assert records_of(shuffle, records, **how, inverse=True).tolist() == place
-
-
 @pytest.mark.parametrize("shuffle", [GlobalShuffle(), BlockShuffle(block_records=4)])
 def test_seed_epoch_and_name_each_change_the_order(shuffle):
     def order(**change):
@@ -125,39 +101,6 @@ def test_seed_epoch_and_name_each_change_the_order(shuffle):
         order(name="b"),
     ]
     assert len(set(changed)) == len(changed)
-
-
-def test_a_window_draws_from_its_blocks_alone():
-    shuffle = BlockShuffle(block_records=16, window_blocks=8)
-    order = records_of(shuffle, np.arange(16 * 80), num_records=16 * 80, seed=5)
-    for window in order.reshape(10, 128):
-        assert len(np.unique(window // 16)) == 8
-
-
-@given(shuffle=BLOCKS, num_records=st.integers(1, 400))
-def test_windows_are_as_equal_as_can_be(shuffle, num_records):
-    how = {"num_records": num_records, "seed": 2, "epochs": 1}
-    order = records_of(shuffle, np.arange(num_records), **how)
-    windows, sizes, begin = [], [], 0
-    key = ShuffleKey(num_records=num_records, seed=2, epochs=np.array([1]), name="")
-    while begin < num_records:
-        first, end = shuffle.window(begin, key)
-        assert first == begin
-        windows.append(set((order[begin:end] // shuffle.block_records).tolist()))
-        sizes.append(len(windows[-1]))
-        begin = end
-    blocks = -(-num_records // shuffle.block_records)
-    # No record leaves its window: windows are runs of the epoch.
-    assert sum(sizes) == len(set().union(*windows)) == blocks
-    assert max(sizes) <= shuffle.window_blocks
-    assert max(sizes) - min(sizes) <= 1
-    assert len(sizes) == -(-blocks // shuffle.window_blocks)
-
-
-@given(shuffle=SHUFFLES)
-def test_state_round_trips_through_json(shuffle):
-    state = json.loads(json.dumps(shuffle.to_state()))
-    assert shuffle_from_state(state) == shuffle
 
 
 def test_state_of_another_version_is_refused():

@@ -4,13 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.dataset.base.errors import InputError
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import DatasetOrder, Phase, Schedule
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle
 from gristmill.loader.order.token_run import (
     HeldTokens,
-    TokenRun,
     run_of_steps,
     run_of_tokens,
 )
@@ -71,29 +69,6 @@ def test_tokens_are_those_of_the_rows_of_the_steps(data: st.DataObject) -> None:
     if steps:
         one_more = run_of_tokens(schedule, known, tokens=sum(tokens) + 1)
         assert one_more.steps == steps + 1
-
-
-def test_at_the_end_of_an_epoch_tokens_are_exact_and_in_between_the_mean() -> None:
-    order = DatasetOrder(num_records=1_000, epochs=3)
-    schedule = schedule_of(orders=(order,), batch_size=50)
-    known = [HeldTokens(1_000, 2_047_001, 2_000_999)]
-    assert run_of_steps(schedule, known, steps=20) == TokenRun(
-        steps=20,
-        rows=1_000,
-        tokens=2_047_001,
-        targets=2_000_999,
-        epochs=(1.0,),
-        tokens_of=(2_047_001,),
-    )
-    half = run_of_tokens(schedule, known, tokens=1_000_000)
-    assert (half.steps, half.rows, half.epochs) == (10, 500, (0.5,))
-    assert (half.tokens, half.targets) == (1_023_500, 1_000_499)
-    assert run_of_tokens(schedule, known, tokens=3 * 2_047_001).steps == 60
-    with pytest.raises(InputError, match="fewer tokens") as refused:
-        run_of_tokens(schedule, known, tokens=3 * 2_047_001 + 1)
-    assert "at most 6,141,003 tokens, which are in 60 steps" in str(refused.value)
-    with pytest.raises(InputError, match="steps is out of range"):
-        run_of_steps(schedule, known, steps=61)
 
 
 def test_a_run_without_an_end_has_any_number_of_tokens() -> None:

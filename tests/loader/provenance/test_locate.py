@@ -201,26 +201,6 @@ def test_a_list_of_inputs_that_is_not_the_one_is_not_used(inputs, tmp_path, dama
     assert "list of source files" in place.source_note
 
 
-def test_epochs_and_datasets_of_a_mixture(inputs, tmp_path):
-    convert(job_of(inputs, tmp_path / "a"))
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "x").write_bytes(frames_of(varied_records(7, seed=9)))
-    convert(job_of(tmp_path / "in", tmp_path / "b"))
-    datasets = {name: loader.open(str(tmp_path / name)) for name in "ab"}
-    batches = loader.global_batches(datasets, batch_size=10, weights={"a": 1, "b": 1})
-    seen = set()
-    for step in range(4):
-        for row, record in enumerate(batches.read(step)):
-            place = batches.locate(step, row)
-            assert datasets[place.dataset][place.record] == record
-            sightings = batches.find(
-                place.record, place.dataset, stop_epoch=place.epoch + 1
-            )
-            assert sightings[place.epoch] == (place.epoch, step, row)
-            seen.add((place.dataset, place.epoch))
-    assert {("a", 0), ("b", 0), ("b", 1), ("b", 2)} <= seen
-
-
 def test_rows_and_steps_that_are_not_there(inputs, tmp_path):
     convert(job_of(inputs, tmp_path / "out"))
     batches = batches_of(tmp_path / "out")  # 156 records: 9 steps of 16 and one of 12
