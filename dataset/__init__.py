@@ -42,8 +42,12 @@ if TYPE_CHECKING:
     from gristmill.dataset.base.example import encode_example
     from gristmill.dataset.formats.tfrecord_frames import encode_frame
     from gristmill.dataset.metadata.features import FeatureSpec
-    from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
-    from gristmill.dataset.metadata.open_manifest import open_manifest
+    from gristmill.dataset.metadata.manifest import (
+        Manifest,
+        open_manifest,
+        read_manifest,
+        read_table,
+    )
     from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
     from gristmill.dataset.metadata.shard_table import ShardTable
     from gristmill.dataset.metadata.splits import Split

@@ -12,7 +12,6 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.base.example import INTS
-from gristmill.dataset.base.whole_numbers import whole_number
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.sources import read_sources
 from gristmill.dataset.metadata.splits import Split
@@ -24,7 +23,7 @@ from gristmill.loader.decode.scan import scan_examples
 from gristmill.loader.provenance.stored_sources import find_places
 from gristmill.pipelines.local.pool import run_job
 from gristmill.pipelines.text.places import FilePlace
-from gristmill.pipelines.text.printer import plural, size_text
+from gristmill.pipelines.text.printer import plural, size_text, whole_number
 from gristmill.transforms.removal.removal_job import (
     BegunRemoval,
     RemovalJob,

@@ -32,6 +32,14 @@ def columns_of(
     }
 
 
+def save_arrays(version: int, arrays: Mapping[str, Any]) -> bytes:
+    """Returns arrays as the bytes of an `.npz` file, which `load_arrays` reads."""
+    out = io.BytesIO()
+    # No `allow_pickle=`: older NumPy would take it for an array of the file.
+    np.savez_compressed(out, version=np.array(version), **arrays)
+    return out.getvalue()
+
+
 def load_arrays(data: bytes, *, where: str, version: int) -> dict[str, Any]:
     """Returns the arrays of an `.npz` file that carries a version.
 
@@ -92,12 +100,38 @@ def encode_texts(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint8], Int64]:
     return np.frombuffer(b"".join(encoded), np.uint8), ends.astype("<i8")
 
 
+def are_ends(ends: npt.NDArray[Any], total: int) -> bool:
+    """Returns whether an array can be the ends of runs that cover `total` items."""
+    if ends.ndim != 1 or ends.dtype != "<i8":
+        return False
+    bounds = np.append(0, ends)
+    return bool((bounds[1:] >= bounds[:-1]).all() and bounds[-1] == total)
+
+
+def check_columns(
+    columns: Mapping[str, npt.NDArray[Any]], types: Mapping[str, str], length: int
+) -> None:
+    """Raises ValueError unless columns of these types are there, of a length."""
+    if missing := sorted(types.keys() - columns.keys()):
+        raise ValueError(f"it lacks the columns {', '.join(missing)}")
+    for name, dtype in types.items():
+        if columns[name].shape != (length,) or columns[name].dtype != dtype:
+            raise ValueError(f"a column {name} of the wrong type or length")
+
+
 class Texts(Sequence[str]):
     """Texts, decoded on access."""
 
     def __init__(self, blob: npt.NDArray[np.uint8], ends: Int64):
         self._blob = blob.tobytes()
         self._ends = ends
+
+    @classmethod
+    def parse(cls, blob: npt.NDArray[Any], ends: npt.NDArray[Any]) -> Self:
+        """Returns such texts; raises ValueError if they contradict each other."""
+        if blob.ndim != 1 or blob.dtype != np.uint8 or not are_ends(ends, len(blob)):
+            raise ValueError("paths that contradict each other")
+        return cls(blob, ends)
 
     @property
     def encoded(self) -> tuple[npt.NDArray[np.uint8], Int64]:

@@ -34,17 +34,18 @@ from gristmill.dataset.metadata.column_table import (
     write_column,
     write_column_table,
 )
-from gristmill.dataset.metadata.manifest import Manifest, read_table
-from gristmill.dataset.metadata.open_manifest import chosen_split, open_manifest
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    chosen_split,
+    open_manifest,
+    read_table,
+)
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 
-_FORMAT = "gristmill attachment"
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Attachment:
+class Attachment(NamedTuple):
     """Columns for the editions of a split.
 
     Attributes:
@@ -74,18 +75,14 @@ class Attachment:
                 cure="run this command again, one at a time: it says if all is done",
             )
 
-    def table_path(self, edition: str, column: str) -> str:
-        """Returns the path of a column's table, relative to the dataset.
-
-        Args:
-            edition: The `layout.write_key` of the edition.
-            column: The column's name.
-        """
-        return layout.column_table_path(self.write.name, edition, column, self.write.id)
-
     def publish(self, shard: str, column: str, data: bytes) -> StoredColumn:
         """Writes the values of a shard."""
         return write_column(self.write.output, shard, column, self.write.id, data)
+
+    def table_path(self, edition: Split, column: str) -> str:
+        """Returns the path of a column's table, relative to the dataset."""
+        key = layout.write_key(self.write.split, edition.write)
+        return layout.column_table_path(self.write.name, key, column, self.write.id)
 
     def commit(self, made: Mapping[int, Mapping[str, ColumnEntry]]) -> Manifest:
         """Adds the columns to `dataset.json`, and deletes the description.
@@ -97,14 +94,14 @@ class Attachment:
             JobChangedError: The work was given up meanwhile.
             StorageChangedError: The split has other editions by now.
         """
-        described: dict[int, dict[str, Any]] = {
+        write, where = self.write, self.write.where
+        described = {
             number: {name: entry.described() for name, entry in columns.items()}
             for number, columns in made.items()
         }
 
         def change(old: Manifest | None) -> Manifest:
-            split = None if old is None else old.splits.get(self.write.split)
-            where = self.write.where
+            split = None if old is None else old.splits.get(write.split)
             if old is None or split is None:
                 raise StorageChangedError(
                     "the split is gone to which columns are attached",
@@ -112,20 +109,16 @@ class Attachment:
                     cure="run one command at a time on a dataset",
                 )
             changed = with_columns(
-                split,
-                described,
-                dict(self.editions),
-                where=where,
-                replaces=self.write.replaces,
+                split, described, self.editions, where=where, replaces=write.replaces
             )
             return dataclasses.replace(
                 old,
-                splits={**old.splits, self.write.split: changed},
+                splits={**old.splits, write.split: changed},
                 created_by=f"gristmill {__version__}",
             )
 
-        manifest = commit(self.write.output, change, check=self.check_current)
-        storage_for(self.write.output).delete(self.write.description)
+        manifest = commit(write.output, change, check=self.check_current)
+        storage_for(write.output).delete(write.description)
         return manifest
 
 
@@ -219,11 +212,10 @@ def made_column(
             one = write_column(write.output, path, column, write.id, data)
         files.append(one)
     path = layout.column_table_path(write.name, write.key, column, write.id)
-    files_table, source = ColumnTable.of(files, table), entry.source
-    made = write_column_table(
-        write.output, path, entry.kind, files_table, source=source
-    )
-    return made.described()
+    found = ColumnTable.of(files, table)
+    return write_column_table(
+        write.output, path, entry.kind, found, source=entry.source
+    ).described()
 
 
 class AttachedSplit:
@@ -249,8 +241,7 @@ class AttachedSplit:
         """
         editions = {part.edition: part.shards_digest for part in self.split.parts}
         used = self.manifest.spent | self.split.writes
-        ids = write_ids(self.name, how, sorted(columns), sorted(editions.items()))
-        for key in ids:
+        for key in write_ids(self.name, how, sorted(columns), sorted(editions.items())):
             write = Write(
                 output=self.dataset,
                 name=self.manifest.name,
@@ -259,7 +250,7 @@ class AttachedSplit:
                 mark=key,
                 replaces=self.overwrite,
             )
-            found = Attachment(write=write, editions=editions, columns=tuple(columns))
+            found = Attachment(write, editions, tuple(columns))
             if key not in used or (columns and self.has(found)):
                 break
         taken = [n for n in columns if any(n in p.columns for p in self.split.parts)]
@@ -275,13 +266,10 @@ class AttachedSplit:
         """Returns whether the split has these columns already."""
         return all(
             part.columns.get(column, {}).get("table")
-            == attachment.table_path(self._key(part), column)
+            == attachment.table_path(part, column)
             for part in self.split.parts
             for column in attachment.columns
         )
-
-    def _key(self, part: Split) -> str:
-        return layout.write_key(self.name, part.write)
 
     def entries(self) -> list[dict[str, ColumnEntry]]:
         """Returns the columns of each edition."""
@@ -293,8 +281,7 @@ class AttachedSplit:
         for part in self.split.parts:
             table = self.table(part.edition)
             for number, path in enumerate(table.paths):
-                digest = table.digest(number)
-                size = int(table.file_bytes[number])
+                digest, size = table.digest(number), int(table.file_bytes[number])
                 yield ShardTask(
                     attachment, path, part.edition, number, first, digest, size
                 )
@@ -329,21 +316,18 @@ class AttachedSplit:
             StorageChangedError: The split has other editions by now.
         """
         attachment.check_current()
-        files = gathered.notes["files"]
-        made: dict[int, dict[str, ColumnEntry]] = {}
+        files, size = gathered.notes["files"], 0
         source = {**source, "gristmill_version": __version__}
+        made: dict[int, dict[str, ColumnEntry]] = {}
         for part in self.split.parts:
-            shards, number = self.table(part.edition), part.edition
-            own = [files[number, shard] for shard in range(len(shards))]
-            made[number] = {
-                name: write_column_table(
-                    self.dataset,
-                    attachment.table_path(self._key(part), name),
-                    kind,
-                    ColumnTable.of((each[name] for each in own), shards),
-                    source=source,
+            shards, entries = self.table(part.edition), {}
+            own = [files[part.edition, shard] for shard in range(len(shards))]
+            for name, kind in kinds.items():
+                table = ColumnTable.of((each[name] for each in own), shards)
+                path = attachment.table_path(part, name)
+                entries[name] = write_column_table(
+                    self.dataset, path, kind, table, source=source
                 )
-                for name, kind in kinds.items()
-            }
-        size = sum(one.file_bytes for each in made.values() for one in each.values())
+                size += entries[name].file_bytes
+            made[part.edition] = entries
         return attachment.commit(made), size

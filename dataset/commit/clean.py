@@ -26,10 +26,10 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import JOB
 from gristmill.dataset.metadata.manifest import (
     Manifest,
+    not_a_dataset,
     read_manifest,
     read_versioned_manifest,
 )
-from gristmill.dataset.metadata.open_manifest import not_a_dataset
 from gristmill.dataset.storage.base import FileInfo, is_unfinished
 from gristmill.dataset.storage.directory_lock import delete_tree
 from gristmill.dataset.storage.lookup import delete_all, storage_for

@@ -36,13 +36,11 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import unlike_features
 from gristmill.dataset.metadata.manifest import (
     Manifest,
+    chosen_split,
+    not_a_dataset,
     read_replaced_manifest,
     read_table,
     read_versioned_manifest,
-)
-from gristmill.dataset.metadata.open_manifest import (
-    chosen_split,
-    not_a_dataset,
     state_of,
 )
 from gristmill.dataset.metadata.shard_table import ShardTable

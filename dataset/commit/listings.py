@@ -284,7 +284,7 @@ def check_split(dataset: str, split: Split) -> Findings:
     """
     findings = Findings()
     try:
-        table = read_checked_table(dataset, split)
+        table = read_table(dataset, split)
     except (InvalidDatasetError, FormatVersionError, StorageMissingError) as error:
         return findings.add([finding_of(split.table, error)])
     prefix = _common_prefix(list(table.paths))
@@ -305,13 +305,6 @@ def _common_prefix(paths: list[str]) -> str:
             lambda pair: pair[0] == pair[1], zip(first, last, strict=False)
         )
     )
-
-
-def read_checked_table(dataset: str, split: Split) -> ShardTable:
-    """Reads the table of a split; raises InvalidDatasetError if a path is unusable."""
-    table = read_table(dataset, split)
-    table.check_paths(where=layout.join(dataset, split.table))
-    return table
 
 
 def compare_shards(table: ShardTable, listings: Listings) -> Iterator[Finding]:

@@ -7,7 +7,6 @@ too, so that a column of other data is refused without opening a file.
 from __future__ import annotations
 
 import dataclasses
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -15,7 +14,14 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.columns import Texts, columns_of, encode_texts, load_arrays
+from gristmill.dataset.base.columns import (
+    Texts,
+    check_columns,
+    columns_of,
+    encode_texts,
+    load_arrays,
+    save_arrays,
+)
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError, some_of
 from gristmill.dataset.columns.column_file import ColumnType, Values, decode_column
@@ -166,42 +172,23 @@ class ColumnTable:
     def encode(self) -> bytes:
         """Returns the table as the bytes of its file."""
         blob, ends = encode_texts(self.paths)
-        out = io.BytesIO()
-        arrays: dict[str, Any] = {"version": np.array(VERSION), **self.columns}
-        np.savez_compressed(out, **arrays, path_blob=blob, path_ends=ends)
-        return out.getvalue()
+        arrays = self.columns | {"path_blob": blob, "path_ends": ends}
+        return save_arrays(VERSION, arrays)
 
     @classmethod
     def decode(cls, data: bytes, *, where: str) -> Self:
         """Parses a table; raises InvalidDatasetError if it contradicts itself."""
-        arrays = load_arrays(data, where=where, version=VERSION)
+        columns = load_arrays(data, where=where, version=VERSION)
         try:
-            blob, ends, columns = _checked(arrays)
-        except (KeyError, ValueError, TypeError) as e:
+            paths = Texts.parse(columns.pop("path_blob"), columns.pop("path_ends"))
+            check_columns(columns, {**_FILE_COLUMNS, **_BOUND}, len(paths))
+        except (KeyError, ValueError) as e:
             raise InvalidDatasetError(
                 "table of a column is damaged", where=where, got=str(e), cure=_CURE
             ) from e
-        paths = Texts(blob, ends)
         for path in paths:
             layout.check_relative(path, where=where)
         return cls(paths=paths, columns=columns)
-
-
-def _checked(arrays: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-    """Returns the arrays of a table; raises a builtin error if they do not fit."""
-    names = {**_FILE_COLUMNS, **_BOUND}
-    blob, ends = arrays["path_blob"], arrays["path_ends"]
-    columns = {name: arrays[name] for name in names}
-    types = (ends.dtype, blob.dtype, ends.ndim, blob.ndim)
-    if types != (np.int64, np.uint8, 1, 1) or any(
-        column.dtype != np.dtype(names[name]) or column.shape != ends.shape
-        for name, column in columns.items()
-    ):
-        raise ValueError("columns of wrong types or lengths")
-    bounds = np.concatenate([[0], ends])
-    if (np.diff(bounds) < 0).any() or bounds[-1] != len(blob):
-        raise ValueError("paths that contradict each other")
-    return blob, ends, columns
 
 
 def write_column(
@@ -273,7 +260,7 @@ def read_column_table(
             "column was attached to other records",
             where=path,
             expected=shards.digest(rows).summary,
-            got=_total(table),
+            got=RecordsDigest.total(map(table.records, range(len(table)))).summary,
             cure="attach it again with --overwrite: a shard was written again since",
         )
     return table
@@ -296,11 +283,6 @@ def named_values(dataset: str, split: Split) -> set[str]:
         for entry in column_entries(part, dataset).values()
         for path in read_column_table(dataset, entry).paths
     }
-
-
-def _total(table: ColumnTable) -> str:
-    digests = (table.records(shard) for shard in range(len(table)))
-    return f"{RecordsDigest.total(digests).summary} in {len(table):,} shards"
 
 
 def missing_column(

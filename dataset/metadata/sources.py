@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.columns import Texts, encode_texts, load_arrays
+from gristmill.dataset.base.columns import (
+    Texts,
+    encode_texts,
+    load_arrays,
+    save_arrays,
+)
 from gristmill.dataset.base.errors import GristmillError, InvalidDatasetError
 from gristmill.dataset.formats.streams import COMPRESSIONS, Compression
 from gristmill.dataset.metadata import layout
@@ -65,49 +69,50 @@ class SourceFiles(Sequence[SourceFile]):
     """
 
     def __init__(self, arrays: Mapping[str, Any]):
-        self._sizes, self._compressions = arrays["sizes"], arrays["compressions"]
-        self._noted_ns = arrays["noted_ns"]
         self._paths = Texts(arrays["path_blob"], arrays["path_ends"])
         self._versions = Texts(arrays["version_blob"], arrays["version_ends"])
         if "spec" in arrays:
             self._specs = [str(arrays["spec"])]
-            self._spec_numbers = np.zeros(len(self._sizes), np.int64)
+            none = np.zeros(len(self._paths), np.int64)
+            arrays = {**arrays, "spec_numbers": none}
         else:
             self._specs = list(map(str, json.loads(str(arrays["specs"]))))
-            self._spec_numbers = arrays["spec_numbers"]
+        self._numbers: dict[str, npt.NDArray[Any]] = {n: arrays[n] for n in _NUMBERS}
         self._formats = [json.loads(spec)["format"] for spec in self._specs]
-        columns = (self._paths, self._versions, self._noted_ns, self._compressions)
-        if {*map(len, columns), len(self._spec_numbers)} != {len(self._sizes)}:
+        columns = (self._versions, *self._numbers.values())
+        if {*map(len, columns)} != {len(self._paths)}:
             raise ValueError("columns of different lengths")
-        if self._compressions.max(initial=0) >= len(COMPRESSIONS):
+        if self._numbers["compressions"].max(initial=0) >= len(COMPRESSIONS):
             raise ValueError("unknown compression")
 
     def __len__(self) -> int:
-        return len(self._sizes)
+        return len(self._paths)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
-        spec = int(self._spec_numbers[index])
+        numbers = (int(self._numbers[name][index]) for name in _NUMBERS)
+        size, compression, noted_ns, spec = numbers
         return SourceFile(
             path=self._paths[index],
-            compression=COMPRESSIONS[int(self._compressions[index])],
+            compression=COMPRESSIONS[compression],
             format=self._formats[spec],
-            size_bytes=int(self._sizes[index]),
+            size_bytes=size,
             version=self._versions[index] or None,
-            noted_ns=int(self._noted_ns[index]),
+            noted_ns=noted_ns,
             spec=self._specs[spec],
         )
 
     @property
     def stored_bytes(self) -> int:
         """Their total size as stored; 0 if not known."""
-        return int(self._sizes.sum())
+        return int(self._numbers["sizes"].sum())
 
     @property
     def digest(self) -> str:
         """SHA-256 of names and sizes, in order."""
-        rows = zip(self._paths, self._sizes.tolist(), strict=True)
+        sizes = self._numbers["sizes"].tolist()
+        rows = zip(self._paths, sizes, strict=True)
         lines = "".join([f"{path}\t{size}\n" for path, size in rows])
         encoded = lines.encode("utf-8", "surrogateescape")
         return f"sha256:{hashlib.sha256(encoded).hexdigest()}"
@@ -122,45 +127,50 @@ class SourceFiles(Sequence[SourceFile]):
 
     def taken(self, numbers: npt.NDArray[np.int64]) -> SourceFiles:
         """Returns a list of some of the files."""
-        path_blob, path_ends = encode_texts([self._paths[n] for n in numbers])
-        version_blob, version_ends = encode_texts([self._versions[n] for n in numbers])
-        return SourceFiles(
-            {
-                "path_blob": path_blob,
-                "path_ends": path_ends,
-                "version_blob": version_blob,
-                "version_ends": version_ends,
-                "sizes": self._sizes[numbers],
-                "compressions": self._compressions[numbers],
-                "noted_ns": self._noted_ns[numbers],
-                "specs": np.array(json.dumps(self._specs)),
-                "spec_numbers": self._spec_numbers[numbers],
-            }
+        paths, versions = (
+            [t[n] for n in numbers] for t in (self._paths, self._versions)
         )
+        columns = {name: self._numbers[name][numbers] for name in _NUMBERS}
+        return SourceFiles(_arrays(paths, versions, self._specs, columns))
 
     @staticmethod
     def joined(lists: Sequence[SourceFiles]) -> dict[str, npt.NDArray[Any]]:
         """Returns lists that follow one another as the arrays of one."""
         specs = list(dict.fromkeys(spec for one in lists for spec in one._specs))
-        paths, versions = (
-            Texts.joined([one._paths for one in lists]).encoded,
-            Texts.joined([one._versions for one in lists]).encoded,
-        )
+        columns = {
+            name: np.concatenate([one._numbers[name] for one in lists])
+            for name in _NUMBERS
+        }
         numbers = [
-            np.array([specs.index(spec) for spec in one._specs])[one._spec_numbers]
+            np.array([specs.index(spec) for spec in one._specs])[
+                one._numbers["spec_numbers"]
+            ]
             for one in lists
         ]
-        return {
-            "path_blob": paths[0],
-            "path_ends": paths[1],
-            "version_blob": versions[0],
-            "version_ends": versions[1],
-            "sizes": np.concatenate([one._sizes for one in lists]),
-            "compressions": np.concatenate([one._compressions for one in lists]),
-            "noted_ns": np.concatenate([one._noted_ns for one in lists]),
-            "specs": np.array(json.dumps(specs)),
-            "spec_numbers": np.concatenate(numbers),
-        }
+        columns["spec_numbers"] = np.concatenate(numbers)
+        paths = Texts.joined([one._paths for one in lists])
+        versions = Texts.joined([one._versions for one in lists])
+        return _arrays(paths, versions, specs, columns)
+
+
+# Columns of one number a file.
+_NUMBERS = ("sizes", "compressions", "noted_ns", "spec_numbers")
+
+
+def _arrays(
+    paths: Sequence[str],
+    versions: Sequence[str],
+    specs: Sequence[str],
+    columns: Mapping[str, npt.NDArray[Any]],
+) -> dict[str, npt.NDArray[Any]]:
+    """Returns a list by column, as `SourceFiles` takes it."""
+    texts = {"path": encode_texts(paths), "version": encode_texts(versions)}
+    return {
+        **{f"{name}_blob": blob for name, (blob, _) in texts.items()},
+        **{f"{name}_ends": ends for name, (_, ends) in texts.items()},
+        **columns,
+        "specs": np.array(json.dumps([*specs])),
+    }
 
 
 def encode_sources(formats: Mapping[str, str]) -> tuple[bytes, str]:
@@ -169,26 +179,18 @@ def encode_sources(formats: Mapping[str, str]) -> tuple[bytes, str]:
     Args:
         formats: The format of each file, by its path.
     """
-    names, count = [*dict.fromkeys(formats.values())], len(formats)
+    names, none = [*dict.fromkeys(formats.values())], np.zeros(len(formats), np.int64)
     gzip, plain = COMPRESSIONS.index("gzip"), COMPRESSIONS.index("none")
-    path_blob, path_ends = encode_texts([*formats])
-    version_blob, version_ends = encode_texts([""] * count)
     kinds = [gzip if path.endswith(".gz") else plain for path in formats]
-    arrays: dict[str, Any] = {
-        "version": np.array(_INPUTS_VERSION),
-        "path_blob": path_blob,
-        "path_ends": path_ends,
-        "version_blob": version_blob,
-        "version_ends": version_ends,
-        "sizes": np.zeros(count, np.int64),
-        "noted_ns": np.zeros(count, np.int64),
+    columns: dict[str, npt.NDArray[Any]] = {
+        "sizes": none,
+        "noted_ns": none,
         "compressions": np.array(kinds, np.uint8),
-        "specs": np.array(json.dumps([json.dumps({"format": n}) for n in names])),
         "spec_numbers": np.array([names.index(n) for n in formats.values()], np.int64),
     }
-    out = io.BytesIO()
-    np.savez_compressed(out, **arrays)
-    return out.getvalue(), SourceFiles(arrays).digest
+    specs = [json.dumps({"format": name}) for name in names]
+    arrays = _arrays([*formats], [""] * len(formats), specs, columns)
+    return save_arrays(_INPUTS_VERSION, arrays), SourceFiles(arrays).digest
 
 
 def read_inputs(dataset: str, split: Split) -> SourceFiles | None:

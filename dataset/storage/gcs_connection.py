@@ -20,13 +20,13 @@ from google.cloud.storage import Client
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from google.cloud.storage.retry import DEFAULT_RETRY
 
-from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import (
     GristmillError,
     InputError,
     StorageError,
     StorageMissingError,
 )
+from gristmill.dataset.base.system import daemon_call
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.gcs_session import (
     GcsSession,

@@ -24,8 +24,8 @@ from google.auth.transport.requests import AuthorizedSession, Request
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
-from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import InputError, StorageError
+from gristmill.dataset.base.system import daemon_call
 
 _VARIABLE = "STORAGE_EMULATOR_HOST"
 _CONNECTIONS = 128  # Connections to keep: more than threads that use them.

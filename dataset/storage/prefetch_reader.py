@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.system import daemon_call
 
 BLOCK_BYTES = 4 << 20  # Several at a time hide the latency of requests.
 _AHEAD = 3  # One connection is slower than its reader.

@@ -18,7 +18,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import io
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ import numpy.typing as npt
 from gristmill.dataset.arrayrecord.file_writer import check_versions, settled
 from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.columns import load_arrays
+from gristmill.dataset.base.columns import load_arrays, save_arrays
 from gristmill.dataset.base.errors import (
     DataLossError,
     GristmillError,
@@ -57,11 +56,11 @@ from gristmill.dataset.metadata.manifest import (
     is_over,
     read_replaced_manifest,
 )
+from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardCollector, ShardTable
 from gristmill.dataset.metadata.sources import encode_sources
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import delete_all, load_all, storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text
@@ -294,16 +293,13 @@ class PartState:
         Raises:
             StorageChangedError: Another writer has written it meanwhile.
         """
-        out = io.BytesIO()
         table = b"" if self.table is None else self.table.encode()
-        np.savez(
-            out,
-            version=np.array(_VERSION),
-            attempt=np.array(self.attempt),
-            table=np.frombuffer(table, np.uint8),
-        )
+        arrays = {
+            "attempt": np.array(self.attempt),
+            "table": np.frombuffer(table, np.uint8),
+        }
         storage, path = storage_for(job.write.output), job.part_file(part)
-        storage.write(path, out.getvalue(), replaces=self.version)
+        storage.write(path, save_arrays(_VERSION, arrays), replaces=self.version)
         info = storage.stat(path)
         return dataclasses.replace(self, version="" if info is None else info.version)
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.base.system_limits import usable_cores
+from gristmill.dataset.base.system import usable_cores
 from gristmill.dataset.metadata.features import (
     FeatureSpec,
     described_features,

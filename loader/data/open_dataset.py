@@ -24,15 +24,15 @@ from gristmill.dataset.base.errors import (
     ReplacedError,
     some_of,
 )
-from gristmill.dataset.base.system_limits import limits_named
+from gristmill.dataset.base.system import limits_named
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
     check_not_replaced,
+    open_manifest,
     read_manifest,
     read_split_table,
 )
-from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts

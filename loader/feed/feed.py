@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Self, TypeAlias
 import grain
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.base.system_limits import limits_named
+from gristmill.dataset.base.system import limits_named
 from gristmill.loader.base.indices import POSITION_LIMIT, checked_count
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.feed.read_ahead import Passes

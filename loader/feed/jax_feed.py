@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Sharding
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.base.system_limits import limits_named
+from gristmill.dataset.base.system import limits_named
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.feed.stats import FeedStats, span
 from gristmill.loader.order.hosts import rows_held

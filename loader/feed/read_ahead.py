@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.base.system import daemon_call
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.feed.stats import BatchesRead, ReadBatch

@@ -13,10 +13,10 @@ import os
 from collections.abc import Sequence
 
 from gristmill.dataset.base.errors import GristmillError, StorageError
+from gristmill.dataset.metadata.shard_files import ShardFacts, check_index
 from gristmill.dataset.metadata.shard_index import ShardIndex, map_index, parse_index
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.shards.shard_reader import ShardFacts, check_index
 from gristmill.loader.reading.host_cache import (
     EditionFiles,
     cache_root,

@@ -35,7 +35,7 @@ from gristmill.dataset.base.errors import (
     InputError,
     StorageChangedError,
 )
-from gristmill.dataset.shards.shard_reader import ShardFacts, check_shard
+from gristmill.dataset.metadata.shard_files import ShardFacts, check_shard
 from gristmill.dataset.storage.open_file import OpenFile, open_regular
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.reading.host_cache import (

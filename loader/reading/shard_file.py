@@ -202,7 +202,9 @@ def _disk_errors(path: str) -> Iterator[None]:
             cure = "give the files in it, or open a dataset's directory by loader.open"
         else:
             cure = SystemLimitError.CURES.get(e.errno) or (
-                "restore the file from a copy, or check the path and its permissions"
+                "check the path and its permissions; `gristmill verify --quick` names "
+                "all that is lost: restore it from a copy, or run the same conversion "
+                "again, which makes missing shards"
             )
         raise StorageError(
             "cannot open a file of the dataset",

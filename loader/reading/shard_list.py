@@ -25,7 +25,7 @@ from gristmill.dataset.base.errors import (
     StorageMissingError,
     some_of,
 )
-from gristmill.dataset.shards.shard_reader import ShardFacts, check_index, check_shard
+from gristmill.dataset.metadata.shard_files import ShardFacts, check_index, check_shard
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.host_cache import FooterCache
 from gristmill.loader.reading.shard_file import (

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Sequence
 
 from gristmill.dataset.base.errors import StorageMissingError
+from gristmill.dataset.metadata.shard_files import ShardFacts, check_shard
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.shards.shard_reader import ShardFacts, check_shard
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.remote.range_fetcher import RangeFetcher

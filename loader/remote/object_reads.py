@@ -28,7 +28,7 @@ import weakref
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
-from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.system import daemon_call
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import split_path
 from gristmill.loader.remote.http_connection import Answer, AnswerError, HttpConnection

@@ -233,7 +233,7 @@ def print_error_json(type_: str, **facts: str) -> None:
 @contextlib.contextmanager
 def _system_errors(looks: bool) -> Iterator[None]:
     """Turns errors of the system into errors that say what to do."""
-    from gristmill.dataset.base.system_limits import limits_named
+    from gristmill.dataset.base.system import limits_named
 
     with limits_named():
         try:

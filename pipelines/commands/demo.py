@@ -40,9 +40,9 @@ def demo(given: Any) -> None:
     DIRECTORY, by default a new temporary one, gets 4 files of made-up text, 6 MB in
     all, a tokenizer of their words, and the dataset.
     """
-    from gristmill.dataset.shards.shard_reader import first_records
     from gristmill.dataset.storage.base import explained
     from gristmill.dataset.storage.paths import path_text
+    from gristmill.loader import open as open_dataset
     from gristmill.pipelines.text.records import ShownRecord
 
     made = given.directory or tempfile.mkdtemp(prefix="gristmill-demo-")
@@ -63,7 +63,7 @@ def demo(given: Any) -> None:
     where = JobRun(show_progress=not is_quiet())
     click.echo(run_conversion(conversion, where).text())
     click.echo(f"\n$ {shlex.join(('gristmill', 'head', output))}")
-    for number, record in enumerate(first_records(output, "train", 3)):
+    for number, record in enumerate(open_dataset(output)[:3]):
         click.echo(ShownRecord(number, record).text())
     next_step("inspect", output)
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gristmill import __version__
-from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import GristmillError, StorageError
+from gristmill.dataset.base.system import daemon_call
 from gristmill.dataset.storage.paths import path_text, split_path
 from gristmill.pipelines.commands.command import EXIT_FAILED, command
 from gristmill.pipelines.commands.messages import next_step, show
@@ -233,8 +233,7 @@ def _bucket(path: str, seconds: float) -> _Answer:
 
 
 def _dataset(path: str) -> _Answer:
-    from gristmill.dataset.metadata.manifest import read_manifest
-    from gristmill.dataset.metadata.open_manifest import open_manifest
+    from gristmill.dataset.metadata.manifest import open_manifest, read_manifest
     from gristmill.pipelines.text.unfinished import read_unfinished
 
     manifest = read_manifest(path)

@@ -31,7 +31,7 @@ def rollback(given: Any) -> None:
     newest. The present state is kept until `gristmill clean`, so that you can go back.
     """
     from gristmill.dataset.commit.commit import roll_back
-    from gristmill.dataset.metadata.open_manifest import chosen_split, open_manifest
+    from gristmill.dataset.metadata.manifest import chosen_split, open_manifest
 
     dataset = given.dataset
     name = chosen_split(dataset, open_manifest(dataset), given.split)

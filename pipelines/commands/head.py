@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,6 +46,7 @@ from gristmill.pipelines.options.job_options import (
 if TYPE_CHECKING:
     from gristmill.pipelines.text.records import ShownRecord
 
+_BLOCK_RECORDS = 16  # Records before a damaged one are shown, but for so many.
 _PATHS_TOLD = 3  # A longer command is none to copy.
 _OF_DATASETS = ("edition", "random", "tokenizer")
 _OF_INPUTS = ("input_format", "columns", "record")
@@ -131,8 +132,8 @@ def head(given: Any) -> None:
 
 def _of_dataset(given: Any) -> Iterator[ShownRecord]:
     """Yields records of a dataset, with `--random` some from all over it."""
-    from gristmill.dataset.metadata.open_manifest import open_manifest, state_of
-    from gristmill.dataset.shards.shard_reader import some_records
+    from gristmill.dataset.metadata.manifest import open_manifest, state_of
+    from gristmill.loader import open as open_dataset
     from gristmill.pipelines.text.records import ShownRecord, packed_format
 
     (dataset,), edition, texts = given.paths, given.edition, texts_of(given.tokenizer)
@@ -142,13 +143,13 @@ def _of_dataset(given: Any) -> Iterator[ShownRecord]:
     if found is not None and edition is not None:
         found = state_of(dataset, found, edition)
     there = 0 if found is None else found.records
-    wanted = [range(given.offset, given.offset + given.limit)]
+    wanted: Sequence[int] = range(given.offset, there)[: given.limit]
     if given.random:
         seed = secrets.randbelow(1 << 32) if given.seed is None else given.seed
         if given.seed is None:
             note(f"--random --seed {seed} shows the same records again")
-        chosen = random.Random(seed).sample(range(there), min(given.limit, there))
-        wanted = [range(number, number + 1) for number in sorted(chosen)]
+        count = min(given.limit, there)
+        wanted = sorted(random.Random(seed).sample(range(there), count))
     refuse(
         found is not None and not given.random and given.offset >= max(there, 1),
         "no record has this number",
@@ -160,15 +161,16 @@ def _of_dataset(given: Any) -> Iterator[ShownRecord]:
     row_format = packed_format(found)
     if texts is not None and found is not None:
         texts.check(found.packed, dataset)
-    read = some_records(dataset, split, wanted, edition=edition)
-    places = itertools.chain.from_iterable(wanted)
-    for record, place in zip(read, places, strict=False):
-        yield ShownRecord(place, record, row_format, texts=texts)
+    opened = open_dataset(dataset, split, edition=edition, verify="never", cache_dir="")
+    for begin in range(0, len(wanted), _BLOCK_RECORDS):
+        block = wanted[begin : begin + _BLOCK_RECORDS]
+        for place, record in zip(block, opened.read(block), strict=True):
+            yield ShownRecord(place, record, row_format, texts=texts)
 
 
 def _of_inputs(given: Any) -> Iterator[ShownRecord]:
     """Yields the records of input files, of one split of a directory with splits."""
-    from gristmill.dataset.metadata.open_manifest import open_manifest
+    from gristmill.dataset.metadata.manifest import open_manifest
     from gristmill.pipelines.options.conversion_jobs import conversion_of
     from gristmill.pipelines.text.records import ShownRecord
     from gristmill.pipelines.text.unfinished import read_unfinished

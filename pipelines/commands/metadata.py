@@ -45,7 +45,7 @@ def inspect(given: Any) -> None:
     Editions with equal digests have the same records. With --files, it prints the
     shards of one split, for Grain and other readers that take a list of files.
     """
-    from gristmill.dataset.metadata.open_manifest import (
+    from gristmill.dataset.metadata.manifest import (
         chosen_split,
         open_manifest,
         state_of,

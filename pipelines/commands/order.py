@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.base.whole_numbers import whole_number
 from gristmill.pipelines.commands.messages import note, options_given, refuse
 from gristmill.pipelines.commands.shared_options import (
     choice,
@@ -23,6 +22,7 @@ from gristmill.pipelines.commands.shared_options import (
     text,
     together,
 )
+from gristmill.pipelines.text.printer import whole_number
 
 if TYPE_CHECKING:
     from gristmill.loader import Dataset

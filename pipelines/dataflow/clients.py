@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
-from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import InputError, StorageError
+from gristmill.dataset.base.system import daemon_call
 
 T = TypeVar("T")
 

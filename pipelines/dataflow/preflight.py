@@ -29,8 +29,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.commit.ownership import check_not_matched
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import read_manifest
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest, read_manifest
 from gristmill.dataset.storage.paths import path_texts
 from gristmill.pipelines.dataflow.buckets import check_buckets, uses_of
 from gristmill.pipelines.dataflow.clients import cure_of, get_json, storage_client

@@ -19,7 +19,7 @@ from apache_beam.runners.runner import PipelineState
 from apache_beam.utils.retry import PermanentException
 
 from gristmill.dataset.base.errors import GristmillError, JobError
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import has_magic
 from gristmill.pipelines.beam.job_graphs import graph_of

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.base.system_limits import usable_cores
+from gristmill.dataset.base.system import usable_cores
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.progress import Counter, shown
 from gristmill.pipelines.local.workers import Outcome, Workers, call

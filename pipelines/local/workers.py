@@ -17,8 +17,8 @@ from multiprocessing import resource_tracker
 from types import TracebackType
 from typing import Any, Self
 
-from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import WorkerDiedError
+from gristmill.dataset.base.system import daemon_call
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.lookup import has_file
 from gristmill.dataset.storage.paths import path_text, path_texts
 from gristmill.pipelines.options.job_options import (

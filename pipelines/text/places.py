@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.dataset.base.whole_numbers import whole_number
 from gristmill.dataset.formats.parquet_file import ParquetFile
 from gristmill.dataset.formats.streams import (
     InflatedStream,
@@ -25,7 +24,7 @@ from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.order.schedule import Sighting
 from gristmill.loader.provenance.find_document import FoundDocument
 from gristmill.loader.provenance.locate import Location, without_message
-from gristmill.pipelines.text.printer import fact_lines
+from gristmill.pipelines.text.printer import fact_lines, whole_number
 
 LINE_FORMATS = ("csv", "jsonl", "text", "tsv", "tsv-unquoted")
 _AT = {

@@ -230,7 +230,7 @@ def template_lines(
     """
     if split.packed is None:
         return []
-    from gristmill.dataset.shards.shard_reader import first_records
+    from gristmill.loader import open as open_dataset
 
     packed = PackedSplit.parse(split.packed, where=dataset)
     if texts is not None:
@@ -243,7 +243,7 @@ def template_lines(
         packed.id_bytes,
         "example" if packed.rows != "packed" else "packed",
     )
-    rows = [*first_records(dataset, name, _SAMPLE_ROWS)]
+    rows = open_dataset(dataset, name, verify="never", cache_dir="")[:_SAMPLE_ROWS]
     documents = [*_pieces_of_rows(rows, row_format)]
     found = template_pieces(documents, special)
     how = ", as ids; --tokenizer shows them as text" * (texts is None)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import json
 import pathlib
-import re
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import apache_beam as beam
 import pytest
 
 from gristmill import loader
@@ -25,10 +21,8 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, read_manifest
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import Manifest, open_manifest
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.beam.job_graphs import graph_of
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.conversion_jobs import conversion_of
@@ -38,7 +32,6 @@ from gristmill.pipelines.options.job_options import (
     IndexOptions,
 )
 from gristmill.pipelines.text.conversion import Outcome
-from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
@@ -119,13 +112,6 @@ def job_to_append(output: str, source: pathlib.Path) -> ConversionJob:
     given = AppendOptions(input=(str(source),), output=output, num_shards=2)
     (job,) = conversion_of(given).jobs
     return job
-
-
-def begun(output: str, source: pathlib.Path, *, shards: int = 2) -> None:
-    """Leaves an append that was killed after some of its shards."""
-    prepared = begin_job(job_to_append(output, source)).prepared
-    for task in list(shard_tasks(prepared))[:shards]:
-        make_shard(task)
 
 
 class TestAppend:
@@ -225,16 +211,6 @@ class TestAppend:
         assert features is not None
         assert features["meta.score"]["kind"] == "float"
 
-    @pytest.mark.slow
-    def test_where_workers_list_the_inputs(self, inputs, output):
-        # As on Dataflow.
-        convert(output, inputs / "old")
-        given = AppendOptions(input=(str(inputs / "new"),), output=output, num_shards=2)
-        for _ in range(2):
-            with beam.Pipeline() as pipeline:
-                _ = pipeline | graph_of(given)
-            assert_whole(output, OLD, NEW)
-
 
 class TestRefused:
     @pytest.fixture(autouse=True)
@@ -293,33 +269,6 @@ def test_a_split_that_metadata_of_tfds_describes(tmp_path, inputs):
 
 
 class TestUnfinished:
-    def test_it_is_gone_on_with(self, inputs, output):
-        convert(output, inputs / "old")
-        begun(output, inputs / "new", shards=1)
-        before = files_of(output)
-        assert records_of(output) == OLD
-        (found,) = read_unfinished(output, read_manifest(output))
-        assert re.search(r"split train[.]\w{16}: 1 of 2 shards finished", found.text())
-        append(output, inputs / "new")
-        assert_whole(output, OLD, NEW)
-        after = files_of(output)
-        assert [n for n in before if before[n] != after[n]] == ["dataset.json"]
-
-    @pytest.mark.parametrize("shards", [0, 1])
-    def test_another_names_it_and_touches_nothing_of_it(self, inputs, output, shards):
-        convert(output, inputs / "old")
-        begun(output, inputs / "new", shards=shards)
-        before = files_of(output)
-        (note,) = append(output, inputs / "more").notes
-        assert "another conversion of split train is not finished" in note
-        assert "gristmill clean --unfinished" in note
-        assert records_of(output) == OLD + MORE
-        after = files_of(output)
-        assert [n for n in before if before[n] != after[n]] == ["dataset.json"]
-        append(output, inputs / "new")
-        assert_whole(output, OLD, MORE, NEW)
-        assert {*before} < {*files_of(output)}
-
     def test_overwrite_never_deletes_what_is_committed(self, inputs, output):
         convert(output, inputs / "old")
         append(output, inputs / "new")
@@ -329,28 +278,6 @@ class TestUnfinished:
             assert files_of(output) == before
         append(output, inputs / "more", overwrite=True)
         assert_whole(output, OLD, NEW, MORE)
-
-    def test_the_split_is_replaced_meanwhile(self, inputs, output):
-        convert(output, inputs / "old")
-        append(output, inputs / "new")
-        job = job_to_append(output, inputs / "more")
-        results = [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
-        place = layout.temporary_dir(output, "d", results[0].task.split)
-        if "://" not in output:  # Of one that was killed in the middle of a shard.
-            pathlib.Path(place).mkdir(exist_ok=True)
-            pathlib.Path(place, "1234.tmp").touch()
-        convert(output, inputs / "new", overwrite=True)
-        with pytest.raises(StorageChangedError, match="has changed the split") as told:
-            commit_shards([job], results)
-        assert "got:      edition 3 of" in str(told.value)
-        assert str(inputs / "new") in str(told.value)
-        assert "gristmill clean" in str(told.value)
-        assert verify(output, workers=1).findings == ()
-        clean(output, unfinished=True)
-        manifest = assert_whole(output, NEW)
-        assert manifest.splits["train"].numbers == (3,)
-        append(output, inputs / "more")
-        assert_whole(output, NEW, MORE)
 
 
 class TestTwoAtOnce:
@@ -382,32 +309,6 @@ class TestTwoAtOnce:
         assert files_of(output)["dataset.json"] == before["dataset.json"]
         clean(output, unfinished=True)
         assert_whole(output, OLD, MORE[:6] + NEW[:12])
-
-    @pytest.mark.slow
-    def test_processes_that_are_run_until_they_succeed(self, inputs, output, tmp_path):
-        convert(output, inputs / "old")
-        folders = [tmp_path / "mine", tmp_path / "theirs"]
-        for folder in folders:
-            folder.mkdir()
-        with contextlib.ExitStack() as stack:
-            killers = [stack.enter_context(Killer(folder)) for folder in folders]
-
-            def appends(number: int) -> list[str]:
-                source = inputs / ("new", "more")[number]
-                argv = ["append", output, str(source), "--workers=1", "--num-shards=2"]
-                errors = []
-                while (ended := killers[number].run(argv)).status != 0:
-                    errors.append(ended.error)
-                    assert "error: " in ended.error
-                    assert len(errors) < 20, errors
-                    time.sleep(0.1 * len(errors))  # The other one needs time to end.
-                return errors
-
-            with concurrent.futures.ThreadPoolExecutor(2) as pool:
-                list(pool.map(appends, range(2)))
-        found = loader.open(output, "train")
-        first = list(found)[len(OLD) : len(OLD) + len(NEW)] == NEW
-        assert_whole(output, OLD, *((NEW, MORE) if first else (MORE, NEW)))
 
 
 class TestRepair:

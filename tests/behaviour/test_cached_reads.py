@@ -21,7 +21,7 @@ from gristmill.dataset.base.errors import (
     CorruptShardError,
     StorageError,
 )
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.loader.data.dataset import shards_of
 from gristmill.loader.remote.read_options import CacheCounts, ReadOptions
 from tests.support.buckets import upload

@@ -17,7 +17,7 @@ from gristmill.dataset import (
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.pipelines.verify import verify
@@ -83,31 +83,6 @@ def test_of_two_equal_writers_one_commits(
     assert open_manifest(output).splits["train"].numbers == (2,)
 
 
-def test_who_overwrites_where_a_first_commit_is_near(
-    output: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It finds none to replace yet, and is told at its commit."""
-    first = job_of(source_of(tmp_path, "old", OLD), output, name="d")
-    second = job_of(source_of(tmp_path, "new", NEW), output, name="d")
-    prepared = begin_job(first).prepared
-    results = list(map(make_shard, shard_tasks(prepared)))
-    begun = []
-
-    def begin() -> None:
-        begun.append(begin_job(second, overwrite=True).prepared)
-
-    at_storage(monkeypatch, "write", "dataset.json", begin)
-    commit_shards([first], results)
-    assert records_of(output) == OLD
-    assert verify(output, workers=1).findings == ()
-    with pytest.raises(StorageChangedError, match="expected: no such split"):
-        commit_shards([second], map(make_shard, shard_tasks(begun[0])))
-    assert records_of(output) == OLD
-    convert(second, overwrite=True)
-    clean(output, unfinished=True)
-    assert_whole(output, NEW)
-
-
 @pytest.mark.parametrize("keep", [False, True])
 def test_an_append_that_was_replaced_since_it_was_found_to_be_done(
     output: str, tmp_path: pathlib.Path, keep: bool
@@ -164,20 +139,6 @@ def test_parts_of_a_writer_beside_a_conversion(
     assert verify(output, workers=1).findings == ()
     clean(output, unfinished=True)
     assert_whole(output, OLD if parts_first else NEW)
-
-
-def test_a_writer_that_was_killed_before_its_first_commit_is_repeated(
-    output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        at_storage(patch, "write", "dataset.json", killed)
-        with pytest.raises(KeyboardInterrupt):
-            write(output, OLD)
-    with pytest.raises(JobChangedError, match="written already, and not committed"):
-        write(output, NEW)
-    write(output, NEW, overwrite=True)
-    clean(output, unfinished=True)
-    assert_whole(output, NEW)
 
 
 class TestIndex:

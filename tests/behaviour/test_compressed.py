@@ -19,8 +19,8 @@ import pytest
 import zstandard
 
 from gristmill.dataset.base.errors import CorruptInputError
-from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.shards.publish_shard import ShardPlace
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.transforms.conversion.make_shards import (
     ShardResult,

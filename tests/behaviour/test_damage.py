@@ -22,7 +22,7 @@ from gristmill.dataset.base.errors import (
     NotADatasetError,
 )
 from gristmill.dataset.formats.tfrecord_frames import mask
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.transforms.jobs.conversion_job import ShardNames
 from gristmill.transforms.sources.formats import RecordOptions
 from tests.support.conversion import (

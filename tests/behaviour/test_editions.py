@@ -23,16 +23,16 @@ from gristmill.dataset.base.errors import (
     StorageError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    open_manifest,
+    read_table,
+)
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.job_options import IndexOptions
-from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import ReadArrayRecords
-from gristmill.transforms.conversion.begin import begin_job
-from tests.support.conversion import job_of
 from tests.support.datasets import convert
 from tests.support.records import frames_of, text_records
 
@@ -81,13 +81,6 @@ def own(grown, tmp_path) -> pathlib.Path:
 
 
 class TestOnDisk:
-    def test_nothing_that_was_written_is_touched(self, grown):
-        for before, after in (("1", "2"), ("2", "3")):
-            for path in (grown / before).rglob("*"):
-                if path.is_file() and path.name != "dataset.json":
-                    kept = grown / after / path.relative_to(grown / before)
-                    assert kept.read_bytes() == path.read_bytes()
-
     def test_the_digest_of_records_is_that_of_all_together(self, whole, tmp_path):
         together = convert(tmp_path, [records for e in EDITIONS for records in e])
         (one,) = open_manifest(together).splits.values()
@@ -206,22 +199,6 @@ class TestWhileItGrows:
         pathlib.Path(dataset.shard(0).path).unlink()
         with pytest.raises(InvalidDatasetError, match="replaced while it was in use"):
             dataset.read([0])
-
-    def test_an_unfinished_edition_is_a_leftover_and_no_damage(self, tmp_path):
-        output = grow(tmp_path, 1)
-        (tmp_path / "more").write_bytes(frames_of(RECORDS[1]))
-        job = job_of(tmp_path / "more", output, name="d", appends=True)
-        from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
-
-        prepared = begin_job(job).prepared
-        for task in shard_tasks(prepared):
-            make_shard(task)
-        result = verify(output)
-        assert not result.findings
-        assert prepared.shard_path(0) in result.leftovers
-        assert list(loader.open(output)) == RECORDS[0]
-        (unfinished,) = read_unfinished(output, read_manifest(output))
-        assert (unfinished.split, unfinished.finished) == (prepared.job.split, 1)
 
 
 class TestState:

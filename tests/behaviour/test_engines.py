@@ -23,7 +23,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.transforms.beam.convert_files import ConvertFiles, MakePlanned
 from tests.support.conversion import (

@@ -17,8 +17,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import Manifest, open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert
 from gristmill.transforms.jobs.conversion_job import ConversionJob

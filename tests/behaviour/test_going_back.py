@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
-import glob
 import pathlib
-import random
 import shutil
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner, Result
@@ -20,17 +15,14 @@ from gristmill.dataset import Writer
 from gristmill.dataset.base.errors import (
     InputError,
     NotADatasetError,
-    ReplacedError,
-    StorageChangedError,
     StorageMissingError,
 )
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.open_manifest import open_manifest, states_of
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
@@ -110,22 +102,6 @@ class TestRollback:
         roll_back(output, "train", 2)
         assert files_of(output) == before
 
-    def test_before_a_replacement(self, replaced):
-        assert records_of(replaced) == RECORDS[2]
-        roll_back(replaced, "train", 1)
-        assert records_of(replaced) == RECORDS[1]
-        roll_back(replaced, "train", 2)
-        assert records_of(replaced) == RECORDS[2]
-
-    def test_an_append_after_it_has_a_number_of_its_own(self, appended, tmp_path):
-        roll_back(appended, "train", 1)
-        add_edition(tmp_path, appended, 3, RECORDS[3])
-        assert records_of(appended) == RECORDS[1] + RECORDS[3]
-        assert records_of(appended, 2) == RECORDS[1] + RECORDS[2]
-        split = open_manifest(appended).splits["train"]
-        assert split.numbers == (1, 3)
-        assert {*states_of(split)} == {1, 2, 3}
-
     def test_what_cannot_be(self, replaced, tmp_path):
         with pytest.raises(InputError, match="expected: edition 1, 2"):
             roll_back(replaced, "train", 3)
@@ -182,26 +158,6 @@ class TestClean:
         roll_back(appended, "train", 1)
         assert clean(appended).editions == (("train", 2),)
         assert records_of(appended) == RECORDS[1]
-
-    def test_an_append_goes_on_meanwhile(self, made, tmp_path, output):
-        put(made / "replaced", output)
-        inputs = tmp_path / "input"
-        inputs.mkdir()
-        (inputs / "in.tfrecord").write_bytes(frames_of(RECORDS[3]))
-        job = job_of(inputs, output, name="d", appends=True)
-        other = job_of(inputs, output, name="d", split="test")
-        results = []
-        for each in (job, other):
-            tasks = shard_tasks(begin_job(each).prepared)
-            clean(output)
-            results += [make_shard(task) for task in tasks]
-            clean(output)
-        unfinished = read_unfinished(output, open_manifest(output))
-        shown = {one.split: one.finished for one in unfinished}
-        assert shown == {result.task.split: 1 for result in results}
-        commit_shards([job, other], results)
-        assert records_of(output) == RECORDS[2] + RECORDS[3]
-        assert list(loader.open(output, "test")) == RECORDS[3]
 
     def test_files_of_others_beside_a_replaced_edition_stay(self, replaced):
         (first, _) = sorted(pathlib.Path(replaced).glob("*.array_record-?????-of-*"))
@@ -280,23 +236,6 @@ class TestClean:
         clean(output, unfinished=True)
         assert records_of(output) == RECORDS[1] + RECORDS[2] + RECORDS[3]
         assert not verify(output, workers=1).findings
-
-    def test_nothing_there(self, tmp_path):
-        with pytest.raises(NotADatasetError):
-            clean(str(tmp_path))
-
-
-class TestOtherReaders:
-    def test_a_glob_that_names_an_edition(self, replaced):
-        import grain.python as grain
-
-        every = sorted(glob.glob(f"{replaced}/d-train.array_record*"))
-        assert len(every) == 4
-        for edition, part in open_manifest(replaced).splits["train"].known.items():
-            key = layout.write_key("train", part.write)
-            files = sorted(glob.glob(f"{replaced}/{layout.shard_glob('d', key)}"))
-            source = grain.ArrayRecordDataSource(files)
-            assert [source[i] for i in range(len(source))] == RECORDS[edition]
 
 
 class TestAfterARemoval:
@@ -381,73 +320,3 @@ class TestKilled:
             assert files_of(output) == expected
             kill_at += stride
         assert kill_at > 3 * stride
-
-
-@pytest.mark.slow
-class TestRaces:
-    """Commands that change a dataset at once, while readers open and read it."""
-
-    ROUNDS = 12
-
-    def test_all_at_once(self, made, tmp_path, output):
-        put(made / "appended", output)
-        records = {n: text_records(5 + n, seed=n) for n in range(3, 3 + self.ROUNDS)}
-        records |= {1: RECORDS[1], 2: RECORDS[2]}
-        ended = threading.Event()
-
-        def append() -> None:
-            for edition in range(3, 3 + self.ROUNDS):
-                again(lambda n=edition: add_edition(tmp_path, output, n, records[n]))
-            ended.set()
-
-        def go_back() -> None:
-            while not ended.is_set():
-                known = [*open_manifest(output).splits["train"].known]
-                edition = random.choice(known)
-                # Of what was cleaned since, nothing is known.
-                with contextlib.suppress(InputError, StorageMissingError):
-                    again(lambda n=edition: roll_back(output, "train", n))
-
-        def clean_up() -> None:
-            while not ended.is_set():
-                again(lambda: clean(output))
-                time.sleep(0.02)
-
-        opened = 0
-
-        def read() -> None:
-            nonlocal opened
-            while not ended.is_set():
-                dataset = loader.open(output, "train")
-                opened += 1
-                split = dataset.committed
-                assert split is not None
-                wanted = [r for n in split.numbers for r in records[n]]
-                with contextlib.suppress(ReplacedError):
-                    assert list(dataset) == wanted
-
-        with concurrent.futures.ThreadPoolExecutor(5) as pool:
-            calls = [pool.submit(c) for c in (append, go_back, clean_up, read, read)]
-            for call in concurrent.futures.as_completed(calls):
-                try:
-                    call.result()
-                finally:
-                    ended.set()
-        assert opened > self.ROUNDS
-        clean(output, unfinished=True)
-        result = verify(output, workers=1)
-        assert (result.findings, list(result.leftovers)) == ((), [])
-        numbers = open_manifest(output).splits["train"].numbers
-        assert records_of(output) == [r for n in numbers for r in records[n]]
-        named = {path for path in files_of(output) if ".array_record-" in path}
-        assert len(named) == 4 * len(numbers)
-
-
-def again(call: Callable[[], object]) -> None:
-    """Runs a command until no other one commits before it."""
-    while True:
-        try:
-            call()
-        except StorageChangedError:
-            continue
-        return

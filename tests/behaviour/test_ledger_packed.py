@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens import row_packer

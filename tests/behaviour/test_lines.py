@@ -16,7 +16,7 @@ from gristmill.dataset.base.errors import (
     CorruptInputError,
     CorruptRecordError,
 )
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import ConvertFiles, ReadRecords
 from gristmill.transforms.planning.shard_plan import SourceRange

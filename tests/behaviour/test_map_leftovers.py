@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from tests.support.records import text_records, write_tfrecords
 from tests.support.shell import gristmill, records_of
 

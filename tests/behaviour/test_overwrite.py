@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import pathlib
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import apache_beam as beam
@@ -17,19 +14,15 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import (
-    CorruptInputError,
     InputError,
     InvalidDatasetError,
     JobChangedError,
-    StorageChangedError,
     StorageError,
     UserFunctionError,
 )
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import read_manifest
-from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.shards.shard_reader import first_records
+from gristmill.dataset.metadata.manifest import open_manifest, read_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.text.unfinished import read_unfinished
@@ -79,18 +72,6 @@ def without_new(files: dict[str, bytes]) -> dict[str, bytes]:
         name: data
         for name, data in files.items()
         if not _MARK.search(name) and not name.startswith("tmp-")
-    }
-
-
-def unmarked(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Returns shards, indexes and what was set aside, named as in a first edition.
-
-    An index names its shard: nothing of it but that it is there.
-    """
-    return {
-        _MARK.sub("", name): b"" if name.endswith(".index") else data
-        for name, data in files.items()
-        if "array_record-" in name
     }
 
 
@@ -161,20 +142,6 @@ def test_a_function_that_fails_later(source, output: str, old):
     assert_whole(output, NEW, shards=3)
 
 
-def test_a_damaged_input(source, output: str, old):
-    data = bytearray(source.read_bytes())
-    data[len(data) // 2] ^= 1
-    source.write_bytes(bytes(data))
-    with pytest.raises(CorruptInputError):
-        run_conversion([replacing(source, output)], overwrite=True)
-    assert without_new(files_of(output)) == old
-    source.write_bytes(frames_of(NEW))
-    run_conversion([replacing(source, output)], overwrite=True)
-    assert records_of(output) == NEW
-    clean(output, unfinished=True)
-    assert_whole(output, NEW, shards=3)
-
-
 def test_finished_shards_are_kept_until_the_same_command_runs_again(
     source, output: str, old
 ):
@@ -198,144 +165,11 @@ def test_finished_shards_are_kept_until_the_same_command_runs_again(
     assert_whole(output, NEW, shards=3)
 
 
-@pytest.mark.slow
-def test_damage_that_was_set_aside_goes_and_comes(source, output: str, tmp_path):
-    good = frames_of(OLD)
-
-    def overwrite(data: bytes) -> dict[str, bytes]:
-        source.write_bytes(data)
-        job = replacing(source, output)
-        convert(dataclasses.replace(job, on_corrupt="skip"), overwrite=True)
-        fresh = f"{tmp_path}/fresh-{len(list(tmp_path.iterdir()))}"
-        convert(dataclasses.replace(job, on_corrupt="skip", output=fresh))
-        assert unmarked(files_of(output)) == unmarked(files_of(fresh))
-        found = unmarked(files_of(output)).items()
-        return {n: d for n, d in found if n.startswith("errors/")}
-
-    assert overwrite(good) == {}
-    begun = overwrite(b"junk" + good)
-    assert len(begun) == 1
-    other = overwrite(b"rubbish" + good + b"end")
-    assert len(other) == 2
-    assert {*begun} < {*other}
-    assert len(overwrite(b"junk" + good)) == 1
-    assert overwrite(good) == {}
-
-
 # Several commands at once.
-
-
-class Held:
-    """Holds a write of a file of some name, usually the first."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, name: str, skip: int = 0):
-        self.begun, self.release = threading.Event(), threading.Event()
-        at_storage(patch, "write", name, self._wait, skip=skip)
-
-    def _wait(self) -> None:
-        self.begun.set()
-        assert self.release.wait(60)
 
 
 def killed() -> None:
     raise KeyboardInterrupt
-
-
-def in_background(call: Callable[..., Any], *args: Any) -> Any:
-    pool = concurrent.futures.ThreadPoolExecutor(1)
-    future = pool.submit(call, *args)
-    pool.shutdown(wait=False)
-    return future
-
-
-def test_who_is_about_to_commit_cannot_once_another_has(
-    source, output: str, old, monkeypatch
-):
-    first, second = replacing(source, output, 4), replacing(source, output, 3)
-    prepared = begin_job(first, overwrite=True).prepared
-    results = list(map(make_shard, shard_tasks(prepared)))
-    held = Held(monkeypatch, "dataset.json")
-    late = in_background(commit_shards, [first], results)
-    assert held.begun.wait(60)  # All of its checks have passed.
-    convert(second, overwrite=True)
-    held.release.set()
-    with pytest.raises(StorageChangedError, match="has changed the split"):
-        late.result(60)
-    assert records_of(output) == NEW
-    assert verify(output, workers=1).findings == ()
-    clean(output, unfinished=True)
-    assert_whole(output, NEW, shards=3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "rounds",
-    [
-        1,
-        pytest.param(20, marks=pytest.mark.soak),
-    ],
-    ids=str,
-)
-def test_commands_at_once_that_say_they_are_done_are(
-    source, output: str, old, rounds: int
-):
-    """Two replace a split by other plans, and one adds a split."""
-    for number in range(rounds):
-        plans = [
-            ("train", number + 2, ["--overwrite"]),
-            ("train", number + 3, ["--overwrite"]),
-            (f"more{number}", 2, []),
-        ]
-        processes = [
-            subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "gristmill", "convert", str(source)),
-                    *(output, "--name=data", f"--num-shards={shards}"),
-                    *(f"--split={split}", "--workers=1", *options),
-                ],
-                stderr=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                text=True,
-            )
-            for split, shards, options in plans
-        ]
-        errors = [process.communicate(timeout=120)[1] for process in processes]
-        codes = [process.returncode for process in processes]
-        assert not any("Traceback" in error for error in errors), errors
-        splits = open_manifest(output).splits
-        done = [p[1] for p, code in zip(plans, codes, strict=True) if code == 0]
-        # Both can be told of the other one: no more is certain then than that one
-        # of the splits is there, and whole.
-        train = splits["train"].shards
-        assert train in (done[:2] if 0 in codes[:2] else range(2, number + 4))
-        assert (plans[2][0] in splits) == (codes[2] == 0)
-        assert verify(output, workers=1).findings == ()
-        records = {split: records_of(output, split) for split in splits}
-        assert records.pop("train") in ([NEW] if 0 in codes[:2] else [OLD, NEW])
-        assert all(found == NEW for found in records.values())
-
-
-@pytest.mark.slow
-def test_the_same_command_twice_at_once(source, output: str, old):
-    processes = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "gristmill", "convert", str(source), output),
-                *("--name=data", "--num-shards=4", "--overwrite", "--workers=1"),
-            ],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    errors = [process.communicate(timeout=120)[1] for process in processes]
-    assert 0 in [process.returncode for process in processes], errors
-    assert not any("Traceback" in error for error in errors), errors
-    assert verify(output, workers=1).findings == ()
-    assert records_of(output) == NEW
-    convert(replacing(source, output, 4), overwrite=True)
-    assert_whole(output, NEW, shards=4)
 
 
 def test_a_split_that_is_there_and_one_that_is_not(source, output: str, old):
@@ -370,7 +204,6 @@ def stopped(
 
 def test_readers_meet_the_new_edition(output: str, stopped):
     assert records_of(output, "train") == records_of(output, "test") == NEW
-    assert list(first_records(output, "train", 3)) == NEW[:3]
     found = verify(output, workers=1)
     assert found.findings == ()
     assert "data-train.array_record-00001-of-00002" in found.leftovers
@@ -544,49 +377,6 @@ def test_a_commit_on_a_worker_that_is_repeated(
     assert_whole(output, NEW, shards=3)
 
 
-def test_a_shard_that_is_made_again_after_the_commit_does_no_harm(
-    source, output: str, old
-):
-    job = replacing(source, output)
-    tasks = list(shard_tasks(begin_job(job, overwrite=True).prepared))
-    results = list(map(make_shard, tasks))
-    commit_shards([job], results)
-    before = files_of(output)
-    assert make_shard(tasks[1]) == results[1]._replace(resumed=True)
-    assert commit_shards([job], results).manifest == read_manifest(output)
-    assert files_of(output) == before
-
-
 def write(output: str, records: Any, **options: Any) -> list[Any]:
     given = {"name": "data", "num_shards": 3, "overwrite": True, **options}
     return run(beam.Create(records), WriteArrayRecords(output, **given))
-
-
-@pytest.mark.slow
-def test_a_write_that_fails_and_one_that_does_not(output: str, old, monkeypatch):
-    with monkeypatch.context() as patch:
-        at_storage(patch, "write", ".shards.npz", lambda: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            write(output, NEW)
-    assert without_new(files_of(output)) == old
-    assert records_of(output) == OLD
-    (result,) = write(output, NEW)
-    assert (result.output, result.records) == (output, len(NEW))
-    assert_whole(output, NEW, shards=3)
-    (again,) = write(output, NEW[::-1])
-    assert again == result._replace(committed_before=True)
-
-
-@pytest.mark.slow
-def test_a_conversion_and_a_write_that_replace_the_same(source, output: str, old):
-    job = replacing(source, output)
-    tasks = list(shard_tasks(begin_job(job, overwrite=True).prepared))
-    results = list(map(make_shard, tasks))
-    write(output, OLD)
-    assert sorted(records_of(output, "train")) == sorted(OLD)
-    with pytest.raises(StorageChangedError, match="has changed the split"):
-        commit_shards([job], results)
-    clean(output, unfinished=True)
-    assert_whole(output, OLD, shards=3)
-    convert(job, overwrite=True)
-    assert_whole(output, NEW, shards=3)

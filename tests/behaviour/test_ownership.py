@@ -10,7 +10,7 @@ import pytest
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError, JobChangedError
 from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.transforms.conversion.begin import begin_job, list_inputs, plan_job
@@ -120,27 +120,6 @@ class TestInputs:
                 with pytest.raises(InputError, match="an input would be replaced"):
                     take_output(prepared, overwrite=overwrite)
             assert server.objects.buckets["bucket"] == before
-
-    @pytest.mark.slow
-    def test_other_names_in_a_bucket_replace_what_the_first_run_wrote(
-        self, monkeypatch
-    ):
-        with GcsServer("bucket") as server:
-            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-            server.objects.put("bucket", "in/a", frames_of(RECORDS))
-            job = by_input("gs://bucket/in/*", "gs://bucket/out", "train")
-            convert(job)
-            other = dataclasses.replace(
-                job, names=ShardNames(kind="inputs", suffix=".x")
-            )
-            prepared = plan_job(other, list_inputs(other))
-            taken = take_output(prepared, overwrite="changed")
-            commit_shards([other], map(make_shard, shard_tasks(taken.prepared)))
-            names = [name for name in server.objects.buckets["bucket"] if "/a" in name]
-            assert names == ["in/a"]
-            mark = open_manifest("gs://bucket/out").splits["train"].write
-            names = [n for n in server.objects.buckets["bucket"] if f"{mark}-" in n]
-            assert names == [f"out/{mark}-a.x", f"out/index/{mark}-a.x.index"]
 
 
 class TestIndexed:

@@ -24,8 +24,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex

@@ -19,8 +19,7 @@ from gristmill.dataset.base.errors import (
     InputError,
     UserFunctionError,
 )
-from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.sources.formats import RecordOptions

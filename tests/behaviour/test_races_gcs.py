@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from gristmill.dataset.base.errors import (
-    GristmillError,
     StorageChangedError,
 )
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import (
@@ -33,7 +29,6 @@ from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.gcs_objects import StoredObject
 from tests.support.gcs_server import GcsServer
-from tests.support.pipelines import run
 from tests.support.records import frames_of, text_records
 
 OUTPUT = "gs://out/c4"
@@ -126,26 +121,6 @@ def test_of_two_processes_with_other_options_the_first_to_commit_wins(
     assert_whole(train=2)
 
 
-@pytest.mark.soak
-def test_the_same_command_twice_at_once_is_no_race(server: GcsServer) -> None:
-    server.fail("hold", "insert", name="c4-train.array_record-00000-of-00003")
-    first = command(server, "--num-shards=3")
-    assert server.held.wait(30)
-    second = command(server, "--num-shards=3")
-    second.communicate(timeout=60)
-    assert second.returncode == 0
-    done = dict(server.objects.buckets["out"])
-    server.release.set()
-    _, error = first.communicate(timeout=60)
-    assert (first.returncode, error.count("\n")) == (0, 2)
-    assert error.endswith("next: gristmill inspect gs://out/c4\n")
-    # What was written again has the same bytes.
-    assert server.objects.buckets["out"].keys() == done.keys()
-    for name, found in server.objects.buckets["out"].items():
-        assert found.data == done[name].data
-    assert_whole(train=3)
-
-
 # A worker that everybody has given up.
 
 
@@ -198,47 +173,6 @@ def test_a_commit_that_arrives_after_another_job_changes_nothing(
     assert_whole(train=3)
 
 
-@pytest.mark.slow
-def test_a_commit_that_stops_before_its_last_file_asks_whose_the_output_is(
-    server: GcsServer,
-) -> None:
-    job = job_of()
-    results = [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
-    server.fail("hold", "media", name="dataset.json")
-    zombie = in_background(commit_shards, [job], results)
-    assert server.held.wait(30)
-    convert(job_of(3), overwrite=True)
-    done = dict(server.objects.buckets["out"])
-    server.release.set()
-    with pytest.raises(StorageChangedError, match="has changed the split while this"):
-        zombie.result(30)
-    assert_untouched(server, done)
-    assert_whole(train=3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("operation", "name", "skip"),
-    [
-        ("media", "train.job.json", 0),
-        ("stat", "train.job.json", 0),
-        ("stat", "dataset.json", 0),
-        ("media", "c4/dataset.json", 0),
-    ],
-)
-def test_whoever_stops_in_the_middle_of_overwriting_deletes_nothing_of_others(
-    server: GcsServer, operation: str, name: str, skip: int
-) -> None:
-    server.fail("hold", operation, name=name, skip=skip)
-    zombie = in_background(begin_job, job_of(), overwrite=True)
-    assert server.held.wait(30)
-    convert(job_of())
-    server.release.set()
-    with contextlib.suppress(StorageChangedError):
-        zombie.result(30)
-    assert_whole(train=2)
-
-
 # The dataset's own files, read and written back.
 
 
@@ -259,57 +193,3 @@ def test_a_split_that_is_committed_while_another_is_overwritten_stays(
     server.release.set()
     overwriting.result(30)
     assert_whole(train=3, test=2)
-
-
-@pytest.mark.slow
-def test_splits_that_are_committed_at_once_are_all_there_in_the_end(
-    server: GcsServer,
-) -> None:
-    jobs = [job_of(split=f"part{number}") for number in range(4)]
-    results = {
-        job.split: [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
-        for job in jobs
-    }
-    barrier = threading.Barrier(len(jobs))
-
-    def commit(job: ConversionJob) -> int:
-        barrier.wait(30)
-        for attempt in range(len(jobs)):
-            with contextlib.suppress(StorageChangedError):
-                commit_shards([job], results[job.split])
-                return attempt
-        raise AssertionError("nobody made progress")
-
-    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
-        list(pool.map(commit, jobs))
-    assert_whole(**{job.split: 2 for job in jobs})
-
-
-@pytest.mark.slow
-def test_of_two_writes_at_once_one_is_told(server: GcsServer) -> None:
-    records = [RECORDS, RECORDS[::-1][:-1]]
-    barrier = threading.Barrier(2)
-
-    def write(number: int) -> str:
-        import apache_beam as beam
-
-        barrier.wait(30)
-        try:
-            run(beam.Create(records[number]), WriteArrayRecords(OUTPUT, num_shards=2))
-        except GristmillError as error:
-            return str(error)
-        return ""
-
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        errors = list(pool.map(write, range(2)))
-    assert errors.count("") >= 1
-    winner = open_manifest(OUTPUT).splits["train"].records
-    assert verify(OUTPUT, workers=1).findings == ()
-    for number, error in enumerate(errors):
-        if error:
-            assert (
-                "has changed the split" in error
-                or "changed while" in error
-                or ("holds this split already" in error)
-            )
-            assert winner == len(records[1 - number])

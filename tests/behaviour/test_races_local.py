@@ -6,8 +6,6 @@ import concurrent.futures
 import multiprocessing
 import os
 import pathlib
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -15,13 +13,11 @@ import pytest
 from gristmill.dataset.base.errors import StorageChangedError
 from gristmill.dataset.commit.commit import commit_dataset, write_table
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import Manifest, open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import storage_for, version_of
-from tests.support.records import text_records, write_tfrecords
 from tests.support.watched import watched
 
 SPLITS = ("first", "second", "third")
@@ -164,76 +160,3 @@ def test_a_replacement_never_has_the_version_of_what_it_replaces(tmp_path):
     os.utime(path, ns=(1, 2**61))  # A clock that ran ahead.
     storage.write(path, b"last")
     assert int(version_of(path)) > 2**61
-
-
-# A conversion that holds two moments open: before dataset.json is looked at for the
-# last time, and between that look and the rename. Both have read the old one by then.
-SLOW_COMMIT = """
-import os, sys
-from gristmill.dataset.storage.local import LocalStorage
-from gristmill.pipelines.commands.main import main
-true_write, true_replace = LocalStorage.write, os.replace
-def wait(where, path):
-    if path.endswith("dataset.json"):
-        print(where, flush=True)
-        sys.stdin.readline()
-def write(storage, path, data, **options):
-    wait("look", path)
-    true_write(storage, path, data, **options)
-def replace(source, target):
-    wait("rename", target)
-    true_replace(source, target)
-LocalStorage.write, os.replace = write, replace
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.slow
-def test_two_conversions_that_add_a_split_each(tmp_path):
-    write_tfrecords(tmp_path / "in", text_records(20))
-
-    def start(split: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [
-                *(sys.executable, "-c", SLOW_COMMIT, "convert", "in", "out"),
-                *("--split", split, "--workers", "1"),
-            ],
-            cwd=tmp_path,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def is_at(process: subprocess.Popen[str], where: str) -> None:
-        assert process.stdout is not None
-        assert process.stdout.readline() == f"{where}\n"
-
-    def go_on(process: subprocess.Popen[str]) -> None:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-
-    def ended(process: subprocess.Popen[str]) -> str:
-        return process.communicate("\n" * 9, timeout=120)[1]
-
-    with start("train") as first:
-        errors = ended(first)
-        assert first.returncode == 0, errors
-    with start("test") as slow, start("validation") as other:
-        is_at(slow, "look")
-        is_at(other, "look")
-        go_on(slow)
-        is_at(slow, "rename")
-        go_on(other)
-        # It could go on, were it not kept out: nothing else is left for it to do.
-        with pytest.raises(subprocess.TimeoutExpired):
-            other.communicate("\n", timeout=5)
-        errors = ended(slow)
-        assert slow.returncode == 0, errors
-        errors = other.communicate(timeout=120)[1]
-        # It has found the other split there, which stays, and committed beside it.
-        assert other.returncode == 0, errors
-    splits = set(open_manifest(str(tmp_path / "out")).splits)
-    assert splits == {"train", "test", "validation"}
-    assert not [name for name in os.listdir(tmp_path / "out") if name[0] == "."]

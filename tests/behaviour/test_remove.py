@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset import Writer
-from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     CorruptShardError,
@@ -23,11 +22,9 @@ from gristmill.dataset.base.errors import (
     JobChangedError,
     ReplacedError,
     StateMismatchError,
-    StorageChangedError,
 )
 from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import Manifest, open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.provenance.locate import locate_record
 from gristmill.pipelines.convert import convert as run_conversion
@@ -44,7 +41,6 @@ from gristmill.transforms.removal.cut_shard import cut_shard
 from gristmill.transforms.removal.removal_job import (
     RemovalResult,
     begin_removal,
-    commit_removal,
     tasks_of,
 )
 from tests.support.conversion import contents
@@ -57,7 +53,6 @@ from tests.support.records import (
     text_records,
     write_array_records,
 )
-from tests.support.watched import at_storage
 
 OLD = text_records(60)
 NEW = text_records(25, seed=1)
@@ -329,14 +324,6 @@ class TestErase:
         assert manifest.splits["train"].replaced == ()
         assert len(shards_in(files)) == 6
 
-    def test_states_that_were_kept_before_go_too(self, inputs, tmp_path):
-        output = str(tmp_path / "out")
-        convert(output, inputs / "old")
-        for erase in (False, False, True):
-            remove(output, [0], edition=newest(output), erase=erase)
-        assert_whole(output, OLD[3:])
-        assert len(shards_in(files_of(output))) == 4
-
     @pytest.mark.slow
     def test_what_was_left_out_is_still_known(self, inputs, tmp_path):
         path = inputs / "old" / "0.tfrecord"
@@ -463,62 +450,6 @@ class TestRaces:
         # What was begun for the state before is another write.
         clean(output, unfinished=True)
         assert_whole(output, without(BOTH, [3, 59]))
-
-    def test_an_append_that_is_begun_is_not_lost(self, inputs, output):
-        from gristmill.transforms.conversion.begin import begin_job
-        from gristmill.transforms.conversion.commit_shards import commit_shards
-        from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
-
-        convert(output, inputs / "old")
-        given = AppendOptions(input=(str(inputs / "new"),), output=output, num_shards=2)
-        (job,) = conversion_of(given).jobs
-        results = [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
-        remove(output, [5])
-        with pytest.raises(StorageChangedError, match="has changed the split") as told:
-            commit_shards([job], results)
-        assert "got:      edition 2 by gristmill remove" in str(told.value)
-        assert records_of(output) == without(OLD, [5])
-        assert verify(output, workers=1).findings == ()
-        append(output, inputs / "new")
-        assert_whole(output, without(OLD, [5]) + NEW)
-
-    def test_who_was_given_up_is_told(self, inputs, output):
-        convert(output, inputs / "old")
-        removal = begin_removal(output, [3, 59]).removal
-        assert removal is not None
-        tasks = list(tasks_of(removal))
-        cut_shard(tasks[0])
-        clean(output, unfinished=True)
-        with pytest.raises(JobChangedError):
-            cut_shard(tasks[1])
-        assert_whole(output, OLD)
-        remove(output, [3, 59])
-        assert_whole(output, without(OLD, [3, 59]))
-
-    def test_two_commits_at_once(self, inputs, output, monkeypatch):
-        """The one that is late is told, and nothing of the other is lost."""
-        convert(output, inputs / "old")
-        at_storage(monkeypatch, "write", ".shards.npz", lambda: remove(output, [7]))
-        with pytest.raises(StorageChangedError, match="another command has changed"):
-            remove(output, [3])
-        assert records_of(output) == without(OLD, [7])
-        assert not verify(output, workers=1).findings
-        clean(output, unfinished=True)
-        assert_whole(output, without(OLD, [7]))
-
-    def test_a_commit_that_a_runner_repeats(self, inputs, tmp_path):
-        output = str(tmp_path / "out")
-        convert(output, inputs / "old")
-        begun = begin_removal(output, [3, 59])
-        assert begun.removal is not None
-        cuts = Gathered.of([begun])
-        for task in tasks_of(begun.removal):
-            cut_shard(task).gather(cuts)
-        first = commit_removal(cuts)
-        before = contents(tmp_path / "out")
-        again = commit_removal(cuts)
-        assert (first.records, again.records) == (2, 2)
-        assert contents(tmp_path / "out") == before
 
 
 class TestDamage:

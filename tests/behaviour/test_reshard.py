@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.dataset import Writer
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.verify import verify
 from tests.support.buckets import upload

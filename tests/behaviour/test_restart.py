@@ -6,9 +6,6 @@ import dataclasses
 import os
 import pathlib
 import shutil
-import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -19,13 +16,11 @@ from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
     JobChangedError,
-    NotADatasetError,
     StorageChangedError,
     StorageError,
 )
 from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
@@ -93,69 +88,6 @@ def shard_file(job: ConversionJob, shard: int) -> pathlib.Path:
 
 def index_file(job: ConversionJob, shard: int) -> pathlib.Path:
     return pathlib.Path(job.output, "index", f"{shard_file(job, shard).name}.index")
-
-
-class TestKill:
-    # Hangs in the middle of a shard, with a part of it written.
-    SCRIPT = """
-import sys, time
-from gristmill.transforms.conversion.make_shards import convert_shard
-from gristmill.transforms.conversion.shard_records import RecordSink
-from tests.support.conversion import job_of, prepared_of
-
-def hang(sink, batch):
-    write(sink, batch)
-    print("hanging", flush=True)
-    time.sleep(600)
-
-job = job_of(sys.argv[1] + "/*", sys.argv[2], plan=("num_shards", 30))
-prepared = prepared_of(job)
-for shard in (0, 1, 2, 29):
-    convert_shard(prepared, shard)
-write, RecordSink.write = RecordSink.write, hang
-convert_shard(prepared, 7)
-"""
-
-    @pytest.mark.slow
-    def test_only_missing_shards_are_made_after_a_kill(self, tmp_path):
-        (tmp_path / "in").mkdir()
-        records = varied_records(3000, seed=3)
-        (tmp_path / "in" / "a").write_bytes(frames_of(records))
-        output = tmp_path / "out"
-        process = subprocess.Popen(
-            [sys.executable, "-c", self.SCRIPT, str(tmp_path / "in"), str(output)],
-            stdout=subprocess.PIPE,
-        )
-        with process:
-            try:
-                assert process.stdout is not None
-                assert process.stdout.readline() == b"hanging\n"
-            finally:
-                process.send_signal(signal.SIGKILL)
-        assert process.returncode == -signal.SIGKILL
-        assert not (output / "dataset.json").exists()
-        with pytest.raises(NotADatasetError, match="unfinished conversion"):
-            open_manifest(str(output))
-
-        job = job_of(tmp_path / "in", output, plan=("num_shards", 30))
-        prepared = prepared_of(job)
-        finished = [s for s in range(30) if finished_shard(prepared, s) is not None]
-        assert finished == [0, 1, 2, 29]
-        assert len(list((output / "tmp-data-train").iterdir())) == 1
-        before = {
-            path: state
-            for path, state in states(job.output).items()
-            if ".array_record-" in path
-            and int(path.split("record-")[1].split("-")[0]) in finished
-        }
-        assert len(before) == 2 * len(finished)  # Shards and their indexes.
-
-        convert(job)
-        assert before.items() <= states(job.output).items()
-        assert read_output(output) == records
-        undisturbed = dataclasses.replace(job, output=str(tmp_path / "undisturbed"))
-        convert(undisturbed)
-        assert contents(output) == contents(undisturbed.output)
 
 
 class TestUnfinished:
@@ -231,16 +163,6 @@ class TestUnfinished:
         index_file(half_done, 2).write_bytes(bytes(data))
         with pytest.raises(FormatVersionError):
             convert(half_done)
-
-    def test_what_a_crash_left_is_swept_up_at_the_commit(self, half_done):
-        left = pathlib.Path(half_done.output, "tmp-data-train", ".left.tmp")
-        of_another = pathlib.Path(half_done.output, "tmp-data-test", ".busy.tmp")
-        for path in (left, of_another):
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(b"half")
-        convert(half_done)
-        assert not left.parent.exists()
-        assert of_another.exists()  # Somebody may be at work there.
 
     def test_a_missing_shard_is_named_at_the_commit(self, half_done):
         from gristmill.dataset.base.errors import DataLossError
@@ -370,13 +292,6 @@ class TestCommitted:
         assert all(result.report is not None for result in results)
         assert states(job.output) == before
 
-    def test_changed_options_are_an_error(self, job):
-        convert(job)
-        before = states(job.output)
-        with pytest.raises(JobChangedError, match="group_size was 1, is 4"):
-            begin_job(dataclasses.replace(job, writer=WriterOptions(group_size=4)))
-        assert states(job.output) == before
-
     def test_a_split_without_description_is_known_by_the_dataset(self, job):
         convert(job)
         pathlib.Path(job.output, "index", "data-train.job.json").unlink()
@@ -492,40 +407,3 @@ class TestOutput:
             convert(job)
 
     # The system refuses to let a file grow, as a full disk does.
-    FULL_DISK = """
-import resource, signal, sys
-from tests.support.conversion import convert, job_of
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
-options = {"plan": ("num_shards", 2), "on_corrupt": "skip"}
-job = job_of(sys.argv[1] + "/*", sys.argv[2], **options)
-try:
-    convert(job)
-except Exception as e:
-    print(type(e).__name__, e)
-"""
-
-    @pytest.mark.slow
-    def test_a_disk_that_is_full_then_is_not(self, tmp_path):
-        (tmp_path / "in").mkdir()
-        (tmp_path / "in" / "a").write_bytes(frames_of([b"small"] * 10))
-        big = frames_of([os.urandom(1000)] * 2000)
-        (tmp_path / "in" / "b").write_bytes(big)
-        done = subprocess.run(
-            [
-                *(sys.executable, "-c", self.FULL_DISK),
-                *(str(tmp_path / "in"), str(tmp_path / "out")),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        )
-        assert done.stdout.startswith("StorageError cannot write shard"), done
-        assert "free" in done.stdout
-        assert "space" in done.stdout
-        assert not (tmp_path / "out" / "dataset.json").exists()
-        options = {"plan": ("num_shards", 2), "on_corrupt": "skip"}
-        convert(job_of(tmp_path / "in", tmp_path / "out", **options))
-        records = read_output(tmp_path / "out")
-        assert len(records) == 2010

@@ -21,7 +21,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import JobChangedError, StorageChangedError
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.pipelines.commands.main import main
 from gristmill.pipelines.convert import convert

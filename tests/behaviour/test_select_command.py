@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gristmill import loader
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.commands.main import cli
 from tests.support.columns import NUMBER, attach, attach_numbers, example, examples
 from tests.support.conversion import contents

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import StorageError
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.base.system import daemon_call
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert

@@ -13,8 +13,7 @@ import pytest
 
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.packed.counts import IN_ROWS, PackedCounts
 from gristmill.dataset.packed.row_format import RowBatch
 from gristmill.pipelines.text.printer import json_text, text_of

@@ -17,8 +17,7 @@ from gristmill.dataset.base.errors import (
     UserFunctionError,
 )
 from gristmill.dataset.base.example import decode_example
-from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import convert, job_of, read_output, skipped_in

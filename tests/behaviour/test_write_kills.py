@@ -11,7 +11,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset import Writer
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import contents
 from tests.support.gcs_server import GcsServer

@@ -12,7 +12,7 @@ from gristmill import loader
 from gristmill.dataset.arrayrecord import shard_writer
 from gristmill.dataset.arrayrecord.file_writer import with_versions
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.transforms.conversion import take_output as take_output_module
 from gristmill.transforms.conversion.begin import list_inputs, plan_job
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks

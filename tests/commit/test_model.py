@@ -25,7 +25,7 @@ from gristmill import loader
 from gristmill.dataset.base.errors import DataLossError, GristmillError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
-from gristmill.dataset.metadata.open_manifest import states_of
+from gristmill.dataset.metadata.manifest import states_of
 from gristmill.dataset.storage.lookup import storage_for
 from tests.support import changes
 from tests.support.changes import NAME, files_with, found_by_verify, killed

@@ -31,8 +31,8 @@ from gristmill.dataset.metadata.layout import JOB
 from gristmill.dataset.metadata.manifest import (
     read_manifest,
     read_versioned_manifest,
+    states_of,
 )
-from gristmill.dataset.metadata.open_manifest import states_of
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import CommitOptions, commit_shards

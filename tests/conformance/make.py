@@ -25,7 +25,7 @@ import numpy as np
 from gristmill import loader
 from gristmill.dataset import Writer
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.dataset.metadata.open_manifest import open_manifest, states_of
+from gristmill.dataset.metadata.manifest import open_manifest, states_of
 from tests.support.records import frames_of, write_array_records
 from tests.support.supervised import conversations, supervised_dataset
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.formats.tfrecord_frames import encode_frame
-from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import (

@@ -16,7 +16,7 @@ from unittest import mock
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.formats.streams import RecordBatch
-from gristmill.dataset.shards.publish_shard import ShardPlace
+from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.transforms.conversion import shard_records as converting
 from gristmill.transforms.planning.shard_plan import ShardPlan, SourceRange
 from gristmill.transforms.sources.formats import RecordOptions

@@ -21,14 +21,14 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.sources import read_inputs, read_sources
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
-from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.tokens.best_fit import plan_rows
 from tests.support.records import frames_of, read_array_records

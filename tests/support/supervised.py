@@ -18,10 +18,10 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.commit.commit import commit_dataset, write_table
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.tokens.documents import Documents

@@ -16,7 +16,7 @@ import apache_beam as beam
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.commit.garbage import SplitFiles
 from gristmill.dataset.metadata.layout import TABLE
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import delete_all
 

@@ -33,7 +33,6 @@ from gristmill.dataset.commit.listings import (
     decode_name,
     encode_names,
     find_names,
-    read_checked_table,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
@@ -41,8 +40,7 @@ from gristmill.dataset.metadata.column_table import (
     column_entries,
     read_column_table,
 )
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import Manifest, open_manifest, read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
@@ -166,7 +164,7 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
     tables: dict[str, ShardTable] = {}
     for name, split in manifest.editions.items():
         try:
-            tables[name] = read_checked_table(dataset, split)
+            tables[name] = read_table(dataset, split)
         except UNREADABLE as error:
             findings.add([finding_of(split.table, error)])
     rows: dict[str, _Rows | None] = dict.fromkeys(tables)
@@ -181,7 +179,7 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
     for name, split in manifest.known.items():
         if name not in manifest.editions:
             try:
-                replaced[name] = read_checked_table(dataset, split)
+                replaced[name] = read_table(dataset, split)
             except UNREADABLE as error:
                 findings.add([finding_of(split.table, error)])
     columns = {

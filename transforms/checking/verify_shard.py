@@ -38,12 +38,12 @@ from gristmill.dataset.columns.column_file import ColumnType, decode_column
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import StoredColumn
 from gristmill.dataset.metadata.manifest import read_manifest
+from gristmill.dataset.metadata.shard_files import ShardFacts, check_index
 from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
 from gristmill.dataset.packed.counts import IN_ROWS, PackedCounts
 from gristmill.dataset.packed.recount import Ends, RowCounter
 from gristmill.dataset.packed.row_format import RowFormat
 from gristmill.dataset.packed.segment_index import SegmentIndex
-from gristmill.dataset.shards.shard_reader import ShardFacts, check_index
 from gristmill.dataset.storage.lookup import storage_for
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from gristmill.dataset.commit.ownership import (
 )
 from gristmill.dataset.formats.file_formats import JoinedFiles, listed
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import has_file

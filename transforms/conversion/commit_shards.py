@@ -28,8 +28,12 @@ from gristmill.dataset.metadata.column_table import (
     common_columns,
 )
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
-from gristmill.dataset.metadata.manifest import Manifest, read_split_table, read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    open_manifest,
+    read_split_table,
+    read_table,
+)
 from gristmill.dataset.metadata.shard_table import ShardCollector, ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.conversion.begin import example_of

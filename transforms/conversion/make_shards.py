@@ -28,9 +28,9 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardCollector, ShardTable
-from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.shard_records import (
     Batch,

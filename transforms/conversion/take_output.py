@@ -39,9 +39,9 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import unlike_features
 from gristmill.dataset.metadata.manifest import (
     Manifest,
+    open_manifest,
     read_replaced_manifest,
 )
-from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.sources import common_inputs
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.directory_lock import free_bytes

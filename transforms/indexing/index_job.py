@@ -33,6 +33,7 @@ from gristmill.dataset.formats.file_formats import (
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
+from gristmill.dataset.metadata.shard_files import stored_footer
 from gristmill.dataset.metadata.shard_index import encode_index
 from gristmill.dataset.metadata.shard_report import INDEXED_JOB, ShardReport
 from gristmill.dataset.metadata.shard_table import ShardCollector, ShardTable
@@ -42,7 +43,6 @@ from gristmill.dataset.metadata.tfds import (
     match_shards,
     parse_info,
 )
-from gristmill.dataset.shards.shard_reader import stored_footer
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.dataset.storage.paths import path_texts

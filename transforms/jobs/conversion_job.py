@@ -30,7 +30,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.commit.editions import newest_edition
 from gristmill.dataset.commit.write import Write, option_differences
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.shards.publish_shard import ShardPlace
+from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.storage.lookup import load_all, storage_for, version_of
 from gristmill.dataset.storage.paths import path_text, path_texts
 from gristmill.transforms.functions.user_functions import split_name

@@ -20,17 +20,17 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.commit.editions import newest_edition
 from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.shard_index import ShardIndex
-from gristmill.dataset.metadata.shard_report import ShardReport
-from gristmill.dataset.metadata.shard_table import ShardCollector
-from gristmill.dataset.shards.publish_shard import ShardPlace
-from gristmill.dataset.shards.shard_reader import (
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.shard_files import (
     ShardFacts,
+    ShardPlace,
     check_shard,
     read_index,
     stored_footer,
 )
+from gristmill.dataset.metadata.shard_index import ShardIndex
+from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.metadata.shard_table import ShardCollector
 from gristmill.dataset.storage.lookup import storage_for
 
 Int64 = npt.NDArray[np.int64]

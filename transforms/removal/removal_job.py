@@ -54,14 +54,12 @@ from gristmill.dataset.metadata.column_table import (
 from gristmill.dataset.metadata.layout import DIRECTORIES
 from gristmill.dataset.metadata.manifest import (
     Manifest,
-    is_over,
-    read_manifest,
-    read_table,
-)
-from gristmill.dataset.metadata.open_manifest import (
     chosen_split,
+    is_over,
     not_a_dataset,
     open_manifest,
+    read_manifest,
+    read_table,
 )
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split

@@ -18,7 +18,7 @@ from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.errors import DataLossError, InputError, some_of
 from gristmill.dataset.formats.streams import COMPRESSIONS
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.open_manifest import not_a_dataset
+from gristmill.dataset.metadata.manifest import not_a_dataset
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import compile_pattern, has_magic, path_texts

@@ -17,7 +17,6 @@ from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpac
 
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     CorruptInputError,
@@ -27,10 +26,11 @@ from gristmill.dataset.base.errors import (
     some_of,
 )
 from gristmill.dataset.base.places import Int64, Places
+from gristmill.dataset.base.system import daemon_call
 from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.storage.base import changed_error
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES

@@ -22,8 +22,8 @@ from gristmill.dataset.base.array_spool import ArraySpool
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, InputError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.metadata.shard_report import ShardReport
-from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.writing.write_split import (
     GroupTask,

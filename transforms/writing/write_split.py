@@ -48,8 +48,8 @@ from gristmill.dataset.commit.write import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
+    open_manifest,
 )
-from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable, total_digest
 from gristmill.dataset.metadata.splits import Split

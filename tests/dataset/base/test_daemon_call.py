@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.system import daemon_call
 
 
 def test_results_and_errors_come_back() -> None:
@@ -26,7 +26,7 @@ def test_results_and_errors_come_back() -> None:
 def test_the_process_ends_without_waiting() -> None:
     script = (
         "import threading\n"
-        "from gristmill.dataset.base.daemon_call import daemon_call\n"
+        "from gristmill.dataset.base.system import daemon_call\n"
         "daemon_call(threading.Event().wait, thread_name='x')\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

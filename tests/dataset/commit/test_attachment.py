@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,17 +12,14 @@ from gristmill import loader
 from gristmill.dataset.base.errors import (
     InvalidDatasetError,
     JobChangedError,
-    StorageChangedError,
 )
 from gristmill.dataset.columns.column_file import ColumnType, encode_column
 from gristmill.dataset.commit.attached_split import Attachment
 from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.commit.commit import commit
 from gristmill.dataset.commit.editions import without_replaced
 from gristmill.dataset.commit.garbage import find_leftovers
 from gristmill.dataset.commit.listings import Listings
 from gristmill.dataset.commit.write import Write
-from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
     ColumnTable,
@@ -32,12 +27,10 @@ from gristmill.dataset.metadata.column_table import (
     read_column_table,
     write_column_table,
 )
-from gristmill.dataset.metadata.manifest import Manifest, read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
-from tests.support.columns import attach_numbers, example, examples
-from tests.support.editions import add_edition, files_of
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from tests.support.columns import attach_numbers, examples
+from tests.support.editions import files_of
 from tests.support.removals import remove_from
-from tests.support.watched import at_storage
 
 KIND = ColumnType("int64")
 
@@ -71,7 +64,7 @@ def write(attachment: Attachment) -> dict[int, dict[str, ColumnEntry]]:
             files.append(attachment.publish(path, "rank", data))
             first += count
         table = ColumnTable.of(files, shards)
-        path = attachment.table_path(layout.write_key("train", part.write), "rank")
+        path = attachment.table_path(part, "rank")
         entry = write_column_table(
             attachment.write.output, path, KIND, table, source={"by": "test"}
         )
@@ -106,76 +99,6 @@ def test_a_killed_attachment_is_finished_or_given_up(output: str) -> None:
     again.commit(write(again))
     assert loader.open(output).column("rank")[:].tolist() == [*range(7)]
     assert not leftovers(output)
-
-
-def test_who_is_given_up_at_the_commit_fails(
-    output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attachment = attachment_to(output)
-    attachment.begin()
-    made = write(attachment)
-    # It finds its description. Then another command deletes it.
-    at_storage(
-        monkeypatch,
-        "stat",
-        ".job.json",
-        lambda: clean(output, unfinished=True),
-        after=True,
-    )
-    with pytest.raises(JobChangedError):
-        attachment.commit(made)
-    assert not loader.open(output).columns
-    assert not any("rank" in path for path in files_of(output))
-
-
-def other_edition(folder: pathlib.Path, output: str) -> None:
-    add_edition(folder, output, 2, [example(9)])
-
-
-def other_column(folder: pathlib.Path, output: str) -> None:
-    other = attachment_to(output, "1")
-    other.begin()
-    other.commit(write(other))
-
-
-def fewer_records(folder: pathlib.Path, output: str) -> None:
-    remove_from(output, [2])
-
-
-def other_split(folder: pathlib.Path, output: str) -> None:
-    def change(old: Manifest | None) -> Manifest:
-        assert old is not None
-        splits = {"test": old.splits["train"]}
-        return dataclasses.replace(old, splits=splits)
-
-    commit(output, change, delete=False)
-
-
-@pytest.mark.parametrize(
-    "change", [other_edition, other_column, fewer_records, other_split]
-)
-def test_a_split_that_others_change_is_refused(
-    tmp_path: pathlib.Path, output: str, change: Callable[[pathlib.Path, str], None]
-) -> None:
-    attachment = attachment_to(output)
-    attachment.begin()
-    made = write(attachment)
-    change(tmp_path, output)
-    before = (pathlib.Path(output) / "dataset.json").read_bytes()
-    with pytest.raises(StorageChangedError):
-        attachment.commit(made)
-    assert (pathlib.Path(output) / "dataset.json").read_bytes() == before
-
-
-def test_other_columns_and_splits_may_be_attached_meanwhile(
-    tmp_path: pathlib.Path, output: str
-) -> None:
-    attachment = attachment_to(output)
-    attachment.begin()
-    made = write(attachment)
-    attach_numbers(output, tmp_path, 7)
-    attachment.commit(made)
-    assert [*loader.open(output).columns] == ["score", "language", "rank"]
 
 
 def test_states_that_are_kept_keep_their_columns(

@@ -1,36 +1,28 @@
-"""The commit as a plain writer uses it: shards of several workers, one commit."""
+"""What a commit stands on: tables, and shards with their indexes, as written."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
-import multiprocessing
 import pathlib
-from collections.abc import Callable
 
 import google_crc32c
 import pytest
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.errors import DataLossError, StorageChangedError
+from gristmill.dataset.base.errors import StorageChangedError
 from gristmill.dataset.commit.commit import (
-    ExtraFiles,
-    check_files,
-    commit_dataset,
     write_table,
 )
 from gristmill.dataset.commit.listings import check_split
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, read_manifest
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.dataset.shards.publish_shard import ShardPlace
 from gristmill.dataset.storage.lookup import storage_for
-from tests.support.records import read_array_records, text_records
+from tests.support.records import text_records
 
 NAME = "data"
 OPTIONS = WriterOptions()
@@ -86,72 +78,9 @@ def written(output: str, split: str = "train", shards: int = 2) -> Split:
     return finish(output, split, reports)
 
 
-def commit_all(
-    output: str,
-    *,
-    check: Callable[[], None] = lambda: None,
-    extra_files: ExtraFiles | None = None,
-    **splits: Split,
-) -> Manifest:
-    """Commits splits that were not there."""
-    return commit_dataset(
-        *(output, NAME, splits),
-        based_on=dict.fromkeys(splits, 0),
-        check=check,
-        extra_files=extra_files,
-    )
-
-
 @pytest.fixture
 def output(tmp_path: pathlib.Path) -> str:
     return str(tmp_path / "out")
-
-
-@pytest.mark.slow
-def test_several_processes_and_one_commit(output: str) -> None:
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
-        futures = [pool.submit(write_shard, output, "train", n, 3) for n in range(3)]
-        reports = [future.result() for future in futures]
-    assert read_manifest(output) is None
-    split = finish(output, "train", reports)
-    assert read_manifest(output) is None
-    manifest = commit_all(output, train=split)
-    assert open_manifest(output) == manifest
-    assert manifest.splits["train"].records == 30
-    assert manifest.splits["train"].source["made"] == "here"
-    for shard, report in enumerate(reports):
-        path = pathlib.Path(output, report.path)
-        assert read_array_records(path) == text_records(10, seed=shard)
-    assert not list(pathlib.Path(output).glob("tmp-*"))
-
-
-def test_a_second_split_is_added(output: str) -> None:
-    commit_all(output, train=written(output))
-    commit_all(output, test=written(output, "test"))
-    assert set(open_manifest(output).splits) == {"test", "train"}
-
-
-def test_of_two_commits_at_once_neither_is_lost(output: str) -> None:
-    train, test = written(output), written(output, "test")
-
-    def commit_test() -> None:
-        commit_all(output, test=test)
-
-    commit_all(output, check=commit_test, train=train)
-    assert open_manifest(output).splits == {"test": test, "train": train}
-
-
-def test_a_check_that_fails_stops_the_commit(output: str) -> None:
-    split = written(output)
-    pathlib.Path(output, layout.shard_name(NAME, "train", 1, 2)).unlink()
-    with pytest.raises(DataLossError, match=r"(?s)not there any more.*00001-of-00002"):
-        commit_all(
-            output,
-            check=lambda: check_files(output, {"train": split}),
-            train=split,
-        )
-    assert read_manifest(output) is None
 
 
 def test_a_table_that_another_writer_wrote_meanwhile_stays(output: str) -> None:
@@ -240,13 +169,3 @@ def test_a_lost_segment_index_is_found(output: str, damage, what: str) -> None:
         layout.segments_path(reports[1].path),
         what,
     )
-
-
-def test_extra_files_are_written_before_the_manifest(output: str) -> None:
-    def make(manifest: Manifest) -> list[bytes]:
-        assert read_manifest(output) is None
-        return [manifest.name.encode()]
-
-    extra = ExtraFiles(["about.txt"], make)
-    commit_all(output, extra_files=extra, train=written(output))
-    assert pathlib.Path(output, "about.txt").read_bytes() == b"data"

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.base.errors import StorageChangedError
 from gristmill.dataset.commit import editions
 from gristmill.dataset.commit.editions import rolled_back, without_replaced
 from gristmill.dataset.metadata import layout
@@ -136,56 +135,6 @@ def test_a_removal_is_one_change() -> None:
     fewer = {2: without_some(3, 2)}
     only_last = with_parts(before, fewer, before=before, keep=False)
     assert only_last.until(1) == one
-
-
-class TestNewEdition:
-    def test_the_first(self):
-        assert with_write(None, edition(1), base=0) == edition(1)
-        # In the place of a `dataset.json` that cannot be read.
-        assert with_write(None, edition(1), base=-1, replaces=True) == edition(1)
-        with pytest.raises(StorageChangedError, match="another command") as caught:
-            with_write(None, edition(2), base=1)
-        assert "no such split" in str(caught.value)
-        assert caught.value.where == WHERE
-
-    def test_the_same_again(self):
-        three = Split.of_editions([edition(1), edition(2), edition(3)])
-        again = dataclasses.replace(edition(2), table_bytes=5, edition=1)
-        made = with_write(three, again, base=1)
-        assert [part.table_bytes for part in made.parts] == [1, 5, 1]
-        assert made.numbers == (1, 2, 3)
-        # Whatever it replaced when it was made first.
-        assert with_write(three, again, base=1, replaces=True) == made
-
-    def test_a_number_is_given_by_the_commit(self):
-        split = dataclasses.replace(edition(2), last_edition=3)
-        made = dataclasses.replace(edition(9), edition=1)
-        assert with_write(split, made, base=2).numbers == (2, 4)
-        assert with_write(split, made, base=2, replaces=True).numbers == (4,)
-
-    def test_nothing_is_given_out_again_after_clean(self):
-        split = with_write(edition(1), edition(2), base=1, keep=True)
-        back = without_replaced(rolled_back(split, 1))
-        assert (back.numbers, back.last_edition, [*back.known]) == ((1,), 2, [1])
-        assert with_write(back, edition(3), base=1).numbers == (1, 3)
-
-
-class TestParts:
-    def test_those_that_lost_nothing_stay(self):
-        split = Split.of_editions([edition(1), edition(2)])
-        made = with_parts(split, {1: edition(3)}, before=split)
-        assert made.numbers == (3, 2)
-        assert made.replaced == (split,)
-        assert made.until(3) == made
-        assert made.until(2) == split
-        assert made.until(1) == edition(1)
-
-    def test_the_same_again(self):
-        split = Split.of_editions([edition(1), edition(2)])
-        made = with_parts(split, {1: edition(3)}, before=split)
-        assert with_parts(made, {1: edition(3)}, before=split) == made
-        grown = with_write(made, edition(4), base=3)
-        assert with_parts(grown, {1: edition(3)}, before=split) == grown
 
 
 def test_back_and_forth() -> None:

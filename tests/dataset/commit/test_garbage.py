@@ -8,7 +8,6 @@ import json
 import pytest
 
 from gristmill.dataset.base.errors import StorageMissingError
-from gristmill.dataset.commit.commit import commit
 from gristmill.dataset.commit.editions import (
     rolled_back,
     with_write,
@@ -16,7 +15,7 @@ from gristmill.dataset.commit.editions import (
 )
 from gristmill.dataset.commit.garbage import SplitFiles
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
+from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from tests.support.shards import report
@@ -169,23 +168,3 @@ def test_files_that_were_indexed_stay(output: str) -> None:
         first.table,
         *(path(NAME, "train") for path in (layout.job_path, layout.inputs_path)),
     }
-
-
-def test_a_commit_deletes_what_it_replaces(output: str) -> None:
-    files = Files(output)
-    first = files.edition(1)
-    old = files.all()
-
-    def change(manifest: Manifest | None) -> Manifest:
-        there = None if manifest is None else manifest.splits["train"]
-        made = first if there is None else files.edition(2)
-        base = 0 if there is None else 1
-        split = with_write(there, made, base=base, where=output, replaces=True)
-        return Manifest(name=NAME, splits={"train": split})
-
-    commit(output, change)
-    assert files.all() == {*old, layout.DATASET_JSON}
-    changed = commit(output, change)
-    assert read_manifest(output) == changed
-    assert not files.all() & old
-    assert not SplitFiles(output, changed, "train").has_garbage

@@ -13,7 +13,7 @@ import pytest
 
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import RESULT
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.text.printer import text_of
@@ -27,19 +27,6 @@ from tests.support.records import frames_of, text_records
 IN_MEMORY = ("--runner=FnApiRunner",)
 RECORDS = text_records(60)
 UNFINISHED = ".0123456789abcdef.tmp"
-
-KILLED = """
-import os, sys
-from tests.support.conversion import convert, job_of
-source, output, name = sys.argv[1:]
-for function in ("link", "replace"):
-    def give_name(local, path, true=getattr(os, function)):
-        if path.endswith(name):
-            os.kill(os.getpid(), 9)
-        true(local, path)
-    setattr(os, function, give_name)
-convert(job_of(source, output, plan=("num_shards", 2), on_corrupt="skip"))
-"""
 
 
 @pytest.fixture
@@ -63,36 +50,6 @@ def assert_clean(output: pathlib.Path) -> None:
     found = verify(str(output), workers=1)
     assert (found.findings, found.leftovers) == ((), ())
     assert "left over" not in text_of(found)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "dataset.json",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("train.job.json", "train.shards.npz", "-00000-of-00002")
-        ),
-        *(
-            pytest.param(name, marks=pytest.mark.soak)
-            for name in ("train.inputs.npz", ".index", ".jsonl", ".bin")
-        ),
-    ],
-)
-def test_a_kill_at_a_rename(source, tmp_path, name: str, overwrite: bool):
-    output = tmp_path / "out"
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(source), str(output), name],
-        cwd=os.getcwd(),
-        capture_output=True,
-        timeout=120,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert hidden(output)
-    convert(job_in(output, source), overwrite=overwrite)
-    assert_clean(output)
 
 
 @pytest.mark.one_in(3)

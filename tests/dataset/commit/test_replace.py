@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
-import itertools
 import pathlib
 import re
 import shutil
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,8 +15,7 @@ from gristmill import loader
 from gristmill.dataset.base.errors import (
     ReplacedError,
 )
-from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.loader.data.dataset import Dataset
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin import begin_job
@@ -276,60 +272,6 @@ def test_what_cannot_be_deleted_is_deleted_by_the_next_command(
 
 
 # Readers that open all the time.
-
-
-def meet(
-    output: str, cache: str, ended: threading.Event, datasets: list[list[bytes]]
-) -> tuple[int, int, list[str]]:
-    """Opens and reads until the end; returns how often, and what went wrong.
-
-    The second number is that of reads which were told that the dataset was replaced.
-    """
-    opened, told, wrong = 0, 0, list[str]()
-    wholes = {*map(tuple, datasets)}
-    while not ended.is_set():
-        dataset = loader.open(output, verify="never", cache_dir=cache)
-        opened += 1
-        try:
-            records = tuple(records_of(dataset))
-        except ReplacedError:
-            told += 1
-            continue
-        if records not in wholes:
-            wrong.append(f"a mix: {records[:3]}")
-    return opened, told, wrong
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.soak)])
-def test_readers_never_meet_an_error_of_open_or_a_mix(
-    output: str, tmp_path: pathlib.Path, rounds: int
-) -> None:
-    datasets = [[b"%d of %d" % (r, n) for r in range(200)] for n in range(3)]
-    for number, records in enumerate(datasets):
-        (tmp_path / f"in-{number}").write_bytes(frames_of(records))
-    jobs = [
-        job_of(tmp_path / f"in-{n}", output, plan=("num_shards", 2 + n))
-        for n in range(3)
-    ]
-    convert(jobs[0])
-    ended = threading.Event()
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        caches = [str(tmp_path / "cache"), ""]
-        readers = [pool.submit(meet, output, c, ended, datasets) for c in caches]
-        try:
-            for job in itertools.islice(itertools.cycle(jobs), 1, rounds + 1):
-                convert(job, overwrite=True)
-        finally:
-            ended.set()
-        for reader in readers:
-            opened, _, wrong = reader.result(60)
-            assert wrong == []
-            assert opened
-    split = open_manifest(output).splits["train"]
-    assert (split.edition, split.last_edition) == (rounds + 1, rounds + 1)
-    files = [info.path for info in sorted(storage_for(output).scan(output, deep=True))]
-    assert writes_in(files) == writes_of(output)
 
 
 @pytest.mark.parametrize("begun", [False, True])

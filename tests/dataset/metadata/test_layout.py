@@ -89,28 +89,6 @@ class TestWrites:
             layout.parse_write_key(key)
 
 
-class TestOtherNames:
-    def test_all_of_a_split_are_told_apart(self):
-        shard = layout.shard_name("c4", "train", 0, 2)
-        paths = [
-            layout.DATASET_JSON,
-            shard,
-            layout.index_path(shard),
-            layout.table_path("c4", "train"),
-            layout.job_path("c4", "train"),
-            layout.inputs_path("c4", "train"),
-            layout.table_path("c4", "test"),
-        ]
-        assert len(set(paths)) == len(paths)
-        for path in paths:
-            assert layout.check_relative(path, where="x") == path
-
-    def test_only_shards_look_like_shards_to_globs(self):
-        # A glob of a loader must not pick up an index.
-        shard = layout.shard_name("c4", "train", 0, 2)
-        assert layout.index_path(shard).startswith("index/")
-
-
 class TestChecks:
     @pytest.mark.parametrize(
         "name", ["c4", "C4", "c4-en", "a_b", "v1.2", "a+b", "1", "_x"]

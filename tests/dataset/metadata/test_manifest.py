@@ -16,10 +16,10 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
+    open_manifest,
     read_manifest,
     read_table,
 )
-from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from tests.support.shards import report

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gristmill.dataset.base.errors import NotADatasetError
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from tests.support.other_formats import MAKERS
 from tests.support.records import frames_of, write_array_records
 

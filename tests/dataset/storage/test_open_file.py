@@ -19,9 +19,7 @@ from gristmill.dataset.base.errors import (
     StorageError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import read_manifest
-from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.shards.shard_reader import first_records
+from gristmill.dataset.metadata.manifest import open_manifest, read_manifest
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.open_file import OpenFile, open_regular
 from gristmill.loader.reading.batch_reader import read_ranges
@@ -220,7 +218,7 @@ ACTIONS: dict[str, Callable[[str, str], object]] = {
     "verify": lambda path, source: verify(path, workers=1),
     "quick": lambda path, source: verify(path, quick=True),
     "inspect": lambda path, source: open_manifest(path),
-    "head": lambda path, source: list(first_records(path, "train", 3)),
+    "head": lambda path, source: loader.open(path)[:3],
     "unfinished": lambda path, source: read_unfinished(path, read_manifest(path)),
     "convert": lambda path, source: run([job_of(source, path)]),
     "overwrite": lambda path, source: run([job_of(source, path)], overwrite=True),

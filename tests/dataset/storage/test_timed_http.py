@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from google.auth.credentials import AnonymousCredentials
 
-from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.system import daemon_call
 from gristmill.dataset.storage.gcs_session import GcsSession
 
 # The request's first line and headers, which are not looked at, are in the first piece.

@@ -105,18 +105,6 @@ def test_a_part_is_written_once(tmp_path: pathlib.Path) -> None:
     assert records_of(output) == RECORDS
 
 
-def test_of_two_writers_of_a_part_the_later_one_has_it(tmp_path: pathlib.Path) -> None:
-    first = Writer(tmp_path / "data", part=1, parts=4)
-
-    def write_both() -> None:
-        with first:
-            first.write(b"first")
-            write_part(tmp_path / "data", 1, records_per_shard=None)
-
-    with pytest.raises(JobChangedError, match="taken over part 1 of 4"):
-        write_both()
-
-
 def test_finished_parts_with_other_options_stay(tmp_path: pathlib.Path) -> None:
     output, other = tmp_path / "data", {"records_per_shard": 20}
     write_part(output, 0)

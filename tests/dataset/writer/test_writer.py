@@ -17,7 +17,6 @@ from gristmill.dataset import (
     FeatureSpec,
     InputError,
     JobChangedError,
-    NotADatasetError,
     StorageChangedError,
     Writer,
     WriterOptions,
@@ -37,9 +36,6 @@ from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.text.split_editions import manifest_text
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.conversion.begin import begin_job
-from gristmill.transforms.conversion.commit_shards import commit_shards
-from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
 from tests.support.conversion import contents, convert, job_of
 from tests.support.gcs_server import GcsServer
 from tests.support.records import (
@@ -268,13 +264,6 @@ class TestWhatItLeaves:
 
 
 class TestWhereItGoesOn:
-    def test_nothing_is_visible_before_the_end(self, tmp_path: pathlib.Path) -> None:
-        output = tmp_path / "data"
-        write_until(output, 70)
-        assert len(shards_of(output)) == 2
-        with pytest.raises(NotADatasetError, match="resume=True"):
-            open_manifest(output)
-
     def test_what_is_left_is_named_until_it_is_used(
         self, tmp_path: pathlib.Path
     ) -> None:
@@ -305,14 +294,6 @@ class TestWhereItGoesOn:
                 raise StoppedError
         write(output, resume=True)
         assert contents(output) == contents(tmp_path / "once" / "data")
-
-    def test_without_resume_it_begins_again(self, tmp_path: pathlib.Path) -> None:
-        write_until(tmp_path / "data", 70)
-        write(tmp_path / "data", RECORDS[50:])
-        assert records_of(tmp_path / "data") == RECORDS[50:]
-        assert not list((tmp_path / "data").glob("tmp-*"))
-        assert not verify(str(tmp_path / "data"), workers=1).leftovers
-        assert len(shards_of(tmp_path / "data")) == 2
 
     def test_a_damaged_or_missing_shard_is_written_again(
         self, tmp_path: pathlib.Path
@@ -401,29 +382,6 @@ class TestWhatItRefuses:
             write(tmp_path / "data", name="other", split="test")
         assert contents(tmp_path / "data") == before
 
-    def test_the_old_split_stays_until_the_new_one_is_finished(
-        self, tmp_path: pathlib.Path
-    ) -> None:
-        write(tmp_path / "data")
-        write_until(tmp_path / "data", 70, overwrite=True)
-        assert records_of(tmp_path / "data") == RECORDS
-        write(tmp_path / "data", RECORDS[::-1], overwrite=True)
-        assert records_of(tmp_path / "data") == RECORDS[::-1]
-
-    def test_an_unfinished_conversion(self, tmp_path: pathlib.Path) -> None:
-        (tmp_path / "in").write_bytes(frames_of(RECORDS))
-        job = job_of(tmp_path / "in", tmp_path / "data", name="data")
-        results = [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
-        write(tmp_path / "data", RECORDS[:50])
-        # Each has files of its own. Who commits later is told.
-        with pytest.raises(StorageChangedError, match="has changed the split"):
-            commit_shards([job], results)
-        assert records_of(tmp_path / "data") == RECORDS[:50]
-        clean(str(tmp_path / "data"), unfinished=True)
-        assert not list(tmp_path.rglob("*.job.json"))
-        assert not verify(str(tmp_path / "data"), workers=1).leftovers
-        assert records_of(tmp_path / "data") == RECORDS[:50]
-
     def test_shards_of_unknown_origin(self, tmp_path: pathlib.Path) -> None:
         path = tmp_path / "data" / "data-train.array_record-00000-of-00001"
         path.parent.mkdir()
@@ -433,19 +391,6 @@ class TestWhatItRefuses:
         clean(str(tmp_path / "data"), unfinished=True)
         assert path.read_bytes() == b"another's"
         assert records_of(tmp_path / "data") == RECORDS[:40]
-
-    def test_a_conversion_that_ends_first_stays(self, tmp_path: pathlib.Path) -> None:
-        (tmp_path / "in").write_bytes(frames_of(RECORDS[:50]))
-        job = job_of(tmp_path / "in", tmp_path / "data", name="data")
-
-        def late() -> None:
-            with Writer(tmp_path / "data") as writer:
-                writer.write(b"late")
-                convert(job)
-
-        with pytest.raises(StorageChangedError, match="another command"):
-            late()
-        assert records_of(tmp_path / "data") == RECORDS[:50]
 
     def test_of_two_writers_the_later_one_has_the_output(
         self, tmp_path: pathlib.Path

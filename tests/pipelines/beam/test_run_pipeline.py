@@ -13,7 +13,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import CorruptInputError, JobError
-from gristmill.dataset.base.system_limits import usable_cores
+from gristmill.dataset.base.system import usable_cores
 from gristmill.pipelines.beam.run_pipeline import run_pipeline
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.index import index

@@ -21,7 +21,7 @@ from gristmill.dataset.base.errors import (
     InputError,
     UserFunctionError,
 )
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.columns.attach import attach_computed, attach_tables
 from gristmill.pipelines.columns.row_keys import JoinBy
 from gristmill.pipelines.commands.main import cli

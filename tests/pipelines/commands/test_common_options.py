@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.commands.main import COMMANDS, cli, find_command, main
 from tests.support.datasets import convert
 from tests.support.records import frames_of, text_records

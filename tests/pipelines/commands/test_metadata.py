@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from gristmill.dataset import encode_example
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.text.split_editions import manifest_text
 from tests.support.datasets import convert, describe

@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.commands.main import main
 from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gristmill import dataset, loader
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.loader.provenance.locate import locate_record
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert

@@ -12,8 +12,8 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import InputError, StorageError
+from gristmill.dataset.base.system import daemon_call
 from gristmill.pipelines.dataflow import buckets, clients
 from gristmill.pipelines.dataflow.defaults import copies_of
 from gristmill.pipelines.dataflow.job_inputs import Shards

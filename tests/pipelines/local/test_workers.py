@@ -17,8 +17,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import WorkerDiedError
+from gristmill.dataset.base.system import daemon_call
 from gristmill.pipelines.local.pool import map_unordered
 
 KILLED = r"[12] of 2 worker processes were killed.* --map function.*No result is lost"

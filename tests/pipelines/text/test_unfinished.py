@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from gristmill.dataset import ColumnWriter
 from gristmill.dataset.base.errors import InvalidDatasetError
-from gristmill.dataset.metadata.manifest import read_manifest, read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest, read_manifest, read_table
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.text.unfinished import Unfinished, read_unfinished
 from gristmill.transforms.conversion.commit_shards import commit_shards

@@ -14,7 +14,7 @@ from apache_beam.testing.util import assert_that
 
 from gristmill.dataset.base.errors import GristmillError, InputError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.transforms.beam.convert_files import ConvertFiles, MakePlanned
 from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,

@@ -14,8 +14,7 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import NotADatasetError, StorageError
 from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.pipelines.text.printer import text_of
 from gristmill.pipelines.verify import verify as verify_all
 from gristmill.transforms.beam.verify_dataset import VerifyDataset

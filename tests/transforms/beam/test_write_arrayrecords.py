@@ -23,8 +23,7 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, InputError, JobChangedError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.transforms import WriteArrayRecords
 from gristmill.transforms.checking.verification import plan_verify

@@ -10,8 +10,7 @@ import pytest
 from gristmill import dataset
 from gristmill.dataset.base.errors import FastTokenizerDiffersError, NotADatasetError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from gristmill.dataset.base.errors import JobChangedError, StorageChangedError
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.make_shards import convert_shard

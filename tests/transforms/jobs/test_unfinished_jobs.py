@@ -18,7 +18,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.verify import verify
@@ -97,7 +97,7 @@ def test_the_splits_of_one_command(source, output: str):
 
 KILLED = """
 import os, sys
-from gristmill.dataset.shards import publish_shard
+from gristmill.dataset.metadata import shard_files
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.commands.main import main
 
@@ -115,9 +115,9 @@ if where == "before the list of files":
         true_write(self, path, data, **options)
     storage.write = write
 elif where == "before the first shard":
-    publish_shard.ShardPlace.publish = die
+    shard_files.ShardPlace.publish = die
 elif where == "before its index":
-    publish_shard.encode_index = die
+    shard_files.encode_index = die
 main(command)
 """
 

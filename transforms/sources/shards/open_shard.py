@@ -20,7 +20,6 @@ from gristmill.dataset.arrayrecord.footer import (
     read_bytes,
     walk_chunks,
 )
-from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import (
     CorruptRecordError,
     CorruptShardError,
@@ -29,19 +28,19 @@ from gristmill.dataset.base.errors import (
     some_of,
 )
 from gristmill.dataset.base.places import Places
+from gristmill.dataset.base.system import daemon_call
 from gristmill.dataset.formats.file_formats import check_joined
 from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import read_split_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
-from gristmill.dataset.metadata.tfds import match_shards
-from gristmill.dataset.shards.shard_reader import (
+from gristmill.dataset.metadata.manifest import open_manifest, read_split_table
+from gristmill.dataset.metadata.shard_files import (
     ShardFacts,
     check_index,
     check_shard,
     stored_footer,
 )
+from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
+from gristmill.dataset.metadata.tfds import match_shards
 from gristmill.dataset.storage.lookup import has_file, storage_for
 from gristmill.transforms.sources.source import SkippedRegions
 

@@ -28,8 +28,11 @@ from gristmill.dataset.metadata.column_table import (
     read_column_table,
     read_values,
 )
-from gristmill.dataset.metadata.manifest import read_split_table, read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import (
+    open_manifest,
+    read_split_table,
+    read_table,
+)
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.sources import SourceFiles, read_sources
 from gristmill.dataset.metadata.splits import Split

@@ -16,7 +16,7 @@ from gristmill.dataset.base.errors import (
     JobChangedError,
     NotADatasetError,
 )
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions

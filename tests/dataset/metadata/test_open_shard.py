@@ -8,13 +8,13 @@ import pytest
 
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.shard_index import map_index
-from gristmill.dataset.shards.shard_reader import (
+from gristmill.dataset.metadata.shard_files import (
     ShardFacts,
     check_shard,
     read_index,
     stored_footer,
 )
+from gristmill.dataset.metadata.shard_index import map_index
 from tests.support.datasets import convert
 
 

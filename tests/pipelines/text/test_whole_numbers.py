@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gristmill.dataset.base.whole_numbers import whole_number
+from gristmill.pipelines.text.printer import whole_number
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Refusals by the system, as errors that name the limit to raise."""
+"""Cores, open files and threads that the system gives, and errors of its limits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import errno
 import os
 import resource
 import sys
+import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import TypeVar
 
 from gristmill.dataset.base.errors import GristmillError, SystemLimitError
 
@@ -81,3 +84,20 @@ def _while_importing(error: Exception) -> SystemLimitError | None:
         got=f"{type(error).__name__}: {error}, with at most {limit >> 10:,} KiB",
         cure="allow the process more memory, with `ulimit -v`",
     )
+
+
+T = TypeVar("T")
+
+
+def daemon_call(call: Callable[[], T], *, thread_name: str) -> Future[T]:
+    """Calls a function in a daemon thread of its own; returns its result or error."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as e:
+            future.set_exception(e)
+
+    threading.Thread(target=run, name=thread_name, daemon=True).start()
+    return future

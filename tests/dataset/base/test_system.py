@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from gristmill.dataset.base.errors import StorageError, SystemLimitError
-from gristmill.dataset.base.system_limits import limits_named
+from gristmill.dataset.base.system import limits_named
 from tests.support.datasets import convert
 from tests.support.memory import limited_memory
 from tests.support.records import text_records
@@ -204,7 +204,7 @@ def test_a_soft_limit_of_open_files_is_raised_as_far_as_it_may_be() -> None:
     program = """
 import os, resource
 from gristmill.dataset.base.errors import SystemLimitError
-from gristmill.dataset.base.system_limits import check_files
+from gristmill.dataset.base.system import check_files
 resource.setrlimit(resource.RLIMIT_NOFILE, (20, 60))
 check_files(10, what="a test")
 assert resource.getrlimit(resource.RLIMIT_NOFILE) == (20, 60)

@@ -1,1 +1,0 @@
-"""Shards with their indexes, opened and read in order."""
