@@ -339,6 +339,19 @@ def test_the_command_line_begins_without_numpy() -> None:
     assert "rich" not in loaded
 
 
+def test_a_small_conversion_imports_no_masked_arrays(tmp_path) -> None:
+    (tmp_path / "in.txt").write_text("a line\n" * 10)
+    # `np.unique` without its indices would import numpy.ma.
+    code = (
+        "import sys\nfrom gristmill.pipelines.commands.main import main\n"
+        "try:\n"
+        f"    main(['convert', '{tmp_path}/in.txt', '{tmp_path}/out', '--workers=1'])\n"
+        "finally:\n    assert 'numpy.ma' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert (tmp_path / "out" / "dataset.json").exists()
+
+
 def test_workers_of_a_conversion_import_nothing_of_the_command_line() -> None:
     code = (
         "import sys\nimport gristmill.transforms.conversion.make_shards\n"

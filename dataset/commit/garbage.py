@@ -100,7 +100,7 @@ class NamedFiles:
         names = [np.empty(0, "S1"), *(encode_names(table.paths) for table in tables)]
         return cls(
             described=frozenset(path for path in described if isinstance(path, str)),
-            shards=np.unique(np.concatenate(names)),
+            shards=np.sort(np.concatenate(names)),
         )
 
     def has_shards(self, shards: Iterable[str]) -> list[bool]:

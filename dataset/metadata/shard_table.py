@@ -428,11 +428,12 @@ def _are_plain_names(blob: npt.NDArray[np.uint8], ends: Int64) -> bool:
 
     Names of the shards of a conversion are. A million take a moment.
     """
-    lengths = np.unique(np.diff(ends, prepend=0))
-    if len(lengths) != 1 or not lengths[0]:
+    lengths = np.diff(ends, prepend=0)
+    length = int(lengths[0]) if len(lengths) else 0
+    if not length or (lengths != length).any():
         return False
-    names = blob.view(f"S{lengths[0]}")
-    begins = blob[:: lengths[0]]
+    names = blob.view(f"S{length}")
+    begins = blob[::length]
     plain = (begins != ord(".")) & (begins != ord("-"))
     return bool(
         _IN_NAMES[blob].all() and plain.all() and (names[1:] > names[:-1]).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError
@@ -43,6 +43,9 @@ _UNITS = {
 _OF_HUB = ("auto", "csv", "json", "jsonl", "parquet", "tsv", "tsv-unquoted")
 
 
+T = TypeVar("T")
+
+
 class Conversion(NamedTuple):
     """What to convert.
 
@@ -67,32 +70,32 @@ def conversion_of(options: ConvertOptions) -> Conversion:
     Reads only a directory with splits; to append, also the metadata of the dataset and
     a listing of the inputs.
     """
-    found = _conversion_of(options)
-    return found._replace(keep_replaced=options.keep_replaced)
-
-
-def _conversion_of(options: ConvertOptions) -> Conversion:
     inputs = path_texts(options.input, "input")
     output = path_text(options.output, "output")
     output = output.rstrip("/") or output
-    if isinstance(options, AppendOptions):
-        return _append_of(options, inputs, output)
-    if options.split is not None:
-        layout.check_split(options.split)  # Jobs have keys of writes as well.
-    job = _job_of(options, inputs, output)
-    found = _splits_of(job, options.name, options.split)
-    if found is not None:
-        if isinstance(options, PackingOptions):
-            # They describe the documents, not the rows.
-            found = found._replace(features=None, tfds_directory=None)
-        return found._replace(overwrite=options.overwrite)
-    job = dataclasses.replace(
-        job,
-        name=layout.base_name(output) if options.name is None else options.name,
-        split="train" if options.split is None else options.split,
-        join_splits=options.split is not None,
+    name, split, like = options.name, options.split, dict[str, Any]()
+    appends = isinstance(options, AppendOptions)
+    if appends:
+        manifest, split = open_to_append(output, split)
+        name, like = manifest.name, first_writer(manifest.splits[split])
+    elif split is not None:
+        layout.check_split(split)  # Jobs have keys of writes as well.
+    own_name = layout.base_name(output) if name is None else name
+    job = _job_of(options, inputs=inputs, output=output, name=own_name, like=like)
+    found = _splits_of(job, name, split)
+    if found is None:
+        join = split is not None and not appends
+        job = dataclasses.replace(job, split=split or "train", join_splits=join)
+        found = Conversion((job,), None, None)
+    if appends:
+        (job,) = found.jobs
+        found = Conversion((dataclasses.replace(job, appends=True),), None, None)
+    elif job.pack is not None:
+        # They describe the documents, not the rows.
+        found = Conversion(found.jobs, None, None)
+    return found._replace(
+        overwrite=options.overwrite, keep_replaced=options.keep_replaced
     )
-    return Conversion((job,), None, None, options.overwrite)
 
 
 def _splits_of(
@@ -108,130 +111,87 @@ def _splits_of(
     if len(job.inputs) != 1:
         return None
     (directory,), splits = job.inputs, None if split is None else (split,)
+    of_tfds = has_file(directory, layout.TFDS_INFO_JSON)
     if has_file(directory, layout.DATASET_JSON):
-        return _of_dataset(job, name, split)
-    if job.records.input_format in _OF_HUB and is_repository(directory):
-        own = layout.base_name(job.output) if name is None else name
-        repository = dataclasses.replace(job, name=own, join_splits=True)
+        check_apart(job.output, directory)
+        manifest = open_manifest(directory)
+        job = dataclasses.replace(job, name=name or manifest.name)
         jobs = tuple(
-            dataclasses.replace(repository, inputs=patterns, split=each)
+            dataclasses.replace(job, split=each)
+            for each in splits or sorted(manifest.splits)
+        )
+        return Conversion(jobs, manifest.features, directory if of_tfds else None)
+    if job.records.input_format in _OF_HUB and is_repository(directory):
+        jobs = tuple(
+            dataclasses.replace(job, inputs=patterns, split=each, join_splits=True)
             for each, patterns in repository_inputs(directory, splits=splits).items()
         )
         return Conversion(jobs, None, None)
-    if has_file(directory, layout.TFDS_INFO_JSON):
+    if of_tfds:
         found = tfds_jobs(directory, job.output, name=name, splits=splits, like=job)
         return Conversion(found.jobs, found.features, directory)
     return None
 
 
-def _append_of(
-    options: AppendOptions, inputs: tuple[str, ...], output: str
-) -> Conversion:
-    manifest, split = open_to_append(output, options.split)
-    like = first_writer(manifest.splits[split])
-    job = _job_of(options, inputs, output, like=like)
-    found = _splits_of(job, manifest.name, split)
-    if found is not None:
-        (job,) = found.jobs
-    else:
-        job = dataclasses.replace(job, name=manifest.name, split=split)
-    job = dataclasses.replace(job, appends=True)
-    return Conversion((job,), None, None, options.overwrite)
-
-
 def _job_of(
-    options: ConvertOptions,
-    inputs: tuple[str, ...],
-    output: str,
-    *,
-    like: Mapping[str, Any] | None = None,
+    options: ConvertOptions, *, like: Mapping[str, Any], **about: Any
 ) -> ConversionJob:
-    """Returns the job that options describe, but for its name and its split.
+    """Returns the job that options describe, but for its split.
 
     Args:
         options: The options.
-        inputs: The inputs.
-        output: The dataset's directory.
         like: The writer's options where these do not say them.
+        **about: What else is known of it.
     """
-    given = {"group_size": options.group_size, "compression": options.compression}
-    known = {name: value for name, value in given.items() if value is not None}
     pack = None
     if isinstance(options, PackingOptions):
-        pack = _packing_of(options)
+        pack = _made(
+            PackOptions,
+            options,
+            method=options.pack,
+            column="" if options.column == "-" else options.column,
+            chat=chat_of(options),
+        )
     if options.map is not None:
         split_name(options.map)  # The module itself may exist on the workers only.
-    return ConversionJob(
-        inputs=inputs,
-        output=output,
-        name="not-named-yet",
+    columns = tuple(options.columns.split(",")) if options.columns else ()
+    return _made(
+        ConversionJob,
+        options,
+        **about,
         plan=plan_of(options),
-        writer=WriterOptions(**{**(like or {}), **known}),
-        map=options.map,
-        on_corrupt=options.on_corrupt,
-        max_corrupt=options.max_corrupt,
-        records=RecordOptions(
-            input_format=options.input_format,
-            columns=tuple(options.columns.split(",")) if options.columns else (),
-            record=options.record or "",
-            nulls=options.nulls,
-            select=options.select or "",
-            whole_files=options.whole_files,
-        ),
+        writer=_made(WriterOptions, options, like),
+        records=_made(RecordOptions, options, columns=columns),
         pack=pack,
     )
 
 
-def _packing_of(options: PackingOptions) -> PackOptions:
-    return PackOptions(
-        length=options.length,
-        method=options.pack,
-        column="" if options.column == "-" else options.column,
-        tokenizer=options.tokenizer,
-        vocabulary_size=options.vocabulary_size,
-        fast=options.fast,
-        bos=options.bos or "",
-        eos=options.eos or "",
-        add_special_tokens=options.add_special_tokens,
-        truncate=options.truncate,
-        special_text=options.special_text,
-        accept=options.accept or "",
-        rows=options.rows,
-        chat=chat_of(options),
-    )
-
-
-def _of_dataset(like: ConversionJob, name: str | None, split: str | None) -> Conversion:
-    """Returns a job for each split of a dataset; what describes it comes along."""
-    (directory,) = like.inputs
-    check_apart(like.output, directory)
-    manifest = open_manifest(directory)
-    every = sorted(manifest.splits)
-    jobs = tuple(
-        dataclasses.replace(like, name=name or manifest.name, split=each)
-        for each in (every if split is None else (split,))
-    )
-    tfds_directory = directory if has_file(directory, layout.TFDS_INFO_JSON) else None
-    return Conversion(jobs, manifest.features, tfds_directory)
+def _made(
+    kind: type[T], options: ConvertOptions, like: Mapping[str, Any] = {}, **more: Any
+) -> T:
+    """Returns a dataclass with more fields, and with those options that were given."""
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    given = {name: getattr(options, name, None) for name in names}
+    known = {name: value for name, value in given.items() if value is not None}
+    return kind(**{**like, **known, **more})
 
 
 def plan_of(options: ConvertOptions) -> PlanOptions:
     """Returns the plan that the options describe, or the default one."""
-    size = options.shard_size
-    given = {
-        "num_shards": options.num_shards,
-        "shard_bytes": None if size is None else parse_size(size, "--shard-size"),
-    }
-    wanted = {kind: value for kind, value in given.items() if value is not None}
-    if len(wanted) + options.match_shards > 1:
+    wanted: dict[PlanKind, int | None] = {}
+    if options.match_shards:
+        wanted["match_shards"] = None
+    if options.num_shards is not None:
+        wanted["num_shards"] = options.num_shards
+    if options.shard_size is not None:
+        wanted["shard_bytes"] = parse_size(options.shard_size, "--shard-size")
+    if len(wanted) > 1:
         raise InputError(
             "more than one way to make shards",
             cure="give only one of --match-shards, --num-shards and --shard-size",
         )
-    if options.match_shards:
-        return PlanOptions(kind="match_shards", value=None)
     for kind, value in wanted.items():
-        return PlanOptions(kind=cast("PlanKind", kind), value=value)
+        return PlanOptions(kind=kind, value=value)
     return PlanOptions()
 
 
