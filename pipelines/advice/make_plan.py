@@ -13,7 +13,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,10 +39,8 @@ from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFiles
 
 _PARTS = 24
-_LEAST_PARTS = 8
 _MOST_PROCESSES = 8
 _MOST_REGIONS = 1 << 20
-_GOLDEN = (5**0.5 - 1) / 2
 # Of a shard besides its chunks: half of a last block on average, and one for the place
 # of the footer.
 SHARD_BYTES = 1.5 * BLOCK_BYTES
@@ -57,12 +55,10 @@ class SampleSize:
     Attributes:
         part_bytes: Size of a part.
         seconds: After these, no other part begins.
-        most_seconds: The same while there are few parts.
     """
 
     part_bytes: int = 2 << 20
-    seconds: float = 4.0
-    most_seconds: float = 20.0
+    seconds: float = 6.0
 
 
 class Sample(NamedTuple):
@@ -111,28 +107,26 @@ def sampled_parts(
     """
     edges = np.concatenate(([0], np.cumsum(sizes)))
     total = int(edges[-1])
+    places = (np.arange(parts) * total) // parts
     if total <= parts * part_bytes:
         places = np.concatenate((np.arange(0, total, part_bytes), edges[:-1]))
-    else:
-        places = (np.arange(parts) * total) // parts
     places = places[places < total]
-    files = np.searchsorted(edges, places, side="right") - 1
-    begins, first = np.unique(
-        np.where(splittable[files], places, edges[files]), return_index=True
-    )
-    closed = np.append(edges[:-1][~splittable], total)
-    ends = np.minimum.reduce(
-        [
-            begins + part_bytes,
-            np.append(begins[1:], total),
-            closed[np.searchsorted(closed[:-1], begins, side="right")],
-            np.where(splittable[files[first]], total, edges[1:][files[first]]),
-        ]
-    )
+
+    def files_of(places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.searchsorted(edges, places, side="right") - 1
+
+    files = files_of(places)
+    begins = np.unique(np.where(splittable[files], places, edges[files]))
+    # A part ends with its file if this is read as a whole, or before the next such one.
+    whole = np.append(np.where(splittable, total, edges[:-1]), total)
+    before = np.minimum.accumulate(whole[::-1])[::-1][:-1]
+    limits = np.where(splittable, before, edges[1:])[files_of(begins)]
+    after = np.append(begins[1:], total)
+    ends = np.minimum.reduce([begins + part_bytes, after, limits])
     cuts = np.unique(np.concatenate((begins, ends, [0, total])))
-    # An early stop leaves parts from everywhere.
-    order = np.argsort(np.arange(len(begins)) * _GOLDEN % 1, kind="stable")
     plan = ShardPlan(sizes=sizes, splittable=splittable, cut_bytes=cuts)
+    # An early stop leaves parts from everywhere.
+    order = np.random.default_rng(0).permutation(len(begins))
     return plan, np.searchsorted(cuts, begins)[order].tolist()
 
 
@@ -174,13 +168,11 @@ def convert_sample(
         )
         prepared = dataclasses.replace(plan_job(job, files), plan=plan)
         prepared.store()
-        # The first one in any case, a few unless that takes much longer.
-        seconds = [math.inf, *[size.most_seconds] * (_LEAST_PARTS - 1)]
-        seconds += [size.seconds] * len(shards)
-        begun = time.monotonic()
+        # The first one in any case.
+        until = time.monotonic() + share * size.seconds
         tasks = [
-            (shard, begun + share * most)
-            for shard, most in zip(shards, seconds, strict=False)
+            (shard, until if number else math.inf)
+            for number, shard in enumerate(shards)
         ]
         processes = min(workers, _MOST_PROCESSES, len(shards))
         measure = functools.partial(_converted, prepared)
@@ -311,15 +303,7 @@ def make_plan(
     if found.file_bytes > (1 - _LEAST_SAVED) * found.raw_bytes:
         notes.append("compression saves little: the records are compressed already")
         options = dataclasses.replace(options, compression="uncompressed")
-    options = dataclasses.replace(
-        options,
-        **choose_shards(
-            total,
-            workers=workers,
-            one_cut=len(jobs) == 1 and bool(inputs[0].splittable.all()),
-            shards_of=functools.partial(_shards_of, inputs),
-        ),
-    )
+    options = dataclasses.replace(options, **_choose_shards(jobs, inputs, workers))
     plans = [
         _planned(files, job.plan)
         for files, job in zip(inputs, conversion_of(options).jobs, strict=True)
@@ -352,27 +336,19 @@ def _shards_of(inputs: Sequence[InputFiles], shard_bytes: int) -> int:
     return sum(_planned(files, options).shards for files in inputs)
 
 
-def choose_shards(
-    input_bytes: int,
-    *,
-    workers: int,
-    one_cut: bool,
-    shards_of: Callable[[int], int],
+def _choose_shards(
+    jobs: Sequence[ConversionJob], inputs: Sequence[InputFiles], workers: int
 ) -> dict[str, Any]:
-    """Chooses how many shards to make: an option of a conversion, or none.
+    """Returns how many shards to make: an option of a conversion, or none.
 
-    Args:
-        input_bytes: Size of the input as stored.
-        workers: Processes that convert.
-        one_cut: Whether there is one split, and its files can be cut anywhere. An
-            option holds for each split, and a compressed file is read by one worker.
-        shards_of: Returns the number of shards for a number of input bytes each.
+    An option holds for each split, and a compressed file is read by one worker.
     """
-    usual = shards_of(DEFAULT_SHARD_BYTES)
-    if usual > _MOST_SHARDS:
-        size = DEFAULT_SHARD_BYTES
-        while shards_of(size) > _MOST_SHARDS and size < 1 << 40:
-            size *= 2
+    total = sum(int(files.sizes.sum()) for files in inputs)
+    size, usual = DEFAULT_SHARD_BYTES, _shards_of(inputs, DEFAULT_SHARD_BYTES)
+    while _shards_of(inputs, size) > _MOST_SHARDS and size < 1 << 40:
+        size *= 2
+    if size != DEFAULT_SHARD_BYTES:
         return {"shard_size": f"{size >> 20}MiB"}
-    enough = min(_SHARDS_PER_WORKER * workers, input_bytes // _LEAST_SHARD_BYTES)
+    enough = min(_SHARDS_PER_WORKER * workers, total // _LEAST_SHARD_BYTES)
+    one_cut = len(jobs) == 1 and bool(inputs[0].splittable.all())
     return {"num_shards": enough} if one_cut and usual < enough else {}

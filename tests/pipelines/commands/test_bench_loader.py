@@ -10,11 +10,7 @@ from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.feed.bench import Measured, measure
-from gristmill.loader.feed.stats import FeedStats
-from gristmill.pipelines.commands.bench_loader import (
-    measured_text,
-)
+from gristmill.loader.feed.bench import measure
 from gristmill.pipelines.commands.main import cli
 from tests.support.datasets import convert
 from tests.support.records import text_records
@@ -36,28 +32,6 @@ def bench(*arguments: object, code: int = 0) -> str:
 
 def bench_json(*arguments: object) -> dict[str, Any]:
     return json.loads(bench(*arguments, "--json", "--seconds", 0.4))
-
-
-@pytest.mark.parametrize(
-    ("cause", "words", "times"),
-    [
-        ("decode", "waits 50% of its time for batches, and 65%", {}),
-        (
-            "trainer",
-            "waits 1% of its time for batches: a faster",
-            {"wait_seconds": 0.1},
-        ),
-        ("read", "58% of the time of a batch goes to read", {"read_seconds": 18}),
-    ],
-)
-def test_the_cause_is_that_of_the_feed(cause, words, times):
-    times = {"wait_seconds": 5, "decode_seconds": 13, "read_seconds": 7} | times
-    stats = FeedStats(batches=3, records=9, **times)
-    measured = Measured(stats=stats, first_seconds=1.5, seconds=10, step_seconds=0.0)
-    *_, first, last = measured_text(measured).splitlines()
-    assert "1.5 s for the first batch" in first
-    assert last.startswith(f"  cause     {cause}: the trainer waits ")
-    assert words in last
 
 
 @pytest.mark.alone

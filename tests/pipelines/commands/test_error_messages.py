@@ -49,24 +49,6 @@ def test_damaged_input(tmp_path, runner):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "type_"),
-    [
-        (("inspect", "nowhere"), 3, "NotADatasetError"),
-        (("head", "nowhere"), 2, "InputError"),
-        (("verify", "nowhere"), 3, "NotADatasetError"),
-        (("index", "nowhere*"), 2, "InputError"),
-        (("convert", "nowhere*", "out"), 2, "InputError"),
-        (("trace", "nowhere", "--step=1", "--row=1"), 3, "NotADatasetError"),
-        (("bench-loader", "nowhere"), 3, "NotADatasetError"),
-    ],
-)
-def test_every_command(arguments, code, type_):
-    error, message = failed(*arguments, "--json", code=code)
-    assert error["type"] == type_
-    assert message.startswith(f"error: {error['what']}\n")
-
-
-@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("convert", "only-one"), "Missing argument"),

@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from gristmill.pipelines.commands import main as cli
-from tests.support.shell import FILES, RECORDS, gristmill, succeeded, write_source
+from tests.support.shell import FILES, RECORDS, succeeded, write_source
 
 RUNNER = ("--runner", "FnApiRunner")
 
@@ -16,18 +16,6 @@ RUNNER = ("--runner", "FnApiRunner")
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> pathlib.Path:
     return write_source(tmp_path_factory.mktemp("source"))
-
-
-@pytest.mark.slow
-def test_only_one_plan(source, tmp_path):
-    done = gristmill(
-        *("convert", "*.tfrecord", tmp_path / "out", "--match-shards"),
-        *("--num-shards", "2"),
-        cwd=source,
-    )
-    assert done.returncode == 2
-    assert "more than one way" in done.stderr
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -19,13 +19,8 @@ from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.text.split_editions import manifest_text
 from tests.support.datasets import convert, describe
-from tests.support.examples import tf_example
 from tests.support.packed import pack
-from tests.support.records import (
-    text_records,
-    write_tfrecords,
-)
-from tests.support.shell import gristmill, succeeded, write_source
+from tests.support.shell import succeeded, write_source
 
 
 @pytest.fixture(scope="module")
@@ -38,35 +33,6 @@ def dataset(source, tmp_path_factory) -> pathlib.Path:
     output = tmp_path_factory.mktemp("dataset") / "texts"
     succeeded("convert", "*.tfrecord", output, "--num-shards", "5", cwd=source)
     return output
-
-
-@pytest.mark.slow
-def test_inspect_and_head(dataset, source):
-    text = succeeded("inspect", dataset, cwd=source)
-    assert "600 in 5 shards" in text
-    assert (
-        json.loads(succeeded("inspect", dataset, "--json", cwd=source))["records"]
-        == 600
-    )
-    lines = succeeded("head", dataset, "-n", "201", "--json", cwd=source).splitlines()
-    assert len(lines) == 201
-    last = json.loads(lines[-1])
-    assert last["bytes"] == len(text_records(1, seed=1)[0])
-    assert "record 0:" in succeeded("head", dataset, "-n", "1", cwd=source)
-    done = gristmill("head", dataset, "--split", "test", cwd=source)
-    assert done.returncode == 2
-    assert "no such split" in done.stderr
-
-
-@pytest.mark.slow
-def test_head_decodes_examples(tmp_path):
-    example = tf_example({"text": [b"Hello there"], "ids": [1, -2], "score": [0.5]})
-    write_tfrecords(tmp_path / "in.tfrecord", [example])
-    succeeded("convert", "in.tfrecord", "out", cwd=tmp_path)
-    text = succeeded("head", "out", cwd=tmp_path)
-    assert "text: 'Hello there'" in text
-    assert "ids: [1, -2]" in text
-    assert "score: 0.5" in text
 
 
 def run(*arguments: object, code: int = 0) -> Result:

@@ -128,6 +128,14 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "trace lines,packed --records 1": (2, "lines,packed|lines packed"),
     "account lines": (2, "--state|--steps"),
     "view lines --steps 3": (2, "--steps|--batch-size"),
+    "head nowhere": (2, "nowhere|check the path"),
+    "diff a b": (2, "inspect DATASET --edition N"),
+    "blame lines": (2, "gristmill trace"),
+    "inspect lines --records-per-shard 9": (2, "--num-shards"),
+    "audit lines --template chat.jinja": (2, "--tokenizer"),
+    "remove lines --records numbers.txt --column nope": (2, "nope|--column"),
+    "remove lines --records numbers.txt --runner DataflowRunner": (2, "--runner"),
+    "remove lines --records mill/tfrecords/demo.tfrecord-00000-of-00004": (2, "UTF-8"),
 }
 
 

@@ -194,13 +194,6 @@ class TestNumbers:
         assert result.exit_code == 2
         assert "a line names no record" in result.output
 
-    def test_a_file_that_is_no_text(self, tmp_path):
-        made_of(frames(tmp_path), tmp_path / "out")
-        (tmp_path / "bytes").write_bytes(b"\xff\xfe")
-        argv = ["remove", str(tmp_path / "out"), "--records", str(tmp_path / "bytes")]
-        result = CliRunner().invoke(cli, argv)
-        assert "the list of records is not text" in result.output
-
 
 class TestValues:
     @pytest.mark.parametrize("make", [frames, json_lines, parquet])
@@ -219,12 +212,6 @@ class TestValues:
             records[n] for n in left if n not in (0, 58)
         ]
 
-    def test_of_a_feature_that_is_not_there(self, tmp_path):
-        made_of(json_lines(tmp_path), tmp_path / "out")
-        result = remove(tmp_path, ["7"], "--column", "uri")
-        assert result.exit_code == 2
-        assert "the dataset has no feature 'uri'" in result.output
-
 
 class TestErase:
     def test_says_what_it_cannot_reach(self, tmp_path):
@@ -234,18 +221,3 @@ class TestErase:
         assert f"NOT erased the inputs: {tmp_path}/in.tfrecord" in result.output
         assert "snapshots and backups" in result.output
         assert open_manifest(output).splits["train"].replaced == ()
-
-    def test_as_json(self, tmp_path):
-        made_of(frames(tmp_path), tmp_path / "out")
-        found = json.loads(remove(tmp_path, ["5"], "--erase", "--json").stdout)
-        assert found["result"]["records"] == 1
-        assert (found["result"]["editions"], found["erased"]) == ([2], True)
-        assert len(found["elsewhere"]) == 3
-
-
-def test_dataflow_is_refused(tmp_path):
-    made_of(frames(tmp_path), tmp_path / "out")
-    (tmp_path / "listed").write_text("1\n")
-    argv = ["remove", str(tmp_path / "out"), "--records", str(tmp_path / "listed")]
-    result = CliRunner().invoke(cli, [*argv, "--runner", "DataflowRunner"])
-    assert "cannot be removed on Dataflow" in result.output

@@ -144,22 +144,6 @@ def mixture(converted) -> dict[str, loader.Dataset]:
     }
 
 
-def test_a_mixture_by_names_and_weights(converted, mixture):
-    batches = loader.global_batches(
-        mixture, batch_size=16, seed=7, weights={"plain": 3, "packed": 1}
-    )
-    places = [f"{name}={converted}/{name}-out" for name in mixture]
-    order = (*places, *ORDER, "--weights", "packed=1/4,plain=0.75")
-    for row in range(4):
-        found = json.loads(trace(*order, "--step", 5, "--row", row, "--json"))
-        where = batches.locate(5, row)
-        assert (found["dataset"], found["record"]) == (where.dataset, where.record)
-    sighting = batches.find(8, "packed", stop_epoch=1)[0]
-    found = trace(*order, "--records", 8, "--of", "packed", "--json")
-    assert json.loads(found) == [sighting._asdict()]
-    assert "give --of NAME" in refused(*order, "--records", 8)
-
-
 def test_a_mixture_of_one_and_a_path_with_an_equals_sign(converted, tmp_path):
     named = f"plain={converted}/plain-out"
     place = ("--step", 5, "--row", 3, "--json")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 
 import pytest
 from click.testing import CliRunner, Result
 
-from gristmill import loader
 from gristmill.pipelines.commands.main import cli
 from tests.pipelines.view.conftest import content_of
 from tests.support.datasets import convert
@@ -59,34 +57,3 @@ def test_wrong_options_are_told(
     done = run(convert(tmp_path, [[b"a", b"b"], [b"c"]]), *options)
     assert done.exit_code in (1, 2)
     assert message in done.output
-
-
-@pytest.mark.slow
-def test_the_order_of_a_state_and_of_a_mixture(tmp_path: pathlib.Path) -> None:
-    records = [b"%d" % number for number in range(400)]
-    paths = {
-        name: convert(tmp_path / name, [records], name=name) for name in ("web", "code")
-    }
-    datasets = {name: loader.open(path) for name, path in paths.items()}
-    weights = {"web": 3, "code": 1}
-    batches = loader.global_batches(datasets, batch_size=4, seed=9, weights=weights)
-    with batches.feed(host=(0, 1)) as feed:
-        for _ in range(3):
-            next(feed)
-        (tmp_path / "state.json").write_text(json.dumps(feed.get_state()))
-    named = [f"{name}={path}" for name, path in paths.items()]
-    order = ["--batch-size", 4, "--seed", 9, "--weights", "web=3,code=1"]
-    for options in (
-        ["--state", tmp_path / "state.json"],
-        [*order, "--steps", "3", "--records", "code=7:9"],
-    ):
-        page = tmp_path / "page.html"
-        done = run(*named, *options, "--html", page)
-        assert done.exit_code == 0, done.output
-        content = content_of(page)
-        seen = batches.indices(3)
-        rows = content["steps"]["3"]["rows"]
-        assert [row["record"] for row in rows] == seen.records.tolist()
-        names = [batches.names[number] for number in seen.datasets.tolist()]
-        assert [row["of"] for row in rows] == names
-    assert {"7", "8"} <= content["records"]["code"].keys()

@@ -15,9 +15,7 @@ import pytest
 
 from gristmill.dataset.base.errors import InputError, WorkerDiedError
 from gristmill.pipelines.local.pool import (
-    alone_seconds,
     call_apart,
-    default_workers,
     map_unordered,
 )
 from tests.support.started import started
@@ -39,12 +37,6 @@ def _touch_or_fail(path: str) -> str:
     time.sleep(0.5)
     pathlib.Path(path).touch()
     return path
-
-
-def _fail_oddly(number: int) -> object:
-    if number == 3:
-        return lambda: None
-    return number
 
 
 class _Unspeakable:
@@ -140,13 +132,6 @@ def test_no_process_starts_where_nothing_is_left():
     assert own.processes == []
 
 
-def test_what_is_asked_for_or_much_or_remote_starts_at_once():
-    assert alone_seconds(None, 1000, remote=False) > 0
-    assert alone_seconds(2, 1000, remote=False) == 0
-    assert alone_seconds(None, 1 << 30, remote=False) == 0
-    assert alone_seconds(None, 1000, remote=True) == 0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_calls_overlap_in_each_process(workers: int):
@@ -169,12 +154,6 @@ def test_error_keeps_its_type_and_calls_that_began_are_finished(
 
 
 @pytest.mark.slow
-def test_a_result_that_cannot_travel_is_an_error():
-    with pytest.raises(TypeError, match="lambda"):
-        list(map_unordered(_fail_oddly, range(9), workers=2))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_result_that_can_be_neither_sent_nor_shown(threads: int):
     with pytest.raises(TypeError, match="_Unspeakable does not pickle: not to be sent"):
@@ -186,19 +165,6 @@ def test_no_threads_are_left():
         assert sorted(map_unordered(_square, range(9), workers=1, threads=3))[-1] == 64
     assert own.threads
     own.wait_until_ended()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("threads", [1, 2])
-def test_killed_worker_is_an_error_within_seconds(threads: int):
-    with pytest.raises(WorkerDiedError, match="run the same command again"):
-        list(map_unordered(_kill_self, range(50), workers=2, threads=threads))
-
-
-def test_number_of_workers_is_checked():
-    with pytest.raises(InputError, match="must be positive"):
-        list(map_unordered(_square, range(3), workers=0))
-    assert default_workers() >= 1
 
 
 _ENDLESS = """

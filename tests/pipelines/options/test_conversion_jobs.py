@@ -20,23 +20,6 @@ def test_an_edition_is_no_split_to_write():
 
 
 @pytest.mark.parametrize(
-    ("text", "size_bytes"),
-    [
-        ("4096", 4096),
-        ("1kB", 1000),
-        ("1KiB", 1024),
-        ("1.5MB", 1_500_000),
-        ("256MiB", 256 << 20),
-        ("2 GiB", 2 << 30),
-        ("1tb", 10**12),
-        ("1PiB", 1 << 50),
-    ],
-)
-def test_sizes(text, size_bytes):
-    assert parse_size(text, "--shard-size") == size_bytes
-
-
-@pytest.mark.parametrize(
     "text", ["", "0", "0.5B", "MiB", "-1", "1XB", "1 2", "1e3", "0x10"]
 )
 def test_what_is_no_size(text):

@@ -69,39 +69,6 @@ def test_the_line_of_a_record_is_named(tmp_path, name, kind):
     assert loader.open(tmp_path / "out")[:]  # The source is not needed.
 
 
-@pytest.mark.slow
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("kind", ["none", "gzip"])
-@pytest.mark.parametrize("name", ["jsonl", "csv"])
-def test_the_line_is_named_behind_other_datasets(tmp_path, name, kind):
-    data = made(tmp_path, name, kind)
-    records = (0, 19, 20, 45, 59)
-    places = [("--step", record // 10, "--row", record % 10) for record in records]
-    before = [lines_of(tmp_path / "out", *place) for place in places]
-    assert None not in [line for line, _ in before]
-    here = "tests.pipelines.text.test_places"
-    convert(job_of(str(tmp_path / "out"), tmp_path / "b", plan=("num_shards", 3)))
-    function = f"{here}:upper"
-    convert(job_of(str(tmp_path / "b"), tmp_path / "c", map=function))
-    # Neither dataset is needed.
-    (tmp_path / "out").rename(tmp_path / "gone")
-    assert [lines_of(tmp_path / "b", *place) for place in places] == before
-    (tmp_path / "b").rename(tmp_path / "gone" / "b")
-    assert [lines_of(tmp_path / "c", *place) for place in places] == before
-    # Another file in its place, of the same size, is not read.
-    (tmp_path / "in").write_bytes(data[5:] + data[:5])
-    assert lines_of(tmp_path / "c", *places[3]) == (None, before[3][1])
-
-
-def upper(record: bytes) -> bytes:
-    return record.upper()
-
-
-def lines_of(dataset, *place):
-    found = json.loads(trace(dataset, *ORDER, *place, "--json"))
-    return found.get("source_line"), found["source_offset_bytes"]
-
-
 def test_a_source_that_is_gone_or_changed_is_not_read(tmp_path):
     made(tmp_path, "jsonl")
     place = ("--step", 3, "--row", 3, "--json")
