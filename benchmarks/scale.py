@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import operator
 import os
 import pathlib
 import resource
@@ -33,7 +34,7 @@ from benchmarks.contest import describe_environment, say
 from gristmill import loader
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.digest import DIGEST_ROW, RecordsDigest
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.commit.commit import commit_dataset, write_table
 from gristmill.dataset.formats.tfrecord_frames import encode_frame
@@ -65,7 +66,7 @@ from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.writing.write_group import encode_task
 from gristmill.transforms.writing.write_split import (
     COUNT_ROW,
-    SHARD_ROW,
+    GroupResult,
     WriteJob,
     begin_write,
     commit_write,
@@ -211,11 +212,11 @@ def _results(prepared: Any) -> Iterator[ShardResult]:
         made = _report(
             prepared.shard_path(shard),
             shard,
-            prepared.fingerprint,
+            prepared.write.id,
             sum(span.records for span in spans),
             spans=tuple(spans),
         )
-        yield ShardResult(ShardTask.of(prepared, shard), made)
+        yield ShardResult(ShardTask(prepared.write, shard, prepared.fresh), made)
 
 
 def _convert(steps: Steps, folder: str, inputs: str, shards: int) -> None:
@@ -285,13 +286,10 @@ def measure_write(steps: Steps, folder: str, shards: int) -> None:
     _expect(plan.write.shards, shards)
     groups = ((group, encode_task(task)) for group, task in plan.tasks())
     steps.sent(steps.timed("tasks", lambda: max(groups, key=lambda each: len(each[1]))))
-    rows = _written_rows(plan)
     paths = [plan.write.shard_path(shard) for shard in range(shards)]
     _make_shards(job.output, paths)
-    rows = np.random.default_rng(1).permutation(rows)
-    found = steps.timed("gather", lambda: _gathered(rows))
-    found = steps.sent((plan.write.reference, found), "gathered_bytes")[1]
-    steps.timed("commit", lambda: commit_write(plan.write, found))
+    found = steps.gathered(_written(plan))
+    steps.timed("commit", lambda: commit_write(found))
     steps.timed("open", lambda: loader.open(job.output))
 
 
@@ -308,21 +306,31 @@ def _gathered(rows: Any) -> bytes:
     return found
 
 
-def _written_rows(plan: Any) -> Any:
-    """Returns the reports that the shards of a plan would give."""
-    groups = np.repeat(np.arange(len(plan.parts)), plan.parts)
-    rows = np.zeros(len(groups), SHARD_ROW)
-    rows["shard"] = np.arange(len(groups))
-    rows["digest"] = plan.digests[groups]
-    # Of two shards of a group, the first has the half of the records.
-    second = np.flatnonzero(groups[1:] == groups[:-1]) + 1
-    for name in DIGEST_ROW.names or ():
-        column = rows["digest"][name]
-        half = column[second] // 2
-        column[second - 1] -= half
-        column[second] = half
-    rows["file_bytes"] = [_file_bytes(shard) for shard in range(len(rows))]
-    return rows
+def _written(plan: Any) -> Iterator[GroupResult]:
+    """Yields the results that the groups of a plan would give."""
+    first = 0
+    for group, parts in enumerate(plan.parts.tolist()):
+        digest = RecordsDigest(*plan.digests[group].tolist())
+        # Of two shards of a group, each has about the half of the records.
+        halves = [digest]
+        if parts > 1:
+            half = RecordsDigest(
+                *(number // 2 for number in dataclasses.astuple(digest))
+            )
+            rest = map(
+                operator.sub, dataclasses.astuple(digest), dataclasses.astuple(half)
+            )
+            halves = [half, RecordsDigest(*rest)]
+        reports = [
+            dataclasses.replace(
+                _report(plan.write.shard_path(shard), shard, plan.write.own.id, 1),
+                read=own,
+                written=own,
+            )
+            for shard, own in enumerate(halves, first)
+        ]
+        yield GroupResult(plan.write, tuple(reports))
+        first += parts
 
 
 # --- Indexing and verification.

@@ -87,13 +87,13 @@ def convert(
     )
     todo = [p.prepared for p in preparations if p.committed is None]
     begun = list(zip(jobs, preparations, strict=True))
-    replaced = [job.split for job, p in begun if p.replaces]
+    replaced = [job.split for job, p in begun if p.prepared.write.replaces]
     beforehand = [note for job in todo for note in plan_notes(job)]
     beforehand += [
-        f"another process of this machine makes shards of split {p.job.split} in "
+        f"another process of this machine makes shards of split {p.write.key} in "
         f"{p.job.output} now. Both make all that is missing: end one of them"
         for p in todo
-        if is_in_use(layout.temporary_dir(p.job.output, p.job.name, p.job.split))
+        if is_in_use(layout.temporary_dir(p.job.output, p.job.name, p.write.key))
     ]
     if replaced:
         beforehand.append(
@@ -127,7 +127,7 @@ def convert(
                 result = _run_beam(work, todo[0], beam_options)
         manifest = result.manifest
         for prepared in todo:
-            notes += edition_notes(manifest, prepared.split, prepared.fingerprint)
+            notes += edition_notes(manifest, prepared.job.split, prepared.write.id)
     assert manifest is not None  # Nothing was to do, or it is done.
     return Outcome(
         output=jobs[0].output,
@@ -144,10 +144,10 @@ def convert(
 def _made_key(manifest: Manifest, prepared: PreparedJob) -> str:
     """Returns the split that a job made, or what it appended to one, by its key."""
     if prepared.job.appends:
-        for part in manifest.splits[prepared.split].parts:
-            if part.source.get("job") == prepared.fingerprint:
-                return layout.write_key(prepared.split, part.write)
-    return prepared.split
+        for part in manifest.splits[prepared.job.split].parts:
+            if part.source.get("job") == prepared.write.id:
+                return layout.write_key(prepared.job.split, part.write)
+    return prepared.job.split
 
 
 def _prepare(
@@ -223,5 +223,5 @@ def _run_beam(
     from gristmill.transforms.beam.convert_files import MakePlanned
 
     job = first.job
-    path = result_path_of(job.output, job.name, job.split, first.fingerprint)
+    path = result_path_of(job.output, job.name, first.write.key, first.write.id)
     return run_pipeline(MakePlanned(work), beam_options, result_path=path)

@@ -119,7 +119,8 @@ def _unfinished(
     elif "write" in document:
         total = document["write"]["shards"]
     elif (prepared := PreparedJob.load(dataset, name, key)) is not None:
-        finished = sum(one in listed for one in prepared.index_names())
+        indexes = map(layout.base_name, map(layout.index_path, prepared.shards))
+        finished = sum(one in listed for one in indexes)
         total = prepared.plan.shards
     else:  # Its list of files is still to come.
         finished = total = 0

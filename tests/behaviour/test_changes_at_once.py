@@ -95,7 +95,7 @@ def test_an_append_that_was_replaced_since_it_was_found_to_be_done(
     assert done.committed is not None
     write(output, NEW, overwrite=True, keep_replaced=keep)
     again = begin_job(job).prepared
-    assert again.fingerprint != done.prepared.fingerprint
+    assert again.write.id != done.prepared.write.id
     commit_shards([job], map(make_shard, shard_tasks(again)))
     assert_whole(output, NEW + OLD)
 

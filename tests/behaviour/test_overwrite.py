@@ -153,7 +153,7 @@ def test_finished_shards_are_kept_until_the_same_command_runs_again(
     made = storage_for(output).stat(shard.path)
     assert made is not None
     (found,) = read_unfinished(output, read_manifest(output))
-    assert f"split {tasks[1].split}: 1 of 3 shards finished" in found.text()
+    assert f"split {tasks[1].write.key}: 1 of 3 shards finished" in found.text()
     assert records_of(output) == OLD
     left = verify(output, workers=1)
     assert left.findings == ()
@@ -264,7 +264,7 @@ def test_files_of_another_program_stay(source, tmp_path):
     results = map(make_shard, shard_tasks(begin_job(job, overwrite=True).prepared))
     results = list(results)
     (found,) = read_unfinished(str(out), read_manifest(out))
-    assert f"split {results[0].task.split}: 3 of 3" in found.text()
+    assert f"split {results[0].task.write.key}: 3 of 3" in found.text()
     commit_shards([job], results)
     clean(str(out), unfinished=True)
     assert mine.read_bytes() == before

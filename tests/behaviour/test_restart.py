@@ -171,7 +171,7 @@ class TestUnfinished:
         prepared = prepared_of(half_done)
         reports = [finished_shard(prepared, shard) for shard in (0, 2, 5)]
         with pytest.raises(DataLossError) as caught:
-            finish_split(prepared, collected(reports, job=prepared.fingerprint))
+            finish_split(prepared, collected(reports, job=prepared.write.id))
         assert "3 of 6 shards were not made" in str(caught.value)
         assert shard_file(half_done, 1).name in str(caught.value)
 
@@ -218,7 +218,7 @@ class TestChanged:
         module.write_text("def keep(record):\n    return record\n")
         job = dataclasses.replace(job, map="map_that_changes:keep")
         convert_shard(prepared_of(job), 0)
-        assert prepared_of(job).fingerprint == prepared_of(job).fingerprint
+        assert prepared_of(job).write.id == prepared_of(job).write.id
         module.write_text("def keep(record):\n    return record + b'!'\n")
         (note,) = begin_job(job).notes
         assert "function was edited" in note
@@ -248,19 +248,18 @@ class TestChanged:
     def test_a_process_that_lives_on_sees_what_changed(self, job):
         # Workers outlive a run: the description that they know can be an old one.
         first = prepared_of(job)
-        known = (job.output, job.name, job.split, first.fingerprint)
-        assert load_prepared(*known).job.max_corrupt == 100
+        assert load_prepared(first.write).job.max_corrupt == 100
         prepared_of(dataclasses.replace(job, max_corrupt=7))
-        assert load_prepared(*known).job.max_corrupt == 7
+        assert load_prepared(first.write).job.max_corrupt == 7
         results = [make_shard(task) for task in shard_tasks(first)]
         convert(dataclasses.replace(job, writer=WriterOptions(group_size=3)))
         # Work of another command hinders nobody: what was made meanwhile is refused.
-        assert load_prepared(*known).job.max_corrupt == 7
+        assert load_prepared(first.write).job.max_corrupt == 7
         with pytest.raises(StorageChangedError, match="has changed the split while"):
             commit_shards([job], results)
         clean(job.output, unfinished=True)
         with pytest.raises(JobChangedError, match="another command has made the split"):
-            load_prepared(*known)
+            load_prepared(first.write)
 
     def test_a_job_without_description_belongs_to_nobody(self, job, tmp_path):
         task = next(shard_tasks(prepared_of(job)))

@@ -26,10 +26,11 @@ PROGRAM = """
     import numpy as np
 
     from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+    from gristmill.dataset.base.columns import Gathered
     from gristmill.dataset.base.digest import RecordsDigest
     from gristmill.transforms.writing.write_split import WriteJob, pack_count
     from gristmill.transforms.writing.write_split import begin_write
-    from gristmill.transforms.writing.write_split import commit_write, pack_report
+    from gristmill.transforms.writing.write_split import commit_write
     from gristmill.transforms.writing.write_group import assign_record, encode_task
     from gristmill.transforms.writing.write_group import write_group
 
@@ -51,11 +52,11 @@ PROGRAM = """
         digest = RecordsDigest.of_words(np.array([word], np.uint64))
         counts += pack_count(group, digest.pack())
     plan = begin_write(job, counts, groups=3, overwrite=True)
-    rows = b""
-    for group, task in plan.tasks():
-        made = write_group(job, group, [*groups[group], encode_task(task)])
-        rows += b"".join(map(pack_report, made.reports))
-    commit_write(plan.write, rows, keep_replaced="keep" in sys.argv)
+    made = Gathered.of(
+        write_group(job, group, [*groups[group], encode_task(task)])
+        for group, task in plan.tasks()
+    )
+    commit_write(made, keep_replaced="keep" in sys.argv)
 """
 NEW = sorted(b"%03d " % number * 40 for number in range(25))
 

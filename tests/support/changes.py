@@ -46,7 +46,6 @@ from gristmill.transforms.writing.write_split import (
     begin_write,
     commit_write,
     pack_count,
-    pack_report,
 )
 from tests.support.conversion import job_of
 from tests.support.records import frames_of
@@ -249,11 +248,11 @@ def begun_group(
     tasks = dict(plan.tasks())
 
     def end() -> None:
-        rows = b""
-        for group, task in tasks.items():
-            made = write_group(job, group, [*elements, encode_task(task)])
-            rows += b"".join(map(pack_report, made.reports))
-        commit_write(plan.write, rows)
+        made = [
+            write_group(job, group, [*elements, encode_task(task)])
+            for group, task in tasks.items()
+        ]
+        commit_write(Gathered.of(made))
 
     return end
 

@@ -83,7 +83,7 @@ def convert(
 
 def finished_shard(prepared: PreparedJob, shard: int) -> ShardReport | None:
     """Returns the report of a shard that an earlier run finished, None if none did."""
-    return prepared.shard_place(shard).finished(prepared.fingerprint)
+    return prepared.shard_place(shard).finished(prepared.write.id)
 
 
 def read_output(output: pathlib.Path | str, split: str = "train") -> list[bytes]:

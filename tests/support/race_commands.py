@@ -39,7 +39,6 @@ from gristmill.transforms.writing.write_split import (
     begin_write,
     commit_write,
     pack_count,
-    pack_report,
 )
 
 NAME = "d"
@@ -79,12 +78,12 @@ def write_by_pipeline(output: str, tag: str, options: list[str]) -> None:
         digest = RecordsDigest.of_words(np.array([word], np.uint64))
         counts += pack_count(group, digest.pack())
     plan = begin_write(job, counts, groups=2, overwrite="overwrite" in options)
-    rows = b""
-    for group, task in plan.tasks():
-        made = write_group(job, group, [*groups[group], encode_task(task)])
-        rows += b"".join(map(pack_report, made.reports))
+    made = Gathered.of(
+        write_group(job, group, [*groups[group], encode_task(task)])
+        for group, task in plan.tasks()
+    )
     keep = "keep_replaced" in options
-    commit_write(plan.write, rows, keep_replaced=keep)
+    commit_write(made, keep_replaced=keep)
 
 
 def remove(output: str, log: str, tag: str, options: list[str]) -> None:

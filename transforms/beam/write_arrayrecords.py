@@ -17,7 +17,7 @@ import array
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -26,6 +26,7 @@ import numpy as np
 from apache_beam.transforms.window import GlobalWindows
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
@@ -38,26 +39,24 @@ from gristmill.transforms.beam.pipeline_input import (
     displayed,
     set_types,
 )
+from gristmill.transforms.beam.run_job import gather
 from gristmill.transforms.beam.same_code import sent
 from gristmill.transforms.writing.write_group import (
     Element,
-    assign_pair,
     assign_record,
     encode_task,
-    not_a_record,
     record_of,
-    split_pair,
+    split_element,
     write_group,
 )
 from gristmill.transforms.writing.write_split import (
+    GroupResult,
     Key,
-    PlannedWrite,
     WriteJob,
     WriteResult,
     begin_write,
     commit_write,
     pack_count,
-    pack_report,
 )
 
 _log = logging.getLogger(__name__)
@@ -74,11 +73,11 @@ _WAITING_RECORDS = 256  # Of a group: more are counted faster, and take more mem
 class _AssignFn(beam.DoFn):
     """Gives every record its group."""
 
-    def __init__(self, assign: Callable[[Any, int], tuple[int, bytes]]):
-        self._assign = assign
+    def __init__(self, keyed: bool):
+        self._keyed = keyed
 
     def process(self, element: Any, groups: int) -> tuple[tuple[int, bytes]]:
-        return (self._assign(element, groups),)
+        return (assign_record(element, groups, keyed=self._keyed),)
 
 
 class _ChecksumFn(beam.DoFn):
@@ -124,7 +123,7 @@ class _CountFn(beam.CombineFn):
 
 
 class _GatherFn(beam.CombineFn):
-    """Gathers rows: those of millions of shards become one element."""
+    """Gathers rows: those of millions of groups become one element."""
 
     def create_accumulator(self) -> bytearray:
         return bytearray()
@@ -154,26 +153,17 @@ def _plan(
         yield group, encode_task(task)
 
 
-def _write_group(
-    element: tuple[int, Iterable[Any]], job: WriteJob
-) -> Iterator[tuple[bytes, bytes]]:
-    """Yields, by write, a row for each shard, and an empty one if none is made."""
+def _write_group(element: tuple[int, Iterable[Any]], job: WriteJob) -> GroupResult:
     begun = time.monotonic()
-    write, reports, resumed = write_group(job, *element)
-    seconds = (time.monotonic() - begun) / max(1, len(reports))
-    for report in reports:
-        count(report.counts(resumed=resumed), seconds=seconds)
-        yield write.reference, pack_report(report)
-    if not reports:
-        yield write.reference, b""
+    result = write_group(job, *element)
+    seconds = (time.monotonic() - begun) / max(1, len(result.reports))
+    for report in result.reports:
+        count(report.counts(resumed=result.resumed), seconds=seconds)
+    return result
 
 
-def _commit(
-    gathered: tuple[bytes, bytes], job: WriteJob, *, keep_replaced: bool, delete: bool
-) -> WriteResult:
-    reference, rows = gathered
-    write = PlannedWrite.of(job, reference)
-    result = commit_write(write, rows, keep_replaced=keep_replaced, delete=delete)
+def _commit(gathered: Gathered, *, keep_replaced: bool, delete: bool) -> WriteResult:
+    result = commit_write(gathered, keep_replaced=keep_replaced, delete=delete)
     report_sink(result.output)
     return result
 
@@ -311,7 +301,7 @@ class WriteArrayRecords(
             records = records | "ForgetWindows" >> beam.WindowInto(GlobalWindows())
         groups = self._groups(records)
         assigned = records | "AssignGroups" >> beam.ParDo(
-            _AssignFn(assign_pair if self.keyed else assign_record), groups
+            _AssignFn(self.keyed), groups
         ).with_output_types(tuple[int, bytes])
         counts = (
             assigned
@@ -340,13 +330,11 @@ class WriteArrayRecords(
             (assigned, tasks)
             | "WithTasks" >> beam.Flatten()
             | "GroupRecords" >> beam.GroupByKey()
-            | "WriteShards"
-            >> beam.FlatMap(_write_group, job).with_output_types(tuple[bytes, bytes])
-            | "GatherReports" >> beam.CombinePerKey(_GatherFn())  # type: ignore[no-untyped-call]
+            | "WriteShards" >> beam.Map(_write_group, job)
+            | "GatherReports" >> gather()
             | "Commit"
             >> beam.Map(
                 _commit,
-                job,
                 keep_replaced=self.keep_replaced,
                 delete=not self.overwrite,
             )
@@ -371,8 +359,4 @@ class WriteArrayRecords(
 
 
 def _raw_bytes(element: Any, *, keyed: bool) -> int:
-    if keyed:
-        return len(split_pair(element)[1])
-    if not isinstance(element, bytes):
-        raise not_a_record(element, keyed=False)
-    return len(element)
+    return len(split_element(element, keyed=keyed)[1])

@@ -6,8 +6,7 @@ import dataclasses
 import functools
 import itertools
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -58,7 +57,6 @@ from gristmill.transforms.planning.shard_plan import (
 )
 from gristmill.transforms.sources.find_inputs import (
     Looked,
-    LookedPart,
     LookTask,
     find_inputs,
     look_at_part,
@@ -66,6 +64,7 @@ from gristmill.transforms.sources.find_inputs import (
     looked_files,
     match_files,
 )
+from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.input_formats import look_at
 from gristmill.transforms.sources.shards.source_split import (
@@ -78,18 +77,33 @@ from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
 _log = logging.getLogger(__name__)
 
-
 _MANY_SHARDS = 4
 _MEANINGS = {"training": ("train", "training")}  # What a word in a name may mean.
-
-
-TRIED_FILES = 8  # The first of them that has a record is taken.
+_TRIED_FILES = 8  # The first of them that has a record is taken.
 _TRIED_RECORDS = 10
 _TRIED_CONVERSATIONS = 64
 _READ_BYTES = 1 << 16
 _LOOKED_AT = 10_000
 
 TryMap = Callable[[ConversionJob, Sequence[InputFile]], None]
+
+
+class _Trial:
+    """The function and the tokenizer of a job, as they are called on records."""
+
+    def __init__(self, job: ConversionJob, spec: SourceSpec, *, accepts: bool):
+        self._function = None if job.map is None else load_function(job.map)
+        tell = (lambda number, failure: None) if accepts else None
+        self.reader = None if job.pack is None else reader_of(job.pack, spec, tell=tell)
+
+    def call(self, record: bytes, place: str) -> PackedCounts:
+        """Returns what was counted of the documents that a record is."""
+        results: Sequence[bytes] = (record,)
+        if self._function is not None:
+            results = call(self._function, record, source=place)
+        if self.reader is None:
+            return PackedCounts()
+        return self.reader.read(results, lambda number: place).seen()
 
 
 def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
@@ -104,14 +118,10 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
         CorruptInputError: An input is damaged at its beginning, and the job does not
             accept that.
     """
-    function = None if job.map is None else load_function(job.map)
-    pack = job.pack
-    if pack is not None:
-        pack = dataclasses.replace(pack, found=find_tokenizer(pack))
-        pack = with_template(pack)
-    counts = PackedCounts()
-    is_chat = pack is not None and pack.chat is not None
+    job = _with_tokenizer(job)
+    is_chat = job.pack is not None and job.pack.chat is not None
     tried = _TRIED_CONVERSATIONS if is_chat else _TRIED_RECORDS
+    counts = PackedCounts()
     for number, file in enumerate(files):
         plain = file.compression == "none"
         beginning = SourceRange(
@@ -119,36 +129,21 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
             begin_bytes=0,
             end_bytes=min(file.size_bytes, _READ_BYTES) if plain else -1,
         )
-        skipped = SkippedRegions() if job.on_corrupt == "skip" else None
-        source = source_of(file.spec)
+        skips, source = job.on_corrupt == "skip", source_of(file.spec)
+        skipped = SkippedRegions() if skips else None
         ranges = source.read(file, beginning, skipped=skipped)
         for batch in map(ranges.taken, ranges.batches()):
-            tell = None if skipped is None else _accept
-            reader = None if pack is None else reader_of(pack, source.spec, tell=tell)
+            trial = _Trial(job, source.spec, accepts=skips)
             found = zip(batch.places, batch.records, strict=True)
             for place, record in itertools.islice(found, tried):
                 where = f"{file.path}, {source.place_text(place)}"
-                results: Sequence[bytes] = (record,)
-                if function is not None:
-                    results = call(function, record, source=where)
-                if reader is not None:
-                    made = reader.read(results, functools.partial(_always, where))
-                    counts += made.seen()
-            if reader is not None and pack is not None:
-                check_fit(
-                    pack, counts, reader.examples.get, bytes_texts=reader.bytes_texts
-                )
+                counts += trial.call(record, where)
+            reader = trial.reader
+            if job.pack is not None and reader is not None:
+                texts = reader.bytes_texts
+                check_fit(job.pack, counts, reader.examples.get, bytes_texts=texts)
             if batch.records:
                 return
-
-
-def _accept(number: int, failure: InputError) -> None:
-    """Accepts a document on which the tokenizer fails."""
-
-
-def _always(place: str, number: int) -> str:
-    del number
-    return place
 
 
 def example_of(prepared: PreparedJob, name: str) -> str:
@@ -158,20 +153,12 @@ def example_of(prepared: PreparedJob, name: str) -> str:
         prepared: The job, whose shards were made.
         name: The name of the misfit.
     """
-    job, files = prepared.job, prepared.files
-    if job.pack is None:
-        raise ValueError("a job that packs nothing")
-    reader = reader_of(job.pack, files.spec, tell=_accept)
-    function = None if job.map is None else load_function(job.map)
-    for one in itertools.islice(first_records(files), _LOOKED_AT):
-        place = f"{one.path}, {one.place_text}"
-        records = [one.record]
-        if function is not None:
-            records = [*call(function, one.record, source=place)]
-        reader.read(records, lambda _, place=place: place)  # type: ignore[misc]
-        if name in reader.examples:
-            return reader.examples[name]
-    return f"{job.output}, after the first {_LOOKED_AT:,} records"
+    trial = _Trial(prepared.job, prepared.files.spec, accepts=True)
+    for one in itertools.islice(first_records(prepared.files), _LOOKED_AT):
+        trial.call(one.record, f"{one.path}, {one.place_text}")
+        if trial.reader is not None and name in trial.reader.examples:
+            return trial.reader.examples[name]
+    return f"{prepared.job.output}, after the first {_LOOKED_AT:,} records"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -189,37 +176,31 @@ class PlanConversion:
     overwrite: Overwrite = False
     try_map: TryMap = try_function
 
+    step = staticmethod(look_at_part)
+
     def begin(self) -> Begun[LookTask]:
         """Lists the files that the inputs match: a listing has names and sizes only."""
-        tasks = list(itertools.chain.from_iterable(map(self._listed, self.jobs)))
+        # None of a dataset, which says what its shards are.
+        tasks = [
+            task
+            for job in self.jobs
+            for task in look_tasks(job.split, _match(job) or [])
+        ]
         return Begun(
             label="preparing", noun="parts", tasks=tasks, parts=len(tasks), planned=0
         )
 
-    def _listed(self, job: ConversionJob) -> Iterator[LookTask]:
-        check_job(job)
-        # None of a dataset, which says what its shards are.
-        return look_tasks(job.split, match_job(job) or [])
-
-    @property
-    def step(self) -> Callable[[LookTask], LookedPart]:
-        """Looks into files."""
-        return look_at_part
-
     def commit(self, gathered: Gathered) -> list[TakenOutput]:
         """Plans all jobs, and takes possession of their output."""
-        taken = []
-        for job in self.jobs:
-            looked = looked_files(gathered, job.split)
-            taken.append(
-                begin_job(
-                    job,
-                    overwrite=self.overwrite,
-                    looked=looked if looked[0] else None,
-                    try_map=self.try_map,
-                )
+        return [
+            begin_job(
+                job,
+                overwrite=self.overwrite,
+                looked=looked_files(gathered, job.split),
+                try_map=self.try_map,
             )
-        return taken
+            for job in self.jobs
+        ]
 
 
 def begin_job(
@@ -244,18 +225,24 @@ def begin_job(
     """
     files = list_inputs(job, looked)
     if job.map is not None or job.pack is not None:
-        try_map(job, files.first(TRIED_FILES))
-    prepared = plan_job(job, files)
-    taken = take_output(prepared, overwrite=overwrite)
-    where = job.output, taken.prepared.job.split
-    if taken.committed is not None:
-        _log.info("%s: split %s is committed already; nothing to do", *where)
-    else:
-        _log.info(
-            "%s: split %s: %d files become %d shards, job %s",
-            *(*where, len(files), prepared.plan.shards, taken.prepared.fingerprint),
-        )
+        try_map(job, files.first(_TRIED_FILES))
+    taken = take_output(plan_job(job, files), overwrite=overwrite)
+    prepared = taken.prepared
+    _log.info(
+        "%s: split %s: %d files, %d bytes become %d shards, job %s%s",
+        *(job.output, prepared.write.key, len(files), int(files.sizes.sum())),
+        *(prepared.plan.shards, prepared.write.id),
+        "" if taken.committed is None else ", committed already: nothing to do",
+    )
     return taken
+
+
+def _with_tokenizer(job: ConversionJob) -> ConversionJob:
+    """Returns a job with what is found of its tokenizer and template."""
+    if job.pack is None:
+        return job
+    pack = dataclasses.replace(job.pack, found=find_tokenizer(job.pack))
+    return dataclasses.replace(job, pack=with_template(pack))
 
 
 def plan_job(job: ConversionJob, files: InputFiles) -> PreparedJob:
@@ -268,14 +255,15 @@ def plan_job(job: ConversionJob, files: InputFiles) -> PreparedJob:
     plan = plan_shards(job, files)
     if job.map is not None:
         job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
-    if job.pack is not None:
-        pack = dataclasses.replace(job.pack, found=find_tokenizer(job.pack))
-        pack = with_template(pack)
-        job = dataclasses.replace(job, pack=pack)
+    job = _with_tokenizer(job)
     job = dataclasses.replace(job, writer=with_versions(job.writer))
-    prepared = PreparedJob(job=job, files=files, plan=plan)
+    prepared = PreparedJob(job=job, files=files, plan=plan, write=job.write)
     prepared.check_shard_names()
-    check_shards_apart(prepared)
+    first = prepared.shard_path(0)
+    beside = [layout.index_path(first), layout.errors_path(first)]
+    if job.pack is not None:
+        beside.append(layout.segments_path(first))
+    _check_apart(job, files, [*prepared.shards, *beside])
     return prepared
 
 
@@ -295,57 +283,22 @@ def list_inputs(job: ConversionJob, looked: Looked | None = None) -> InputFiles:
 
     Args:
         job: The job.
-        looked: What `match_job` returned, and what is in each file, if that is known.
+        looked: The files, and what is in each, if that is known: none of a dataset.
 
     Raises:
         InputError: They cannot be used or are of several splits, or the job's function
             cannot be used.
     """
-    begun = time.monotonic()
-    check_job(job)
-    if looked is None and (found := match_job(job)) is not None:
-        looked = found, look_at(found)
-    files = _listed(job, looked)
-    _log.info(
-        "%s: split %s: %d input files listed, %d bytes, in %.1f s",
-        *(job.output, job.split, len(files), int(files.sizes.sum())),
-        time.monotonic() - begun,
-    )
-    return files
-
-
-def check_job(job: ConversionJob) -> None:
-    """Checks what is known of a job before its inputs are listed.
-
-    Raises:
-        InputError: Its function cannot be used, or its options do not go together.
-    """
-    if job.map is not None:
-        load_function(job.map)
-    _check_selected(job)
-
-
-def match_job(job: ConversionJob) -> list[FileInfo] | None:
-    """Lists the files that the inputs of a job match; None if that is a dataset.
-
-    Raises:
-        InputError: A pattern matches nothing, or a file is empty.
-    """
-    if len(job.inputs) == 1 and has_file(job.inputs[0], layout.DATASET_JSON):
-        return None
-    accepted = job.allow_empty_files or job.on_corrupt == "skip"
-    return match_files(job.inputs, allow_empty_files=accepted)
-
-
-def _listed(job: ConversionJob, looked: Looked | None) -> InputFiles:
+    if not looked or not looked[0]:
+        found = _match(job)
+        looked = None if found is None else (found, look_at(found))
     damage = job.on_corrupt == "skip"
     if looked is None:
-        check_apart(job.output, job.inputs[0])
-        split, _ = layout.parse_write_key(job.split)
-        check_records(job.inputs[0], split)
-        return find_split(
-            job.inputs[0], split, options=job.records, allow_damage=damage
-        )
+        directory = job.inputs[0]
+        check_apart(job.output, directory)
+        check_records(directory, job.split)
+        options = job.records
+        return find_split(directory, job.split, options=options, allow_damage=damage)
     adapt = None
     if job.pack is not None:
         mapped = job.map is not None
@@ -358,8 +311,8 @@ def _listed(job: ConversionJob, looked: Looked | None) -> InputFiles:
         allow_other_formats=damage,
         looked=looked,
     )
-    found = job.records.input_format == "auto" and files.spec.format == "text"
-    if found and (job.pack is None or job.map is None):
+    found_text = job.records.input_format == "auto" and files.spec.format == "text"
+    if found_text and (job.pack is None or job.map is None):
         check_no_tables(files, job.pack)
     # Names of other kinds are those of a function that joins whatever it is given.
     if job.names.kind == "tfds":
@@ -369,6 +322,30 @@ def _listed(job: ConversionJob, looked: Looked | None) -> InputFiles:
     written = (layout.DATASET_JSON, *layout.split_paths(job.name, job.split))
     _check_apart(job, files, written)
     return files
+
+
+def _match(job: ConversionJob) -> list[FileInfo] | None:
+    """Lists the files that the inputs of a job match; None if that is a dataset.
+
+    Raises InputError if a pattern matches nothing, a file is empty, the function cannot
+    be used, or options do not go together.
+    """
+    if job.map is not None:
+        load_function(job.map)
+    dataset = len(job.inputs) == 1 and has_file(job.inputs[0], layout.DATASET_JSON)
+    if job.records.select and (job.map or not dataset):
+        raise InputError(
+            "records are selected from a dataset, and are then taken as they are",
+            where=some_of(job.inputs),
+            expected="a dataset of records, without --map",
+            got=f"--select {job.records.select}"
+            + (f", --map {job.map}" if dataset and job.map else ""),
+            cure="leave out --select, or select first and convert the result",
+        )
+    if dataset:
+        return None
+    accepted = job.allow_empty_files or job.on_corrupt == "skip"
+    return match_files(job.inputs, allow_empty_files=accepted)
 
 
 def check_records(directory: str, split: str) -> None:
@@ -386,23 +363,6 @@ def check_records(directory: str, split: str) -> None:
         )
 
 
-def _check_selected(job: ConversionJob) -> None:
-    """Raises InputError if records cannot be selected from the inputs of a job."""
-    if not job.records.select:
-        return
-    dataset = len(job.inputs) == 1 and has_file(job.inputs[0], layout.DATASET_JSON)
-    if dataset and job.map is None:
-        return
-    raise InputError(
-        "records are selected from a dataset, and are then taken as they are",
-        where=some_of(job.inputs),
-        expected="a dataset of records, without --map",
-        got=f"--select {job.records.select}"
-        + (f", --map {job.map}" if dataset and job.map else ""),
-        cure="leave out --select, or select first and convert the result",
-    )
-
-
 def input_notes(job: ConversionJob, files: InputFiles) -> list[str]:
     """Returns notes for the user on the inputs of a job."""
     return [*split_notes(job, files), *files.notes(), *source_of(files.spec).notes()]
@@ -416,32 +376,18 @@ def split_notes(job: ConversionJob, files: InputFiles) -> list[str]:
     ((found, count),) = splits.items()
     if count < len(files):
         return []
-    split, _ = layout.parse_write_key(job.split)
-    if split in _MEANINGS.get(found, (found,)):
+    if job.split in _MEANINGS.get(found, (found,)):
         return []
     return [
         f"the input files are of split {found}, by their names, and become split "
-        f"{split}; to keep it, give --split {found} (in Python, split={found!r})"
+        f"{job.split}; to keep it, give --split {found} (in Python, split={found!r})"
     ]
-
-
-def check_shards_apart(prepared: PreparedJob) -> None:
-    """Checks that no input pattern would match a shard in a later run.
-
-    Raises InputError if one does.
-    """
-    first = prepared.shard_path(0)
-    beside = [layout.index_path(first), layout.errors_path(first)]
-    if prepared.job.pack is not None:
-        beside.append(layout.segments_path(first))
-    shards = map(prepared.shard_path, range(prepared.plan.shards))
-    written = itertools.chain(shards, beside)
-    _check_apart(prepared.job, prepared.files, written)
 
 
 def _check_apart(
     job: ConversionJob, inputs: InputFiles, written: Iterable[str]
 ) -> None:
+    """Raises InputError if an input pattern would match a file of the output."""
     # The path of a file matches no other.
     patterns = set(job.inputs).difference(inputs.paths)
     check_not_matched(job.output, patterns=sorted(patterns), files=written)
@@ -475,44 +421,32 @@ def plan_notes(prepared: PreparedJob) -> list[str]:
     Args:
         prepared: A job that is planned.
     """
-    if prepared.plan.splittable.all():
-        return []
+    plan, files = prepared.plan, prepared.files
+    sizes = np.where(plan.splittable, 0, plan.sizes)
+    made = np.diff(plan.pass_begins, append=plan.shards)
     if prepared.job.plan.kind == "match_shards":
-        return _whole_files(prepared)
-    return _long_passes(prepared)
-
-
-def _whole_files(prepared: PreparedJob) -> list[str]:
-    sizes = np.where(prepared.plan.splittable, 0, prepared.plan.sizes)
-    large = int((sizes > DEFAULT_SHARD_BYTES).sum())
-    if not large:
-        return []
-    longest = int(sizes.argmax())
-    return [
-        f"{_files(large)} larger than {DEFAULT_SHARD_BYTES >> 20} MiB. The largest, "
-        f"{prepared.files.paths[longest]} ({int(sizes[longest]):,} bytes), becomes one "
-        "shard, since each file does: one worker makes it, and its disk must hold "
-        "what it holds. A plan by size would cut it"
-    ]
-
-
-def _long_passes(prepared: PreparedJob) -> list[str]:
-    plan = prepared.plan
-    counts = np.diff(plan.pass_begins, append=plan.shards)
-    many = int((counts >= _MANY_SHARDS).sum())
+        many = int((sizes > DEFAULT_SHARD_BYTES).sum())
+        longest = int(sizes.argmax()) if many else 0
+        what = f"larger than {DEFAULT_SHARD_BYTES >> 20} MiB"
+        told = (
+            "becomes one shard, since each file does: one worker makes it, and its "
+            "disk must hold what it holds. A plan by size would cut it"
+        )
+    else:
+        many = 0 if plan.splittable.all() else int((made >= _MANY_SHARDS).sum())
+        first = int(plan.pass_begins[made.argmax()]) if many else 0
+        longest = plan.ranges(first)[0].file_index if many else 0
+        what = f"cut into {_MANY_SHARDS} shards or more"
+        told = (
+            "is the longest. One worker makes all shards of such a file, one after the "
+            f"other: {int(made.max(initial=0)):,} of {plan.shards:,} of this one"
+        )
     if not many:
         return []
-    longest = int(counts.argmax())
-    file = plan.ranges(int(plan.pass_begins[longest]))[0].file_index
-    return [
-        f"{_files(many)} cut into {_MANY_SHARDS} shards or more. One worker makes "
-        f"all shards of such a file, one after the other: "
-        f"{int(counts[longest]):,} of {plan.shards:,} from the longest, "
-        f"{prepared.files.paths[file]} ({int(plan.sizes[file]):,} bytes)"
-    ]
-
-
-def _files(count: int) -> str:
-    if count == 1:
-        return "1 file that is read from its start is"
-    return f"{count:,} files that are read from their start are"
+    which = (
+        "1 file that is read from its start is"
+        if many == 1
+        else f"{many:,} files that are read from their start are"
+    )
+    size = int(plan.sizes[longest])
+    return [f"{which} {what}. {files.paths[longest]} ({size:,} bytes) {told}"]

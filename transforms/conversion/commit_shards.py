@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +52,6 @@ from gristmill.transforms.directories.tfds_directory import (
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     PreparedJob,
-    check_current,
 )
 from gristmill.transforms.jobs.job import Begun
 from gristmill.transforms.sources.input_files import InputFiles
@@ -78,7 +76,7 @@ def finish_split(prepared: PreparedJob, collected: ShardCollector) -> Split:
         JobChangedError: Another conversion has taken over the output.
         StorageChangedError: It has written the table meanwhile.
     """
-    job = prepared.job
+    job, files, write = prepared.job, prepared.files, prepared.write
     table = collected.table()
     shards = range(prepared.plan.shards)
     if len(table) != len(shards):
@@ -88,72 +86,59 @@ def finish_split(prepared: PreparedJob, collected: ShardCollector) -> Split:
             where=f"{job.output}, " + prepared.shard_path(int(missing[0])),
             cure="run the same command again: finished shards are kept",
         )
-    check_spans(table.columns, prepared.files)
-    mapped = job.map is not None
+    check_spans(table.columns, files)
+    mapped, selects = job.map is not None, bool(job.records.select)
     # Where records are selected, each shard was compared when it was made.
-    selects = bool(job.records.select)
     table.check_counts(mapped=mapped or selects)
-    regions = table.total("skipped_regions")
+    regions, read = table.total("skipped_regions"), table.read_digest()
+    errors = layout.join(job.output, layout.ERRORS_DIR)
     allowed = job.max_corrupt if job.on_corrupt == "skip" else 0
     if regions > allowed:
         # Of several shards together, or of an earlier run that allowed more.
-        raise too_much_damage(
-            regions,
-            allowed,
-            where=layout.join(job.output, layout.ERRORS_DIR),
-        )
+        raise too_much_damage(regions, allowed, where=errors)
     if prepared.changed:  # Every shard was compared.
         dataclasses.replace(prepared, changed=frozenset()).store()
-    made_by, read = source_of(prepared.files.spec), table.read_digest()
     if regions and not read.records:
-        raise nothing_read(layout.join(job.output, layout.ERRORS_DIR))
-    if prepared.files.spec.of_dataset:
-        source = SourceSplit.of_spec(prepared.files.spec)
-        source.check_read(read, skipped_regions=regions)
-    if job.pack is not None and (counts := table.packed_total()) is not None:
+        raise nothing_read(errors)
+    if files.spec.of_dataset:
+        SourceSplit.of_spec(files.spec).check_read(read, skipped_regions=regions)
+    counts = None if job.pack is None else table.packed_total()
+    if job.pack is not None and counts is not None:
         check_fit(job.pack, counts, functools.partial(example_of, prepared))
-    changed: dict[str, Any] = {}
-    if mapped:
-        changed = {"changed_records": table.total("changed_records")}
+    made_by, changed = source_of(files.spec), table.total("changed_records")
+    source: dict[str, Any] = {
+        "job": write.id,
+        "content": prepared.content,
+        "inputs": list(job.inputs),
+        "files": len(files),
+        "file_bytes": int(files.sizes.sum()),
+        "file_list_digest": files.digest,
+        "file_list": layout.inputs_path(job.name, write.key),
+        "records": read.records,
+        "raw_bytes": read.raw_bytes,
+        "records_digest": read.hex,
+        **({"changed_records": changed} if mapped else {}),
+        **made_by.described(),
+        "options": job.options(),
+    }
     if job.records.nulls == "skip":
-        changed["null_rows"] = table.total("null_rows")
+        source["null_rows"] = table.total("null_rows")
     if selects:
-        changed["selected"] = job.records.select
+        source["selected"] = job.records.select
     split = write_table(
-        job.output,
-        job.name,
-        job.split,
-        table,
-        check_current=functools.partial(check_current, prepared),
+        *(job.output, job.name, write.key, table),
+        check_current=prepared.check_current,
         writer_options=job.writer.described,
-        source={
-            "job": prepared.fingerprint,
-            "content": prepared.content,
-            "inputs": list(job.inputs),
-            "files": len(prepared.files),
-            "file_bytes": int(prepared.files.sizes.sum()),
-            "file_list_digest": prepared.files.digest,
-            "file_list": layout.inputs_path(job.name, job.split),
-            "records": read.records,
-            "raw_bytes": read.raw_bytes,
-            "records_digest": read.hex,
-            **changed,
-            **made_by.described(),
-            "options": job.options(),
-        },
+        source=source,
     )
-    if prepared.files.spec.of_dataset:
-        split = dataclasses.replace(split, columns=carried_columns(prepared, table))
-    if job.pack is not None and (counts := table.packed_total()) is not None:
-        split = dataclasses.replace(
-            split,
-            packed=described_rows(job.pack, counts),
-            features=row_features(job.pack),
-        )
-    elif not (mapped and (table.total("changed_records") or split.added_records)):
-        # What the user's function makes may hold anything else.
-        split = dataclasses.replace(split, features=made_by.features())
-    return split
+    columns = carried_columns(prepared, table) if files.spec.of_dataset else {}
+    features, packed = made_by.features(), None
+    if job.pack is not None and counts is not None:
+        packed = described_rows(job.pack, counts)
+        features = row_features(job.pack)
+    elif mapped and (changed or split.added_records):
+        features = None  # What the user's function makes may hold anything else.
+    return dataclasses.replace(split, columns=columns, features=features, packed=packed)
 
 
 def check_spans(columns: Mapping[str, npt.NDArray[Any]], files: InputFiles) -> None:
@@ -174,7 +159,12 @@ def check_spans(columns: Mapping[str, npt.NDArray[Any]], files: InputFiles) -> N
     ends = columns["span_end_bytes"][order]
     holds_frames = (starts >= 0) & (stops >= 0)
     begins_file = np.diff(of_file, prepend=-1) > 0
-    reached = _stop_before(stops, holds_frames, begins_file)
+    # Where the last span with frames before each one stops, or 0.
+    rows = np.arange(len(stops))
+    last = np.maximum.accumulate(np.where(holds_frames, rows, -1))
+    before = np.append([-1], last)[:-1]
+    first = np.maximum.accumulate(np.where(begins_file, rows, 0))
+    reached = np.where(before >= first, stops[before] if len(stops) else 0, 0)
     # Without a frame in it: right if the frame before reaches over it. Where a
     # compressed file ends, its size does not tell; nor does that of a table.
     fits = np.where(
@@ -210,19 +200,6 @@ def check_spans(columns: Mapping[str, npt.NDArray[Any]], files: InputFiles) -> N
             got=place_text(int(last[file])),
             cure="make sure that no process writes to it, then convert again",
         )
-
-
-def _stop_before(
-    stops: npt.NDArray[np.int64],
-    holds_frames: npt.NDArray[np.bool_],
-    begins_file: npt.NDArray[np.bool_],
-) -> npt.NDArray[np.int64]:
-    """Returns where the last span with frames before each one stops, or 0."""
-    rows = np.arange(len(stops))
-    last = np.maximum.accumulate(np.where(holds_frames, rows, -1))
-    before = np.append([-1], last)[:-1]
-    first = np.maximum.accumulate(np.where(begins_file, rows, 0))
-    return np.where(before >= first, stops[before], 0)
 
 
 class ConversionResult(NamedTuple):
@@ -285,17 +262,16 @@ class MakeShards:
 
     def begun_by(self, taken: Iterable[TakenOutput]) -> MakeShards:
         """Returns the job for outputs that were taken."""
-        begun: list[ShardTask] = []
-        committed: list[ShardTask] = []
+        tasks: dict[bool, list[ShardTask]] = {False: [], True: []}
         for one in taken:
-            task = ShardTask.of(one.prepared, 0)
-            (begun if one.committed is None else committed).append(task)
-        return dataclasses.replace(self, begun=tuple(begun), committed=tuple(committed))
+            task = ShardTask(one.prepared.write, 0, one.prepared.fresh)
+            tasks[one.committed is not None].append(task)
+        begun, committed = map(tuple, tasks.values())
+        return dataclasses.replace(self, begun=begun, committed=committed)
 
     def strides(self, most: int = 4096) -> list[MakeShards]:
         """Returns the job in parts."""
-        prepared = (task.prepared for task in self.begun)
-        passes = sum(len(job.plan.pass_begins) for job in prepared)
+        passes = sum(len(task.prepared.plan.pass_begins) for task in self.begun)
         count = max(1, min(most, passes))
         return [dataclasses.replace(self, stride=(n, count)) for n in range(count)]
 
@@ -304,12 +280,9 @@ class MakeShards:
         prepared = [task.prepared for task in self.begun]
         plans = [job.plan for job in prepared]
         first, step = self.stride
-        tasks = itertools.chain.from_iterable(
-            shard_tasks(job, first, step) for job in prepared
-        )
         return Begun(
             label=self.label,
-            tasks=tasks,
+            tasks=(task for job in prepared for task in shard_tasks(job, first, step)),
             parts=sum(len(plan.pass_begins) for plan in plans),
             planned=0 if first else sum(plan.shards for plan in plans),
             stored_bytes=sum(int(plan.sizes.sum()) for plan in plans),
@@ -344,50 +317,51 @@ def commit_shards(
         DataLossError: Shards are missing or do not hold what was read, or a split that
             was there is gone.
     """
-    options = options or CommitOptions()
-    jobs, features = list(jobs), options.features
-    output, name = jobs[0].output, jobs[0].name
+    options, jobs, begun = options or CommitOptions(), list(jobs), time.monotonic()
+    output, features = jobs[0].output, options.features
     if not isinstance(results, Gathered):
         results = Gathered.of(results)
-    begun = time.monotonic()  # All shards are there by now.
     committed = results.notes["committed"].keys()
-    made = {layout.parse_write_key(k)[0]: k for k in (*results.rows, *committed)}
-    keys = {j.split: made.get(layout.parse_write_key(j.split)[0]) for j in jobs}
-    before = tuple(split for split, key in keys.items() if key in committed)
-    splits = {}
+    keys = {layout.parse_write_key(k)[0]: k for k in (*results.rows, *committed)}
+    before = tuple(job.split for job in jobs if keys.get(job.split) in committed)
     owners: dict[str, PreparedJob] = {}
+    splits: dict[str, Split] = {}
     for job in jobs:
-        key = keys[job.split]
-        if job.split in before:
-            continue
+        key = keys.get(job.split)
         if key is None:
             raise DataLossError(
                 "no shard of a split was made",
                 where=f"{job.output}, split {job.split}",
                 cure="run the same command again: finished shards are kept",
             )
-        own = results.notes["task"][key].prepared
-        splits[key] = finish_split(own, results.rows[key])
-        owners[key] = own
+        if key not in committed:
+            owners[key] = results.notes["task"][key].prepared
+            splits[key] = finish_split(owners[key], results.rows[key])
     extra_files = None
     if options.tfds_directory is not None:
         source = read_tfds_directory(options.tfds_directory)
         features = source.features if features is None else features
-        # A split of a dataset was compared with the dataset.
-        of_dataset = {
-            split for split, own in owners.items() if own.files.spec.of_dataset
-        }
-        extra_files = _tfds_files(source, output, splits, of_dataset)
+        for key, own in owners.items():
+            # A split of a dataset was compared with the dataset.
+            if not own.files.spec.of_dataset:
+                table = read_table(output, splits[key])
+                check_records_read(
+                    source.splits[own.job.split], table, where=source.path
+                )
+        make = functools.partial(_tfds_files, source, output)
+        extra_files = ExtraFiles((*source.files, TFDS_INFO_JSON), make)
 
-    # Hours may have passed since the first split was finished.
-    current = functools.partial(check_current, *owners.values())
-    check = functools.partial(check_files, output, splits, check_current=current)
+    def check() -> None:  # Hours may have passed since the first split was finished.
+        def current() -> None:
+            for own in owners.values():
+                own.check_current()
+
+        check_files(output, splits, check_current=current)
+
     manifest = commit_dataset(
-        output,
-        name,
-        splits,
-        based_on={key: own.base for key, own in owners.items()},
-        replaces=[key for key, own in owners.items() if own.replaces],
+        *(output, jobs[0].name, splits),
+        based_on={key: own.write.base for key, own in owners.items()},
+        replaces=[key for key, own in owners.items() if own.write.replaces],
         keep_replaced=options.keep_replaced,
         keeps=committed,
         features=features,
@@ -395,46 +369,26 @@ def commit_shards(
         check=check,
         delete=options.delete,
     )
-    parts = [
-        f"split {job.split}: {split.records:,} records in {split.shards:,} shards, "
-        f"{split.file_bytes:,} bytes, {split.skipped_regions:,} damaged regions"
-        + ", committed before"
-        * (job.split in before)
-        for job in jobs
-        if (split := manifest.find(job.split)) is not None
-    ]
-    _log.info(
-        "%s: committed in %.1f s; %s",
-        *(output, time.monotonic() - begun, "; ".join(parts)),
-    )
+    for job in jobs:
+        split = manifest.splits[job.split]
+        _log.info(
+            "%s: committed%s in %.1f s; split %s: %d records in %d shards, %d bytes, "
+            "%d damaged regions",
+            *(output, " before" * (job.split in before), time.monotonic() - begun),
+            *(job.split, split.records, split.shards, split.file_bytes),
+            split.skipped_regions,
+        )
     return ConversionResult(manifest, before)
 
 
-def _tfds_files(
-    source: TfdsDirectory,
-    output: str,
-    splits: Mapping[str, Split],
-    of_dataset: Collection[str],
-) -> ExtraFiles:
-    """Checks new splits against TFDS metadata, of which it makes the output's.
-
-    Those in `of_dataset` need not be checked.
-    """
-    for key, split in splits.items():
-        name, _ = layout.parse_write_key(key)
-        if key not in of_dataset:
-            table = read_table(output, split)
-            check_records_read(source.splits[name], table, where=source.path)
-
-    def make(manifest: Manifest) -> list[bytes]:
-        tables = {
-            layout.write_key(name, split.write): read_table(output, split)
-            for name, split in manifest.splits.items()
-            if name in source.splits and not split.editions
-        }
-        return list(tfds_metadata(source, name=manifest.name, tables=tables).values())
-
-    return ExtraFiles((*source.files, TFDS_INFO_JSON), make)
+def _tfds_files(source: TfdsDirectory, output: str, manifest: Manifest) -> list[bytes]:
+    """Returns the metadata of TFDS for a dataset that is committed."""
+    tables = {
+        layout.write_key(name, split.write): read_table(output, split)
+        for name, split in manifest.splits.items()
+        if name in source.splits and not split.editions
+    }
+    return list(tfds_metadata(source, name=manifest.name, tables=tables).values())
 
 
 def carried_columns(
@@ -473,7 +427,7 @@ def carried_columns(
             "the dataset",
         )
     columns = SplitColumns.of(dataset, split, shards)
-    write = prepared.as_write
+    write = prepared.write
     return {
         name: made_column(
             write, name, entry, table, _values(prepared, columns, name, table)

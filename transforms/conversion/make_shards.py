@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import itertools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from gristmill.dataset.arrayrecord.file_writer import check_versions
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
 from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
 from gristmill.dataset.base.columns import Done, Gathered
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     CorruptInputError,
     CorruptShardError,
@@ -27,13 +28,13 @@ from gristmill.dataset.base.errors import (
     some_of,
 )
 from gristmill.dataset.base.places import Places
+from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardCollector, ShardTable
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.shard_records import (
-    Batch,
     RecordSink,
     RowSink,
     ShardSource,
@@ -42,7 +43,6 @@ from gristmill.transforms.conversion.shard_records import (
 )
 from gristmill.transforms.jobs.conversion_job import (
     PreparedJob,
-    check_current,
     load_prepared,
 )
 from gristmill.transforms.sources.source import (
@@ -52,11 +52,8 @@ from gristmill.transforms.sources.source import (
 )
 
 _CPU_LOCK = threading.Lock()
-_NO_LOCK = nullcontext()
 # Counters, and fields of reports of shards.
-_CHANGES = (
-    *("skipped-regions", "dropped-records", "added-records", "changed-records"),
-)
+_CHANGES = ("skipped-regions", "dropped-records", "added-records", "changed-records")
 _PACKED = (
     *("documents", "tokens", "padding-tokens"),
     *("truncated-documents", "truncated-tokens"),
@@ -66,31 +63,22 @@ _PACKED = (
 class ShardTask(NamedTuple):
     """A shard to make, and those of the same pass that follow it.
 
-    It refers to the job that is described beside its output. It is `fresh` if there was
-    no file of a shard when the job took the output, and `base` is the newest
-    edition of the split then.
+    It refers to the job that is described beside its output.
+
+    Attributes:
+        write: The write that makes it.
+        shard: Its number.
+        fresh: As in `PreparedJob`.
     """
 
-    output: str
-    name: str
-    split: str
-    fingerprint: str
+    write: Write
     shard: int
     fresh: bool = False
-    base: int = 0
-
-    @classmethod
-    def of(cls, prepared: PreparedJob, shard: int) -> ShardTask:
-        """Returns the task of a shard of a job, by its number."""
-        job, write = prepared.job, prepared.fingerprint
-        place = job.output, job.name, job.split
-        return cls(*place, write, shard, prepared.fresh, prepared.base)
 
     @property
     def prepared(self) -> PreparedJob:
         """The job."""
-        found = load_prepared(self.output, self.name, self.split, self.fingerprint)
-        return dataclasses.replace(found, base=self.base, fresh=self.fresh)
+        return dataclasses.replace(load_prepared(self.write), fresh=self.fresh)
 
 
 def shard_tasks(
@@ -103,8 +91,8 @@ def shard_tasks(
     begins, shards = prepared.plan.pass_begins, prepared.plan.shards
     if len(begins) < shards:
         begins = begins[np.argsort(-np.diff(begins, append=shards), kind="stable")]
-    for shard in begins[first::step]:
-        yield ShardTask.of(prepared, int(shard))
+    for shard in begins[first::step].tolist():
+        yield ShardTask(prepared.write, shard, prepared.fresh)
 
 
 class ShardResult(NamedTuple):
@@ -124,33 +112,31 @@ class ShardResult(NamedTuple):
 
     def gather(self, gathered: Gathered) -> None:
         """Adds the report, or notes that the split was committed already."""
-        split, fingerprint = self.task.split, self.task.fingerprint
+        write = self.task.write
         if self.report is None:
-            gathered.notes["committed"][split] = True
+            gathered.notes["committed"][write.key] = True
             return
-        gathered.notes["task"][split] = self.task
-        gathered.rows.setdefault(split, ShardCollector(fingerprint)).add(self.report)
+        gathered.notes["task"][write.key] = self.task
+        gathered.rows.setdefault(write.key, ShardCollector(write.id)).add(self.report)
 
     @property
     def done(self) -> Done:
         """What was done."""
         report = self.report
         if report is None:
-            return Done(self.task.output, "committed before", 0, 0, 0)
+            return Done(self.task.write.output, "committed before", 0, 0, 0)
         counts = report.counts(resumed=self.resumed)
+        said, read = "there already", RecordsDigest()
         if not self.resumed:
+            said, read = "written", report.read
             counts |= {n: getattr(report, n.replace("-", "_")) for n in _CHANGES}
             if report.packed is not None:
                 packed = dataclasses.asdict(report.packed)
                 counts |= {n: packed[n.replace("-", "_")] for n in _PACKED}
-        read = report.read
-        said = "there already" if self.resumed else "written"
         return Done(
             report.path,
             f"{report.written.records} records {said}",
-            self.stored_bytes,
-            0 if self.resumed else read.records,
-            0 if self.resumed else read.raw_bytes,
+            *(self.stored_bytes, read.records, read.raw_bytes),
             counts,
         )
 
@@ -169,7 +155,7 @@ def make_shards(
             converted.
     """
     prepared = task.prepared  # Asks the storage: once a pass.
-    lock = _CPU_LOCK if one_at_a_time else _NO_LOCK
+    lock = _CPU_LOCK if one_at_a_time else nullcontext()
     with closing(KeptPass()) as kept:
         for shard in prepared.plan.pass_of(task.shard):
             one = task._replace(shard=shard)
@@ -181,34 +167,46 @@ def make_shard(
     prepared: PreparedJob | None = None,
     *,
     kept: KeptPass | None = None,
-    lock: AbstractContextManager[Any] = _NO_LOCK,
+    lock: AbstractContextManager[Any] | None = None,
 ) -> ShardResult:
-    """Makes one shard unless an earlier run has.
+    """Makes one shard, its index, and the list of what it leaves out.
+
+    Unless an earlier run has. The same task gives the same bytes: it can run again, or
+    twice at once.
 
     Args:
         task: Which shard.
         prepared: Its job, where it was loaded.
-        kept: As for `convert_shard`, and so is `lock`.
-        lock: See there.
+        kept: Has the pass over a file in which earlier shards were made, and gets that
+            of this shard. By default the file is read from its start.
+        lock: Held while the shard is converted, not while storage is waited for.
+
+    Raises:
+        CorruptInputError: The input is damaged, and that is not accepted.
+        FastTokenizerDiffersError: The fast tokenizer gives other ids.
+        JobChangedError: Another conversion has taken over the output.
+        UserFunctionError: The user's function failed.
+        DataLossError: The finished shard does not hold what was read.
+        StorageError: Reading or writing failed.
     """
     prepared = task.prepared if prepared is None else prepared
-    place = prepared.shard_place(task.shard, fresh=task.fresh)
+    shard, plan = task.shard, prepared.plan
+    place = prepared.shard_place(shard)
     found = place.report()
-    begin, end = prepared.plan.cut_bytes[task.shard : task.shard + 2].tolist()
+    begin, end = plan.cut_bytes[shard : shard + 2].tolist()
     if found is None:
-        where = prepared, task.shard
-        report = convert_shard(*where, place=place, kept=kept, lock=lock)
+        report = convert_shard(prepared, shard, place=place, kept=kept, lock=lock)
         return ShardResult(task, report, stored_bytes=end - begin)
-    if found.job != prepared.fingerprint:
+    if found.job != task.write.id:
         # There was no such file when this job took the output.
         raise JobChangedError(
             "another job has written a file of the same name meanwhile",
             where=layout.join(prepared.job.output, place.path),
-            expected=f"no file, or that of job {prepared.fingerprint}",
+            expected=f"no file, or that of job {task.write.id}",
             got=f"that of job {found.job}",
             cure="choose another output for one of them, or run one after the other",
         )
-    _check_same_inputs(prepared, task.shard, found, kept)
+    _check_same_inputs(prepared, shard, found, kept)
     return ShardResult(task, found, resumed=True, stored_bytes=end - begin)
 
 
@@ -249,35 +247,22 @@ def convert_shard(
     *,
     place: ShardPlace | None = None,
     kept: KeptPass | None = None,
-    lock: AbstractContextManager[Any] = _NO_LOCK,
+    lock: AbstractContextManager[Any] | None = None,
 ) -> ShardReport:
-    """Makes one shard, its index, and the list of what it leaves out.
-
-    The same arguments give the same bytes: it can run again, or twice at once.
+    """Makes one shard, whether it is there or not; returns what was counted.
 
     Args:
         prepared: The job.
         shard: Number of the shard.
         place: What is there already; by default that is looked up.
-        kept: Has the pass over a file in which earlier shards were made, and gets that
-            of this shard. By default the file is read from its start.
-        lock: Held while the shard is converted, not while storage is waited for.
-
-    Returns:
-        What was counted.
-
-    Raises:
-        CorruptInputError: The input is damaged, and that is not accepted.
-        FastTokenizerDiffersError: The fast tokenizer gives other ids.
-        JobChangedError: Another conversion has taken over the output.
-        UserFunctionError: The user's function failed.
-        DataLossError: The finished shard does not hold what was read.
-        StorageError: Reading or writing failed.
+        kept: As in `make_shard`, and so is `lock`.
+        lock: See there. What it raises is the same, too.
     """
     job, place = prepared.job, place or prepared.shard_place(shard)
+    lock = nullcontext() if lock is None else lock
     skipped = SkippedRegions(job.max_corrupt)
     accepted = skipped if job.on_corrupt == "skip" else None
-    temporary = layout.temporary_dir(job.output, job.name, job.split)
+    temporary = layout.temporary_dir(job.output, job.name, prepared.write.key)
     with storage_for(job.output).temporary(temporary) as local:
         source = ShardSource(prepared, shard)
         written = _copied(source, local, lock)
@@ -288,7 +273,7 @@ def convert_shard(
         report = ShardReport(
             path=place.path,
             shard_index=shard,
-            job=prepared.fingerprint,
+            job=prepared.write.id,
             file_bytes=written.file_bytes,
             file_crc32c=written.file_crc32c,
             read=tally.read,
@@ -304,7 +289,7 @@ def convert_shard(
         )
         counted = ShardTable.of([report])
         counted.check_counts(mapped=job.map is not None, left_out=tally.left_out)
-        check_current(prepared)  # Another job may have begun hours ago.
+        prepared.check_current()  # Another job may have begun hours ago.
         skipped.publish(place)
         places = None if job.pack is not None else Places.joined(tally.places)
         return place.publish(
@@ -319,8 +304,7 @@ def _written(
 ) -> WrittenShard:
     """Writes a shard: from its source, through stages, into a sink."""
     prepared, tally = source.prepared, source.tally
-    job = prepared.job
-    batches: Iterable[Batch] = source.batches()
+    job, batches = prepared.job, source.batches()
     begun = list(itertools.islice(batches, 1))  # Waits for the first bytes.
     batches = itertools.chain(begun, batches)
     del begun

@@ -67,8 +67,7 @@ class ConversionJob:
             them, becomes a tuple.
         output: The dataset's directory.
         name: The dataset's name, part of the file names.
-        split: The split to write; once it has an output the `layout.write_key` by which
-            its files are named.
+        split: The split to write.
         plan: How many shards to make.
         writer: How shards are encoded.
         map: `module:function` to call on every record, or None.
@@ -105,7 +104,7 @@ class ConversionJob:
         object.__setattr__(self, "inputs", path_texts(self.inputs, "input"))
         object.__setattr__(self, "output", path_text(self.output, "output"))
         layout.check_name(self.name)
-        layout.parse_write_key(self.split)
+        layout.check_split(self.split)
         if not self.inputs:
             raise InputError(
                 "no input files given", cure="give paths or patterns of the input files"
@@ -139,8 +138,12 @@ class ConversionJob:
             if self.pack.chat is not None:
                 del fields["pack"]["chat"]["template"]
                 del fields["pack"]["chat"]["date"]  # What was found has it.
-        split, _ = layout.parse_write_key(self.split)
-        return fields | {"split": split}
+        return fields
+
+    @property
+    def write(self) -> Write:
+        """The write, which has no id yet."""
+        return Write(output=self.output, name=self.name, split=self.split)
 
 
 def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:
@@ -173,7 +176,7 @@ def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:
 _VERSION = 1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class PreparedJob:
     """A job with its inputs listed and its shards planned.
 
@@ -181,10 +184,8 @@ class PreparedJob:
         job: The job.
         files: Its inputs.
         plan: Its shards.
-        write: The id of the write, once it has an output.
-        base: The newest edition of the split when it took the output, in this run; 0
-            for no split.
-        fresh: Whether no file of a shard was there then. The description says neither.
+        write: The write, which has its id once it has an output.
+        fresh: Whether no file of a shard was there then. The description does not say.
         changed: The numbers of files of which the system has noted a change since
             shards were begun: what finished shards were made of is compared.
     """
@@ -192,15 +193,9 @@ class PreparedJob:
     job: ConversionJob
     files: InputFiles
     plan: ShardPlan
-    write: str = ""
-    base: int = dataclasses.field(default=0, compare=False)
-    fresh: bool = dataclasses.field(default=False, compare=False)
+    write: Write
+    fresh: bool = False
     changed: frozenset[int] = frozenset()
-
-    @property
-    def fingerprint(self) -> str:
-        """The id of the write, which its shards name; before it has one, `content`."""
-        return self.write or self.content
 
     @functools.cached_property
     def content(self) -> str:
@@ -216,14 +211,17 @@ class PreparedJob:
         hasher.update(self.plan.cut_bytes.tobytes())
         return hasher.hexdigest()[:16]
 
+    @property
+    def shards(self) -> list[str]:
+        """The path of each shard, relative to the dataset."""
+        return [*map(self.shard_path, range(self.plan.shards))]
+
     def shard_path(self, shard: int) -> str:
         """Returns the path of a shard, relative to the dataset."""
-        job, count = self.job, self.plan.shards
-        names = job.names
+        names, count = self.job.names, self.plan.shards
         if names.kind == "tfds":
-            return layout.shard_name(job.name, job.split, shard, count)
-        mark = layout.parse_write_key(job.split)[1]
-        mark = mark and f"{mark}-"
+            return layout.shard_name(self.job.name, self.write.key, shard, count)
+        mark = self.write.mark and f"{self.write.mark}-"
         if names.kind == "beam":
             return f"{names.prefix}-{mark}{shard:05d}-of-{count:05d}{names.suffix}"
         base = posixpath.basename(self.files.paths[shard])
@@ -231,52 +229,10 @@ class PreparedJob:
             base = posixpath.splitext(base)[0]
         return mark + base + names.suffix
 
-    def index_names(self) -> list[str]:
-        """Returns the file name of each shard's index, written when it is finished."""
-        paths = map(self.shard_path, range(self.plan.shards))
-        return [layout.base_name(layout.index_path(path)) for path in paths]
-
-    def of_write(self, write: Write) -> PreparedJob:
-        """Returns the same job with its write."""
-        job = dataclasses.replace(self.job, split=write.key)
-        return dataclasses.replace(self, job=job, write=write.id, base=write.base)
-
-    @property
-    def as_write(self) -> Write:
-        """The write that it is."""
-        split, mark = layout.parse_write_key(self.job.split)
-        return Write(
-            output=self.job.output,
-            name=self.job.name,
-            split=split,
-            id=self.fingerprint,
-            mark=mark,
-            base=self.base,
-            replaces=self.replaces,
-        )
-
-    @property
-    def replaces(self) -> bool:
-        """Whether it replaces what the split has."""
-        return bool(self.base) and not self.job.appends
-
-    @property
-    def split(self) -> str:
-        """The name of the split."""
-        return layout.parse_write_key(self.job.split)[0]
-
-    def changed_since(self, before: PreparedJob) -> PreparedJob:
-        """Returns the job with what has changed since an earlier run described it."""
-        changed = before.changed.union(before.files.noted_changes(self.files))
-        return dataclasses.replace(self, changed=changed)
-
-    def shard_place(self, shard: int, *, fresh: bool = False) -> ShardPlace:
-        """Returns the place of a shard, with the files that are there now.
-
-        `fresh` is as for `ShardPlace.at`.
-        """
+    def shard_place(self, shard: int) -> ShardPlace:
+        """Returns the place of a shard, with the files that are there now."""
         path, packed = self.shard_path(shard), self.job.pack is not None
-        return ShardPlace.at(self.job.output, path, packed=packed, fresh=fresh)
+        return ShardPlace.at(self.job.output, path, packed=packed, fresh=self.fresh)
 
     def check_shard_names(self) -> None:
         """Checks that shards have names that readers can open, and no two the same.
@@ -287,10 +243,8 @@ class PreparedJob:
         kind = self.job.names.kind
         if kind == "beam" and self.plan.shards:
             layout.check_shard(self.shard_path(0), where=self.job.output)
-        if kind != "inputs":
-            return
         owners: dict[str, str] = {}
-        for shard, path in enumerate(self.files.paths):
+        for shard, path in enumerate(self.files.paths if kind == "inputs" else ()):
             name = layout.check_shard(self.shard_path(shard), where=path)
             if name in owners:
                 raise InputError(
@@ -306,20 +260,8 @@ class PreparedJob:
 
         Returns the job with the names that it has, as `Write.describe` does.
         """
-        job, write = self.job, self.as_write
-        fields = {
-            "version": _VERSION,
-            "content": self.content,
-            "input_files_digest": self.files.digest,
-            "job": dataclasses.asdict(job) | {"output": None, "split": self.split},
-        }
-        write = write.describe(fields)
-        inputs = layout.join(job.output, layout.inputs_path(job.name, write.key))
-        storage_for(job.output).write(inputs, self._listed())
-        return dataclasses.replace(self.of_write(write), fresh=self.fresh)
-
-    def _listed(self) -> bytes:
-        out = io.BytesIO()
+        job = dataclasses.asdict(self.job) | {"output": None}
+        write = self.write.describe({"content": self.content, "job": job})
         arrays = self.files.arrays() | {
             "version": np.array(_VERSION),
             "cut_bytes": self.plan.cut_bytes,
@@ -327,11 +269,14 @@ class PreparedJob:
         }
         if self.plan.joined is not None:
             arrays["joined"] = self.plan.joined
+        out = io.BytesIO()
         np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
-        return out.getvalue()
+        inputs = layout.join(write.output, layout.inputs_path(write.name, write.key))
+        storage_for(write.output).write(inputs, out.getvalue())
+        return dataclasses.replace(self, write=write)
 
     @classmethod
-    def load(cls, output: str, name: str, split: str) -> Self | None:
+    def load(cls, output: str, name: str, key: str) -> Self | None:
         """Reads the description from beside the output; None if there is none.
 
         Also None if its list of files is not there yet, or it is that of a removal.
@@ -339,20 +284,20 @@ class PreparedJob:
         Args:
             output: The dataset's directory.
             name: Its name.
-            split: The write, by its `layout.write_key`.
+            key: The write, by its `layout.write_key`.
 
         Raises:
             InvalidDatasetError: It cannot be read.
         """
-        path = layout.join(output, layout.job_path(name, split))
-        inputs = layout.join(output, layout.inputs_path(name, split))
+        path = layout.join(output, layout.job_path(name, key))
+        inputs = layout.join(output, layout.inputs_path(name, key))
         found, listed = load_all([path, inputs])
         if found is None or listed is None:
             return None
         arrays = load_arrays(listed.data, where=inputs, version=_VERSION)
         try:
             document = json.loads(found.data.decode("utf-8", "surrogateescape"))
-            fields = document["job"] | {"output": output, "split": split}
+            fields = document["job"] | {"output": output}
             fields["inputs"] = tuple(fields["inputs"])
             fields["plan"] = PlanOptions(**fields["plan"])
             fields["writer"] = WriterOptions(**fields["writer"])
@@ -360,16 +305,24 @@ class PreparedJob:
             fields["records"] = RecordOptions(**fields["records"])
             if fields["pack"] is not None:
                 fields["pack"] = PackOptions.of_dict(fields["pack"])
-            job = ConversionJob(**fields)
-            files = InputFiles.of_arrays(arrays)
-            plan = ShardPlan(
-                sizes=files.sizes,
-                splittable=files.splittable,
-                cut_bytes=arrays["cut_bytes"],
-                joined=arrays.get("joined"),
+            job, files = ConversionJob(**fields), InputFiles.of_arrays(arrays)
+            described = cls(
+                job=job,
+                files=files,
+                plan=ShardPlan(
+                    sizes=files.sizes,
+                    splittable=files.splittable,
+                    cut_bytes=arrays["cut_bytes"],
+                    joined=arrays.get("joined"),
+                ),
+                write=dataclasses.replace(
+                    job.write,
+                    id=str(document["fingerprint"]),
+                    mark=layout.parse_write_key(key)[1],
+                ),
+                changed=frozenset(arrays["changed"].tolist()),
             )
-            write, content = str(document["fingerprint"]), document["content"]
-            changed = frozenset(arrays["changed"].tolist())
+            content = document["content"]
         except (KeyError, TypeError, ValueError) as e:
             raise InvalidDatasetError(
                 "description of the conversion cannot be read",
@@ -377,7 +330,6 @@ class PreparedJob:
                 got=repr(e),
                 cure="delete it with gristmill clean --unfinished, then convert again",
             ) from e
-        described = cls(job=job, files=files, plan=plan, write=write, changed=changed)
         # Else the list is another one, which is to be replaced.
         return described if described.content == content else None
 
@@ -390,61 +342,51 @@ class PreparedJob:
             f"this one {self.plan.shards:,}, as when another release has planned it"
         )
 
+    def check_current(self) -> None:
+        """Checks that the job was not given up, and is the same in other processes.
 
-def load_prepared(output: str, name: str, split: str, fingerprint: str) -> PreparedJob:
-    """Reads the description of a job, once per process unless it changes.
+        Raises:
+            JobChangedError: It was, or its inputs have changed there.
+        """
+        found = load_prepared(self.write)
+        if changed := found.files.noted_changes(self.files):
+            raise JobChangedError(
+                "another run of this conversion has begun, and inputs changed before",
+                where=self.write.where,
+                got=f"another change noted of {self.files.paths[changed[0]]}",
+                cure="run one conversion at a time into one output",
+            )
 
-    Args:
-        output: The dataset's directory.
-        name: Its name.
-        split: The split.
-        fingerprint: Fingerprint of the job that is meant.
+
+def load_prepared(write: Write) -> PreparedJob:
+    """Reads the description of a write, once per process unless it changes.
 
     Raises:
         JobChangedError: Another job is described there now.
     """
     # A process can serve several runs: a later one may allow more damage.
-    version = version_of(layout.join(output, layout.job_path(name, split)))
-    found = None
+    version, found = version_of(write.description), None
     with contextlib.suppress(LookupError):
-        found = _load_version(output, name, split, version) if version else None
-    if found is None or found.fingerprint != fingerprint:
+        found = _load_version(write, version) if version else None
+    if found is None or found.write.id != write.id:
         raise JobChangedError(
             "this conversion was given up, or another command has made the split",
-            where=f"{output}, split {split}",
-            expected=f"write {fingerprint}",
-            got=newest_edition(output, split)
+            where=write.where,
+            expected=f"write {write.id}",
+            got=newest_edition(write.output, write.split)
             if found is None
-            else f"write {found.fingerprint}",
+            else f"write {found.write.id}",
             cure="look at the split with gristmill inspect, and run the same command "
             "again if its result is still wanted",
         )
-    return found
-
-
-def check_current(*jobs: PreparedJob) -> None:
-    """Checks that jobs were not given up, and are the same in other processes.
-
-    Raises:
-        JobChangedError: One was, or its inputs have changed there.
-    """
-    for prepared in jobs:
-        job = prepared.job
-        found = load_prepared(job.output, job.name, job.split, prepared.fingerprint)
-        if changed := found.files.noted_changes(prepared.files):
-            raise JobChangedError(
-                "another run of this conversion has begun, and inputs changed before",
-                where=f"{job.output}, split {job.split}",
-                got=f"another change noted of {prepared.files.paths[changed[0]]}",
-                cure="run one conversion at a time into one output",
-            )
+    return dataclasses.replace(found, write=write)
 
 
 @functools.lru_cache(maxsize=8)
-def _load_version(output: str, name: str, split: str, version: str) -> PreparedJob:
+def _load_version(write: Write, version: str) -> PreparedJob:
     del version  # In the key of the cache.
-    found = PreparedJob.load(output, name, split)
+    found = PreparedJob.load(write.output, write.name, write.key)
     if found is None:
         # Its list of files is still to come: an error is not remembered.
-        raise LookupError(split)
+        raise LookupError(write.key)
     return found

@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from typing import NamedTuple, Self
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -26,6 +26,7 @@ from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.writing.write_split import (
+    GroupResult,
     GroupTask,
     Key,
     PlannedWrite,
@@ -64,9 +65,6 @@ class RecordSpool:
     def close(self) -> None:
         """Deletes the file."""
         self._data.close()
-
-    def __len__(self) -> int:
-        return len(self._crc32cs)
 
     def add(self, record: bytes, place: bytes, order_key: bytes | None = None) -> None:
         """Takes one record.
@@ -161,15 +159,22 @@ class RecordSpool:
 
 Element = bytes | tuple[Key, bytes]
 
-RECORD, KEYED_RECORD, TASK = b"rkt"
-RECORD_BEGIN = 17  # After the hash of its content.
-_RECORD, _KEYED_RECORD, _TASK = b"r", b"k", b"t"
-_KEYED = struct.Struct("<cI")
+# An element of a group: a record after the hash of its content, or after its key; or
+# the task.
+_RECORD, _KEYED_RECORD, _TASK = b"rkt"
+_HEAD = struct.Struct("<BI")
 
 
-def not_a_record(element: object, *, keyed: bool) -> InputError:
-    """Returns the error for an element that cannot be written."""
-    return InputError(
+def split_element(element: Any, *, keyed: bool) -> tuple[bytes, bytes]:
+    """Returns the encoded key and the record of what is written; no key unless `keyed`.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    pair = element if keyed else (b"", element)
+    if isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], bytes):
+        return encode_key(pair[0]), pair[1]
+    raise InputError(
         "element cannot be written as a record",
         expected="(key, bytes)" if keyed else "bytes",
         got=f"{type(element).__name__} {element!r:.100}",
@@ -178,77 +183,34 @@ def not_a_record(element: object, *, keyed: bool) -> InputError:
     )
 
 
-def assign_record(record: bytes, groups: int) -> tuple[int, bytes]:
-    """Returns the group of a record without key, and the element for it.
+def assign_record(
+    element: Any, groups: int, *, keyed: bool = False
+) -> tuple[int, bytes]:
+    """Returns the group of what is written, and the element for it.
 
     Raises:
-        InputError: It is no record.
+        InputError: It cannot be written.
     """
-    if not isinstance(record, bytes):
-        raise not_a_record(record, keyed=False)
-    place = content_hash(record)
-    return group_of(place, groups), b"".join((_RECORD, place, record))
-
-
-def assign_pair(pair: tuple[Key, bytes], groups: int) -> tuple[int, bytes]:
-    """Returns the group of a record with key, and the element for it.
-
-    Raises:
-        InputError: It is no such pair.
-    """
-    key, record = split_pair(pair)
-    head = _KEYED.pack(_KEYED_RECORD, len(key))
-    return group_of(content_hash(key), groups), b"".join((head, key, record))
-
-
-def split_pair(pair: tuple[Key, bytes]) -> tuple[bytes, bytes]:
-    """Returns the encoded key and the record of a pair.
-
-    Raises:
-        InputError: It is none.
-    """
-    if isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], bytes):
-        return encode_key(pair[0]), pair[1]
-    raise not_a_record(pair, keyed=True)
+    key, record = split_element(element, keyed=keyed)
+    place = content_hash(key if keyed else record)
+    head = _HEAD.pack(*((_KEYED_RECORD, len(key)) if keyed else (_RECORD, len(place))))
+    return group_of(place, groups), b"".join((head, key if keyed else place, record))
 
 
 def record_of(element: bytes) -> bytes:
     """Returns the record of an element that is one."""
-    if element[0] == RECORD:
-        return element[RECORD_BEGIN:]
-    return key_and_record(element)[1]
+    return _parts(element)[1]
 
 
-def key_and_record(element: bytes) -> tuple[bytes, bytes]:
-    """Returns the encoded key and the record of an element with key."""
-    begin = _KEYED.size
-    end = begin + _KEYED.unpack_from(element)[1]
+def _parts(element: bytes) -> tuple[bytes, bytes]:
+    begin = _HEAD.size
+    end = begin + _HEAD.unpack_from(element)[1]
     return element[begin:end], element[end:]
 
 
-def encode_task(task: GroupTask) -> bytes:
-    """Returns the element for a task."""
-    return _TASK + task.pack()
-
-
-def task_of(element: bytes) -> GroupTask | None:
-    """Returns the task of an element, None if it is a record."""
-    return GroupTask.unpack(element[1:]) if element[0] == TASK else None
-
-
-class GroupResult(NamedTuple):
-    """What became of a group.
-
-    Attributes:
-        write: The write that it belongs to.
-        reports: What was counted, one shard after the other. None of a write that is
-            committed already.
-        resumed: Whether the shards were there already.
-    """
-
-    write: PlannedWrite
-    reports: tuple[ShardReport, ...]
-    resumed: bool = False
+def encode_task(task: bytes) -> bytes:
+    """Returns the element for a task of `WritePlan.tasks`."""
+    return bytes([_TASK]) + task
 
 
 def write_group(job: WriteJob, group: int, elements: Iterable[bytes]) -> GroupResult:
@@ -261,85 +223,63 @@ def write_group(job: WriteJob, group: int, elements: Iterable[bytes]) -> GroupRe
         job: The job.
         group: Number of the group.
         elements: Its records in any order, and its task anywhere among them, as
-            `assign_record` and `encode_task` make them. They are read once, or not at
-            all if they are a list, and the shards are there.
+            `assign_record` and `encode_task` make them. They are read once, and not to
+            their end if the shards are there.
 
     Raises:
         DataLossError: The records are not those that were counted for the plan.
         JobChangedError: Another write has taken over the output.
         StorageError: Reading or writing failed.
     """
-    found = None
-    if isinstance(elements, list):
-        tasks = (task for element in reversed(elements) if (task := task_of(element)))
-        found = next((_Found.of(job, task) for task in tasks), None)
-        if found is not None and found.result is not None:
-            return found.result
-    # The task, which says the edition, may come last.
+    task: GroupTask | None = None
+    places: list[ShardPlace] = []
     temporary = layout.temporary_dir(job.output, job.name, job.split)
-    storage = storage_for(job.output)
     with (
-        storage.temporary(temporary) as path,
+        storage_for(job.output).temporary(temporary) as path,
         closing(RecordSpool(os.path.dirname(path))) as spool,
     ):
         for element in elements:
-            if element[0] == RECORD:
-                spool.add(element[RECORD_BEGIN:], element[1:RECORD_BEGIN])
-            elif element[0] == KEYED_RECORD:
-                key, record = key_and_record(element)
+            if element[0] == _TASK:
+                task = GroupTask.unpack(element[1:])
+                write = task.write
+                if write.committed:
+                    return GroupResult(write, ())
+                paths = map(write.shard_path, task.shards)
+                places = [ShardPlace.at(job.output, path) for path in paths]
+                found = [place.finished(write.own.id) for place in places]
+                finished = tuple(report for report in found if report is not None)
+                if len(finished) == len(places):
+                    return GroupResult(write, finished, resumed=True)
+                continue
+            key, record = _parts(element)
+            if element[0] == _RECORD:
+                spool.add(record, key)
+            else:
                 spool.add(record, content_hash(record), key)
-            elif found is None:
-                found = _Found.of(job, GroupTask.unpack(element[1:]))
-        if found is None:
+        where = f"{job.output}, split {job.split}, group {group}"
+        if task is None:
             raise DataLossError(
                 "a group of records came without its task",
-                where=f"{job.output}, split {job.split}, group {group}",
+                where=where,
                 got=spool.digest.summary,
                 cure="run again; if it repeats, please report it",
             )
-        return found.result or _write(found, group, spool)
-
-
-class _Found(NamedTuple):
-    """What there is of a group; the result, if that is all of it."""
-
-    task: GroupTask
-    write: PlannedWrite
-    places: list[ShardPlace]
-    result: GroupResult | None
-
-    @classmethod
-    def of(cls, job: WriteJob, task: GroupTask) -> Self:
-        write = PlannedWrite.of(job, task.reference)
-        if write.committed:
-            return cls(task, write, [], GroupResult(write, ()))
-        paths = map(write.shard_path, task.shards)
-        places = [ShardPlace.at(job.output, path) for path in paths]
-        there = [place.finished(write.own.id) for place in places]
-        finished = tuple(report for report in there if report is not None)
-        whole = len(finished) == len(places)
-        result = GroupResult(write, finished, True) if whole else None
-        return cls(task, write, places, result)
-
-
-def _write(found: _Found, group: int, spool: RecordSpool) -> GroupResult:
-    task, write, places, _ = found
-    if spool.digest != task.counted:
-        raise DataLossError(
-            "records of a group are not those that were counted before",
-            where=f"{write.job.output}, split {write.job.split}, group {group}",
-            expected=task.counted.summary,
-            got=spool.digest.summary,
-            cure="make sure that the steps before give the same records when they "
-            "are repeated, or put a beam.Reshuffle() before the write",
-        )
-    order = spool.order()
-    cuts = spool.cuts(order, len(places))
-    reports = []
-    for part, (shard, place) in enumerate(zip(task.shards, places, strict=True)):
-        rows = order[slice(*cuts[part : part + 2])]
-        reports.append(_write_shard(write, shard, place, spool, rows))
-    return GroupResult(write, tuple(reports))
+        if spool.digest != task.counted:
+            raise DataLossError(
+                "records of a group are not those that were counted before",
+                where=where,
+                expected=task.counted.summary,
+                got=spool.digest.summary,
+                cure="make sure that the steps before give the same records when they "
+                "are repeated, or put a beam.Reshuffle() before the write",
+            )
+        order = spool.order()
+        cuts = spool.cuts(order, len(places))
+        reports = []
+        for part, (shard, place) in enumerate(zip(task.shards, places, strict=True)):
+            rows = order[slice(*cuts[part : part + 2])]
+            reports.append(_write_shard(task.write, shard, place, spool, rows))
+        return GroupResult(task.write, tuple(reports))
 
 
 def _write_shard(
@@ -350,7 +290,8 @@ def _write_shard(
     order: npt.NDArray[np.int64],
 ) -> ShardReport:
     job = write.job
-    with storage_for(job.output).temporary(write.temporary_dir) as local:
+    temporary = layout.temporary_dir(job.output, job.name, write.own.key)
+    with storage_for(job.output).temporary(temporary) as local:
         with ShardWriter(local, options=job.writer) as writer:
             for records, crc32cs in spool.batches(order):
                 writer.write(records, crc32cs)

@@ -1,4 +1,4 @@
-"""The plan of a write: which group of records makes which shards.
+"""A write of records in groups: its plan, its begin, and its end.
 
 Records are spread over groups by a hash; a group that would be larger than a shard may
 be is cut into several. How many bytes each group has is counted before anything is
@@ -18,6 +18,7 @@ import hashlib
 import json
 import logging
 import math
+import pickle
 import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
@@ -31,14 +32,13 @@ from gristmill.dataset.arrayrecord.file_writer import (
     with_versions,
 )
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import DIGEST_ROW, RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, InputError, JobChangedError
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
 from gristmill.dataset.commit.garbage import tidy_split
 from gristmill.dataset.commit.listings import check_split
-from gristmill.dataset.commit.ownership import (
-    check_removal,
-)
+from gristmill.dataset.commit.ownership import check_removal
 from gristmill.dataset.commit.write import (
     Write,
     next_write,
@@ -51,9 +51,11 @@ from gristmill.dataset.metadata.manifest import (
     open_manifest,
 )
 from gristmill.dataset.metadata.shard_report import ShardReport
-from gristmill.dataset.metadata.shard_table import ShardTable, total_digest
+from gristmill.dataset.metadata.shard_table import ShardCollector, total_digest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES, check_positive
+
+_log = logging.getLogger(__name__)
 
 # A hash makes groups of uneven size. With an aim below the bound, only few of them have
 # to be cut in two.
@@ -114,13 +116,8 @@ class WriteJob:
 # Counted records as they are gathered: the group, and the digest.
 COUNT_ROW = np.dtype([("group", "<i8"), ("digest", DIGEST_ROW)])
 _PACKED_COUNT = struct.Struct("<q32s")
+_TASK = struct.Struct("<qq32s")
 _BLOCK_GROUPS = 1 << 16
-
-# A write as elements name it: its id, its content, number of shards, digest of all
-# records, the edition it is based on, whether it replaces that, has plain names, is
-# committed, and the versions of the writer.
-_REFERENCE = struct.Struct("<16s16sq32si???48s")
-_TASK = struct.Struct(f"<{_REFERENCE.size}sqq32s")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,7 +125,7 @@ class PlannedWrite:
     """A write whose shards are planned. It does not grow with their number.
 
     Attributes:
-        job: The job.
+        job: The job, with the versions of its writer.
         content: 16 hex digits over all that decides the bytes of the shards.
         shards: Number of shards.
         total: Digest of all records.
@@ -143,95 +140,30 @@ class PlannedWrite:
     own: Write
     committed: bool = False
 
-    @property
-    def temporary_dir(self) -> str:
-        """Where its unfinished files are."""
-        return layout.temporary_dir(self.job.output, self.job.name, self.own.key)
-
     def shard_path(self, shard: int) -> str:
         """Returns the path of a shard, relative to the dataset."""
         return layout.shard_name(self.job.name, self.own.key, shard, self.shards)
-
-    @property
-    def reference(self) -> bytes:
-        """The write as a small element, for those who know the job."""
-        return _REFERENCE.pack(
-            self.own.id.encode(),
-            self.content.encode(),
-            self.shards,
-            self.total.pack(),
-            self.own.base,
-            self.own.replaces,
-            not self.own.mark,
-            self.committed,
-            self.job.writer.versions.encode(),
-        )
-
-    @classmethod
-    def of(cls, job: WriteJob, reference: bytes) -> Self:
-        """Returns the write that a reference means.
-
-        Args:
-            job: Its job, as it was given: the plan has settled its writer.
-            reference: The reference.
-        """
-        fields = _REFERENCE.unpack(reference)
-        written, content, shards, total, *flags, versions = fields
-        base, replaces, plain, committed = flags
-        own = dataclasses.replace(
-            job.write,
-            id=written.decode(),
-            mark="" if plain else written.decode(),
-            base=base,
-            replaces=replaces,
-        )
-        writer = dataclasses.replace(
-            job.writer, versions=versions.rstrip(b"\0").decode()
-        )
-        job = dataclasses.replace(job, writer=writer)
-        return cls(
-            job=job,
-            content=content.decode(),
-            shards=shards,
-            total=RecordsDigest.unpack(total),
-            own=own,
-            committed=committed,
-        )
 
 
 class GroupTask(NamedTuple):
     """One group to write: it goes through the shuffle with the records of the group.
 
     Attributes:
-        reference: The write.
-        first_shard: The first shard that the group makes.
-        parts: How many it makes.
-        digest: Packed digest of its records.
+        write: The write.
+        shards: The numbers of the shards that the group makes.
+        counted: Digest of its records, as they were counted.
     """
 
-    reference: bytes
-    first_shard: int
-    parts: int
-    digest: bytes
-
-    def pack(self) -> bytes:
-        """Returns the task as 175 bytes."""
-        return _TASK.pack(*self)
+    write: PlannedWrite
+    shards: range
+    counted: RecordsDigest
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """Returns the plan that `pack` packed."""
-        return cls(*_TASK.unpack(data))
-
-    @property
-    def shards(self) -> range:
-        """The numbers of the shards that the group makes."""
-        return range(self.first_shard, self.first_shard + self.parts)
-
-    @property
-    def counted(self) -> RecordsDigest:
-        """Digest of its records, as they were counted."""
-        return RecordsDigest.unpack(self.digest)
+        """Returns a task of `WritePlan.tasks`."""
+        first, parts, digest = _TASK.unpack_from(data)
+        write = pickle.loads(data[_TASK.size :])
+        return cls(write, range(first, first + parts), RecordsDigest.unpack(digest))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -275,18 +207,12 @@ class WritePlan:
         )
         return cls(write=write, digests=digests, parts=parts)
 
-    def tasks(self) -> Iterator[tuple[int, GroupTask]]:
-        """Yields every group with its task."""
-        reference = self.write.reference
-        firsts = np.cumsum(self.parts) - self.parts
-        for begin in range(0, len(self.parts), _BLOCK_GROUPS):
-            block = slice(begin, begin + _BLOCK_GROUPS)
-            columns = firsts[block].tolist(), self.parts[block].tolist()
-            packed = self.digests[block].tobytes()
-            size = DIGEST_ROW.itemsize
-            for row, (first, parts) in enumerate(zip(*columns, strict=True)):
-                digest = packed[row * size : (row + 1) * size]
-                yield begin + row, GroupTask(reference, first, parts, digest)
+    def tasks(self) -> Iterator[tuple[int, bytes]]:
+        """Yields every group with its task, as `GroupTask.unpack` takes it."""
+        write, firsts = pickle.dumps(self.write), np.cumsum(self.parts) - self.parts
+        for group, (first, parts) in enumerate(zip(firsts, self.parts, strict=True)):
+            digest = self.digests[group].tobytes()
+            yield group, _TASK.pack(int(first), int(parts), digest) + write
 
 
 def _fingerprint(job: WriteJob, digests: npt.NDArray[Any]) -> str:
@@ -343,9 +269,6 @@ def group_of(place: bytes, groups: int) -> int:
     return int.from_bytes(place[:8], "big") % groups
 
 
-_log = logging.getLogger(__name__)
-
-
 def begin_write(
     job: WriteJob, counts: bytes, *, groups: int, overwrite: bool = False
 ) -> WritePlan:
@@ -368,55 +291,38 @@ def begin_write(
     there = None if manifest is None else manifest.splits.get(job.split)
     if there is not None:
         writer = settled(job.writer, there.source.get("options", {}).get("writer"))
-        made = WritePlan.of(
-            dataclasses.replace(job, writer=writer), counts, groups=groups
-        )
+        own_job = dataclasses.replace(job, writer=writer)
+        plan = WritePlan.of(own_job, counts, groups=groups)
+        made = len(there.parts) == 1 and there.source.get("content")
         # Files that were lost since are written again with `overwrite`.
-        if _made(made.write, there) and not check_split(job.output, there):
-            return dataclasses.replace(made, write=_committed(made.write, there))
+        if made == plan.write.content and not check_split(job.output, there):
+            own = dataclasses.replace(
+                job.write, id=there.source["job"], mark=there.write, base=there.edition
+            )
+            write = dataclasses.replace(plan.write, own=own, committed=True)
+            return dataclasses.replace(plan, write=write)
     job = dataclasses.replace(job, writer=with_versions(job.writer))
     check_versions(job.writer, where=job.output)
     plan = WritePlan.of(job, counts, groups=groups)
-    if there is not None and not overwrite:
-        raise _not_own(plan.write, there)
     if there is not None and manifest is not None:
+        if not overwrite:
+            raise _not_own(plan.write, there)
         check_removal(job.output, manifest, job.split)
-    write = _described(plan.write, manifest, damaged=damaged, replaces=overwrite)
-    _log.info(
-        "%s: split %s: %d records become %d shards, write %s",
-        *(job.output, job.split, write.total.records, write.shards),
-        write.own.id,
-    )
-    return dataclasses.replace(plan, write=write)
-
-
-def _made(write: PlannedWrite, there: Split) -> bool:
-    """Returns whether a split is what a write makes."""
-    content = there.source.get("content")
-    return len(there.parts) == 1 and content == write.content
-
-
-def _committed(write: PlannedWrite, there: Split) -> PlannedWrite:
-    own = dataclasses.replace(
-        write.own, id=there.source["job"], mark=there.write, base=there.edition
-    )
-    return dataclasses.replace(write, own=own, committed=True)
-
-
-def _described(
-    write: PlannedWrite, manifest: Manifest | None, *, damaged: bool, replaces: bool
-) -> PlannedWrite:
-    job = write.job
     found = next_write(
-        *(job.output, job.name, job.split, write.content),
+        *(job.output, job.name, job.split, plan.write.content),
         manifest=manifest,
         damaged=damaged,
-        replaces=replaces,
-        shards={write.shard_path(shard) for shard in range(write.shards)},
+        replaces=overwrite,
+        shards={plan.write.shard_path(shard) for shard in range(plan.write.shards)},
     )
-    fields = {"name": job.name, "split": job.split, "shards": write.shards}
+    fields = {"name": job.name, "split": job.split, "shards": plan.write.shards}
     own = found.describe({"write": fields, "options": job.options()})
-    return dataclasses.replace(write, own=own)
+    write = dataclasses.replace(plan.write, own=own)
+    _log.info(
+        "%s: split %s: %d records become %d shards, write %s",
+        *(job.output, job.split, write.total.records, write.shards, own.id),
+    )
+    return dataclasses.replace(plan, write=write)
 
 
 def _not_own(write: PlannedWrite, there: Split) -> JobChangedError:
@@ -437,6 +343,28 @@ def _not_own(write: PlannedWrite, there: Split) -> JobChangedError:
         got="; ".join(changed) or None,
         cure="choose another split or output, or replace it with overwrite=True",
     )
+
+
+class GroupResult(NamedTuple):
+    """The result of writing a group.
+
+    Attributes:
+        write: The write.
+        reports: What was counted, one shard after the other. None of a write that is
+            committed already.
+        resumed: Whether the shards were there already.
+    """
+
+    write: PlannedWrite
+    reports: tuple[ShardReport, ...]
+    resumed: bool = False
+
+    def gather(self, gathered: Gathered) -> None:
+        """Adds the reports, and notes the write."""
+        gathered.notes["write"][""] = self.write
+        collector = gathered.rows.setdefault("", ShardCollector(self.write.own.id))
+        for report in self.reports:
+            collector.add(report)
 
 
 class WriteResult(NamedTuple):
@@ -461,40 +389,13 @@ class WriteResult(NamedTuple):
     committed_before: bool
 
 
-# What is gathered of each shard for the commit.
-SHARD_ROW = np.dtype(
-    [
-        ("shard", "<i8"),
-        ("file_bytes", "<i8"),
-        ("file_crc32c", "<u4"),
-        ("digest", DIGEST_ROW),
-    ]
-)
-_PACKED = struct.Struct("<qqI32s")
-
-
-def pack_report(report: ShardReport) -> bytes:
-    """Returns a row of `SHARD_ROW`."""
-    return _PACKED.pack(
-        report.shard_index,
-        report.file_bytes,
-        report.file_crc32c,
-        report.written.pack(),
-    )
-
-
 def commit_write(
-    write: PlannedWrite,
-    rows: bytes,
-    *,
-    keep_replaced: bool = False,
-    delete: bool = True,
+    gathered: Gathered, *, keep_replaced: bool = False, delete: bool = True
 ) -> WriteResult:
     """Checks that all records are in the shards, and commits the dataset.
 
     Args:
-        write: The write.
-        rows: Rows of `SHARD_ROW`, in any order; a shard may be there twice.
+        gathered: The results of all groups; a shard may be there twice.
         keep_replaced: Whether the split that is replaced is kept, to go back to.
         delete: Whether to delete what is replaced, by this run or a killed one.
 
@@ -503,18 +404,17 @@ def commit_write(
         JobChangedError: Another write has taken over the output.
         StorageChangedError: It has written the table meanwhile.
     """
-    job = write.job
+    write: PlannedWrite = gathered.notes["write"][""]
+    job, own = write.job, write.own
     if write.committed:
         manifest = open_manifest(job.output)
         if delete:
             tidy_split(job.output, manifest, job.split)
         return _result(write, manifest)
-    found = np.frombuffer(rows, SHARD_ROW)
-    shards, first = np.unique(found["shard"], return_index=True)
-    table = _table(write, found[first])
+    table = gathered.rows[""].table()
     written = table.digest()
     if len(table) != write.shards or written != write.total:
-        missing = np.setdiff1d(np.arange(write.shards), shards)
+        missing = np.setdiff1d(np.arange(write.shards), table.numbers)
         raise DataLossError(
             "not all records arrived in the shards",
             where=f"{job.output}, split {job.split}"
@@ -523,52 +423,24 @@ def commit_write(
             got=f"{len(table):,} shards, {written.summary}",
             cure="run again; if it repeats, please report it",
         )
-    split = write_table(
-        job.output,
-        job.name,
-        write.own.key,
-        table,
-        check_current=write.own.check_current,
-        writer_options=job.writer.described,
-        source={
-            "job": write.own.id,
-            "content": write.content,
-            "options": job.options(),
-        },
-    )
-
-    check = functools.partial(
-        check_files,
-        job.output,
-        {write.own.key: split},
-        check_current=write.own.check_current,
-    )
+    made = {
+        own.key: write_table(
+            *(job.output, job.name, own.key, table),
+            check_current=own.check_current,
+            writer_options=job.writer.described,
+            source={"job": own.id, "content": write.content, "options": job.options()},
+        )
+    }
+    current = own.check_current
     manifest = commit_dataset(
-        job.output,
-        job.name,
-        {write.own.key: split},
-        based_on={write.own.key: write.own.base},
-        replaces=[write.own.key] if write.own.replaces else (),
+        *(job.output, job.name, made),
+        based_on={own.key: own.base},
+        replaces=[own.key] if own.replaces else (),
         keep_replaced=keep_replaced,
-        check=check,
+        check=functools.partial(check_files, job.output, made, check_current=current),
         delete=delete,
     )
     return _result(write, manifest)
-
-
-def _table(write: PlannedWrite, rows: npt.NDArray[Any]) -> ShardTable:
-    digest = rows["digest"]
-    return ShardTable.of_columns(
-        [write.shard_path(shard) for shard in rows["shard"].tolist()],
-        {
-            "records": digest["records"],
-            "raw_bytes": digest["raw_bytes"],
-            "file_bytes": rows["file_bytes"],
-            "file_crc32c": rows["file_crc32c"],
-            "digest_low": digest["low"],
-            "digest_high": digest["high"],
-        },
-    )
 
 
 def _result(write: PlannedWrite, manifest: Manifest) -> WriteResult:

@@ -19,6 +19,7 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 
 from gristmill.dataset.arrayrecord.file_writer import with_versions
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, InputError, JobChangedError
 from gristmill.dataset.commit.clean import clean
@@ -30,7 +31,6 @@ from gristmill.transforms.checking.verification import plan_verify
 from gristmill.transforms.checking.verify_shard import verify_shard
 from gristmill.transforms.writing.write_group import (
     GroupResult,
-    assign_pair,
     assign_record,
     encode_task,
     write_group,
@@ -43,7 +43,6 @@ from gristmill.transforms.writing.write_split import (
     commit_write,
     content_hash,
     pack_count,
-    pack_report,
 )
 from tests.support.conversion import contents, convert, job_of, read_output
 from tests.support.memory import limited_memory
@@ -124,22 +123,19 @@ def groups_of(plan: WritePlan, records: list[bytes]) -> dict[int, list[bytes]]:
     return groups
 
 
-def write_one(
-    plan: WritePlan, group: int, records: Iterable[bytes], *, listed: bool = True
-) -> GroupResult:
-    """Writes a group, given as a list or read once, with the task in the middle."""
+def write_one(plan: WritePlan, group: int, records: Iterable[bytes]) -> GroupResult:
+    """Writes a group, which is read once, with the task in the middle."""
     task = encode_task(dict(plan.tasks())[group])
     elements = (assign_record(record, 1)[1] for record in records)
     elements = itertools.chain(itertools.islice(elements, 3), [task], elements)
-    given = list(elements) if listed else elements
-    return write_group(plan.write.job, group, given)
+    return write_group(plan.write.job, group, elements)
 
 
-def rows_of(plan: WritePlan, records: list[bytes]) -> bytes:
+def rows_of(plan: WritePlan, records: list[bytes]) -> Gathered:
     """Writes all groups, and returns what is gathered of them."""
     groups = groups_of(plan, records)
     results = [write_one(plan, g, groups.get(g, [])) for g in range(len(plan.parts))]
-    return b"".join(pack_report(r) for result in results for r in result.reports)
+    return Gathered.of(results)
 
 
 def write_plainly(
@@ -147,7 +143,7 @@ def write_plainly(
 ) -> WriteResult:
     """Writes with the plain functions, as the transform would."""
     plan = plan_of(output, records, **options)
-    return commit_write(plan.write, rows_of(plan, records))
+    return commit_write(rows_of(plan, records))
 
 
 def shard_contents(output: pathlib.Path, split: str = "train") -> list[list[bytes]]:
@@ -229,7 +225,9 @@ def test_keys_decide_shard_and_order(tmp_path: pathlib.Path, key_of: Any) -> Non
     for number, records in enumerate(shards):
         found = [keys[record] for record in records]
         assert found == sorted(found)
-        assert {assign_pair((key, b""), 4)[0] for key in found} == {number}
+        assert {assign_record((key, b""), 4, keyed=True)[0] for key in found} == {
+            number
+        }
 
 
 def test_shard_bytes_bounds_every_shard(tmp_path: pathlib.Path) -> None:
@@ -472,19 +470,19 @@ def test_late_attempts_do_no_harm(tmp_path: pathlib.Path) -> None:
     groups = groups_of(plan, RECORDS)
     rows = rows_of(plan, RECORDS)
     (path,) = (report.path for report in write_one(plan, 0, groups[0]).reports)
-    commit_write(plan.write, rows * 2)
+    rows.extend(rows_of(plan, RECORDS))
+    commit_write(rows)
     kept = contents(out)
     counts = b"".join(count(groups[group], group) for group in (0, 1))
     for overwrite in (False, True):
         again = begin_write(plan.write.job, counts, groups=2, overwrite=overwrite)
         own = dataclasses.replace(plan.write.own, base=1)
         assert again.write == dataclasses.replace(plan.write, committed=True, own=own)
-        for listed in (False, True):
-            result = write_one(again, 0, groups[0], listed=listed)
-            assert result == GroupResult(again.write, ())
-            (report,) = write_one(plan, 0, groups[0], listed=listed).reports
-            assert report.path == path
-    assert commit_write(plan.write, rows).records == len(RECORDS)
+        result = write_one(again, 0, groups[0])
+        assert result == GroupResult(again.write, ())
+        (report,) = write_one(plan, 0, groups[0]).reports
+        assert report.path == path
+    assert commit_write(rows).records == len(RECORDS)
     assert contents(out) == kept
 
 
@@ -497,9 +495,9 @@ def test_records_that_change_when_repeated_are_noticed(tmp_path: pathlib.Path) -
         write_one(plan, 0, [*groups[0][:-1], groups[0][-1] + b"!"])
     with pytest.raises(DataLossError, match="without its task"):
         write_group(plan.write.job, 0, iter(assign_record(r, 1)[1] for r in groups[0]))
-    (report,) = write_one(plan, 1, groups[1]).reports
+    made = Gathered.of([write_one(plan, 1, groups[1])])
     with pytest.raises(DataLossError, match=r"(?s)not all records.*00000-of-00002"):
-        commit_write(plan.write, pack_report(report))
+        commit_write(made)
     assert not (tmp_path / "out" / "dataset.json").exists()
     assert not list((tmp_path / "out").rglob("*.tmp"))
 
@@ -526,10 +524,9 @@ def test_memory_does_not_grow_with_the_shard(tmp_path: pathlib.Path) -> None:
     )
     write_one(plan_of(tmp_path / "warm", [b""]), 0, [b""])  # Imports.
     with limited_memory(120 << 20):
-        result = write_one(plan, 0, random_records(count, size), listed=False)
+        result = write_one(plan, 0, random_records(count, size))
     assert len(result.reports) == 2
-    rows = b"".join(map(pack_report, result.reports))
-    assert commit_write(plan.write, rows).records == count
+    assert commit_write(Gathered.of([result])).records == count
 
 
 @pytest.mark.slow
@@ -540,10 +537,9 @@ def test_what_is_replaced_is_deleted_by_workers(
     out = tmp_path / "out"
     write_plainly(out, num_shards=30)
     # As if a run was killed between the commit and the deletion.
-    rows = rows_of(
-        plan := plan_of(out, RECORDS[:9], num_shards=2, overwrite=True), RECORDS[:9]
-    )
-    commit_write(plan.write, rows, delete=False)
+    plan = plan_of(out, RECORDS[:9], num_shards=2, overwrite=True)
+    rows = rows_of(plan, RECORDS[:9])
+    commit_write(rows, delete=False)
     assert len(list(out.glob("*.array_record*"))) == 32
     again = write(
         out, RECORDS[:9], argv=argv, name="data", num_shards=2, overwrite=True

@@ -132,7 +132,7 @@ class TestFinishSplit:
         prepared, reports = made
         split = finish_split(
             prepared,
-            collected([*reversed(reports), *reports], job=prepared.fingerprint),
+            collected([*reversed(reports), *reports], job=prepared.write.id),
         )
         table = read_table(prepared.job.output, split)
         assert list(table.paths) == [report.path for report in reports]
@@ -146,7 +146,7 @@ class TestFinishSplit:
         with pytest.raises(DataLossError, match="lost or added"):
             finish_split(
                 prepared,
-                collected([*reports[:3], lost, reports[4]], job=prepared.fingerprint),
+                collected([*reports[:3], lost, reports[4]], job=prepared.write.id),
             )
 
 

@@ -171,11 +171,11 @@ def test_of_two_that_begin_at_once_one_has_the_plain_names(
     )
     second = begin_job(jobs[1]).prepared
     prepared = [*first, second]
-    marks = [layout.parse_write_key(one.job.split)[1] for one in prepared]
-    assert marks == ["", second.fingerprint]
+    marks = [one.write.mark for one in prepared]
+    assert marks == ["", second.write.id]
     # Either finds its own when it is begun again.
-    assert [begin_job(job).prepared.job.split for job in jobs] == [
-        one.job.split for one in prepared
+    assert [begin_job(job).prepared.write.key for job in jobs] == [
+        one.write.key for one in prepared
     ]
     results = [[make_shard(t) for t in shard_tasks(one)] for one in prepared]
     commit_shards(jobs[1:], results[1])
