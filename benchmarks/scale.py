@@ -15,7 +15,6 @@ import dataclasses
 import functools
 import itertools
 import json
-import operator
 import os
 import pathlib
 import resource
@@ -310,17 +309,14 @@ def _written(plan: Any) -> Iterator[GroupResult]:
     """Yields the results that the groups of a plan would give."""
     first = 0
     for group, parts in enumerate(plan.parts.tolist()):
-        digest = RecordsDigest(*plan.digests[group].tolist())
+        digest = RecordsDigest.unpack(plan.digests[group].tobytes())
         # Of two shards of a group, each has about the half of the records.
         halves = [digest]
         if parts > 1:
-            half = RecordsDigest(
-                *(number // 2 for number in dataclasses.astuple(digest))
-            )
-            rest = map(
-                operator.sub, dataclasses.astuple(digest), dataclasses.astuple(half)
-            )
-            halves = [half, RecordsDigest(*rest)]
+            whole = dataclasses.asdict(digest)
+            half = {name: number // 2 for name, number in whole.items()}
+            rest = {name: number - half[name] for name, number in whole.items()}
+            halves = [RecordsDigest(**half), RecordsDigest(**rest)]
         reports = [
             dataclasses.replace(
                 _report(plan.write.shard_path(shard), shard, plan.write.own.id, 1),

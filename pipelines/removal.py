@@ -25,7 +25,7 @@ from gristmill.pipelines.local.pool import run_job
 from gristmill.pipelines.text.places import FilePlace
 from gristmill.pipelines.text.printer import plural, size_text, whole_number
 from gristmill.transforms.removal.removal_job import (
-    BegunRemoval,
+    Removal,
     RemovalJob,
     RemovalResult,
     done_before,
@@ -349,7 +349,7 @@ def remove(
     from gristmill.transforms.beam.run_job import RunJob
 
     (known,) = begun.known
-    assert isinstance(known, BegunRemoval)
-    path = result_path_of(dataset, known.manifest.name, known.split, known.removal)
+    assert isinstance(known, Removal)
+    path = result_path_of(dataset, known.name, known.split, known)
     job = RemovalJob(dataset, {**asked, "erase": erase})
     return run_pipeline(RunJob(job), beam_options, result_path=path)

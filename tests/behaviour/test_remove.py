@@ -41,7 +41,6 @@ from gristmill.transforms.removal.cut_shard import cut_shard
 from gristmill.transforms.removal.removal_job import (
     RemovalResult,
     begin_removal,
-    tasks_of,
 )
 from tests.support.conversion import contents
 from tests.support.gcs_server import GcsServer
@@ -412,9 +411,8 @@ class TestKinds:
 class TestRaces:
     def begun(self, output: str, records: Sequence[int], *, shards: int) -> None:
         """Leaves a removal that was killed after some of its shards."""
-        removal = begin_removal(output, records).removal
-        assert removal is not None
-        for task in list(tasks_of(removal))[:shards]:
+        removal = begin_removal(output, records)
+        for task in list(removal.tasks())[:shards]:
             cut_shard(task)
 
     def test_shards_that_were_finished_are_kept(self, inputs, output):

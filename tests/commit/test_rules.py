@@ -41,7 +41,6 @@ from gristmill.transforms.removal.cut_shard import cut_shard
 from gristmill.transforms.removal.removal_job import (
     begin_removal,
     commit_removal,
-    tasks_of,
 )
 from tests.support.changes import (
     NAME,
@@ -755,7 +754,7 @@ def removals(
             [removal := begin_removal(output, numbers, edition=edition)]
         )
         assert removal.removal is not None
-        for task in tasks_of(removal.removal):
+        for task in removal.tasks():
             cut_shard(task).gather(gathered)
         yield functools.partial(commit_removal, gathered)
 

@@ -34,7 +34,6 @@ from gristmill.transforms.removal.cut_shard import cut_shard
 from gristmill.transforms.removal.removal_job import (
     begin_removal,
     commit_removal,
-    tasks_of,
 )
 from gristmill.transforms.writing.write_group import (
     assign_record,
@@ -194,7 +193,7 @@ def remove(
         output, sorted(numbers), edition=edition, erase=erase, give_up=give_up
     )
     cuts = Gathered.of([begun])
-    for task in tasks_of(begun.removal) if begun.removal else ():
+    for task in begun.tasks():
         cut_shard(task).gather(cuts)
     meanwhile()
     commit_removal(cuts)

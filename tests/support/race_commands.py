@@ -27,7 +27,6 @@ from gristmill.transforms.removal.cut_shard import cut_shard
 from gristmill.transforms.removal.removal_job import (
     begin_removal,
     commit_removal,
-    tasks_of,
 )
 from gristmill.transforms.writing.write_group import (
     assign_record,
@@ -97,7 +96,7 @@ def remove(output: str, log: str, tag: str, options: list[str]) -> None:
     erase = "erase" in options
     begun = begin_removal(output, numbers, edition=dataset.edition, erase=erase)
     cuts = Gathered.of([begun])
-    for task in tasks_of(begun.removal) if begun.removal else ():
+    for task in begun.tasks():
         cut_shard(task).gather(cuts)
     commit_removal(cuts)
 

@@ -11,7 +11,6 @@ from gristmill.transforms.removal.cut_shard import cut_shard
 from gristmill.transforms.removal.removal_job import (
     begin_removal,
     commit_removal,
-    tasks_of,
 )
 
 
@@ -35,6 +34,6 @@ def remove_from(output: str, numbers: Collection[int], *, erase: bool = False) -
     newest = loader.open(output).edition
     begun = begin_removal(output, sorted(numbers), edition=newest, erase=erase)
     cuts = Gathered.of([begun])
-    for task in tasks_of(begun.removal):
+    for task in begun.tasks():
         cut_shard(task).gather(cuts)
     commit_removal(cuts)

@@ -5,7 +5,6 @@ A file has one finding at most, and what comes after is checked all the same.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import logging
@@ -63,59 +62,68 @@ _DIGEST = {  # Columns of a table by the fields of a digest.
     **{"low": "digest_low", "high": "digest_high"},
 }
 
-# How rows are encoded, and the tokens around their documents.
-_Rows = tuple[RowFormat, Ends]
-
 _Columns = Sequence[tuple[ColumnType, ColumnTable]]
 
 
-class VerifyTasks:
-    """A task for each shard of some tables, made as they are iterated over.
+class VerifiedTable(NamedTuple):
+    """A table whose shards are verified.
 
-    Args:
-        dataset: The dataset's directory.
-        content_digest: Its digest.
-        tables: Tables of shards, how their rows of tokens are encoded if they are such,
-            and the columns beside them.
+    Attributes:
+        table: The table.
+        row_format: How rows of tokens are encoded; None of other records.
+        ends: The tokens around documents.
+        columns: The columns beside the records.
     """
 
-    def __init__(
-        self,
-        dataset: str,
-        content_digest: str,
-        tables: Sequence[tuple[ShardTable, _Rows | None, _Columns]],
-    ):
-        self._dataset, self._content = dataset, content_digest
-        self._tables = tables
-        self.file_bytes = sum(table.total("file_bytes") for table, _, _ in tables)
+    table: ShardTable
+    row_format: RowFormat | None
+    ends: Ends
+    columns: _Columns
 
-    def __len__(self) -> int:
-        return sum(len(table) for table, _, _ in self._tables)
-
-    def __iter__(self) -> Iterator[VerifyTask]:
-        for table, rows, columns in self._tables:
-            packed = itertools.repeat(None) if rows is None else _packed(table, rows)
-            names = "file_bytes", "file_crc32c", *_DIGEST.values()
-            facts = (map(int, table.columns[name]) for name in names)
-            found = enumerate(zip(table.paths, *facts, strict=True))
-            for shard, (path, size, crc32c, *numbers) in found:
-                yield VerifyTask(
-                    *(self._dataset, path, self._content, size, crc32c),
-                    RecordsDigest(**dict(zip(_DIGEST, numbers, strict=True))),
-                    next(packed),
-                    tuple((kind, files.file(shard)) for kind, files in columns),
+    def packed(self) -> Iterator[PackedShard | None]:
+        """Yields the table's description of the packed rows of each shard."""
+        if self.row_format is None:
+            yield from itertools.repeat(None, len(self.table))
+            return
+        names = "segments_bytes", "segments_crc32c"
+        sizes, crc32cs = (map(int, self.table.columns[name]) for name in names)
+        for begin in range(0, len(self.table), _BLOCK_SHARDS):
+            for counts in self.table.packed(begin, begin + _BLOCK_SHARDS):
+                assert counts is not None  # There is a format.
+                yield PackedShard(
+                    *(self.row_format, counts, next(sizes), next(crc32cs), self.ends)
                 )
 
 
-def _packed(table: ShardTable, rows: _Rows) -> Iterator[PackedShard]:
-    """Yields a table's description of the packed rows of each shard."""
-    row_format, ends = rows
-    names = "segments_bytes", "segments_crc32c"
-    sizes, crc32cs = (map(int, table.columns[name]) for name in names)
-    for begin in range(0, len(table), _BLOCK_SHARDS):
-        for counts in table.packed(begin, begin + _BLOCK_SHARDS):
-            assert counts is not None  # There is a format.
-            yield PackedShard(row_format, counts, next(sizes), next(crc32cs), ends)
+@dataclasses.dataclass
+class VerifyTasks:
+    """A task for each shard of some tables, made as they are iterated over.
+
+    Attributes:
+        dataset: The dataset's directory.
+        content_digest: Its digest.
+        tables: The tables.
+    """
+
+    dataset: str
+    content_digest: str
+    tables: list[VerifiedTable] = dataclasses.field(default_factory=list)
+
+    def __len__(self) -> int:
+        return sum(len(one.table) for one in self.tables)
+
+    def __iter__(self) -> Iterator[VerifyTask]:
+        for one in self.tables:
+            table, names = one.table, ("file_bytes", "file_crc32c", *_DIGEST.values())
+            facts = (map(int, table.columns[name]) for name in names)
+            found = enumerate(zip(table.paths, one.packed(), *facts, strict=True))
+            for shard, (path, packed, size, crc32c, *sums) in found:
+                digest = RecordsDigest(**dict(zip(_DIGEST, sums, strict=True)))
+                yield VerifyTask(
+                    *(self.dataset, path, self.content_digest, size, crc32c),
+                    *(digest, packed),
+                    tuple((kind, files.file(shard)) for kind, files in one.columns),
+                )
 
 
 class VerifyPlan(NamedTuple):
@@ -158,55 +166,40 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
         FormatVersionError: Its version is unknown.
     """
     manifest = open_manifest(dataset)
-    known = GatheredChecks()
-    findings = known.findings
-    listings = Listings(dataset)
+    known, tasks = GatheredChecks(), VerifyTasks(dataset, manifest.content_digest)
+    findings, listings = known.findings, Listings(dataset)
     tables: dict[str, ShardTable] = {}
-    for name, split in manifest.editions.items():
+    for name, split in manifest.known.items():
         try:
-            tables[name] = read_table(dataset, split)
+            table = tables[name] = read_table(dataset, split)
         except UNREADABLE as error:
             findings.add([finding_of(split.table, error)])
-    rows: dict[str, _Rows | None] = dict.fromkeys(tables)
-    for name, table in tables.items():
+            continue
+        columns = _columns_of(split, table, dataset, findings)
+        now = name in manifest.editions
+        if shards_too or not now:  # No task reads those of replaced editions.
+            findings.add(_compare_columns(columns, listings))
+            findings.add(compare_shards(table, listings))
+            findings.add(compare_indexes(table, listings))
+        if not now:
+            continue
+        row_format: RowFormat | None = None
+        ends: Ends = (None, None)
         try:
-            rows[name] = _rows_of(manifest.editions[name], table, dataset)
+            row_format, ends = _rows_of(split, table, dataset)
         except UNREADABLE as error:
             findings.add([finding_of(layout.DATASET_JSON, error)])
+        tasks.tables.append(VerifiedTable(table, row_format, ends, columns))
         if (counts := table.packed_total()) is not None:
             known.packed = counts + (known.packed or PackedCounts())
-    replaced: dict[str, ShardTable] = {}
-    for name, split in manifest.known.items():
-        if name not in manifest.editions:
-            try:
-                replaced[name] = read_table(dataset, split)
-            except UNREADABLE as error:
-                findings.add([finding_of(split.table, error)])
-    columns = {
-        name: _columns_of(manifest.known[name], table, dataset, findings)
-        for name, table in (tables | replaced).items()
-    }
-    for name, beside in columns.items():
-        if name not in tables or shards_too:
-            findings.add(_compare_columns(beside, listings))
-    findings.add(_owned_twice(tables))
-    named = NamedFiles.of(manifest, (tables | replaced).values())
-    findings.add(_owned_never(dataset, manifest, tables | replaced, named, listings))
-    # No task reads those of replaced editions.
-    compared = [*replaced.values(), *(tables.values() if shards_too else ())]
-    for table in compared:
-        findings.add(compare_shards(table, listings))
-        findings.add(compare_indexes(table, listings))
-    whole = len(tables) + len(replaced) == len(manifest.known)
+    findings.add(_owned_twice({n: tables[n] for n in manifest.editions if n in tables}))
+    named = NamedFiles.of(manifest, tables.values())
+    findings.add(_owned_never(dataset, manifest, tables, named, listings))
+    whole = len(tables) == len(manifest.known)
     left = find_leftovers(dataset, manifest, listings, named if whole else None)
     known.leftovers.add(left)
     if findings:
         check_same(dataset, manifest.content_digest)
-    tasks = VerifyTasks(
-        dataset,
-        manifest.content_digest,
-        [(table, rows[name], columns[name]) for name, table in tables.items()],
-    )
     return VerifyPlan(known, tasks)
 
 
@@ -239,16 +232,18 @@ def _compare_columns(columns: _Columns, listings: Listings) -> Iterator[Finding]
                 yield Finding(file.path, "column is not the file that was written")
 
 
-def _rows_of(split: Split, table: ShardTable, dataset: str) -> _Rows | None:
-    """Returns how the rows of a split are encoded, None if they are not rows.
+def _rows_of(
+    split: Split, table: ShardTable, dataset: str
+) -> tuple[RowFormat | None, Ends]:
+    """Returns how the rows of a split are encoded, and the tokens around documents.
 
     Raises InvalidDatasetError or FormatVersionError if `dataset.json` has it wrong.
     """
     total, where = table.packed_total(), layout.join(dataset, layout.DATASET_JSON)
-    counts = None
+    packed = None
     if split.packed is not None:
         packed = PackedSplit.parse(split.packed, where=where)
-        counts = packed.counts
+    counts = None if packed is None else packed.counts
     if counts != total:
         raise InvalidDatasetError(
             f"dataset.json and {split.table} disagree about packed rows",
@@ -258,21 +253,20 @@ def _rows_of(split: Split, table: ShardTable, dataset: str) -> _Rows | None:
             cure="restore the files of the dataset from a copy, or pack the "
             "documents again",
         )
-    if split.packed is None:
-        return None
-    return _format_of(packed, where), (packed.bos_id, packed.eos_id)
-
-
-def _format_of(packed: PackedSplit, where: str) -> RowFormat:
-    with contextlib.suppress(InputError):
+    if packed is None:
+        return None, (None, None)
+    try:
         rows = cast("RowsKind", packed.rows)
-        return RowFormat(packed.length, packed.id_bytes, rows)
-    raise InvalidDatasetError(
-        "packed rows of an unknown kind",
-        where=where,
-        got=f"{packed.rows}, {packed.length:,} tokens, ids of {packed.id_bytes} bytes",
-        cure="restore dataset.json from a copy",
-    )
+        row_format = RowFormat(packed.length, packed.id_bytes, rows)
+    except InputError as error:
+        raise InvalidDatasetError(
+            "packed rows of an unknown kind",
+            where=where,
+            got=f"{packed.rows}, {packed.length:,} tokens, ids of {packed.id_bytes} "
+            "bytes",
+            cure="restore dataset.json from a copy",
+        ) from error
+    return row_format, (packed.bos_id, packed.eos_id)
 
 
 def _owned_twice(tables: dict[str, ShardTable]) -> Iterator[Finding]:
@@ -370,7 +364,7 @@ class VerifyJob:
             label="verifying",
             tasks=tasks if shards else (),
             parts=shards,
-            stored_bytes=tasks.file_bytes,
+            stored_bytes=sum(one.table.total("file_bytes") for one in tasks.tables),
             known=(known,),
             sources=(self.dataset,),
         )

@@ -16,7 +16,6 @@ import numpy as np
 from gristmill.dataset.arrayrecord.chunks import CHUNK_ERRORS, damaged_chunks
 from gristmill.dataset.arrayrecord.footer import (
     ChunkRange,
-    Footer,
     read_footer,
     walk_file,
 )
@@ -236,12 +235,25 @@ def check_same(dataset: str, content_digest: str) -> None:
         )
 
 
-def _load(task: VerifyTask, relative: str, what: str) -> tuple[str, bytes]:
-    """Returns the path and the content of a file beside a shard."""
+def _load(
+    task: VerifyTask, relative: str, what: str, size: int = -1, crc32c: int = 0
+) -> tuple[str, bytes]:
+    """Returns the path and the content of a file beside a shard.
+
+    Compares the content, unless it says itself what it is.
+    """
     path = layout.join(task.dataset, relative)
     content = storage_for(path).load(path)
     if content is None:
         raise _FileError(f"{what} is missing")
+    if size >= 0:
+        _check_size(what, size, len(content.data))
+        if (got := google_crc32c.value(content.data)) != crc32c:
+            raise _FileError(
+                f"{what} is not the file that was written",
+                expected=f"crc32c {crc32c:#010x}",
+                got=f"{got:#010x}",
+            )
     return path, content.data
 
 
@@ -254,38 +266,25 @@ def _check_size(what: str, expected: int, got: int) -> None:
         )
 
 
-def _check_crc32c(what: str, expected: int, data: bytes) -> None:
-    if (got := google_crc32c.value(data)) != expected:
-        raise _FileError(
-            f"{what} is not the file that was written",
-            expected=f"crc32c {expected:#010x}",
-            got=f"{got:#010x}",
-        )
-
-
 def _read_index(task: VerifyTask) -> ShardIndex:
     path, data = _load(task, layout.index_path(task.path), "shard index")
     index = parse_index(data, path=path)
     index.check()
     index.places()
-    check_index(
-        index, ShardFacts(task.digest.records, task.file_bytes, task.file_crc32c)
-    )
+    facts = ShardFacts(task.digest.records, task.file_bytes, task.file_crc32c)
+    check_index(index, facts)
     return index
 
 
 def _read_column(task: VerifyTask, kind: ColumnType, column: StoredColumn) -> None:
-    path, data = _load(task, column.path, "column")
-    _check_size("column", column.file_bytes, len(data))
+    facts = column.file_bytes, column.file_crc32c
+    path, data = _load(task, column.path, "column", *facts)
     decode_column(data, path=path, kind=kind, records=task.digest)
-    _check_crc32c("column", column.file_crc32c, data)
 
 
 def _open_segments(task: VerifyTask, packed: PackedShard) -> RowCounter:
-    what = "segment index"
-    path, data = _load(task, layout.segments_path(task.path), what)
-    _check_size(what, packed.segments_bytes, len(data))
-    _check_crc32c(what, packed.segments_crc32c, data)
+    what, facts = "segment index", (packed.segments_bytes, packed.segments_crc32c)
+    path, data = _load(task, layout.segments_path(task.path), what, *facts)
     index = SegmentIndex.decode(data, where=path)
     if index.documents != packed.counts.documents:
         raise _FileError(
@@ -315,8 +314,13 @@ def _read_shard(
         return storage.read(path, first, stop)
 
     footer = read_footer(read, info.size_bytes, path=path, hashed=index is None)
-    if index is not None and not _same_chunks(index, footer):
-        raise _FileError("shard index and the shard's footer list other chunks")
+    if index is not None:
+        numbers = np.arange(index.chunks + 1)
+        if not (
+            np.array_equal(index.chunk_offsets(numbers), footer.chunk_offsets)
+            and np.array_equal(index.chunk_records(numbers[:-1]), footer.chunk_records)
+        ):
+            raise _FileError("shard index and the shard's footer list other chunks")
     digest, file_crc32c = RecordsDigest(), 0
     # Read forward, so that remote storage reads ahead.
     with storage.open(path, version=info.version) as file:
@@ -340,13 +344,6 @@ def _read_shard(
     if counter is None or task.packed is None:
         return digest, None
     return digest, _recounted(task.packed, counter)
-
-
-def _same_chunks(index: ShardIndex, footer: Footer) -> bool:
-    numbers = np.arange(index.chunks + 1)
-    return np.array_equal(
-        index.chunk_offsets(numbers), footer.chunk_offsets
-    ) and np.array_equal(index.chunk_records(numbers[:-1]), footer.chunk_records)
 
 
 def _compare_chunks(

@@ -1,4 +1,4 @@
-"""Planning an index: which existing files become which splits of a dataset."""
+"""Indexing: existing files, sorted into splits, become a dataset in place."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
-import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.footer import walk_file
 from gristmill.dataset.base.columns import Done, Gathered
@@ -51,6 +50,8 @@ from gristmill.transforms.sources.input_formats import check_formats
 
 _LOOKED_AT = 1_024
 
+_log = logging.getLogger(__name__)
+
 
 class IndexTask(NamedTuple):
     """One file to index.
@@ -72,36 +73,30 @@ class IndexTask(NamedTuple):
     file_bytes: int
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class IndexTasks:
     """A task for each file, made as they are iterated over.
 
     Attributes:
         dataset: The directory.
         name: The dataset's name.
-        splits: Names of its splits.
-        file_bytes: Size of all files.
+        listing: The files.
+        splits: The split of each.
     """
 
-    def __init__(
-        self,
-        dataset: str,
-        name: str,
-        splits: Sequence[str],
-        listing: Listing,
-        split_of: npt.NDArray[np.int64],
-    ):
-        self.dataset, self.name, self.splits = dataset, name, splits
-        self.file_bytes = int(listing.sizes.sum())
-        self._listing, self._split_of = listing, split_of
+    dataset: str
+    name: str
+    listing: Listing
+    splits: Sequence[str]
 
     def __len__(self) -> int:
-        return len(self._split_of)
+        return len(self.splits)
 
     def __iter__(self) -> Iterator[IndexTask]:
-        numbers = [itertools.count() for _ in self.splits]
-        columns = self._split_of, self._listing.names, self._listing.sizes
-        for split, file, size in zip(*columns, strict=True):
-            own = self.dataset, self.name, self.splits[split], next(numbers[split])
+        numbers = collections.defaultdict[str, Iterator[int]](itertools.count)
+        files = zip(self.splits, self.listing.names, self.listing.sizes, strict=True)
+        for split, file, size in files:
+            own = self.dataset, self.name, split, next(numbers[split])
             yield IndexTask(*own, decode_name(file), int(size))
 
 
@@ -126,10 +121,14 @@ def plan_index(
         InputError: The files cannot make a dataset.
     """
     directory, listing = _find_files(patterns)
-    _check_formats(directory, listing)
-    kinds, kind_of = _names_of(directory, listing)
+    # Some of them, spread evenly: one that is not is refused when it is read.
+    some = listing.names[:: max(1, len(listing.names) // _LOOKED_AT)]
+    places = [FileInfo(layout.join(directory, decode_name(n)), 0) for n in some]
+    check_formats(places, wanted="arrayrecord")
+    names = _names_of(directory, listing)
     if split is None:
-        _check_not_joined(directory, listing, kinds, kind_of)
+        _check_not_joined(directory, listing, names)
+    kinds = collections.Counter(names)
     tfds = {said.dataset for said in kinds if said.split_files and said.dataset}
     if name is None:
         if len(tfds) > 1:
@@ -140,34 +139,28 @@ def plan_index(
                 cure="index those of one dataset at a time, or give --name",
             )
         base = os.path.basename(os.path.abspath(directory)) or "dataset"
-        whole = all(said.split_files for said in kinds)
-        name = tfds.pop() if whole else base
+        name = tfds.pop() if all(said.split_files for said in kinds) else base
     layout.check_name(name)
-    if split is not None:
-        layout.check_split(split)
-    own = [
-        layout.check_split(split or (said.split_files and said.split) or "train")
+    split_of = {
+        said: layout.check_split(split or (said.split_files and said.split) or "train")
         for said in kinds
-    ]
-    splits = sorted({*own})
-    split_of = np.array([splits.index(each) for each in own])[kind_of]
-    counts = dict(zip(splits, np.bincount(split_of).tolist(), strict=True))
-    files = collections.Counter[tuple[str, str]]()
-    for number, count in enumerate(np.bincount(kind_of).tolist()):
-        files[own[number], kinds[number].write] += count
-    for each, said in zip(own, kinds, strict=True):
-        found = files[each, said.write]
+    }
+    files = collections.Counter[str]()
+    for said, count in kinds.items():
+        files[layout.write_key(split_of[said], said.write)] += count
+    for said, own in split_of.items():
+        found = files[key := layout.write_key(own, said.write)]
         if said.split_files and not split and found != said.split_files:
             raise InputError(
                 "not all shards of the split are there",
-                where=f"{directory}, split {layout.write_key(each, said.write)}",
+                where=f"{directory}, split {key}",
                 expected=f"{said.split_files:,} files, as their names say",
                 got=f"{found:,}",
                 cure="add the missing files, or give --split to take the files as "
                 "they are",
             )
-    manifest = read_manifest(directory)
-    there = sorted(counts.keys() & manifest.splits.keys()) if manifest else []
+    manifest, splits = read_manifest(directory), {*split_of.values()}
+    there = sorted(splits & manifest.splits.keys()) if manifest else []
     if there and not overwrite:
         raise InputError(
             "the directory is a dataset with this split already",
@@ -182,8 +175,9 @@ def plan_index(
                 where=f"{directory}, split {some_of(packed)}",
                 cure="check it with gristmill verify, and pack damaged shards again",
             )
-        check_other_splits(directory, manifest, splits=counts, takes=listing.has)
-    return IndexTasks(directory, name, splits, listing, split_of)
+        check_other_splits(directory, manifest, splits=splits, takes=listing.has)
+    of_files = [split_of[said] for said in names]
+    return IndexTasks(dataset=directory, name=name, listing=listing, splits=of_files)
 
 
 def _find_files(patterns: Sequence[str]) -> tuple[str, Listing]:
@@ -215,31 +209,16 @@ def _find_files(patterns: Sequence[str]) -> tuple[str, Listing]:
     return directories.pop(), Listing.joined(listings)
 
 
-def _check_formats(directory: str, listing: Listing) -> None:
-    """Looks into some files, spread evenly, before all of them are read.
-
-    One that is not among them is refused when it is read.
-    """
-    looked_at = listing.names[:: max(1, len(listing.names) // _LOOKED_AT)]
-    files = [FileInfo(layout.join(directory, decode_name(n)), 0) for n in looked_at]
-    check_formats(files, wanted="arrayrecord")
-
-
-def _names_of(
-    directory: str, listing: Listing
-) -> tuple[list[FileName], npt.NDArray[np.int64]]:
-    """Returns the names found from file names, or from TFDS's metadata.
-
-    Names of millions of files say the same: returned is what they say, and int64
-    [files], which of it each file says.
-    """
-    files = map(decode_name, listing.names)
-    kinds, kind_of = _kinds(map(parse_file_name, files), len(listing.names))
+def _names_of(directory: str, listing: Listing) -> list[FileName]:
+    """Returns what each file says, by its name or by TFDS's metadata."""
+    files = [*map(decode_name, listing.names)]
+    known: dict[FileName, FileName] = {}  # Millions of names say the same.
+    names = [known.setdefault(said, said) for said in map(parse_file_name, files)]
     place = layout.join(directory, layout.TFDS_INFO_JSON)
-    if all(said.split_files for said in kinds) or not (
+    if all(said.split_files for said in known) or not (
         found := storage_for(directory).load(place)
     ):
-        return kinds, kind_of
+        return names
     # TFDS lets a dataset choose the names of its files.
     error = functools.partial(InputError, cure="give --split to put files into one")
     info, splits = parse_info(found.data, place, "array_record", error)
@@ -248,44 +227,26 @@ def _names_of(
         for split in splits.values()
         for file in split.files
     }
-    said = (
-        described.get(decode_name(file)) or kinds[kind]
-        for file, kind in zip(listing.names, kind_of, strict=True)
-    )
-    return _kinds(said, len(kind_of))
-
-
-def _kinds(
-    names: Iterable[FileName], count: int
-) -> tuple[list[FileName], npt.NDArray[np.int64]]:
-    numbers: dict[FileName, int] = {}
-    kind_of = (numbers.setdefault(said, len(numbers)) for said in names)
-    found = np.fromiter(kind_of, np.int64, count)
-    return [*numbers], found
+    return [described.get(*one) for one in zip(files, names, strict=True)]
 
 
 def _check_not_joined(
-    directory: str,
-    listing: Listing,
-    kinds: Sequence[FileName],
-    kind_of: npt.NDArray[np.int64],
+    directory: str, listing: Listing, names: Sequence[FileName]
 ) -> None:
     """Raises InputError if files of other names would be joined in one split."""
-    of_no_dataset = np.array([not said.split_files for said in kinds])[kind_of]
-    others = listing.names[of_no_dataset]
-    if 0 < len(others) < len(listing.names):
+    files = zip(map(decode_name, listing.names), names, strict=True)
+    others = [file for file, said in files if not said.split_files]
+    if 0 < len(others) < len(names):
         raise InputError(
             "some files belong to a dataset by their names, and others do not",
             where=directory,
             expected="NAME-SPLIT.array_record-00000-of-00010 for all files, or for "
             "none",
-            got=some_of(map(decode_name, others)),
+            got=some_of(others),
             cure="index one dataset at a time, with a narrower pattern; or "
             "give --split to put all files into one split",
         )
-    joined = JoinedFiles.of(
-        layout.join(directory, decode_name(file)) for file in others
-    )
+    joined = JoinedFiles.of(layout.join(directory, file) for file in others)
     for kind, counts in (("splits", joined.splits), ("datasets", joined.datasets)):
         if len(counts) > 1:
             raise InputError(
@@ -397,9 +358,6 @@ def index_shard(task: IndexTask) -> IndexedShard:
     return IndexedShard(task, report, footer.writer_options)
 
 
-_log = logging.getLogger(__name__)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IndexJob:
     """The job; attributes are as for `plan_index` and `commit_index`."""
@@ -417,7 +375,7 @@ class IndexJob:
         tasks = plan_index(
             self.files, name=self.name, split=self.split, overwrite=self.overwrite
         )
-        files, size = len(tasks), tasks.file_bytes
+        files, size = len(tasks), int(tasks.listing.sizes.sum())
         _log.info("%s: %d files listed, %d bytes", tasks.dataset, files, size)
         return Begun(
             label="indexing",
@@ -460,14 +418,13 @@ def commit_index(
     made: dict[str, Split] = {}
     writes: dict[str, Write] = {}
     for split in sorted(indexed.rows):
-        reports = indexed.rows[split]
-        writer_options = {o for s, o in indexed.notes["writer_options"] if s == split}
+        options = {o for s, o in indexed.notes["writer_options"] if s == split}
         old = None if before is None else before.splits.get(split)
-        table, options = reports.table(), " | ".join(sorted(writer_options))
-        if old is not None and _is_made_of(old, table, options, inputs):
+        table, encoding = indexed.rows[split].table(), " | ".join(sorted(options))
+        if old is not None and _is_made_of(old, table, encoding, inputs):
             made[layout.write_key(split, old.write)] = old
             continue
-        text = json.dumps([table.shards_digest, options, list(inputs)])
+        text = json.dumps([table.shards_digest, encoding, list(inputs)])
         write = next_write(
             *(dataset, name, split, hashlib.sha256(text.encode()).hexdigest()),
             manifest=before,
@@ -476,28 +433,23 @@ def commit_index(
         )
         writes[write.key] = write
         made[write.key] = write_table(
-            dataset,
-            name,
-            write.key,
-            table,
+            *(dataset, name, write.key, table),
             check_current=write.check_current,
-            writer_options=options,
+            writer_options=encoding,
             source={"indexed": list(inputs), "job": write.id},
         )
     manifest = commit_dataset(
-        dataset,
-        name,
-        {key: made[key] for key in writes},
+        *(dataset, name, {key: made[key] for key in writes}),
         based_on={key: write.base for key, write in writes.items()},
         replaces=[key for key, write in writes.items() if write.replaces],
         keep_replaced=keep_replaced,
         check=functools.partial(check_files, dataset, made),
     )
-    parts = [
-        f"split {key}: {split.records:,} records in {split.shards:,} shards"
-        for key, split in made.items()
-    ]
-    _log.info("%s: committed; %s", dataset, "; ".join(parts))
+    for key, one in made.items():
+        _log.info(
+            "%s: committed; split %s: %d records in %d shards",
+            *(dataset, key, one.records, one.shards),
+        )
     return manifest
 
 

@@ -36,64 +36,6 @@ from gristmill.dataset.storage.lookup import storage_for
 Int64 = npt.NDArray[np.int64]
 
 
-class ShardToCut(StoredShard):
-    """A shard to copy from, with an index."""
-
-    crc32cs: npt.NDArray[np.uint32]
-
-
-def open_stored(
-    dataset: str, shard: str, file_bytes: int, records: int
-) -> tuple[ShardToCut, ShardIndex]:
-    """Opens a shard as it is, with its index.
-
-    Args:
-        dataset: The dataset's directory.
-        shard: The shard, relative to it.
-        file_bytes: Its size.
-        records: How many it has.
-
-    Raises:
-        CorruptShardError: It is not the shard that the dataset describes.
-        InvalidDatasetError: Its index is damaged.
-        StorageError: It cannot be read.
-    """
-    storage = storage_for(dataset)
-    path = layout.join(dataset, shard)
-    index_path = layout.join(dataset, layout.index_path(shard))
-    described = ShardFacts(records, file_bytes)
-    index = read_index(index_path, described)
-    footer = stored_footer(path, file_bytes)
-    check_shard(described, ShardFacts(footer.records), where=path)
-
-    def opened(begin: int, end: int) -> AbstractContextManager[BinaryIO]:
-        return storage.open(path, offset=begin, end=end)
-
-    crc32cs = index.crc32cs
-    return ShardToCut(path=path, footer=footer, crc32cs=crc32cs, open=opened), index
-
-
-def lengths_of(stored: ShardToCut, records: Int64) -> Int64:
-    """Returns the lengths of some records of a shard, rising: int64 [records]."""
-    footer, found = stored.footer, [np.empty(0, np.int64)]
-    ends = np.cumsum(footer.chunk_records)
-    chunks = np.searchsorted(ends, records, side="right")
-    for chunk in np.unique(chunks).tolist():
-        begin, end = footer.chunk_offsets[[chunk, chunk + 1]].tolist()
-        own = records[chunks == chunk]
-        with stored.open(begin, end) as file:
-            for part in walk_chunks(
-                file,
-                footer,
-                path=stored.path,
-                first_chunk=chunk,
-                last_chunk=chunk + 1,
-            ):
-                sizes = part.encoded(hashed=True).measure()
-                found.append(sizes[own - part.first_record])
-    return np.concatenate(found)
-
-
 class CutTask(NamedTuple):
     """A shard to write again.
 
@@ -149,6 +91,42 @@ class CutShard(NamedTuple):
         )
 
 
+def _opened(task: CutTask) -> tuple[StoredShard, ShardIndex]:
+    """Opens a shard as it is, with its index.
+
+    Raises CorruptShardError if it is not the shard that the dataset describes.
+    """
+    dataset = task.write.output
+    path = layout.join(dataset, task.path)
+    index_path = layout.join(dataset, layout.index_path(task.path))
+    described = ShardFacts(task.digest.records, task.file_bytes)
+    index = read_index(index_path, described)
+    footer = stored_footer(path, task.file_bytes)
+    check_shard(described, ShardFacts(footer.records), where=path)
+
+    def opened(begin: int, end: int) -> AbstractContextManager[BinaryIO]:
+        return storage_for(dataset).open(path, offset=begin, end=end)
+
+    crc32cs = index.crc32cs
+    return StoredShard(path=path, footer=footer, crc32cs=crc32cs, open=opened), index
+
+
+def _lengths_of(stored: StoredShard, records: Int64) -> Int64:
+    """Returns the lengths of some records of a shard, rising: int64 [records]."""
+    footer, found = stored.footer, [np.empty(0, np.int64)]
+    ends = np.cumsum(footer.chunk_records)
+    chunks = np.searchsorted(ends, records, side="right")
+    for chunk in np.unique(chunks).tolist():
+        begin, end = footer.chunk_offsets[[chunk, chunk + 1]].tolist()
+        own = records[chunks == chunk]
+        with stored.open(begin, end) as file:
+            chunks_of = {"first_chunk": chunk, "last_chunk": chunk + 1}
+            for part in walk_chunks(file, footer, path=stored.path, **chunks_of):
+                sizes = part.encoded(hashed=True).measure()
+                found.append(sizes[own - part.first_record])
+    return np.concatenate(found)
+
+
 def cut_shard(task: CutTask) -> CutShard:
     """Writes a shard without the records that are removed, unless a run before has.
 
@@ -164,37 +142,34 @@ def cut_shard(task: CutTask) -> CutShard:
         DataLossError: The new shard does not hold what was copied.
     """
     check_current(task.write)
-    dataset, records = task.write.output, task.records
-    name, key = task.write.name, task.write.key
-    path = layout.shard_name(name, key, task.shard, task.shards)
-    place = ShardPlace.at(dataset, path)
-    stored, index = open_stored(
-        dataset, task.path, task.file_bytes, task.digest.records
-    )
-    report = place.finished(task.write.id)
+    write, records = task.write, task.records
+    path = layout.shard_name(write.name, write.key, task.shard, task.shards)
+    place = ShardPlace.at(write.output, path)
+    stored, index = _opened(task)
+    report = place.finished(write.id)
     if report is not None:
-        removed = words_of(stored.crc32cs[records], lengths_of(stored, records))
+        removed = words_of(index.crc32cs[records], _lengths_of(stored, records))
         _check(task, report.written, RecordsDigest.of_words(removed))
         return CutShard(task, report, removed, resumed=True)
-    taken = np.ones(len(stored.crc32cs), np.bool_)
+    taken = np.ones(len(index.crc32cs), np.bool_)
     taken[records] = False
-    temporary = layout.temporary_dir(dataset, name, key)
-    with storage_for(dataset).temporary(temporary) as local:
+    temporary = layout.temporary_dir(write.output, write.name, write.key)
+    with storage_for(write.output).temporary(temporary) as local:
         with ShardCopier(local, options=stored.footer.options) as copier:
             _, lengths = copier.copy(stored, 0, taken)
             written = copier.finish()
-        removed = words_of(stored.crc32cs[records], lengths[records])
+        removed = words_of(index.crc32cs[records], lengths[records])
         _check(task, written.digest, RecordsDigest.of_words(removed))
         report = dataclasses.replace(
             index.report(),
             path=path,
             shard_index=task.shard,
-            job=task.write.id,
+            job=write.id,
             file_bytes=written.file_bytes,
             file_crc32c=written.file_crc32c,
             written=written.digest,
         )
-        check_current(task.write)
+        check_current(write)
         if report.skipped_regions:
             _copy_errors(task, place)
         places = index.places()

@@ -1,4 +1,4 @@
-"""The plan of a removal, and its description beside the dataset."""
+"""Removing records: new editions take the places of those that lose some."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,9 +69,14 @@ from gristmill.transforms.removal.cut_shard import CutTask, cut_shard
 
 Int64 = npt.NDArray[np.int64]
 
+_log = logging.getLogger(__name__)
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EditionRemoval:
+# Of what made an edition, which no other edition has.
+_OWN_SOURCE = ("job", "content")
+_LIST_VERSION = 1
+
+
+class EditionRemoval(NamedTuple):
     """An edition that loses records, and the one that takes its place.
 
     Attributes:
@@ -94,190 +99,33 @@ class Removal:
         name: Its name.
         split: The split.
         before: The split as it is.
-        editions: Those that lose records, in the order of their records.
         request: A digest of what was asked for, which tells that it was done before.
+        editions: Those that lose records, in the order of their records; none if that
+            was done.
+        erase: Whether no file is to hold the records then.
     """
 
     dataset: str
     name: str
     split: str
     before: Split
-    editions: tuple[EditionRemoval, ...]
     request: str
+    editions: tuple[EditionRemoval, ...] = ()
+    erase: bool = False
 
-    @property
-    def records(self) -> int:
-        """How many records are removed."""
-        return sum(len(one.records) for one in self.editions)
+    def gather(self, gathered: Gathered) -> None:
+        """Notes what was begun."""
+        gathered.notes["begun"][""] = self
 
     def check_current(self) -> None:
         """Raises JobChangedError if it was given up."""
         for one in self.editions:
             one.write.check_current()
 
-
-def plan_removal(
-    dataset: str,
-    manifest: Manifest,
-    split_name: str,
-    records: npt.ArrayLike,
-    *,
-    request: str,
-) -> Removal:
-    """Sorts records of a split into its editions.
-
-    Args:
-        dataset: The dataset's directory.
-        manifest: The dataset as it is.
-        split_name: The name of the split.
-        records: Numbers of records of the split, one and more, in any order.
-        request: See `Removal`.
-
-    Raises:
-        InputError: There is no such record, or none is given.
-    """
-    split = manifest.splits[split_name]
-    wanted = wanted_of(records)
-    bad = wanted[(wanted < 0) | (wanted >= split.records)]
-    if len(bad) or not len(wanted):
-        raise InputError(
-            "no such record" if len(bad) else "no records to remove",
-            where=f"{dataset}, split {split_name}",
-            expected=f"numbers of records, 0 to {split.records - 1:,}",
-            got=f"{bad[0]:,}" if len(bad) else "none",
-            cure="give numbers as `gristmill trace` and `head` show them",
-        )
-    editions: list[EditionRemoval] = []
-    first = 0
-    for part in split.parts:
-        begin, end = np.searchsorted(wanted, [first, first + part.records]).tolist()
-        if begin < end:
-            own = wanted[begin:end] - first
-            about = [request, part.edition, part.shards_digest, _digest(own)]
-            write = next_write(
-                *(dataset, manifest.name, split_name, json.dumps(about)),
-                manifest=manifest,
-                replaces=True,
-                plain=False,
-            )
-            editions.append(EditionRemoval(base=part, write=write, records=own))
-        first += part.records
-    return Removal(
-        dataset=dataset,
-        name=manifest.name,
-        split=split_name,
-        before=split,
-        editions=tuple(editions),
-        request=request,
-    )
-
-
-def wanted_of(records: npt.ArrayLike) -> Int64:
-    """Returns the records to be removed in order, each once.
-
-    Raises InputError if they are not given as a list of numbers.
-    """
-    found = np.asarray(records, np.int64)
-    if found.ndim != 1:
-        raise InputError(
-            "records are given by their numbers",
-            expected="a list of numbers",
-            got=f"an array of shape {found.shape}",
-            cure="give the number of each record once",
-        )
-    return np.unique(found)
-
-
-def _digest(records: Int64) -> str:
-    return hashlib.sha256(records.astype("<i8").tobytes()).hexdigest()
-
-
-def describe(removal: Removal) -> None:
-    """Describes a removal beside its dataset, the first of its editions last."""
-    about = {"request": removal.request, "base": removal.before.edition}
-    for one in reversed(removal.editions):
-        one.write.describe({"removal": about})
-
-
-def check_nothing_begun(dataset: str, split: str, removal: Removal | None) -> None:
-    """Raises JobChangedError if another command has begun work on a split.
-
-    Its files can hold the records that are to be erased, or their values.
-
-    Args:
-        dataset: The dataset's directory.
-        split: The split.
-        removal: The caller's own work, which may be begun.
-    """
-    for directory in DIRECTORIES:
-        check_no_link(layout.join(dataset, directory), directory)
-    own = set() if removal is None else {one.write.key for one in removal.editions}
-    files = SplitFiles(dataset, open_manifest(dataset), split)
-    begun = [path for path, _ in files.unfinished(own)]
-    if begun:
-        raise JobChangedError(
-            "records are not erased as long as work on the split is unfinished",
-            where=f"{dataset}, split {split}",
-            expected="nothing that could hold them",
-            got=some_of(begun),
-            cure="repeat the command that has begun it to finish it, or give it up: "
-            "gristmill remove with --erase --give-up, or gristmill clean --unfinished",
-        )
-
-
-def check_same_numbers(dataset: str, split: str, request: str) -> None:
-    """Raises StateMismatchError if a removal was begun and records were removed since.
-
-    Its numbers are those of other records by now.
-
-    Args:
-        dataset: The dataset's directory.
-        split: The split.
-        request: The digest of what was asked for.
-    """
-    manifest = open_manifest(dataset)
-    there = manifest.splits.get(split)
-    for key in described_writes(dataset, manifest.name, split):
-        if is_over(manifest, key):
-            continue
-        path = layout.join(dataset, layout.job_path(manifest.name, key))
-        content = storage_for(dataset).load(path)
-        try:
-            about = json.loads(content.data)["removal"] if content else {}
-            begun = about.get("request") == request
-        except (AttributeError, KeyError, TypeError, ValueError):
-            continue  # It is that of another command.
-        if begun and not stands(there, about["base"]):
-            raise StateMismatchError(
-                "the split has changed since this removal was begun",
-                where=f"{dataset}, split {split}",
-                expected=f"edition {about['base']:,}, whose records have these numbers",
-                got=newest_edition(dataset, split),
-                cure="give up what was begun with gristmill clean --unfinished, then "
-                "give the numbers that records have in the newest edition",
-            )
-
-
-class BegunRemoval(NamedTuple):
-    """A removal that is described, or has been done already.
-
-    Attributes:
-        dataset: The dataset's directory.
-        removal: What is to be done; None if it has been done.
-        manifest: The dataset as it is.
-        split: The name of the split.
-        erase: Whether no file is to hold the records then.
-    """
-
-    dataset: str
-    removal: Removal | None
-    manifest: Manifest
-    split: str
-    erase: bool = False
-
-    def gather(self, gathered: Gathered) -> None:
-        """Notes what was begun."""
-        gathered.notes["begun"][""] = self
+    def tasks(self) -> Iterator[CutTask]:
+        """Yields a task for each shard that loses records."""
+        for one in self.editions:
+            yield from _cut_tasks(one, read_table(self.dataset, one.base))
 
 
 def begin_removal(
@@ -290,7 +138,7 @@ def begin_removal(
     looked_up: bool = False,
     erase: bool = False,
     give_up: bool = False,
-) -> BegunRemoval:
+) -> Removal:
     """Plans a removal, and describes it beside the dataset.
 
     Args:
@@ -316,28 +164,76 @@ def begin_removal(
     manifest, name = open_split(dataset, split)
     if give_up:
         manifest = give_up_work(dataset, name)
-    found = manifest.splits[name]
-    if request is None:
-        request = request_of(wanted_of(records).tolist(), edition)
-    if not looked_up and done_before(found, request):
-        if erase:
-            check_nothing_begun(dataset, name, None)
-        return BegunRemoval(dataset, None, manifest, name, erase)
-    if edition not in (None, found.edition):
-        raise StateMismatchError(
-            "the edition is not the newest one",
-            where=f"{dataset}, split {name}",
-            expected=f"edition {found.edition:,}",
-            got=f"edition {edition:,}",
-            cure="give the numbers that records have in the newest edition",
+    found, numbers = manifest.splits[name], np.asarray(records, np.int64)
+    if numbers.ndim != 1:
+        raise InputError(
+            "records are given by their numbers",
+            expected="a list of numbers",
+            got=f"an array of shape {numbers.shape}",
+            cure="give the number of each record once",
         )
-    if not looked_up:
-        check_same_numbers(dataset, name, request)
-    removal = plan_removal(dataset, manifest, name, records, request=request)
+    wanted = np.unique(numbers)
+    removal = Removal(
+        dataset=dataset,
+        name=manifest.name,
+        split=name,
+        before=found,
+        request=request or request_of(wanted.tolist(), edition),
+        erase=erase,
+    )
+    if looked_up or not done_before(found, removal.request):
+        if edition not in (None, found.edition):
+            raise StateMismatchError(
+                "the edition is not the newest one",
+                where=f"{dataset}, split {name}",
+                expected=f"edition {found.edition:,}",
+                got=f"edition {edition:,}",
+                cure="give the numbers that records have in the newest edition",
+            )
+        if not looked_up:
+            _check_same_numbers(removal)
+        editions = tuple(_editions(removal, manifest, wanted))
+        removal = dataclasses.replace(removal, editions=editions)
     if erase:
-        check_nothing_begun(dataset, name, removal)
-    describe(removal)
-    return BegunRemoval(dataset, removal, manifest, name, erase)
+        _check_nothing_begun(removal)
+    for one in reversed(removal.editions):  # The first last.
+        about = {"request": removal.request, "base": found.edition}
+        one.write.describe({"removal": about})
+    return removal
+
+
+def _editions(
+    removal: Removal, manifest: Manifest, wanted: Int64
+) -> Iterator[EditionRemoval]:
+    """Sorts records into the editions of their split.
+
+    Raises InputError if there is no such record, or none is given.
+    """
+    dataset, name, split = removal.dataset, removal.split, removal.before
+    bad = wanted[(wanted < 0) | (wanted >= split.records)]
+    if len(bad) or not len(wanted):
+        raise InputError(
+            "no such record" if len(bad) else "no records to remove",
+            where=f"{dataset}, split {name}",
+            expected=f"numbers of records, 0 to {split.records - 1:,}",
+            got=f"{bad[0]:,}" if len(bad) else "none",
+            cure="give numbers as `gristmill trace` and `head` show them",
+        )
+    first = 0
+    for part in split.parts:
+        begin, end = np.searchsorted(wanted, [first, first + part.records]).tolist()
+        if begin < end:
+            own = wanted[begin:end] - first
+            digest = hashlib.sha256(own.astype("<i8").tobytes()).hexdigest()
+            about = [removal.request, part.edition, part.shards_digest, digest]
+            write = next_write(
+                *(dataset, manifest.name, name, json.dumps(about)),
+                manifest=manifest,
+                replaces=True,
+                plain=False,
+            )
+            yield EditionRemoval(part, write, own)
+        first += part.records
 
 
 def open_split(dataset: str, split: str | None) -> tuple[Manifest, str]:
@@ -378,17 +274,70 @@ def done_before(split: Split, request: str) -> bool:
     )
 
 
-def tasks_of(removal: Removal) -> Iterator[CutTask]:
-    """Yields a task for each shard that loses records."""
-    for one in removal.editions:
-        yield from cut_tasks(one, read_table(removal.dataset, one.base))
+def _check_nothing_begun(removal: Removal) -> None:
+    """Raises JobChangedError if another command has begun work on a split.
+
+    Its files can hold the records that are to be erased, or their values.
+    """
+    dataset, split = removal.dataset, removal.split
+    for directory in DIRECTORIES:
+        check_no_link(layout.join(dataset, directory), directory)
+    own = {one.write.key for one in removal.editions}
+    files = SplitFiles(dataset, open_manifest(dataset), split)
+    if begun := [path for path, _ in files.unfinished(own)]:
+        raise JobChangedError(
+            "records are not erased as long as work on the split is unfinished",
+            where=f"{dataset}, split {split}",
+            expected="nothing that could hold them",
+            got=some_of(begun),
+            cure="repeat the command that has begun it to finish it, or give it up: "
+            "gristmill remove with --erase --give-up, or gristmill clean --unfinished",
+        )
 
 
-_log = logging.getLogger(__name__)
+def _check_same_numbers(removal: Removal) -> None:
+    """Raises StateMismatchError if a removal was begun and records were removed since.
 
-# Of what made an edition, which no other edition has.
-_OWN_SOURCE = ("job", "content")
-_LIST_VERSION = 1
+    Its numbers are those of other records by now.
+    """
+    dataset, split = removal.dataset, removal.split
+    manifest = open_manifest(dataset)
+    for key in described_writes(dataset, manifest.name, split):
+        if is_over(manifest, key):
+            continue
+        path = layout.join(dataset, layout.job_path(manifest.name, key))
+        content = storage_for(dataset).load(path)
+        try:
+            about = json.loads(content.data)["removal"] if content else {}
+            begun = about.get("request") == removal.request
+        except (AttributeError, KeyError, TypeError, ValueError):
+            continue  # It is that of another command.
+        if begun and not stands(manifest.splits.get(split), about["base"]):
+            raise StateMismatchError(
+                "the split has changed since this removal was begun",
+                where=f"{dataset}, split {split}",
+                expected=f"edition {about['base']:,}, whose records have these numbers",
+                got=newest_edition(dataset, split),
+                cure="give up what was begun with gristmill clean --unfinished, then "
+                "give the numbers that records have in the newest edition",
+            )
+
+
+def _cut_tasks(one: EditionRemoval, table: ShardTable) -> Iterator[CutTask]:
+    """Yields a task for each shard of an edition that loses records."""
+    ends = np.cumsum(table.records)
+    for shard in np.unique(np.searchsorted(ends, one.records, side="right")).tolist():
+        begin = int(ends[shard] - table.records[shard])
+        own = slice(*np.searchsorted(one.records, [begin, ends[shard]]))
+        yield CutTask(
+            write=one.write,
+            shard=shard,
+            shards=len(table),
+            path=table.paths[shard],
+            file_bytes=int(table.file_bytes[shard]),
+            digest=table.digest(shard),
+            records=one.records[own] - begin,
+        )
 
 
 class RemovalResult(NamedTuple):
@@ -426,28 +375,25 @@ def commit_removal(cuts: Gathered) -> RemovalResult:
         JobChangedError: Another command has taken the place of this one.
         StorageChangedError: Another command has changed the split meanwhile.
     """
-    begun: BegunRemoval = cuts.notes["begun"][""]
-    dataset, removal, _, name, erase = begun
-    made: dict[int, Split] = {}
-    whole = cut_shards = 0
-    if removal is not None:
-        for one in removal.editions:
-            made[one.base.edition], cut = _finish(one, removal, cuts)
-            whole, cut_shards = whole + one.base.shards, cut_shards + cut
-    new = {layout.write_key(name, part.write): part for part in made.values()}
-
+    removal: Removal = cuts.notes["begun"][""]
+    dataset, name = removal.dataset, removal.split
     where = f"{dataset}, split {name}"
+    made: dict[int, Split] = {}
+    shards = cut_shards = 0
+    for one in removal.editions:
+        made[one.base.edition], cut = _finish(one, removal, cuts)
+        shards, cut_shards = shards + one.base.shards, cut_shards + cut
+    new = {layout.write_key(name, part.write): part for part in made.values()}
 
     def change(old: Manifest | None) -> Manifest:
         split = None if old is None else old.splits.get(name)
         if old is None:
             raise not_a_dataset(dataset)
-        if removal is not None:
+        if made:
             split = with_parts(split, made, before=removal.before, where=where)
         if split is None:
-            base = begun.manifest.splits[name].edition
-            raise changed_since(split, base, where=where)
-        if erase:
+            raise changed_since(split, removal.before.edition, where=where)
+        if removal.erase:
             split = without_replaced(split)
         return dataclasses.replace(
             old,
@@ -456,29 +402,26 @@ def commit_removal(cuts: Gathered) -> RemovalResult:
         )
 
     def check() -> None:
-        if removal is not None:
-            check_files(dataset, new, check_current=removal.check_current)
-        if erase:
-            check_nothing_begun(dataset, name, removal)
+        check_files(dataset, new, check_current=removal.check_current)
+        if removal.erase:
+            _check_nothing_begun(removal)
 
     manifest = commit(dataset, change, check=check, delete=False)
     # In this order: TFDS reads the old files as long as they are described.
     SplitFiles(dataset, manifest, name).delete_garbage()
     delete_leftovers(dataset, manifest.name, write_keys(manifest, name))
-    left = sweep(dataset, manifest, name) if erase else ()
+    left = sweep(dataset, manifest, name) if removal.erase else ()
     lost = [part.removed for part in new.values() if part.removed is not None]
+    known = manifest.splits[name].known.values()
+    keys = ((layout.write_key(name, part.write), part) for part in known)
     return RemovalResult(
         manifest=manifest,
         split=name,
         records=sum(one["records"] for one in lost),
         raw_bytes=sum(one["raw_bytes"] for one in lost),
-        editions=tuple(
-            part.edition
-            for part in manifest.splits[name].known.values()
-            if layout.write_key(name, part.write) in new
-        ),
+        editions=tuple(part.edition for key, part in keys if key in new),
         cut_shards=cut_shards,
-        shared_shards=whole - cut_shards,
+        shared_shards=shards - cut_shards,
         left=left,
     )
 
@@ -499,34 +442,38 @@ class RemovalJob:
 
     def begin(self) -> Begun[CutTask]:
         """Plans the removal, and describes it."""
-        begun = begin_removal(self.dataset, **self.asked)
-        tasks = [] if begun.removal is None else [*tasks_of(begun.removal)]
+        removal = begin_removal(self.dataset, **self.asked)
+        tasks = [*removal.tasks()]
         _log.info("%s: %d shards lose records", self.dataset, len(tasks))
-        return Begun.on(self.dataset, "cutting", tasks, begun)
+        return Begun.on(self.dataset, "cutting", tasks, removal)
 
 
 def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Split, int]:
     """Writes the table and the list of an edition; returns it, and its new shards."""
-    dataset, base = removal.dataset, one.base
-    key = one.write.key
+    dataset, base, key = removal.dataset, one.base, one.write.key
     removal.check_current()
-    table, found = read_table(dataset, base), cuts.rows.get(one.write.id)
-    made: ShardTable | None = None if found is None else found.table()
-    ends = np.cumsum(table.records)
-    expected = np.unique(np.searchsorted(ends, one.records, side="right"))
-    rows = np.empty(0, np.int64) if made is None else made.numbers
-    if made is None or not np.array_equal(rows, expected):
+    table = read_table(dataset, base)
+    tasks = [*_cut_tasks(one, table)]
+    made = cuts.rows[one.write.id].table() if one.write.id in cuts.rows else None
+    expected = [task.shard for task in tasks]
+    if made is None or made.numbers.tolist() != expected:
         raise DataLossError(
             "not all shards that lose records were written again",
             where=f"{dataset}, split {key}",
             expected=f"{len(expected):,} shards",
-            got=f"{len(rows):,}",
+            got=f"{0 if made is None else len(made):,}",
             cure="run the same command again: finished shards are kept",
         )
     removed = cuts.notes["removed"]
-    words = np.concatenate([removed[one.write.id, row] for row in rows.tolist()])
+    words = np.concatenate([removed[one.write.id, shard] for shard in expected])
     digest = RecordsDigest.of_words(words)
-    new = _replaced(table, rows, made)
+    # What this version does not know is true of a shard still, such as its part.
+    for column in table.columns.keys() - made.columns.keys():
+        if not column.startswith("span_"):
+            made.columns[column] = table.columns[column][expected]
+    order = np.arange(len(table))
+    order[expected] = len(table) + np.arange(len(expected))
+    new = ShardTable.joined([table, made]).taken(order)
     left = new.digest() + digest
     if len(words) != len(one.records) or left.hex != base.records_digest:
         raise DataLossError(
@@ -536,23 +483,26 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
             got=left.summary,
             cure="verify the dataset with gristmill verify, then run again",
         )
+    # The list of removed records: their numbers and digests.
+    out, (low, high) = io.BytesIO(), lanes_of(words)
+    lanes: Any = {"digest_low": low, "digest_high": high}
+    version = np.array(_LIST_VERSION)
+    np.savez_compressed(out, version=version, records=one.records, **lanes)
     list_path = layout.removed_path(removal.name, key)
     place = layout.join(dataset, list_path)
-    listed = _encoded_list(one.records, words)
-    storage_for(dataset).write(place, listed, replaces=version_of(place))
+    storage_for(dataset).write(place, out.getvalue(), replaces=version_of(place))
     source = {n: v for n, v in base.source.items() if n not in _OWN_SOURCE}
-    source["job"] = one.write.id
     split = write_table(
-        dataset,
-        removal.name,
-        key,
-        new,
+        *(dataset, removal.name, key, new),
         check_current=removal.check_current,
         writer_options=base.writer_options,
-        source=source,
+        source={**source, "job": one.write.id},
     )
     try:
-        columns = cut_columns(one, new)
+        columns = {}
+        for name, entry in column_entries(base, dataset).items():
+            values = _left(entry, table, tasks)
+            columns[name] = made_column(one.write, name, entry, new, values)
     except StorageMissingError:
         # Another command may have replaced a column, and deleted its files.
         manifest = read_manifest(dataset)
@@ -578,83 +528,19 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
         columns=columns,
         extra=base.extra,
     )
-    return split, len(rows)
-
-
-def _encoded_list(
-    records: npt.NDArray[np.int64], words: npt.NDArray[np.uint64]
-) -> bytes:
-    """Returns the file that lists removed records: their numbers and digests."""
-    out, (low, high) = io.BytesIO(), lanes_of(words)
-    version = np.array(_LIST_VERSION)
-    np.savez_compressed(
-        out, version=version, records=records, digest_low=low, digest_high=high
-    )
-    return out.getvalue()
-
-
-def _replaced(
-    table: ShardTable, rows: npt.NDArray[np.int64], new: ShardTable
-) -> ShardTable:
-    """Returns a table with other shards in some rows. Both are empty then."""
-    order = np.arange(len(table))
-    order[rows] = len(table) + np.arange(len(rows))
-    # What this version does not know is true of a shard still, such as its part.
-    others = table.columns.keys() - new.columns.keys()
-    for name in others:
-        if not name.startswith("span_"):
-            new.columns[name] = table.columns[name][rows]
-    return ShardTable.joined([table, new]).taken(order)
-
-
-def cut_tasks(one: EditionRemoval, table: ShardTable) -> Iterator[CutTask]:
-    """Yields a task for each shard of an edition that loses records."""
-    ends = np.cumsum(table.records)
-    for shard in np.unique(np.searchsorted(ends, one.records, side="right")).tolist():
-        begin = int(ends[shard] - table.records[shard])
-        own = slice(*np.searchsorted(one.records, [begin, ends[shard]]))
-        yield CutTask(
-            write=one.write,
-            shard=shard,
-            shards=len(table),
-            path=table.paths[shard],
-            file_bytes=int(table.file_bytes[shard]),
-            digest=table.digest(shard),
-            records=one.records[own] - begin,
-        )
-
-
-def cut_columns(
-    one: EditionRemoval, new: ShardTable
-) -> Mapping[str, Mapping[str, Any]]:
-    """Returns the columns of a new edition, for `Split.columns`; writes their files.
-
-    Args:
-        one: The edition, and the one that it takes the place of.
-        new: The shards of the new one.
-
-    Raises:
-        InvalidDatasetError: A column is damaged, or belongs to other records.
-    """
-    if not one.base.columns:
-        return {}
-    before = read_table(one.write.output, one.base)
-    return {
-        name: made_column(one.write, name, entry, new, _left(one, entry, before))
-        for name, entry in column_entries(one.base, one.write.output).items()
-    }
+    return split, len(expected)
 
 
 def _left(
-    one: EditionRemoval, entry: ColumnEntry, before: ShardTable
+    entry: ColumnEntry, table: ShardTable, tasks: Sequence[CutTask]
 ) -> Iterator[Values | StoredColumn]:
     """Yields the values that each shard has left, or its file if that stays."""
-    dataset = one.write.output
-    table = read_column_table(dataset, entry, before)
-    cut = {task.shard: task.records for task in cut_tasks(one, before)}
-    for shard in range(len(before)):
+    dataset = tasks[0].write.output
+    columns = read_column_table(dataset, entry, table)
+    cut = {task.shard: task.records for task in tasks}
+    for shard in range(len(table)):
         if shard in cut:
-            values = read_values(dataset, entry.kind, table, shard)
+            values = read_values(dataset, entry.kind, columns, shard)
             yield np.delete(values, cut[shard], axis=0)
         else:
-            yield table.file(shard)
+            yield columns.file(shard)

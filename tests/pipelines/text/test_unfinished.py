@@ -17,7 +17,7 @@ from gristmill.pipelines.text.unfinished import Unfinished, read_unfinished
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
 from gristmill.transforms.removal.cut_shard import cut_shard
-from gristmill.transforms.removal.removal_job import begin_removal, tasks_of
+from gristmill.transforms.removal.removal_job import begin_removal
 from tests.support.conversion import convert, job_of, prepared_of
 from tests.support.records import text_records, write_tfrecords
 
@@ -76,9 +76,9 @@ def test_beside_a_split_that_is_committed(source, tmp_path):
 def test_a_removal_and_what_is_beside_it(source, tmp_path):
     output = str(tmp_path / "out")
     convert(job_of(source, output, plan=("num_shards", 3)))
-    removal = begin_removal(output, [0, 299]).removal
+    removal = begin_removal(output, [0, 299])
     assert removal is not None
-    cut_shard(next(iter(tasks_of(removal))))
+    cut_shard(next(iter(removal.tasks())))
     (found,) = unfinished(output)
     assert found.text().endswith("a removal, 1 shard finished")
 
