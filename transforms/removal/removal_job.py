@@ -500,6 +500,8 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
     )
     try:
         columns = {}
+        if base.columns:
+            table = read_table(dataset, base)  # It is joined by now, and empty.
         for name, entry in column_entries(base, dataset).items():
             values = _left(entry, table, tasks)
             columns[name] = made_column(one.write, name, entry, new, values)
