@@ -97,7 +97,7 @@ class _Trial:
         self.reader = None if job.pack is None else reader_of(job.pack, spec, tell=tell)
 
     def call(self, record: bytes, place: str) -> PackedCounts:
-        """Returns what was counted of the documents that a record is."""
+        """Returns the counts of the documents that a record is."""
         results: Sequence[bytes] = (record,)
         if self._function is not None:
             results = call(self._function, record, source=place)

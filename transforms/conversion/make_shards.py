@@ -249,7 +249,7 @@ def convert_shard(
     kept: KeptPass | None = None,
     lock: AbstractContextManager[Any] | None = None,
 ) -> ShardReport:
-    """Makes one shard, whether it is there or not; returns what was counted.
+    """Makes one shard, whether it is there or not; returns its report.
 
     Args:
         prepared: The job.

@@ -210,7 +210,7 @@ def _find_files(patterns: Sequence[str]) -> tuple[str, Listing]:
 
 
 def _names_of(directory: str, listing: Listing) -> list[FileName]:
-    """Returns what each file says, by its name or by TFDS's metadata."""
+    """Returns the name of each file, read from it or from TFDS's metadata."""
     files = [*map(decode_name, listing.names)]
     known: dict[FileName, FileName] = {}  # Millions of names say the same.
     names = [known.setdefault(said, said) for said in map(parse_file_name, files)]

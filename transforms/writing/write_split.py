@@ -1,4 +1,4 @@
-"""A write of records in groups: its plan, its begin, and its end.
+"""A write of records in groups: planned, begun and committed.
 
 Records are spread over groups by a hash; a group that would be larger than a shard may
 be is cut into several. How many bytes each group has is counted before anything is
