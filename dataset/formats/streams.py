@@ -9,7 +9,7 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, BinaryIO, ClassVar, Literal, NamedTuple, Protocol, get_args
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol, get_args
 
 import zstandard
 
@@ -310,13 +310,7 @@ class StreamReader(abc.ABC):
         stream: Bytes from `offset` on.
         offset: Offset in the (decompressed) file of the stream's first byte.
         block_bytes: How much to read at a time.
-
-    Attributes:
-        lookback_bytes: Bytes before a place that it needs to search for the first
-            record at or after the place.
     """
-
-    lookback_bytes: ClassVar[int] = 0
 
     @abc.abstractmethod
     def batches(self, end: End = None) -> Iterator[RecordBatch]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, ClassVar, NamedTuple, overload
+from typing import Any, BinaryIO, NamedTuple, overload
 
 import google_crc32c
 import numpy as np
@@ -197,8 +197,6 @@ class FrameReader(StreamReader):
         size_bytes: Size of the file if known; None for compressed streams.
         block_bytes: How much to read at a time.
     """
-
-    lookback_bytes: ClassVar[int] = 0
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ from gristmill.transforms.sources.input_formats import (
     choose_format,
     look_at,
 )
-from gristmill.transforms.sources.source import source_module
+from gristmill.transforms.sources.source import source_type
 
 # Files of the package datasets, and those that describe a repository of the Hub.
 _HUGGING_FACE_DATA = (".arrow", ".parquet")
@@ -340,7 +340,7 @@ def find_inputs(
     options = dataclasses.replace(options, input_format=chosen)
     options = options if adapt is None else adapt(options)
     check_options(options, chosen)
-    spec = source_module(chosen).find_spec(listed, options)
+    spec = source_type(chosen).find_spec(listed, options)
     spec = spec._replace(nulls=options.nulls)
     return dataclasses.replace(listed, spec=spec)
 

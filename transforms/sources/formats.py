@@ -15,8 +15,7 @@ class SourceFormat(NamedTuple):
 
     Attributes:
         found_as: Its name in `gristmill.dataset.formats.file_formats`.
-        module: The module that reads it; it has `make_source`, which takes a
-            `SourceSpec` and returns a `Source`.
+        source: The module below `transforms.sources` and the class that read it.
         sized: Whether places are offsets in the file as stored: the last record ends
             where an uncompressed file does.
         compressed: Whether whole files can be compressed.
@@ -30,7 +29,7 @@ class SourceFormat(NamedTuple):
     """
 
     found_as: str
-    module: str
+    source: str
     sized: bool = True
     compressed: bool = True
     stream: bool = False
@@ -47,66 +46,65 @@ class SourceFormat(NamedTuple):
 # Who names the format of such text learns which line is wrong.
 _FAULTY_TEXT = ("text that is not UTF-8", "text with control characters")
 _OF_LINES = ("example", "column", "line")
-_HERE = "gristmill.transforms.sources"
 
 FORMATS: dict[str, SourceFormat] = {
-    "tfrecord": SourceFormat("TFRecord", f"{_HERE}.tfrecord"),
+    "tfrecord": SourceFormat("TFRecord", "tfrecord:TFRecordSource"),
     "arrayrecord": SourceFormat(
         "ArrayRecord",
-        f"{_HERE}.shards.arrayrecord",
+        "shards.arrayrecord:ArrayRecordSource",
         sized=False,
         compressed=False,
     ),
     "parquet": SourceFormat(
         "Parquet",
-        f"{_HERE}.parquet_source",
+        "parquet_source:ParquetSource",
         records=("example", "json", "column"),
         sized=False,
         compressed=False,
     ),
     "webdataset": SourceFormat(
         "tar",
-        f"{_HERE}.webdataset",
+        "webdataset:WebDatasetSource",
         stream=True,
         records=("example", "column"),
     ),
     "jsonl": SourceFormat(
         "JSON lines",
-        f"{_HERE}.lines.json_source",
+        "lines.json_source:JsonSource",
         records=_OF_LINES,
         accepts=("JSON", "text", *_FAULTY_TEXT),
     ),
     "json": SourceFormat(
         "JSON array",
-        f"{_HERE}.lines.json_source",
+        "lines.json_source:JsonSource",
         records=_OF_LINES,
         stream=True,
         accepts=("JSON", "text", *_FAULTY_TEXT),
     ),
     "csv": SourceFormat(
         "CSV",
-        f"{_HERE}.lines.csv_source",
+        "lines.csv_source:CsvSource",
         records=_OF_LINES,
         stream=True,
         accepts=("TSV", "text", *_FAULTY_TEXT),
     ),
     "tsv": SourceFormat(
         "TSV",
-        f"{_HERE}.lines.csv_source",
+        "lines.csv_source:CsvSource",
         records=_OF_LINES,
         stream=True,
         accepts=("CSV", "text", *_FAULTY_TEXT),
     ),
     "tsv-unquoted": SourceFormat(
         "TSV without quoting",
-        f"{_HERE}.lines.csv_source",
+        "lines.csv_source:CsvSource",
         records=_OF_LINES,
         stream=True,
         accepts=("CSV", "TSV", "text", *_FAULTY_TEXT),
     ),
     "text": SourceFormat(
         "text",
-        f"{_HERE}.lines.text_lines",
+        "lines.line_source:TextSource",
         records=("line",),
         accepts=(
             "CSV",
@@ -120,13 +118,13 @@ FORMATS: dict[str, SourceFormat] = {
     ),
     **{
         name: SourceFormat(
-            found_as, f"{_HERE}.token_files.{name}", compressed=False, tokens=True
+            found_as, f"token_files.{source}", compressed=False, tokens=True
         )
-        for name, found_as in (
-            ("megatron", "Megatron"),
-            ("olmo", "OLMo"),
-            ("mds", "MDS"),
-            ("flat", "flat array"),
+        for name, found_as, source in (
+            ("megatron", "Megatron", "megatron:MegatronSource"),
+            ("olmo", "OLMo", "flat:OlmoSource"),
+            ("mds", "MDS", "mds:MdsSource"),
+            ("flat", "flat array", "flat:FlatSource"),
         )
     },
 }

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import numpy as np
@@ -17,12 +17,10 @@ from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata.features import encode_features
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.formats import SourceSpec
-from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.source import (
     RangeReader,
-    ReadOptions,
     ReadRequest,
     Source,
 )
@@ -246,24 +244,19 @@ class ParquetRange(RangeReader[ParquetFile]):
         self._skipped.add(damage, self.path, region=(0, 0), rows=(row, row + 1))
 
 
-__all__ = ["ParquetSource", "find_spec", "make_source"]
-
-
-def make_source(spec: SourceSpec) -> Source:
-    """Returns the source of a spec."""
-    return ParquetSource(spec)
-
-
 class ParquetSource(Source):
     """Parquet files; see `Source` for what its methods do."""
 
     place_noun = "row"
 
-    def read(
-        self, file: InputFile, source: SourceRange, **options: Unpack[ReadOptions]
-    ) -> ParquetRange:
+    @classmethod
+    def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
+        """Returns the rules for making records, with the columns of all files."""
+        return find_spec(files, options)
+
+    def open_range(self, request: ReadRequest) -> ParquetRange:
         """Returns a reader of one range of a file."""
-        return ParquetRange(ReadRequest(file, source, **options), self.spec)
+        return ParquetRange(request, self.spec)
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin with row groups, in order."""
@@ -286,7 +279,7 @@ class ParquetSource(Source):
     def described(self) -> dict[str, Any]:
         """Returns the facts about the inputs for `dataset.json`, besides their list."""
         columns = {"columns": list(self.spec.columns)} if self.spec.columns else {}
-        return {"format": self.spec.format, "record": self.spec.record, **columns}
+        return super().described() | columns
 
     def features(self) -> dict[str, Any] | None:
         """Returns the features of records, None if they are bytes of one column."""

@@ -13,7 +13,7 @@ import functools
 import importlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
@@ -148,15 +148,14 @@ def nothing_read(where: str) -> CorruptInputError:
 Opened = TypeVar("Opened")
 
 
-class _Pass(Protocol):
-    def close(self) -> None: ...
-
-
 class KeptPass:
-    """Keeps the pass over a file or a row group, from range to range."""
+    """Keeps the pass over a file or a row group, from range to range.
+
+    A pass is any object with `close`.
+    """
 
     def __init__(self) -> None:
-        self._kept: _Pass | None = None
+        self._kept: Any = None
         self._file = -1
         self._reached = 0
 
@@ -171,7 +170,7 @@ class KeptPass:
         kept, self._kept, self._file = self._kept, None, -1
         return kept
 
-    def keep(self, done: _Pass, source: SourceRange) -> None:
+    def keep(self, done: Any, source: SourceRange) -> None:
         """Keeps a pass in which a range was read."""
         self.close()
         self._kept, self._file = done, source.file_index
@@ -344,14 +343,6 @@ class RangeReader(abc.ABC, Generic[Opened]):
             )
 
 
-class ReadOptions(TypedDict, total=False):
-    """The optional fields of `ReadRequest`."""
-
-    skipped: SkippedRegions | None
-    cuts: Sequence[int]
-    kept: KeptPass | None
-
-
 class Source(abc.ABC):
     """One format of input files, and how records are made of it.
 
@@ -367,11 +358,36 @@ class Source(abc.ABC):
     def __init__(self, spec: SourceSpec):
         self.spec = spec
 
-    @abc.abstractmethod
+    @classmethod
+    def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
+        """Returns the rules for making records from listed files.
+
+        By default, there is nothing to choose.
+
+        Raises:
+            InputError: The options are not for this format, or the files do not fit
+                them.
+            MissingPackageError: A package of an extra is missing.
+        """
+        del files
+        kinds = FORMATS[options.input_format].records
+        return SourceSpec(options.input_format, "".join(kinds[:1]))
+
     def read(
-        self, file: InputFile, source: SourceRange, **options: Unpack[ReadOptions]
+        self,
+        file: InputFile,
+        source: SourceRange,
+        *,
+        skipped: SkippedRegions | None = None,
+        cuts: Sequence[int] = (),
+        kept: KeptPass | None = None,
     ) -> RangeReader[Any]:
         """Returns a reader of one range of a file; see `ReadRequest`."""
+        return self.open_range(ReadRequest(file, source, skipped, cuts, kept))
+
+    @abc.abstractmethod
+    def open_range(self, request: ReadRequest) -> RangeReader[Any]:
+        """Returns a reader of one range of a file."""
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin and end at records, in order.
@@ -395,9 +411,9 @@ class Source(abc.ABC):
         """
         return True
 
-    @abc.abstractmethod
     def described(self) -> dict[str, Any]:
         """Returns the facts about the inputs for `dataset.json`, besides their list."""
+        return {"format": self.spec.format, "record": self.spec.record}
 
     def features(self) -> dict[str, Any] | None:
         """Returns the features of the records, as from `features.encode_features`.
@@ -425,43 +441,25 @@ class Source(abc.ABC):
         return f"{self.place_noun} {place:,}"
 
 
-class SourceModule(Protocol):
-    """The interface of a format's module."""
-
-    def make_source(self, spec: SourceSpec) -> Source:
-        """Returns the source of a spec."""
-
-    def find_spec(self, files: InputFiles, options: RecordOptions) -> SourceSpec:
-        """Returns the rules for making records from listed files.
-
-        Raises:
-            InputError: The options are not for this format, or the files do not fit
-                them.
-            MissingPackageError: A package of an extra is missing.
-        """
-
-
-def source_module(format_name: str) -> SourceModule:
-    """Returns the module of a format, one of `FORMATS`.
+def source_type(format_name: str) -> type[Source]:
+    """Returns the source of a format, one of `FORMATS`.
 
     Raises:
         MissingPackageError: A package is missing that reads the format.
     """
+    module, name = FORMATS[format_name].source.split(":")
     try:
-        module = importlib.import_module(FORMATS[format_name].module)
+        found = importlib.import_module(f"{__package__}.{module}")
     except ModuleNotFoundError as e:
-        missing = MissingPackageError.of(e)
-        if missing is None:
-            raise
-        raise missing from e
-    return cast(SourceModule, module)
+        raise MissingPackageError.of(e) or e from e
+    return cast(type[Source], getattr(found, name))
 
 
 @functools.lru_cache(maxsize=64)
 def source_of(spec: SourceSpec | None) -> Source:
     """Returns the source that makes records by a spec, by default `TFRECORD`."""
     spec = TFRECORD if spec is None else spec
-    return source_module(spec.format).make_source(spec)
+    return source_type(spec.format)(spec)
 
 
 # Bytes of the first read: a few records need less than the blocks of a conversion.

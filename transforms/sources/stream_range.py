@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO, Unpack
+from typing import BinaryIO
 
 from gristmill.dataset.base.errors import CorruptRecordError, CorruptStreamError
 from gristmill.dataset.formats.streams import (
@@ -14,12 +14,9 @@ from gristmill.dataset.formats.streams import (
     StreamReader,
 )
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.source import (
     RangeReader,
-    ReadOptions,
     ReadRequest,
     SkippedRegions,
     Source,
@@ -207,28 +204,18 @@ class StreamRange(RangeReader[BinaryIO]):
 
     Args:
         request: The range.
-        open_reader: Opens the reader of the file's format.
-        lookback_bytes: As in `StreamReader`.
-        sure: Whether a search for the first record cannot go wrong.
+        format: The file's format.
     """
 
-    def __init__(
-        self,
-        request: ReadRequest,
-        open_reader: OpenReader,
-        *,
-        lookback_bytes: int = 0,
-        sure: bool = False,
-    ):
+    def __init__(self, request: ReadRequest, format: StreamSource):
         super().__init__(request)
         file, source = request.file, request.source
         self._plain = file.compression == "none"
         self._from_start = source.from_start or not self._plain
-        self._open_reader = open_reader
+        self._format, self._sure = format, format.sure
         self._searched = source.cut and source.begin_bytes > 0
         self._cut_after = source.cut and source.end_bytes < file.size_bytes
-        self._sure = sure
-        lookback_bytes = lookback_bytes if self._searched else 0
+        lookback_bytes = format.lookback_bytes if self._searched else 0
         begin = max(0, source.begin_bytes - lookback_bytes)
         self._begin = 0 if self._from_start else begin
         places = {*request.cuts, source.begin_bytes, source.end_bytes} - {0, -1}
@@ -262,7 +249,7 @@ class StreamRange(RangeReader[BinaryIO]):
             reading = StreamPass(
                 self._file,
                 self._coming(),
-                self._open_reader,
+                self._format.open_reader,
                 begin=self._begin,
                 end=self._end,
                 searched=self._searched and not self._sure,
@@ -319,37 +306,17 @@ class StreamRange(RangeReader[BinaryIO]):
 class StreamSource(Source):
     """A format that is read forward; see `Source` for its methods.
 
-    Args:
-        spec: How records are made.
+    Attributes:
         open_reader: Opens the reader of a stream.
-        lookback_bytes: As in `StreamReader`.
-        sure: As for `StreamRange`.
+        lookback_bytes: Bytes before a place that its reader needs to search for the
+            first record at or after the place.
+        sure: Whether that search cannot go wrong.
     """
 
-    def __init__(
-        self,
-        spec: SourceSpec,
-        open_reader: OpenReader,
-        *,
-        lookback_bytes: int = 0,
-        sure: bool = False,
-    ):
-        super().__init__(spec)
-        self._open_reader = open_reader
-        self._lookback_bytes = lookback_bytes
-        self._sure = sure
+    open_reader: OpenReader
+    lookback_bytes = 0
+    sure = False
 
-    def read(
-        self, file: InputFile, source: SourceRange, **options: Unpack[ReadOptions]
-    ) -> StreamRange:
+    def open_range(self, request: ReadRequest) -> StreamRange:
         """Returns a reader of one range of a file."""
-        return StreamRange(
-            ReadRequest(file, source, **options),
-            self._open_reader,
-            lookback_bytes=self._lookback_bytes,
-            sure=self._sure,
-        )
-
-    def described(self) -> dict[str, Any]:
-        """Returns the facts about the inputs for `dataset.json`, besides their list."""
-        return {"format": self.spec.format, "record": self.spec.record}
+        return StreamRange(request, self)

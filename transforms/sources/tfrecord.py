@@ -37,8 +37,7 @@ from gristmill.dataset.formats.tfrecord_frames import (
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import READER_BYTES
-from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
-from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.stream_range import StreamSource
 
 BLOCK_BYTES = 1 << 20
@@ -252,8 +251,7 @@ def _open(file: InputFile, end: int, offset: int) -> BinaryIO:
 class TFRecordSource(StreamSource):
     """Records as they are, in frames with checksums."""
 
-    def __init__(self, spec: SourceSpec):
-        super().__init__(spec, FrameReader)
+    open_reader = FrameReader
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges that begin and end at frames, by a walk over the headers."""
@@ -268,14 +266,3 @@ class TFRecordSource(StreamSource):
             return not span.records
         size_bytes = raw_bytes + span.records * FRAME_OVERHEAD_BYTES
         return span.stop_bytes - span.start_bytes == size_bytes
-
-
-def make_source(spec: SourceSpec) -> TFRecordSource:
-    """Returns the source of a spec."""
-    return TFRecordSource(spec)
-
-
-def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Returns the rules for records: they stay as they are."""
-    del files, options
-    return SourceSpec()

@@ -39,7 +39,8 @@ class WebDatasetSource(StreamSource):
     """Records made from samples: an example of the members, or one member."""
 
     def __init__(self, spec: SourceSpec):
-        super().__init__(spec, functools.partial(SampleReader, make=_maker(spec)))
+        super().__init__(spec)
+        self.open_reader = functools.partial(SampleReader, make=_maker(spec))
 
     def features(self) -> dict[str, Any] | None:
         """Returns a feature of bytes for each member; any sample may lack one."""
@@ -53,6 +54,41 @@ class WebDatasetSource(StreamSource):
             }
         )
 
+    @classmethod
+    def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
+        """Returns the rules for making records from samples.
+
+        Raises:
+            InputError: The samples looked at have no such member, or no members.
+        """
+        record = options.record or "example"
+        found, damage = _members(files)
+        if not found:
+            if damage is not None:
+                raise damage
+            raise InputError(
+                "no samples of a WebDataset in the tars",
+                where=some_of(files.paths),
+                expected="files whose names have an extension, such as 000001.jpg",
+                got=f"none, where the first {_LOOKED_SAMPLES} samples would be",
+                cure="extract them with tar -xf, then give the files in them",
+            )
+        wanted = list(options.columns)
+        if record.startswith(_COLUMN):
+            wanted = [record.removeprefix(_COLUMN)]
+        missing = [name for name in wanted if name not in (KEY, *found)]
+        if missing:
+            raise InputError(
+                "samples have no such member",
+                where=some_of(files.paths),
+                expected=f"one of {some_of((KEY, *found), 12)}",
+                got=some_of(missing),
+                cure="name members by their extensions, in lower case",
+            )
+        # Other members do not matter for records made from chosen ones.
+        schema = json.dumps([] if wanted else found)
+        return SourceSpec("webdataset", record, options.columns, schema)
+
 
 def _maker(spec: SourceSpec) -> RecordMaker:
     if spec.record.startswith(_COLUMN):
@@ -60,46 +96,6 @@ def _maker(spec: SourceSpec) -> RecordMaker:
     # Members were chosen, so others are known to be left out.
     known = None if spec.columns else json.loads(spec.schema)
     return ExampleMaker(known, spec.columns)
-
-
-def make_source(spec: SourceSpec) -> WebDatasetSource:
-    """Returns the source of a spec."""
-    return WebDatasetSource(spec)
-
-
-def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Returns the rules for making records from samples.
-
-    Raises:
-        InputError: The samples looked at have no such member, or no members.
-    """
-    record = options.record or "example"
-    found, damage = _members(files)
-    if not found:
-        if damage is not None:
-            raise damage
-        raise InputError(
-            "no samples of a WebDataset in the tars",
-            where=some_of(files.paths),
-            expected="files whose names have an extension, such as 000001.jpg",
-            got=f"none, where the first {_LOOKED_SAMPLES} samples would be",
-            cure="extract them with tar -xf, then give the files in them",
-        )
-    wanted = list(options.columns)
-    if record.startswith(_COLUMN):
-        wanted = [record.removeprefix(_COLUMN)]
-    missing = [name for name in wanted if name not in (KEY, *found)]
-    if missing:
-        raise InputError(
-            "samples have no such member",
-            where=some_of(files.paths),
-            expected=f"one of {some_of((KEY, *found), 12)}",
-            got=some_of(missing),
-            cure="name members by their extensions, in lower case",
-        )
-    # Other members do not matter for records made from chosen ones.
-    schema = json.dumps([] if wanted else found)
-    return SourceSpec("webdataset", record, options.columns, schema)
 
 
 class _FirstDamage(SkippedRegions):

@@ -9,30 +9,22 @@ import pyarrow as pa
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.lines.csv_table import (
-    CsvRows,
+from gristmill.transforms.sources.lines.csv_lines import (
+    CsvLines,
     CsvSplitter,
     column_type,
-    fields_of,
-    header_of,
+    is_empty,
     other_header,
 )
-from gristmill.transforms.sources.lines.json_csv_records import (
-    CsvLines,
-    column_of,
-    described,
-    is_empty,
-    make_records,
-)
 from gristmill.transforms.sources.lines.json_values import JSON_TEXT
-from gristmill.transforms.sources.lines.schema import (
+from gristmill.transforms.sources.lines.line_schema import (
     LineSchema,
+    TableSource,
+    column_of,
     sample_lines,
     wanted_columns,
 )
-from gristmill.transforms.sources.lines.text_lines import LineSource
 
-_MARK = b"\xef\xbb\xbf"
 _SPLITTERS = {
     "csv": CsvSplitter(b","),
     "tsv": CsvSplitter(b"\t"),
@@ -40,47 +32,45 @@ _SPLITTERS = {
 }
 
 
-def make_source(spec: SourceSpec) -> LineSource:
-    """Returns the source of a spec."""
-    splitter = _SPLITTERS[spec.format]
-    schema = LineSchema.from_text(spec.schema)
-    parser = CsvLines(
-        CsvRows(schema.header, schema.fields, splitter),
-        splitter,
-        make_records(spec.record, schema.fields),
-    )
-    return LineSource(spec, parser, described(spec.record, schema.fields))
+class CsvSource(TableSource):
+    """Rows of CSV and TSV; see `Source`. The format decides the delimiter."""
 
+    def make_parser(self) -> CsvLines:
+        """Returns what makes records of the rows."""
+        fields, header = LineSchema.from_text(self.spec.schema)
+        splitter = _SPLITTERS[self.spec.format]
+        return CsvLines(header, fields, splitter, self.spec.record)
 
-def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Returns the rules for records, with types from the first rows of files.
+    @classmethod
+    def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
+        """Returns the rules for records, with types from the first rows of files.
 
-    The format in the options decides the delimiter.
-
-    Raises:
-        InputError: A file has another header than the first, or none, or there is no
-            such column.
-    """
-    record = options.record or "example"
-    header, cells = _sampled(files, _SPLITTERS[options.input_format])
-    fields = pa.schema([])
-    if record != "line":
-        wanted = wanted_columns(options.columns)
-        column = column_of(record)
-        if column is not None:  # The text of a cell, also of one that is a number.
-            wanted = wanted._replace(names=(column,))
-            fields = wanted.of({name: pa.string() for name in header})
-        else:
-            types = {
-                name: wanted.types.get(name) or column_type(name, found)
-                for name, found in zip(header, cells, strict=True)
-                if wanted.has(name)
-            }
-            fields = wanted.of(dict.fromkeys(header, pa.string()) | types)
-        _check_types(fields, header)
-    make_records(record, fields)  # Refuses types that no record can hold.
-    schema = LineSchema(fields, tuple(header)).to_text()
-    return SourceSpec(options.input_format, record, options.columns, schema)
+        Raises:
+            InputError: A file has another header than the first, or none, or there is
+                no such column.
+        """
+        record, splitter = options.record or "example", _SPLITTERS[options.input_format]
+        header, cells = _sampled(files, splitter)
+        fields = pa.schema([])
+        if record != "line":
+            wanted = wanted_columns(options.columns)
+            texts = dict.fromkeys(header, pa.string())
+            column = column_of(record)
+            if column is not None:  # The text of a cell, also of one that is a number.
+                fields = wanted._replace(names=(column,)).of(texts)
+            else:
+                types = {
+                    name: wanted.types.get(name) or column_type(name, found)
+                    for name, found in zip(header, cells, strict=True)
+                    if wanted.has(name)
+                }
+                fields = wanted.of(texts | types)
+            _check_types(fields, header)
+        CsvLines(
+            header, fields, splitter, record
+        )  # Refuses types that no record holds.
+        schema = LineSchema(fields, tuple(header)).to_text()
+        return SourceSpec(options.input_format, record, options.columns, schema)
 
 
 def _sampled(
@@ -93,8 +83,8 @@ def _sampled(
         lines = [*itertools.dropwhile(is_empty, sample)]
         if not lines:
             continue  # It is empty, or damaged: then the conversion names that.
-        found = header_of(lines[0].removeprefix(_MARK), splitter)
-        rows = (fields_of(line, splitter) for line in lines[1:])
+        found = splitter.header(lines[0])
+        rows = (splitter.fields(line) for line in lines[1:])
         if found is None:
             raise _no_header(path, "no text in UTF-8, or quotes that do not pair")
         if not header:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
+import io
 import re
 from typing import BinaryIO
 
@@ -113,6 +115,15 @@ class ArrayReader(LineReader):
     """Reads the elements of an array; see `LineReader`."""
 
     item = "element"
+
+    @classmethod
+    def as_lines(cls, data: bytes, path: str) -> bytes:
+        """Returns the first elements of a file, each on a line of its own."""
+        lines, pieces = ArrayLines(io.BytesIO(data), path=path), []
+        with contextlib.suppress(CorruptStreamError):  # Its end is not among them.
+            while piece := lines.read(len(data)):
+                pieces.append(piece)
+        return b"".join(pieces)
 
     def restart(self, stream: Readable | BinaryIO) -> None:
         """Goes on with another stream of the same bytes, which begins at `offset`."""

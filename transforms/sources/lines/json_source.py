@@ -12,13 +12,7 @@ from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.lines.json_array import ArrayReader
-from gristmill.transforms.sources.lines.json_csv_records import (
-    JsonLines,
-    column_of,
-    described,
-    make_records,
-)
-from gristmill.transforms.sources.lines.json_table import JsonRows
+from gristmill.transforms.sources.lines.json_lines import JsonLines
 from gristmill.transforms.sources.lines.json_values import (
     JSON_TEXT,
     DifferentTypesError,
@@ -30,18 +24,18 @@ from gristmill.transforms.sources.lines.json_values import (
     type_of,
 )
 from gristmill.transforms.sources.lines.line_reader import LineReader, newline_ends
-from gristmill.transforms.sources.lines.schema import (
+from gristmill.transforms.sources.lines.line_schema import (
     LineSchema,
     Sample,
+    TableSource,
+    column_of,
     sample_lines,
     wanted_columns,
 )
-from gristmill.transforms.sources.lines.text_lines import LineSource
 from gristmill.transforms.tables.example_rows import null_error
 from gristmill.transforms.tables.leaves import leaves_of
 from gristmill.transforms.tables.table_features import (
     NumbersSeen,
-    features_of,
     is_lost,
     whole_number,
 )
@@ -49,15 +43,29 @@ from gristmill.transforms.tables.table_features import (
 _READERS: dict[str, type[LineReader]] = {"json": ArrayReader, "jsonl": LineReader}
 
 
-class JsonSource(LineSource):
+class JsonSource(TableSource):
     """Objects of JSON; see `Source`."""
+
+    def __init__(self, spec: SourceSpec):
+        super().__init__(spec)
+        self.reader = _READERS[spec.format]
+
+    def make_parser(self) -> JsonLines:
+        """Returns what makes records of the lines."""
+        spec = self.spec
+        named = wanted_columns(spec.columns).names is not None
+        return JsonLines(
+            LineSchema.from_text(spec.schema).fields,
+            spec.record,
+            skip_nulls=spec.nulls == "skip",
+            only=named or spec.record != "example",
+            strips=spec.format == "json",
+        )
 
     def notes(self) -> list[str]:
         """Returns a note on the fields that become texts, too."""
         names = [
-            one.name
-            for one in LineSchema.from_text(self.spec.schema).fields
-            if JSON_TEXT in leaf_types(one.type)
+            one.name for one in self._parser.fields if JSON_TEXT in leaf_types(one.type)
         ]
         if not names:
             return super().notes()
@@ -67,58 +75,36 @@ class JsonSource(LineSource):
             "--columns leaves fields out",
         ]
 
+    @classmethod
+    def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
+        """Returns the rules for records, with types from the first lines of files.
 
-def make_source(spec: SourceSpec) -> LineSource:
-    """Returns the source of a spec."""
-    fields = LineSchema.from_text(spec.schema).fields
-    wanted = wanted_columns(spec.columns)
-    only = spec.record != "example" or wanted.names is not None
-    make = make_records(spec.record, fields)
-    column, skip = column_of(spec.record), None
-    if spec.nulls == "skip":
-        skip = features_of(fields).__contains__ if column is None else column.__eq__
-    as_text = spec.record == "example"
-    parser = JsonLines(
-        JsonRows(fields, only=only),
-        make,
-        skip,
-        as_text=as_text,
-        strips=spec.format == "json",
-    )
-    features = described(spec.record, fields)
-    return JsonSource(spec, parser, features, _READERS[spec.format])
-
-
-def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Returns the rules for records, with types from the first lines of files.
-
-    Raises:
-        InputError: These lines have no types in common, or no such column.
-    """
-    record = options.record or "example"
-    fields, column = pa.schema([]), column_of(record)
-    if record != "line":
-        wanted = wanted_columns(options.columns)
-        if column is not None:
-            wanted = wanted._replace(names=(column, column.partition(".")[0]))
-        samples = sample_lines(files, newline_ends, _READERS[options.input_format])
-        found = _common_types(
-            samples,
-            lambda name: wanted.has(name) and name not in wanted.types,
-            as_text=record == "example",
-        )
-        if column is not None:
-            name = column if column in found else column.partition(".")[0]
-            wanted = wanted._replace(names=(name,))
-            if found.get(name) == pa.null():
-                found[name] = pa.string()  # Any other would be refused.
-        fields = _with_integers(wanted.of(found), samples)
-    make_records(record, fields)  # Refuses types that no record can hold.
-    if column is not None and options.nulls == "fail":
-        _check_nulls(samples, column)
-    return SourceSpec(
-        options.input_format, record, options.columns, LineSchema(fields).to_text()
-    )
+        Raises:
+            InputError: These lines have no types in common, or no such column.
+        """
+        record, name = options.record or "example", options.input_format
+        fields, column = pa.schema([]), column_of(record)
+        if record != "line":
+            wanted = wanted_columns(options.columns)
+            if column is not None:
+                wanted = wanted._replace(names=(column, column.partition(".")[0]))
+            samples = sample_lines(files, newline_ends, _READERS[name])
+            found = _common_types(
+                samples,
+                lambda name: wanted.has(name) and name not in wanted.types,
+                as_text=record == "example",
+            )
+            if column is not None:
+                one = column if column in found else column.partition(".")[0]
+                wanted = wanted._replace(names=(one,))
+                if found.get(one) == pa.null():
+                    found[one] = pa.string()  # Any other would be refused.
+            fields = _with_integers(wanted.of(found), samples)
+        JsonLines(fields, record)  # Refuses types that no record can hold.
+        if column is not None and options.nulls == "fail":
+            _check_nulls(samples, column)
+        schema = LineSchema(fields).to_text()
+        return SourceSpec(name, record, options.columns, schema)
 
 
 def _objects(

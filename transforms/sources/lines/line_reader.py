@@ -5,8 +5,8 @@ from __future__ import annotations
 import abc
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
-from typing import BinaryIO, ClassVar, NamedTuple
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -21,7 +21,7 @@ Positions = npt.NDArray[np.int64]
 
 NEWLINE, RETURN, SPACE, TAB = b"\n\r \t"
 MOST_BYTES = (1 << 31) - 64  # pyarrow counts the bytes of a block in 32 bits.
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Lines(NamedTuple):
@@ -69,9 +69,9 @@ class Lines(NamedTuple):
         >>> Lines(b"\xef\xbb\xbfa\n", np.array([5])).without_mark().data
         b'a\n'
         """
-        if not self.data.startswith(_BYTE_ORDER_MARK):
+        if not self.data.startswith(BYTE_ORDER_MARK):
             return self
-        length = len(_BYTE_ORDER_MARK)
+        length = len(BYTE_ORDER_MARK)
         return Lines(self.data[length:], self.ends - length)
 
 
@@ -203,25 +203,6 @@ def check_text(lines: Lines) -> None:
         raise error
 
 
-def first_bad(
-    lines: Lines,
-    read: Callable[[Lines], object],
-    *,
-    errors: tuple[type[Exception], ...],
-) -> int:
-    """Returns the first of some lines that cannot be read."""
-    begin, end = 0, len(lines.ends)
-    while end - begin > 1:
-        middle = (begin + end) // 2
-        try:
-            read(lines.part(begin, middle))
-        except errors:
-            end = middle
-        else:
-            begin = middle
-    return begin
-
-
 BLOCK_BYTES = 1 << 20
 _crc32c = google_crc32c.value
 _FEW_LINES = 16  # After a bad line others may follow.
@@ -243,8 +224,6 @@ class LineReader(StreamReader):
     """
 
     item = "line"
-    # The previous byte tells whether a line begins at a byte.
-    lookback_bytes: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -266,6 +245,12 @@ class LineReader(StreamReader):
         self._newlines = 0  # Lines passed since the reader began.
         self._begin = offset
         self._header_at = 0  # Only empty lines come before it.
+
+    @classmethod
+    def as_lines(cls, data: bytes, path: str) -> bytes:
+        """Returns the first bytes of a file, with each item on a line of its own."""
+        del path
+        return data
 
     def batches(self, end: End = None) -> Iterator[RecordBatch]:
         """Yields the records of lines that begin before `end`; see `StreamReader`."""

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Any, BinaryIO, NamedTuple, Unpack
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -18,9 +18,8 @@ from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
 from gristmill.dataset.base.places import Int64, Places
 from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
-from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.formats import SourceSpec
+from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.shards.open_shard import (
     ListedShard,
     OpenShard,
@@ -34,7 +33,6 @@ from gristmill.transforms.sources.shards.source_split import (
 )
 from gristmill.transforms.sources.source import (
     RangeReader,
-    ReadOptions,
     ReadRequest,
     SkippedRegions,
     Source,
@@ -185,13 +183,11 @@ class ArrayRecordSource(Source):
     def _shard(self, file: InputFile) -> ListedShard:
         return ListedShard(file.path, file.size_bytes, self._dataset_chars)
 
-    def read(
-        self, file: InputFile, source: SourceRange, **options: Unpack[ReadOptions]
-    ) -> ShardRangeReader:
+    def open_range(self, request: ReadRequest) -> ShardRangeReader:
         """Returns a reader of one range of a file. Nothing has to be searched for."""
-        request = ReadRequest(file, source, **options)
-        selected = functools.partial(selected_records, self.spec, source.file_index)
-        return ShardRangeReader(request, self._shard(file), selected)
+        shard = request.source.file_index
+        selected = functools.partial(selected_records, self.spec, shard)
+        return ShardRangeReader(request, self._shard(request.file), selected)
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin and end at chunks."""
@@ -220,14 +216,3 @@ class ArrayRecordSource(Source):
     def features(self) -> dict[str, Any] | None:
         """Returns the features of the records, from their dataset."""
         return None if self._split is None else self._split.features
-
-
-def make_source(spec: SourceSpec) -> ArrayRecordSource:
-    """Returns the source of a spec."""
-    return ArrayRecordSource(spec)
-
-
-def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Returns the rules for records: they stay as they are."""
-    del files, options
-    return SourceSpec(format="arrayrecord")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import json
 import posixpath
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,6 @@ from gristmill.transforms.sources.token_files.token_documents import (
     damaged,
     in_range,
     list_beside,
-    listed_beside,
-    numbers,
-    read_beside,
     read_part,
 )
 
@@ -35,79 +31,74 @@ _TYPES = {8: "u1", 9: "i1", 16: "<u2", 17: "<i2", 32: "<u4", 33: "<i4"} | {
 }
 
 
-def make_source(spec: SourceSpec) -> TokenSource:
-    """Returns the source of a spec."""
-    return TokenSource(
-        spec, functools.partial(_find, spec.columns[0], listed_beside(spec))
-    )
+class MdsSource(TokenSource):
+    """Shards of MDS: each sample is a document, in one column."""
 
+    @classmethod
+    def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
+        """Returns the rules for documents: the column, by default the only of integers.
 
-def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Returns the rules for documents: one column, the only one of integers by default.
+        Raises:
+            InputError: There is no such column.
+        """
+        beside = list_beside(map(_beside, files.paths), "the index of MDS")
+        spec = SourceSpec(format="mds", schema=beside)
+        shard = cls(spec)._described(files.paths[0])
+        names, kinds = shard["column_names"], shard["column_encodings"]
+        encodings = dict(zip(names, kinds, strict=True))
+        arrays = [name for name in names if encodings[name].startswith("ndarray")]
+        chosen = options.columns or arrays
+        if options.record or len(chosen) != 1 or chosen[0] not in arrays:
+            raise InputError(
+                "no column of the shards is chosen that holds tokens",
+                where=files.paths[0],
+                expected="--columns with one column of encoding ndarray",
+                got=", ".join(f"{name}: {kind}" for name, kind in encodings.items()),
+                cure="name it; columns of other kinds hold no tokens",
+            )
+        return spec._replace(columns=tuple(chosen))
 
-    Raises:
-        InputError: There is no such column.
-    """
-    beside = list_beside(map(_beside, files.paths), "the index of MDS")
-    spec = SourceSpec(format="mds", schema=beside)
-    shard = _described(files.paths[0], listed_beside(spec))
-    encodings = dict(zip(shard["column_names"], shard["column_encodings"], strict=True))
-    arrays = [name for name, kind in encodings.items() if kind.startswith("ndarray")]
-    names = options.columns or arrays
-    if options.record or len(names) != 1 or names[0] not in arrays:
-        raise InputError(
-            "no column of the shards is chosen that holds tokens",
-            where=files.paths[0],
-            expected="--columns with one column of encoding ndarray",
-            got=", ".join(f"{name}: {kind}" for name, kind in encodings.items()),
-            cure="name it; columns of other kinds hold no tokens",
-        )
-    return spec._replace(columns=tuple(names))
+    def _described(self, path: str) -> dict[str, Any]:
+        """Returns the entry of a shard in the index beside it."""
+        beside, name = _beside(path), posixpath.basename(path)
+        content = self.read_beside(beside)
+        try:
+            found: dict[str, Any] = next(
+                shard
+                for shard in json.loads(content)["shards"]
+                if shard["raw_data"]["basename"] == name
+            )
+        except (ValueError, KeyError, StopIteration) as error:
+            raise damaged(beside, 0, f"no shard {name}") from error
+        return found
+
+    def layout(self, file: InputFile, begin: int, end: int) -> Layout:
+        """Returns the documents that begin in a range."""
+        shard = self._described(file.path)
+        names, sizes = shard["column_names"], shard["column_sizes"]
+        try:
+            (count,) = np.frombuffer(read_part(file, 0, 4), "<u4").tolist()
+            head = read_part(file, 4, 8 + 4 * count)
+            places = np.frombuffer(head, "<u4").astype(np.int64)
+            if (np.diff(places) < 0).any() or places[-1] != file.size_bytes:
+                got = f"samples up to byte {int(places[-1]):,} of {file.size_bytes:,}"
+                raise ValueError(got)  # noqa: TRY301
+            number = names.index(self.spec.columns[0])
+            kind = shard["column_encodings"][number]
+        except ValueError as error:
+            raise damaged(file.path, 0, str(error)) from error
+        decode = functools.partial(_ids, sizes=sizes, number=number, kind=kind)
+        return Layout(in_range(places, begin, end), decode)
 
 
 def _beside(path: str) -> str:
     return posixpath.join(posixpath.dirname(path), "index.json")
 
 
-def _described(path: str, crc32cs: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the entry of a shard in the index beside it."""
-    beside = _beside(path)
-    content = read_beside(beside, crc32cs[beside])
-    try:
-        shards = json.loads(content)["shards"]
-        name = posixpath.basename(path)
-        found: dict[str, Any] = next(
-            each for each in shards if each["raw_data"]["basename"] == name
-        )
-    except (ValueError, KeyError, StopIteration) as error:
-        raise damaged(beside, 0, f"no shard {posixpath.basename(path)}") from error
-    return found
-
-
-def _find(
-    column: str, crc32cs: Mapping[str, str], file: InputFile, begin: int, end: int
-) -> Layout:
-    shard = _described(file.path, crc32cs)
-    names, sizes = shard["column_names"], shard["column_sizes"]
-    try:
-        (count,) = numbers(read_part(file, 0, 4), "<u4", 1, 0).tolist()
-        head = read_part(file, 4, 8 + 4 * count)
-        places = numbers(head, "<u4", count + 1, 0).astype(np.int64)
-        if (np.diff(places) < 0).any() or places[-1] != file.size_bytes:
-            got = f"samples up to byte {int(places[-1]):,} of {file.size_bytes:,}"
-            raise ValueError(got)  # noqa: TRY301
-        number = names.index(column)
-        kind = shard["column_encodings"][number]
-    except ValueError as error:
-        raise damaged(file.path, 0, str(error)) from error
-    decode = functools.partial(_ids, sizes=sizes, number=number, kind=kind)
-    return Layout(in_range(places, begin, end), decode)
-
-
 def _ids(data: bytes, *, sizes: list[int | None], number: int, kind: str) -> Ids:
     """Returns the ids of a sample."""
     variable = [at for at, size in enumerate(sizes) if size is None]
-    told = numbers(data, "<u4", len(variable), 0).tolist()
+    told = np.frombuffer(data, "<u4", len(variable)).tolist()
     known = dict(zip(variable, told, strict=True))
     lengths = [known.get(at, size) or 0 for at, size in enumerate(sizes)]
     begin = 4 * len(variable) + sum(lengths[:number])

@@ -6,7 +6,6 @@ Source: `megatron/core/datasets/indexed_dataset.py` of Megatron-LM.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +18,7 @@ from gristmill.transforms.sources.token_files.token_documents import (
     damaged,
     in_range,
     list_beside,
-    listed_beside,
-    numbers,
     plain_options,
-    read_beside,
 )
 
 _MAGIC = b"MMIDIDX\0\0"
@@ -30,51 +26,48 @@ _TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 _HEADER_BYTES = 34
 
 
-def make_source(spec: SourceSpec) -> TokenSource:
-    """Returns the source of a spec."""
-    return TokenSource(spec, functools.partial(_find, listed_beside(spec)))
+class MegatronSource(TokenSource):
+    """Files of Megatron; the index of each has all of its documents."""
 
+    @classmethod
+    def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
+        """Returns the rules for documents."""
+        plain_options(options, "Megatron's")
+        beside = list_beside(map(_beside, files.paths), "the index of Megatron")
+        return SourceSpec(format="megatron", schema=beside)
 
-def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Returns the rules for documents; the index of each file has all of them."""
-    plain_options(options, "Megatron's")
-    beside = list_beside(map(_beside, files.paths), "the index of Megatron")
-    return SourceSpec(format="megatron", schema=beside)
+    def layout(self, file: InputFile, begin: int, end: int) -> Layout:
+        """Returns the documents that begin in a range."""
+        dtype, places = self._index(_beside(file.path), file.size_bytes)
+        decode = functools.partial(np.frombuffer, dtype=dtype)
+        return Layout(in_range(places, begin, end), decode)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - Sources are few, and kept.
+    def _index(
+        self, beside: str, size_bytes: int
+    ) -> tuple[np.dtype[np.generic], npt.NDArray[np.int64]]:
+        """Returns the type of the ids of a `.bin`, and where its documents begin."""
+        data = self.read_beside(beside)
+        try:
+            if data[:9] != _MAGIC or data[9:17] != b"\1" + bytes(7):
+                raise ValueError("no index of version 1")  # noqa: TRY301
+            dtype = np.dtype(_TYPES[data[17]])
+            sequences, bounds = np.frombuffer(data, "<u8", 2, 18).tolist()
+            lengths = np.frombuffer(data, "<i4", sequences, _HEADER_BYTES)
+            at = _HEADER_BYTES + 4 * sequences
+            pointers = np.frombuffer(data, "<i8", sequences, at)
+            documents = np.frombuffer(data, "<i8", bounds, at + 8 * sequences)
+            ends = np.append(0, np.cumsum(lengths, dtype=np.int64) * dtype.itemsize)
+            whole = bounds and documents[0] == 0 and documents[-1] == sequences
+            if not whole or (np.diff(documents) < 0).any() or (lengths < 0).any():
+                raise ValueError("documents that do not follow one another")  # noqa: TRY301
+            if not np.array_equal(pointers, ends[:-1]) or ends[-1] != size_bytes:
+                expected = f"{int(ends[-1]):,} bytes of tokens, one after the other"
+                raise ValueError(f"{expected}, in a file of {size_bytes:,}")  # noqa: TRY301
+        except (ValueError, KeyError, IndexError) as error:
+            raise damaged(beside, 0, str(error)) from error
+        return dtype, ends[documents]
 
 
 def _beside(path: str) -> str:
     return path.removesuffix(".bin") + ".idx"
-
-
-def _find(crc32cs: Mapping[str, str], file: InputFile, begin: int, end: int) -> Layout:
-    beside = _beside(file.path)
-    dtype, places = _index(beside, crc32cs[beside], file.size_bytes)
-    decode = functools.partial(np.frombuffer, dtype=dtype)
-    return Layout(in_range(places, begin, end), decode)
-
-
-@functools.lru_cache(maxsize=2)
-def _index(
-    beside: str, crc32c: str, size_bytes: int
-) -> tuple[np.dtype[np.generic], npt.NDArray[np.int64]]:
-    """Returns the type of the ids of a `.bin`, and where its documents begin."""
-    data = read_beside(beside, crc32c)
-    try:
-        if data[:9] != _MAGIC or data[9:17] != b"\1" + bytes(7):
-            raise ValueError("no index of version 1")  # noqa: TRY301
-        dtype = np.dtype(_TYPES[data[17]])
-        sequences, bounds = numbers(data, "<u8", 2, 18).tolist()
-        lengths = numbers(data, "<i4", sequences, _HEADER_BYTES)
-        at = _HEADER_BYTES + 4 * sequences
-        pointers = numbers(data, "<i8", sequences, at)
-        documents = numbers(data, "<i8", bounds, at + 8 * sequences)
-        ends = np.append(0, np.cumsum(lengths, dtype=np.int64) * dtype.itemsize)
-        whole = bounds and documents[0] == 0 and documents[-1] == sequences
-        if not whole or (np.diff(documents) < 0).any() or (lengths < 0).any():
-            raise ValueError("documents that do not follow one another")  # noqa: TRY301
-        if not np.array_equal(pointers, ends[:-1]) or ends[-1] != size_bytes:
-            expected = f"{int(ends[-1]):,} bytes of tokens, one after the other"
-            raise ValueError(f"{expected}, in a file of {size_bytes:,}")  # noqa: TRY301
-    except (ValueError, KeyError, IndexError) as error:
-        raise damaged(beside, 0, str(error)) from error
-    return dtype, ends[documents]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import abc
+import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Unpack
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -18,15 +20,9 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.source import (
-    RangeReader,
-    ReadOptions,
-    ReadRequest,
-    Source,
-)
+from gristmill.transforms.sources.source import RangeReader, ReadRequest, Source
 
 Ids = npt.NDArray[Any]
 _BATCH_BYTES = 1 << 20
@@ -46,32 +42,48 @@ class Layout(NamedTuple):
     decode: Callable[[bytes], Ids]
 
 
-Find = Callable[[InputFile, int, int], Layout]
-"""Returns the documents of a file that begin in a range of its bytes."""
-
-
 class TokenSource(Source):
     """Files of tokens: a record is the ids of a document, as little-endian uint32.
 
-    Args:
-        spec: How records are made.
-        find: Finds documents.
+    Files beside them that describe them are inputs, too: with others, a job is another
+    one. So the schema of the spec has their checksums.
     """
 
-    def __init__(self, spec: SourceSpec, find: Find) -> None:
-        super().__init__(spec)
-        self._find = find
+    @abc.abstractmethod
+    def layout(self, file: InputFile, begin: int, end: int) -> Layout:
+        """Returns the documents of a file that begin in a range of its bytes."""
 
-    def read(
-        self, file: InputFile, source: SourceRange, **options: Unpack[ReadOptions]
-    ) -> TokenRange:
+    def open_range(self, request: ReadRequest) -> TokenRange:
         """Returns a reader of one range of a file."""
-        return TokenRange(ReadRequest(file, source, **options), self._find)
+        return TokenRange(request, self)
 
     def described(self) -> dict[str, Any]:
         """Returns the facts about the inputs for `dataset.json`, besides their list."""
         columns = {"columns": list(self.spec.columns)} if self.spec.columns else {}
-        return {"format": self.spec.format, "record": self.spec.record, **columns}
+        return super().described() | columns
+
+    def has_beside(self, path: str) -> bool:
+        """Returns whether a file that describes others was listed."""
+        return path in json.loads(self.spec.schema)["beside"]
+
+    def read_beside(self, path: str) -> bytes:
+        """Returns a file that describes others.
+
+        Raises:
+            StorageChangedError: It was written again since it was listed.
+        """
+        expected = json.loads(self.spec.schema)["beside"][path]
+        data = storage_for(path).read(path)
+        found = f"{google_crc32c.value(data):08x}"
+        if found != expected:
+            raise StorageChangedError(
+                "file was written again while this command ran",
+                where=path,
+                expected=f"CRC-32C {expected}",
+                got=found,
+                cure="run the same command again, once nothing writes the inputs",
+            )
+        return data
 
 
 class TokenRange(RangeReader[Layout]):
@@ -79,17 +91,17 @@ class TokenRange(RangeReader[Layout]):
 
     Args:
         request: The range.
-        find: Finds documents.
+        format: Finds documents.
     """
 
-    def __init__(self, request: ReadRequest, find: Find) -> None:
+    def __init__(self, request: ReadRequest, format: TokenSource) -> None:
         super().__init__(request)
-        self._find = find
+        self._format = format
 
     def _open(self) -> Layout:
         end = self._source.end_bytes
         end = self._file.size_bytes if end < 0 else end
-        return self._find(self._file, self._source.begin_bytes, end)
+        return self._format.layout(self._file, self._source.begin_bytes, end)
 
     def batches(self) -> Iterator[RecordBatch]:
         """Yields the documents; see `RangeReader`."""
@@ -103,11 +115,10 @@ class TokenRange(RangeReader[Layout]):
             limit = np.searchsorted(places, begins[first] + _BATCH_BYTES, "right") - 1
             last = max(first + 1, int(limit))
             data = read_part(self._file, begins[first], begins[last])
+            edges = [place - begins[first] for place in begins[first : last + 1]]
             records = [
-                self._record(data[a - begins[first] : b - begins[first]], a, decode)
-                for a, b in zip(
-                    begins[first:last], begins[first + 1 : last + 1], strict=True
-                )
+                self._record(data[a:b], begins[first] + a, decode)
+                for a, b in itertools.pairwise(edges)
             ]
             self._stop = begins[last]
             self._records += len(records)
@@ -156,23 +167,61 @@ def in_range(places: npt.NDArray[np.int64], begin: int, end: int) -> Any:
     return places[first : stop + 1] if stop > first else places[:0]
 
 
-def kind_of(options: RecordOptions, name: str) -> tuple[np.dtype[Any], int | None]:
+def kind_of(record: str, name: str) -> tuple[np.dtype[Any], int | None]:
     """Returns the type of the ids, and the one that ends documents, by `--record`.
 
     Raises:
         InputError: It does not say so.
     """
-    kind, _, end = options.record.partition(":")
+    kind, _, end = record.partition(":")
     known = kind in ("uint16", "uint32", "int32", "int64")
-    if options.columns or not known or int(end or 0) > np.iinfo(kind).max:
-        raise InputError(
-            f"{name} files do not say what their bytes are",
-            expected="--record TYPE:ID, the type of the ids, and the one that ends "
-            "a document, such as uint16:50256",
-            got=f"--record {options.record}" if options.record else "no --record",
-            cure="give it as the files were written",
-        )
+    if not known or int(end or 0) > np.iinfo(kind).max:
+        raise no_kind(record, name)
     return np.dtype(kind).newbyteorder("<"), int(end) if end else None
+
+
+def no_kind(record: str, name: str) -> InputError:
+    """Returns the error for files whose type `--record` does not say."""
+    return InputError(
+        f"{name} files do not say what their bytes are",
+        expected="--record TYPE:ID, the type of the ids, and the one that ends a "
+        "document, such as uint16:50256, and no --columns",
+        got=f"--record {record}" if record else "no --record",
+        cure="give it as the files were written",
+    )
+
+
+def list_beside(paths: Iterable[str], what: str, *, needed: bool = True) -> str:
+    """Returns the checksums of files that describe files of tokens, as a schema.
+
+    Args:
+        paths: The files.
+        what: What each is called in messages.
+        needed: Whether none may be missing.
+
+    Raises:
+        InputError: One is missing.
+    """
+    names = [*dict.fromkeys(paths)]
+    found = zip(names, map_all(_checksum, names, at_once=_AT_ONCE), strict=True)
+    crc32cs = {path: f"{crc:08x}" for path, crc in found if crc is not None}
+    missing = next((path for path in names if path not in crc32cs), None)
+    if needed and missing is not None:
+        raise InputError(
+            f"{what} is missing",
+            where=missing,
+            expected="it beside the file of tokens",
+            cure="copy it there, or give another --input-format",
+        )
+    return json.dumps({"beside": crc32cs})
+
+
+def _checksum(path: str) -> int | None:
+    storage = storage_for(path)
+    found = storage.stat(path)
+    if found is None or found.crc32c is not None:
+        return None if found is None else found.crc32c
+    return int(google_crc32c.value(storage.read(path)))
 
 
 def plain_options(options: RecordOptions, name: str) -> None:
@@ -185,66 +234,6 @@ def plain_options(options: RecordOptions, name: str) -> None:
         )
 
 
-def list_beside(paths: Iterable[str], what: str, *, needed: bool = True) -> str:
-    """Returns the checksums of files that describe files of tokens, as a schema.
-
-    So they are inputs, too: with others, a job is another one.
-
-    Args:
-        paths: The files.
-        what: What each is called in messages.
-        needed: Whether none may be missing.
-
-    Raises:
-        InputError: One is missing.
-    """
-    names = [*dict.fromkeys(paths)]
-    found = zip(names, map_all(_checksum, names, at_once=_AT_ONCE), strict=True)
-    crc32cs = {path: crc32c for path, crc32c in found if crc32c is not None}
-    missing = next((path for path in names if path not in crc32cs), None)
-    if needed and missing is not None:
-        raise InputError(
-            f"{what} is missing",
-            where=missing,
-            expected="it beside the file of tokens",
-            cure="copy it there, or give another --input-format",
-        )
-    return json.dumps({"beside": {p: f"{crc:08x}" for p, crc in crc32cs.items()}})
-
-
-def _checksum(path: str) -> int | None:
-    storage = storage_for(path)
-    found = storage.stat(path)
-    if found is None or found.crc32c is not None:
-        return None if found is None else found.crc32c
-    return int(google_crc32c.value(storage.read(path)))
-
-
-def listed_beside(spec: SourceSpec) -> Mapping[str, str]:
-    """Returns the checksums that `list_beside` made for a spec."""
-    found: dict[str, str] = json.loads(spec.schema)["beside"]
-    return found
-
-
-def read_beside(path: str, crc32c: str) -> bytes:
-    """Returns a file that describes a file of tokens.
-
-    Raises:
-        StorageChangedError: It was written again since it was listed.
-    """
-    data = storage_for(path).read(path)
-    found = f"{google_crc32c.value(data):08x}"
-    if found != crc32c:
-        raise StorageChangedError(
-            "file was written again while this command ran",
-            where=path,
-            expected=f"CRC-32C {crc32c}",
-            got=found,
-            cure="run the same command again, once nothing writes the inputs",
-        )
-    return data
-
-
 def read_part(file: InputFile, begin: int, end: int) -> bytes:
     """Returns bytes of a file, in the version that was listed."""
     with storage_for(file.path).open(
@@ -255,13 +244,3 @@ def read_part(file: InputFile, begin: int, end: int) -> bytes:
         got = f"{len(data):,} bytes of {end - begin:,}"
         raise damaged(file.path, begin, got)
     return data
-
-
-def numbers(data: bytes, dtype: str, count: int, offset: int) -> Ids:
-    """Returns numbers of a file. Raises ValueError if it is too short."""
-    return np.frombuffer(data, dtype, count, offset)
-
-
-def to_whole(parts: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    """Returns places as one array."""
-    return np.concatenate([np.zeros(0, np.int64), *parts])

@@ -9,7 +9,7 @@ from gristmill.dataset.base.errors import CorruptRecordError, InputError
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.sources.lines.schema import LineSchema
+from gristmill.transforms.sources.lines.line_schema import LineSchema
 from gristmill.transforms.sources.source import source_of
 from tests.support.line_files import example_of
 

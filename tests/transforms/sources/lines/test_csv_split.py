@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gristmill.transforms.sources.lines.csv_table import CsvSplitter
+from gristmill.transforms.sources.lines.csv_lines import CsvSplitter
 
 SPLITTER = CsvSplitter(b",")
 CELL = st.text('ab",\n\ré 1', max_size=5)
@@ -63,4 +63,4 @@ def test_quotes_within_bare_fields_stand_for_themselves(rows, style, bare):
 )
 def test_a_bad_row_ends_with_the_line_on_which_it_shows(data, ends):
     assert SPLITTER.ends(data).tolist() == ends
-    assert SPLITTER.row(data[: ends[0]] if ends else data) is None
+    assert SPLITTER.fields(data[: ends[0]] if ends else data) is None

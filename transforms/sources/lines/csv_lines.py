@@ -1,4 +1,4 @@
-"""Rows of CSV and TSV, read strictly as Arrow columns."""
+"""Rows of CSV and TSV, read strictly as Arrow columns, and as records."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from gristmill.transforms.sources.lines.line_reader import (
     Lines,
     Positions,
     check_text,
-    first_bad,
     newline_ends,
 )
+from gristmill.transforms.sources.lines.line_schema import TableLines
 from gristmill.transforms.tables.table_features import (
     INT64,
     NumbersSeen,
@@ -106,11 +106,27 @@ class CsvSplitter:
             else:
                 yield at, row
 
-    def row(self, data: bytes) -> list[bytes] | None:
-        """Returns the fields of bytes that are one row, with or without newline."""
-        found = [*self.rows(data)]
+    def fields(self, row: bytes) -> list[str] | None:
+        """Returns the fields of one row, with or without its newline.
+
+        None if it is none, or not UTF-8.
+        """
+        found = [*self.rows(row)]
         fields = found[0][1] if len(found) == 1 else None
-        return None if fields is None else [each.encode("latin-1") for each in fields]
+        try:
+            return [each.encode("latin-1").decode() for each in fields or ()] or None
+        except UnicodeDecodeError:
+            return None
+
+    def header(self, row: bytes) -> list[str] | None:
+        """Returns the names of columns, None for a row that is none.
+
+        A column without a name gets one: pandas writes the index of rows so.
+        """
+        fields = self.fields(row)
+        if fields is None:
+            return None
+        return [name or f"unnamed_{number}" for number, name in enumerate(fields)]
 
     def all_rows(self, data: bytes, ends: Positions) -> bool:
         """Returns whether bytes are rows that end at some places, all of them valid."""
@@ -195,19 +211,32 @@ _LONG = r"\d{16}"  # Only numbers this long can change as doubles.
 _ERRORS = (pa.ArrowException, ValueError, BadLineError)
 
 
-class CsvRows:
-    """Reads rows of CSV strictly: anything that cannot be read as written is an error.
+class CsvLines(TableLines):
+    """Makes a record from each row after the header; skips empty lines.
+
+    Rows are read strictly: anything that cannot be read as written is an error.
 
     Args:
         header: Names of all columns.
-        schema: Names and types of the columns to be read. An empty cell is null in a
+        fields: Names and types of the columns to be read. An empty cell is null in a
             column of numbers.
         splitter: Finds the rows.
+        record: As for `TableLines`.
     """
 
-    def __init__(self, header: Sequence[str], schema: pa.Schema, splitter: CsvSplitter):
+    format_name = "CSV"
+    newlines = False
+
+    def __init__(
+        self,
+        header: Sequence[str],
+        fields: pa.Schema,
+        splitter: CsvSplitter,
+        record: str = "line",
+    ):
+        super().__init__(fields, record)
         self._header = list(header)
-        self._schema = schema
+        self._schema = fields
         self._splitter = splitter
         self._parse = pyarrow.csv.ParseOptions(
             delimiter=splitter.delimiter.decode(),
@@ -217,15 +246,28 @@ class CsvRows:
         self._convert = pyarrow.csv.ConvertOptions(
             check_utf8=False,  # It was checked before.
             column_types=dict.fromkeys(self._header, pa.string()),
-            include_columns=schema.names,
+            include_columns=fields.names,
             strings_can_be_null=False,
         )
 
-    def check_header(self, line: bytes, path: str) -> None:
-        """Raises InputError if the first line of a file is not the job's header."""
-        found = header_of(line, self._splitter) or []
-        if found != self._header:
-            raise other_header(path, self._header, found)
+    def ends(self, data: bytes) -> Positions:
+        """See `LineParser`."""
+        return self._splitter.ends(data)
+
+    def header_lines(self, lines: Lines, path: str) -> int | None:
+        """See `LineParser`."""
+        for number in range(len(lines.ends)):
+            line = lines.line(number)
+            if not is_empty(line):
+                found = self._splitter.header(line) or []
+                if found != self._header:
+                    raise other_header(path, self._header, found)
+                return number + 1
+        return None
+
+    def texts(self, lines: Lines, kept: Positions) -> list[bytes]:
+        """Returns some rows as records."""
+        return [lines.line(row) for row in kept.tolist()]
 
     def rows(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
         """Returns the rows of non-empty lines, and the line of each.
@@ -236,7 +278,7 @@ class CsvRows:
         try:
             return self._parsed(lines)
         except _ERRORS:
-            index = first_bad(lines, self._parsed, errors=_ERRORS)
+            index = self._first_bad(lines)
             raise self._explained(lines, index) from None
 
     def _parsed(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
@@ -287,6 +329,18 @@ class CsvRows:
             )
         return pa.RecordBatch.from_arrays(columns, names=self._schema.names), rows
 
+    def _first_bad(self, lines: Lines) -> int:
+        begin, end = 0, len(lines.ends)
+        while end - begin > 1:
+            middle = (begin + end) // 2
+            try:
+                self._parsed(lines.part(begin, middle))
+            except _ERRORS:
+                end = middle
+            else:
+                begin = middle
+        return begin
+
     def _explained(self, lines: Lines, index: int) -> BadLineError:
         """Returns the fault of a bad row."""
         row = lines.part(index, index + 1)
@@ -317,7 +371,7 @@ class CsvRows:
                 f"none in {row.data.count(NEWLINE) + 1:,} lines, to the end of the "
                 "file",
             )
-        cells = fields_of(row.line(0), self._splitter)
+        cells = self._splitter.fields(row.line(0))
         if cells is None:
             return bad(
                 "quotes of a row do not pair",
@@ -402,23 +456,9 @@ def _fits(cell: str, kind: pa.DataType) -> bool:
     return True
 
 
-def fields_of(row: bytes, splitter: CsvSplitter) -> list[str] | None:
-    """Returns the fields of one row, None if it is none, or not UTF-8."""
-    try:
-        return [field.decode() for field in splitter.row(row) or ()] or None
-    except UnicodeDecodeError:
-        return None
-
-
-def header_of(row: bytes, splitter: CsvSplitter) -> list[str] | None:
-    """Returns the names of columns, None for a row that is none.
-
-    A column without a name gets one: pandas writes the index of rows so.
-    """
-    fields = fields_of(row, splitter)
-    if fields is None:
-        return None
-    return [name or f"unnamed_{number}" for number, name in enumerate(fields)]
+def is_empty(line: bytes) -> bool:
+    """Returns whether a line before the header is skipped."""
+    return not line.strip(b" \r")
 
 
 def column_type(name: str, cells: Iterable[str]) -> pa.DataType:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from gristmill.dataset.formats.streams import Readable
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.sources.formats import FORMATS, RecordOptions, SourceSpec
-from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.formats import FORMATS, SourceSpec
+from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.lines.line_reader import (
     LineParser,
     LineReader,
@@ -25,28 +26,21 @@ from gristmill.transforms.sources.stream_range import StreamSource
 class LineSource(StreamSource):
     """Lines, found by newlines; see `Source`.
 
-    Args:
-        spec: How records are made.
-        parser: Parser of the lines.
-        features: Features of the records for `dataset.json`, if they are examples.
+    Attributes:
         reader: Reads the lines.
     """
 
-    def __init__(
-        self,
-        spec: SourceSpec,
-        parser: LineParser,
-        features: dict[str, Any] | None = None,
-        reader: type[LineReader] = LineReader,
-    ):
-        super().__init__(
-            spec,
-            self._reader,
-            lookback_bytes=LineReader.lookback_bytes,
-            sure=True,
-        )
-        self._parser, self._opened = parser, reader
-        self._features = features
+    reader: type[LineReader] = LineReader
+    lookback_bytes = 1  # The previous byte tells whether a line begins at a byte.
+    sure = True
+
+    def __init__(self, spec: SourceSpec):
+        super().__init__(spec)
+        self._parser = self.make_parser()
+
+    @abc.abstractmethod
+    def make_parser(self) -> LineParser:
+        """Returns what makes records of the lines."""
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges that begin and end at lines."""
@@ -65,21 +59,17 @@ class LineSource(StreamSource):
 
     def _next_line(self, file: InputFile, offset: int) -> int:
         """Returns where the first line at or after an offset begins."""
-        offset -= LineReader.lookback_bytes
+        offset -= self.lookback_bytes
         with storage_for(file.path).open(
             file.path, offset=offset, end=offset + 1, version=file.version
         ) as stream:
-            reader = self._reader(
+            reader = self.open_reader(
                 stream, path=file.path, offset=offset, size_bytes=file.size_bytes
             )
             reader.resync()
             return reader.offset
 
-    def features(self) -> dict[str, Any] | None:
-        """Returns the features of records; None for lines and single columns."""
-        return self._features
-
-    def _reader(
+    def open_reader(
         self,
         stream: Readable | BinaryIO,
         *,
@@ -87,24 +77,19 @@ class LineSource(StreamSource):
         offset: int,
         size_bytes: int | None,
     ) -> LineReader:
-        return self._opened(
-            stream,
-            path=path,
-            parser=self._parser,
-            offset=offset,
-            size_bytes=size_bytes,
+        """Returns a reader of lines."""
+        parser = self._parser
+        return self.reader(
+            stream, path=path, parser=parser, offset=offset, size_bytes=size_bytes
         )
 
 
-def make_source(spec: SourceSpec) -> LineSource:
-    """Returns the source of a spec."""
-    return LineSource(spec, TextLines())
+class TextSource(LineSource):
+    """Text: a record is a line."""
 
-
-def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Returns the rules for records: a record is a line."""
-    del files, options
-    return SourceSpec("text", "line")
+    def make_parser(self) -> LineParser:
+        """Returns what makes records of the lines."""
+        return TextLines()
 
 
 class TextLines(LineParser):

@@ -12,23 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import CorruptRecordError, InputError
-from gristmill.transforms.sources.lines.csv_table import (
-    CsvRows,
+from gristmill.transforms.sources.lines.csv_lines import (
+    CsvLines,
     CsvSplitter,
     column_type,
 )
-from gristmill.transforms.sources.lines.json_csv_records import CsvLines
 from gristmill.transforms.sources.lines.line_reader import (
     BadLineError,
     LineReader,
     Lines,
+    Made,
 )
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
 
 
-def rows_of(*, delimiter=b",", schema=SCHEMA) -> CsvRows:
-    return CsvRows(["n", "s", "f"], schema, CsvSplitter(delimiter))
+def rows_of(*, delimiter=b",", schema=SCHEMA) -> CsvLines:
+    return CsvLines(["n", "s", "f"], schema, CsvSplitter(delimiter))
 
 
 def lines_of(data: bytes, delimiter=b",") -> Lines:
@@ -120,6 +120,13 @@ def test_a_quote_that_is_never_closed_is_named(row):
     assert error.value.index >= 3
 
 
+class ShownRows(CsvLines):
+    def records(self, lines: Lines) -> Made:
+        batch, kept = self.rows(lines)
+        rows = [repr(list(row.values())).encode() for row in batch.to_pylist()]
+        return Made(rows, kept)
+
+
 PIECES = [b'"', b",", b"\n", b"\r", b"x", b"", b"\xff", b"\0", b'""', b'",']
 TEXT = st.text('ab",\n\ré 1', max_size=4)
 
@@ -142,11 +149,7 @@ def test_rows_that_are_kept_of_damaged_files_are_rows_of_csv(
         begin = 6 + int(at * (len(data) - 6))
         data = data[:begin] + piece + data[begin + length :]
     texts = pa.schema([(name, pa.string()) for name in SCHEMA.names])
-    parser = CsvLines(
-        rows_of(schema=texts),
-        CsvSplitter(b","),
-        lambda batch: [repr(list(row.values())).encode() for row in batch.to_pylist()],
-    )
+    parser = ShownRows(texts.names, texts, CsvSplitter(b","))
     reader = LineReader(
         io.BytesIO(data), path="x", parser=parser, block_bytes=block_bytes
     )

@@ -1,4 +1,4 @@
-"""JSON lines as a table of Arrow columns."""
+"""JSON lines as a table of Arrow columns, and as records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from gristmill.transforms.sources.lines.line_reader import (
     Lines,
     Positions,
     check_text,
+    split_lines,
 )
+from gristmill.transforms.sources.lines.line_schema import TableLines
 
 _BLANK = np.zeros(256, np.bool_)
 _BLANK[[NEWLINE, RETURN, SPACE, TAB]] = True
@@ -46,32 +48,61 @@ _LONG = re.compile(rb"[\[:,\s-]\d{16}")
 _ERRORS = (pa.ArrowException, ValueError, RecursionError, BadLineError, UnfitError)
 
 
-class JsonRows:
-    """Reads one object a line, strictly: anything not valid is an error.
+class JsonLines(TableLines):
+    """Makes a record from each JSON object; skips blank lines.
 
-    pyarrow parses whole blocks. It takes more than JSON lines allow: objects that go
-    over several lines, several of them in a line, NaN, bytes that are not UTF-8. All of
-    these are found by checks of the whole block, and by the count of rows. Where it
-    refuses a block, Python's `json` reads the lines one by one: some values change, as
-    2.0 becomes an integer in a column of these, and the first bad line is named.
+    It reads one object a line, strictly: anything not valid is an error. pyarrow parses
+    whole blocks. It takes more than JSON lines allow: objects that go over several
+    lines, several of them in a line, NaN, bytes that are not UTF-8. All of these are
+    found by checks of the whole block, and by the count of rows. Where it refuses a
+    block, Python's `json` reads the lines one by one: some values change, as 2.0
+    becomes an integer in a column of these, and the first bad line is named.
 
     Args:
-        schema: Types of the fields to be read, by name.
+        fields: Types of the fields to be read, by name.
+        record: As for `TableLines`.
+        skip_nulls: As for `TableLines`.
         only: Whether lines may have other fields, which are passed over.
+        strips: Whether lines that are records lose blanks at their ends.
     """
 
-    def __init__(self, schema: pa.Schema, *, only: bool = False):
-        self._names, self._only = schema.names, only
-        self._kind = pa.struct(schema)
+    format_name = "JSON lines"
+
+    def __init__(
+        self,
+        fields: pa.Schema,
+        record: str = "line",
+        *,
+        skip_nulls: bool = False,
+        only: bool = False,
+        strips: bool = False,
+    ):
+        super().__init__(fields, record, skip_nulls=skip_nulls)
+        self._names, self._only, self._strips = fields.names, only, strips
+        self._kind = pa.struct(fields)
         types = leaf_types(self._kind)
         self._at_once = JSON_TEXT not in types
         self._doubtful = (*_NO_NUMBERS, *[_LONG] * (pa.float64() in types))
-        self._read = pa.schema([(one.name, _read_type(one.type)) for one in schema])
+        self._read = pa.schema([(one.name, _read_type(one.type)) for one in fields])
         self._options = pyarrow.json.ParseOptions(
             explicit_schema=self._read,
             newlines_in_values=False,
             unexpected_field_behavior="ignore" if only else "error",
         )
+
+    def texts(self, lines: Lines, kept: Positions) -> list[bytes]:
+        """Returns some lines as records."""
+        texts = split_lines(lines)
+        if len(kept) < len(texts):
+            texts = [texts[line] for line in kept.tolist()]
+        return [text.strip(b" \t\r") for text in texts] if self._strips else texts
+
+    def cure(self, column: str, cure: str) -> str:
+        """Returns what to do about a value of a column that no record can hold."""
+        if not self.features or not column:
+            return cure
+        column = column.partition(".")[0]
+        return f"keep it as JSON, with --columns '*,{column}:json'; or {cure}"
 
     def rows(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
         """Returns the rows of non-blank lines, and the line of each.

@@ -1,7 +1,8 @@
-"""The schema of a job's lines: types of columns, as a text that the job keeps."""
+"""Lines as rows of a table: their schema, from samples, and their records."""
 
 from __future__ import annotations
 
+import abc
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
@@ -9,25 +10,30 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
-from gristmill.dataset.base.errors import (
-    CorruptRecordError,
-    CorruptStreamError,
-    InputError,
-    some_of,
-)
-from gristmill.dataset.formats.streams import InflatedStream
+from gristmill.dataset.base.errors import InputError, RowError, some_of
+from gristmill.dataset.formats.streams import inflated_head
+from gristmill.dataset.metadata.features import encode_features
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.lines.json_values import JSON_TEXT
 from gristmill.transforms.sources.lines.line_reader import (
+    BYTE_ORDER_MARK,
+    BadLineError,
     LineParser,
     LineReader,
     Lines,
     Made,
     Positions,
-    without_newline,
 )
+from gristmill.transforms.sources.lines.line_source import LineSource
+from gristmill.transforms.tables.example_rows import (
+    check_column,
+    encode_rows,
+    one_column,
+)
+from gristmill.transforms.tables.leaves import rows_without_nulls
+from gristmill.transforms.tables.table_features import features_of
 
 # A little of many files tells more than much of one.
 _FILES = 32
@@ -71,52 +77,20 @@ def sample_lines(
 
 
 def _first_lines(
-    file: InputFile, ends: Callable[[bytes], Positions], open_reader: type[LineReader]
+    file: InputFile, ends: Callable[[bytes], Positions], reader: type[LineReader]
 ) -> Sample:
-    path = file.path
-    lines: list[bytes] = []
-    size = 0
-    with storage_for(path).open(
-        path, offset=0, end=min(file.size_bytes, _FILE_BYTES), version=file.version
-    ) as opened:
-        stream = (
-            opened
-            if file.compression == "none"
-            else InflatedStream(opened, path=path, compression=file.compression)
-        )
-        reader = open_reader(
-            stream, path=path, parser=_RawLines(ends), block_bytes=_FILE_BYTES // 4
-        )
-        try:
-            for batch in reader.batches():
-                for line in batch.records:
-                    if size < _FILE_BYTES:
-                        lines.append(line)
-                    size += len(line)
-                if size >= _FILE_BYTES:
-                    break
-        except (CorruptRecordError, CorruptStreamError):
-            pass  # The conversion finds the same damage, and names it.
-    return Sample(path, lines, open_reader.item)
-
-
-class _RawLines(LineParser):
-    """Splits plain lines."""
-
-    def __init__(self, ends: Callable[[bytes], Positions]):
-        self._ends = ends
-
-    def ends(self, data: bytes) -> Positions:
-        """See `LineParser`."""
-        return self._ends(data)
-
-    def records(self, lines: Lines) -> Made:
-        """See `LineParser`."""
-        rows = np.arange(len(lines.ends))
-        starts, ends = lines.starts.tolist(), lines.ends.tolist()
-        data = lines.data
-        found = zip(starts, ends, strict=True)
-        return Made([without_newline(data[begin:end]) for begin, end in found], rows)
+    data = storage_for(file.path).read(file.path, 0, _FILE_BYTES)
+    whole = file.size_bytes <= len(data)
+    if file.compression != "none":
+        data = inflated_head(data, file.compression, _FILE_BYTES)
+        whole = whole and len(data) < _FILE_BYTES
+    data = reader.as_lines(data, file.path).removeprefix(BYTE_ORDER_MARK)
+    places = ends(data)
+    if data and (whole or not len(places)):
+        places = np.union1d(places, len(data))
+    lines = Lines(data, places)
+    texts = [lines.line(number) for number in range(len(places))]
+    return Sample(file.path, texts, reader.item)
 
 
 _TYPES = {
@@ -264,3 +238,88 @@ def _parsed(text: Any) -> pa.DataType:
     if isinstance(text, dict):
         return pa.struct([(name, _parsed(kind)) for name, kind in text.items()])
     return _ALL_TYPES[text]
+
+
+class TableLines(LineParser):
+    """Makes records from lines that are rows of a table.
+
+    Args:
+        fields: Names and types of the columns to be read.
+        record: `example`, `column:NAME` or `line`.
+        skip_nulls: Whether a row is left out if a feature, or the column, is null.
+
+    Raises:
+        InputError: The columns do not fit such records.
+    """
+
+    def __init__(
+        self, fields: pa.Schema, record: str = "line", *, skip_nulls: bool = False
+    ):
+        self.fields, self._record = fields, record
+        self._column = column_of(record)
+        self.features = features_of(fields) if record == "example" else {}
+        if self._column is not None:
+            check_column(fields, self._column)
+        names = self.features if self._column is None else {self._column}
+        self._checked = frozenset(names) if skip_nulls else frozenset[str]()
+
+    @abc.abstractmethod
+    def rows(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
+        """Returns the rows of lines, and the line of each.
+
+        Raises:
+            BadLineError: The first line that is not such a row.
+        """
+
+    @abc.abstractmethod
+    def texts(self, lines: Lines, kept: Positions) -> list[bytes]:
+        """Returns some lines as records."""
+
+    def cure(self, column: str, cure: str) -> str:
+        """Returns what to do about a value of a column that no record can hold."""
+        del column
+        return cure
+
+    def records(self, lines: Lines) -> Made:
+        """See `LineParser`."""
+        batch, kept = self.rows(lines)
+        if self._record == "line":
+            return Made(self.texts(lines, kept), kept)
+        found = len(kept)
+        if self._checked:
+            whole = rows_without_nulls(batch, self._checked.__contains__)
+            if len(whole) < found:
+                batch, kept = batch.take(whole), kept[whole]
+        try:
+            if self._column is not None:
+                made = one_column(batch, self._column)
+            else:
+                made = encode_rows(batch, self.features)
+        except RowError as error:
+            raise BadLineError(
+                int(kept[error.row]),
+                error.what,
+                expected=error.expected or "a value that a record can hold",
+                got=error.got or "another",
+                cure=self.cure(
+                    error.column or "",
+                    error.cure or "leave out the column with --columns",
+                ),
+            ) from None
+        return Made(made, kept, found - len(kept))
+
+
+class TableSource(LineSource):
+    """Lines that are rows of a table; see `Source`."""
+
+    _parser: TableLines
+
+    def features(self) -> dict[str, Any] | None:
+        """Returns the features of records; None for lines and single columns."""
+        return encode_features(self._parser.features) or None
+
+
+def column_of(record: str) -> str | None:
+    """Returns the column whose values are the records, None for other records."""
+    kind, _, column = record.partition(":")
+    return column if kind == "column" else None

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.transforms.sources.lines.json_table import JsonRows
+from gristmill.transforms.sources.lines.json_lines import JsonLines
 from gristmill.transforms.sources.lines.json_values import DifferentTypesError, type_of
 from gristmill.transforms.sources.lines.line_reader import (
     BadLineError,
@@ -154,12 +154,12 @@ def test_rows_are_what_json_reads_and_the_first_bad_line_is_named(lines):
                 break
             want.append(found)
     if bad is None:
-        batch, kept = JsonRows(SCHEMA).rows(given_lines)
+        batch, kept = JsonLines(SCHEMA).rows(given_lines)
         assert batch.to_pylist() == [filled(found) for found in want]
         assert len(kept) == len(want)
     else:
         with pytest.raises(BadLineError) as error:
-            JsonRows(SCHEMA).rows(given_lines)
+            JsonLines(SCHEMA).rows(given_lines)
         assert error.value.index == bad
 
 
@@ -167,7 +167,7 @@ def test_rows_are_what_json_reads_and_the_first_bad_line_is_named(lines):
 def test_fields_that_are_not_wanted_are_checked_as_json(lines):
     data = b"".join(line_of(*line) for line in lines)
     given_lines = lines_of(data)
-    rows = JsonRows(pa.schema([("s", pa.string())]), only=True)
+    rows = JsonLines(pa.schema([("s", pa.string())]), only=True)
     try:
         batch, kept = rows.rows(given_lines)
     except BadLineError as error:
@@ -228,7 +228,7 @@ def no_duplicates_of(line: bytes) -> list[str]:
 def test_a_bad_line_is_explained(line, expected, got, before):
     data = b'{"a":1,"f":2}\n\n' * before + line + b'\n{"a":2}\n'
     with pytest.raises(BadLineError) as error:
-        JsonRows(SCHEMA).rows(lines_of(data))
+        JsonLines(SCHEMA).rows(lines_of(data))
     assert error.value.index == 2 * before
     assert expected in error.value.expected
     assert got in error.value.got
@@ -240,16 +240,16 @@ def test_an_object_over_two_lines_is_refused():
         b'{"d":\n{"x":"1"}\n}\n{"a":1}{"a":1}\n{"a":1}{"a":1}',
     ):
         with pytest.raises(BadLineError) as error:
-            JsonRows(SCHEMA).rows(lines_of(data))
+            JsonLines(SCHEMA).rows(lines_of(data))
         assert error.value.index == 0
 
 
 def test_deep_nesting_does_not_end_the_process():
     line = b'{"q":' + b"[" * 200_000 + b"]" * 200_000 + b"}\n"
-    _, kept = JsonRows(pa.schema([]), only=True).rows(lines_of(line))
+    _, kept = JsonLines(pa.schema([]), only=True).rows(lines_of(line))
     assert len(kept) == 1
     with pytest.raises(BadLineError):
-        JsonRows(SCHEMA).rows(lines_of(line))
+        JsonLines(SCHEMA).rows(lines_of(line))
 
 
 @pytest.mark.parametrize("value", [1 << 63, [1, 1 << 63], {"x": -(1 << 63) - 1}])
