@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
-from gristmill.dataset.formats.streams import Readable, StreamReader
+from gristmill.dataset.base.errors import CorruptRecordError
+from gristmill.dataset.formats.streams import StreamReader
 
 BLOCK_BYTES = 512
 MAGIC, MAGIC_AT = b"ustar", 257  # What follows it differs between POSIX and GNU.
@@ -144,32 +145,22 @@ _NAME = re.compile(rb"((?:.*/)?[^.]+)\.([^/]*)")
 _META = re.compile(rb"__[^/]*__(/|$)")
 
 
-class Name(NamedTuple):
-    """The name of a member, split where webdataset splits it.
-
-    Attributes:
-        key: Key of the sample: the path up to the first dot of the base name.
-        extension: What follows that dot, in lower case.
-    """
-
-    key: bytes
-    extension: str
-
-
-def split_name(name: bytes) -> Name | None:
-    """Splits the name of a member; None if it belongs to no sample.
+def split_name(name: bytes) -> tuple[bytes | None, str]:
+    """Splits the name of a member where webdataset does.
 
     >>> split_name(b"train/0001.Seg.png")
-    Name(key=b'train/0001', extension='seg.png')
+    (b'train/0001', 'seg.png')
 
-    Names without an extension and names below `__...__` belong to no sample. An
-    extension that is not UTF-8 comes with surrogates.
+    Returns:
+        The key of its sample: the path up to the first dot of the base name; and what
+        follows that dot, in lower case, with surrogates if it is not UTF-8. The key of
+        names without an extension and of those below `__...__` is None: they belong to
+        no sample.
     """
     match = None if _META.match(name) else _NAME.fullmatch(name)
     if match is None:
-        return None
-    extension = match[2].decode("utf-8", "surrogateescape")
-    return Name(match[1], extension.lower())
+        return None, ""
+    return match[1], match[2].decode("utf-8", "surrogateescape").lower()
 
 
 class Member(NamedTuple):
@@ -196,56 +187,11 @@ class Member(NamedTuple):
     refused: str | None
 
 
-class BrokenError(Exception):
-    """Bytes at an offset that do not belong there in a tar.
-
-    Attributes:
-        reason: As in `CorruptRecordError`.
-        what: What is wrong.
-        at: The offset.
-        expected: What should be there.
-        got: What is there.
-        cure: What can be done.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        what: str,
-        at: int,
-        *,
-        expected: str,
-        got: str,
-        cure: str = "write the file again from its source, or keep what can be read "
-        "with --on-corrupt skip",
-    ) -> None:
-        super().__init__(what)
-        self.reason, self.what, self.at = reason, what, at
-        self.expected, self.got, self.cure = expected, got, cure
-
-
 class MemberReader(StreamReader):
     """Reads the members of a tar from one stream.
 
     The bytes read stay in memory from `offset` on.
-
-    Args:
-        stream: Bytes from `offset` on.
-        offset: Offset in the (decompressed) file of the stream's first byte.
-        size_bytes: Size of the file if known; None for compressed streams.
-        block_bytes: How much to read at a time.
     """
-
-    def __init__(
-        self,
-        stream: Readable | BinaryIO,
-        *,
-        offset: int,
-        size_bytes: int | None,
-        block_bytes: int,
-    ):
-        self.size_bytes = size_bytes
-        super().__init__(stream, offset=offset, block_bytes=block_bytes)
 
     def fill(self, stop: int) -> bool:
         """Makes the bytes before an offset available, if they exist."""
@@ -276,7 +222,7 @@ class MemberReader(StreamReader):
         Its content may be missing.
 
         Raises:
-            BrokenError: There is no header, or its values are impossible.
+            CorruptRecordError: There is no header, or its values are impossible.
         """
         start = at
         fields: dict[bytes, bytes] = {}
@@ -285,12 +231,12 @@ class MemberReader(StreamReader):
             if header is None and at == start:
                 return None
             if header is None:
-                raise BrokenError(
+                raise self.corrupt(
                     "header",
                     "tar ends after the long name of a member",
-                    start,
                     expected="the header of the member",
                     got="the mark of the archive's end",
+                    offset=start,
                 )
             begin, kind = at + BLOCK_BYTES, header.kind
             if kind not in EXTENDING:
@@ -304,7 +250,7 @@ class MemberReader(StreamReader):
         name = fields.get(b"path", header.name)
         name = fields.get(_SPARSE + b"name", name)
         size = int(fields.get(b"size", header.size_bytes))
-        split = None if kind == DIRECTORY else split_name(name)
+        key, extension = (None, "") if kind == DIRECTORY else split_name(name)
         refused = None if kind in REGULAR else kind_name(kind)
         return Member(
             start=start,
@@ -312,46 +258,44 @@ class MemberReader(StreamReader):
             end=begin + size,
             stop=begin + padded(size),
             name=name,
-            key=None if split is None else split.key,
-            extension="" if split is None else split.extension,
+            key=key,
+            extension=extension,
             refused=kind_name(SPARSE) if sparse else refused,
         )
 
     def _header(self, at: int) -> Header | None:
         """Returns the header at an offset, None at the mark of the archive's end."""
         if not self.fill(at + 1):
-            raise BrokenError(
+            raise self.corrupt(
                 "truncated",
                 "tar ends without the mark of its end: it was cut",
-                at,
                 expected="blocks of zeros after the last member",
                 got="the end of the file",
                 cure="write the file again from its source; if its writer never makes "
                 "the mark, add it: head -c 1024 /dev/zero >> FILE",
+                offset=at,
             )
-        self.fill(at + BLOCK_BYTES)
+        if not self.fill(at + BLOCK_BYTES) and self.data(at, at + BLOCK_BYTES).strip(
+            b"\0"
+        ):
+            raise self.cut(at, at + BLOCK_BYTES)
         block = self.data(at, at + BLOCK_BYTES)
         if not block.strip(b"\0"):
             self._check_only_zeros(at)
             return None
-        if len(block) < BLOCK_BYTES:
-            raise BrokenError(
-                "truncated",
-                "tar ends in the middle of a header",
-                at,
-                expected=f"{BLOCK_BYTES} bytes",
-                got=f"{len(block)} bytes up to the end of the file",
-            )
         header = parse_header(block)
         if header is None:
-            raise BrokenError(
+            name = name_text(block[:100].partition(b"\0")[0])
+            raise self.corrupt(
                 "header",
                 "corrupt header in a tar"
                 if at
                 else "not a tar, or its first header is corrupt",
-                at,
                 expected="the header of a member, with a checksum that fits",
-                got=_shown(block),
+                got=f"a checksum that does not fit, with the name {name}"
+                if block.startswith(MAGIC, MAGIC_AT)
+                else f"bytes that are none: {block[:16].hex(' ')} ...",
+                offset=at,
             )
         return header
 
@@ -361,10 +305,9 @@ class MemberReader(StreamReader):
             found = _NOT_ZERO.search(self._buffer, stop - self._buffer_offset)
             stop = self._buffer_offset + (found.start() if found else len(self._buffer))
             if found or stop - at > _ZEROS_BYTES:
-                raise BrokenError(
+                raise self.corrupt(
                     "zeros",
                     "tar continues after the mark of its end",
-                    at,
                     expected="zeros up to the end of the file",
                     cure="write the file again from its source; if tars were joined "
                     "with cat, convert each by itself, or join them with tar "
@@ -372,18 +315,19 @@ class MemberReader(StreamReader):
                     got=f"{stop - at:,} zeros, then other bytes"
                     if found
                     else f"more than {_ZEROS_BYTES:,} zeros",
+                    offset=at,
                 )
 
     def _fields(self, at: int, header: Header) -> dict[bytes, bytes]:
-        """Returns the member that a header describes."""
+        """Returns the facts that a header has about the member after it."""
         begin, size = at + BLOCK_BYTES, header.size_bytes
-        expected = "fields for the member after it"
+        expected, got = "fields for the member after it", "other bytes"
         if size > _NAME_BYTES:
             expected, got = f"at most {_NAME_BYTES:,} bytes", f"{size:,} bytes"
         elif not self.fill(begin + padded(size)):
             raise self.cut(at, begin + padded(size))
         else:
-            data, got = self.data(begin, begin + size), "other bytes"
+            data = self.data(begin, begin + size)
             if header.kind == LONG_NAME:
                 return {b"path": data.partition(b"\0")[0]}
             if header.kind == LONG_LINK:
@@ -395,13 +339,8 @@ class MemberReader(StreamReader):
                 return {}
             if fields is not None:
                 got = "a name or a size for all members"
-        raise BrokenError(
-            "header",
-            "extended header of a tar cannot be read",
-            at,
-            expected=expected,
-            got=got,
-        )
+        what = "extended header of a tar cannot be read"
+        raise self.corrupt("header", what, expected=expected, got=got, offset=at)
 
     def _after_sparse_map(self, at: int) -> int:
         """Returns where the content of an old-style GNU sparse file begins."""
@@ -413,20 +352,15 @@ class MemberReader(StreamReader):
             stop += BLOCK_BYTES
         return stop
 
-    def ends_before(self, offset: int) -> bool:
-        """Returns whether the file is known to end before an offset."""
-        return self.size_bytes is not None and offset > self.size_bytes
-
-    def cut(self, begin: int, end: int, member: Member | None = None) -> BrokenError:
-        """Returns the missing part where the file ends early."""
-        have = self.end_offset() - begin
-        what = "header" if member is None else f"member {name_text(member.name)}"
-        return BrokenError(
+    def cut(self, begin: int, end: int, name: bytes = b"") -> CorruptRecordError:
+        """Returns the error where the file ends within a member, or within a header."""
+        part = f"member {name_text(name)}" if name else "header"
+        return self.corrupt(
             "truncated",
-            f"tar ends in the middle of a {what}",
-            begin,
+            f"tar ends in the middle of a {part}",
             expected=f"{end - begin:,} bytes",
-            got=f"{have:,} bytes up to the end of the file",
+            got=f"{self.end_offset() - begin:,} bytes up to the end of the file",
+            offset=begin,
         )
 
 
@@ -434,11 +368,3 @@ def name_text(name: bytes) -> str:
     """Returns a name for a message: names can be very long."""
     text = repr(name[:_SHOWN_BYTES].decode("utf-8", "backslashreplace"))
     return text + "..." if len(name) > _SHOWN_BYTES else text
-
-
-def _shown(block: bytes) -> str:
-    """Returns the legible part of a damaged header, for an error."""
-    if block[MAGIC_AT : MAGIC_AT + len(MAGIC)] != MAGIC:
-        return f"bytes that are none: {block[:16].hex(' ')} ..."
-    name = block[:100].partition(b"\0")[0]
-    return f"a checksum that does not fit, with the name {name_text(name)}"

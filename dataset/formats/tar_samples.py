@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import google_crc32c
 
@@ -18,7 +18,6 @@ from gristmill.dataset.formats.streams import (
     RecordBatch,
 )
 from gristmill.dataset.formats.tar_members import (
-    BrokenError,
     Member,
     MemberReader,
     name_text,
@@ -130,35 +129,21 @@ _crc32c = google_crc32c.value
 class SampleReader(MemberReader):
     """Reads samples forward from one stream.
 
-    Memory: one sample or one block, whichever is larger. A false size never makes it
-    allocate more than the file holds.
+    A false size never makes it allocate more than the file holds.
 
     Args:
         stream: Bytes from `offset` on.
-        path: Path of the file, for messages.
         make: Builds the record of a sample.
-        offset: Offset in the (decompressed) file of the stream's first byte.
-        size_bytes: Size of the file if known; None for compressed streams.
-        block_bytes: How much to read at a time.
+        options: As for `StreamReader`.
     """
 
     def __init__(
-        self,
-        stream: Readable | BinaryIO,
-        *,
-        path: str,
-        make: RecordMaker,
-        offset: int = 0,
-        size_bytes: int | None = None,
-        block_bytes: int = READ_BYTES,
+        self, stream: Readable | BinaryIO, *, make: RecordMaker, **options: Any
     ):
-        self._path = path
         self._make = make
         self._ahead: Member | None = None  # The parsed header at `offset`.
         self._seen: dict[bytes, frozenset[str]] = {}
-        super().__init__(
-            stream, offset=offset, size_bytes=size_bytes, block_bytes=block_bytes
-        )
+        super().__init__(stream, **options)
 
     def restart(self, stream: Readable | BinaryIO) -> None:
         """Goes on with another stream of the same bytes, which begins at `offset`."""
@@ -223,8 +208,8 @@ class SampleReader(MemberReader):
                 if member.key is not None:
                     members.append(member)
                 at = member.stop
-        except BrokenError as broken:
-            raise self._damage(broken, members) from broken
+        except CorruptRecordError as error:
+            raise self._of_sample(error, members) from error
         else:
             at = self.end_offset() if ahead is None else ahead.start
         record = self._record(members, at) if members else None
@@ -232,23 +217,24 @@ class SampleReader(MemberReader):
         return None if record is None else (start, record)
 
     def _record(self, members: list[Member], stop: int) -> bytes:
+        key = members[0].key or b""
         try:
             contents: dict[str, bytes] = {}
             for member in members:
                 check_member(member.extension, contents, refused=member.refused)
                 contents[member.extension] = self.data(member.begin, member.end)
             self._check_together(members[0], contents)
-            return self._make(members[0].key or b"", contents)
+            return self._make(key, contents)
         except SampleError as e:
-            broken = BrokenError(
+            raise self.corrupt(
                 "sample",
                 "sample of a WebDataset cannot become a record",
-                members[0].start,
                 expected="members that are files, each with an extension of its own, "
                 "and which the record can have",
                 got=str(e),
-            )
-            raise self._error(broken, members, end=stop) from e
+                end=stop,
+                of=f", sample {name_text(key)}",
+            ) from e
 
     def _check_together(self, first: Member, contents: Mapping[str, bytes]) -> None:
         """Raises InputError if a sample goes on that has ended before.
@@ -263,7 +249,7 @@ class SampleReader(MemberReader):
         elif before.isdisjoint(extensions):
             raise InputError(
                 "members of a sample are apart in a tar",
-                where=f"{self._path}, byte offset {first.start:,}",
+                where=f"{self.path}, byte offset {first.start:,}",
                 expected="the members of a sample one after the other, as "
                 "tar --sort=name writes them",
                 got=f"{some_of(sorted(before))} of sample {name_text(key)} before, "
@@ -273,54 +259,43 @@ class SampleReader(MemberReader):
 
     def _need(self, member: Member) -> None:
         """Makes the content of a member available."""
-        cut = self.ends_before(member.end)
+        cut = self.size_bytes is not None and member.end > self.size_bytes
         if not cut and member.end - self.offset > MAX_RECORD_BYTES:
-            raise BrokenError(
+            raise self.corrupt(
                 "length",
                 f"sample of a WebDataset is too long with {name_text(member.name)}",
-                member.start,
                 expected=f"at most {MAX_RECORD_BYTES:,} bytes in a sample",
                 got=f"{member.end - member.begin:,} bytes in this member",
+                offset=member.start,
             )
         if cut or not self.fill(member.end):
-            raise self.cut(member.begin, member.end, member)
+            raise self.cut(member.begin, member.end, member.name)
 
-    def _damage(self, broken: BrokenError, members: list[Member]) -> CorruptRecordError:
-        """Returns the error of a fault, and moves the reader to where it begins."""
-        end = None
-        if broken.reason == "truncated":
-            if (error := self._taken_error()) is None:
-                end = self.end_offset()
-            else:
-                broken = BrokenError(
-                    "compressed",
-                    "compressed file is damaged, or ends too early",
-                    broken.at,
-                    expected="an intact compressed stream",
-                    got=error.detail,
-                )
-        self.offset = members[0].start if members else broken.at
-        return self._error(broken, members, end=end)
-
-    def _error(
-        self, broken: BrokenError, members: list[Member], *, end: int | None
+    def _of_sample(
+        self, error: CorruptRecordError, members: list[Member]
     ) -> CorruptRecordError:
-        """Returns the error of damage that begins here."""
-        sample, got = "", broken.got
-        if members:
-            sample = f", sample {name_text(members[0].key or b'')}"
-        if broken.at != self.offset:
-            got = f"{got} (at byte offset {broken.at:,})"
-        error = CorruptRecordError(
-            broken.what,
-            where=f"{self._path}, byte offset {self.offset:,}{sample}",
-            expected=broken.expected,
-            got=got,
-            cure=broken.cure,
+        """Returns damage as that of a sample, and moves the reader to its start."""
+        at, end = error.offset, None
+        self.offset = members[0].start if members else at
+        of = f", sample {name_text(members[0].key or b'')}" if members else ""
+        if error.reason == "truncated":
+            try:
+                self.check_stream()
+            except CorruptRecordError as e:
+                error = e
+            else:
+                end = self.end_offset()
+        return self.corrupt(
+            error.reason,
+            error.what,
+            expected=str(error.expected),
+            got=f"{error.got} (at byte offset {at:,})"
+            if at != self.offset
+            else str(error.got),
+            cure=str(error.cure),
+            end=end,
+            of=of,
         )
-        error.reason, error.offset, error.end = broken.reason, self.offset, end
-        error.detail = f"{broken.what}{sample}: expected {broken.expected}, got {got}"
-        return error
 
     def resync(self, *, limit: int | None = None) -> bool:
         """Moves to the end: nothing tells which member after damage is intact."""

@@ -18,14 +18,14 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple, overload
+from typing import Any, overload
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.errors import CorruptFrameError
-from gristmill.dataset.formats.streams import End, Readable, RecordBatch, StreamReader
+from gristmill.dataset.base.errors import CorruptFrameError, CorruptRecordError
+from gristmill.dataset.formats.streams import End, RecordBatch, StreamReader
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -77,20 +77,6 @@ def is_header(head: bytes) -> bool:
         return False
     (stored,) = U32.unpack_from(head, 8)
     return bool(mask(_crc32c(head[:8])) == stored)
-
-
-class Frame(NamedTuple):
-    """One record and its place.
-
-    Attributes:
-        offset: First byte of the frame in the (decompressed) file.
-        record: The record.
-        crc32c: The (unmasked) checksum that came with it, already checked.
-    """
-
-    offset: int
-    record: bytes
-    crc32c: int
 
 
 @functools.cache
@@ -175,9 +161,6 @@ def _header_positions_in(
     return hits
 
 
-BLOCK_BYTES = 1 << 20  # Takes half the CPU of 4 MiB: a block stays in the cache.
-
-
 def _count_equal(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> int:
     """Returns how many elements are equal before the first that differ."""
     differs = a != b
@@ -187,34 +170,10 @@ def _count_equal(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> int:
 class FrameReader(StreamReader):
     """Reads frames forward from one stream, and finds the next one after damage.
 
-    Memory: one block or one record, whichever is larger. A false length field never
-    makes it allocate more than the file holds.
-
-    Args:
-        stream: Bytes from `offset` on.
-        path: Path of the file, for messages.
-        offset: Offset in the (decompressed) file of the stream's first byte.
-        size_bytes: Size of the file if known; None for compressed streams.
-        block_bytes: How much to read at a time.
+    A false length field never makes it allocate more than the file holds.
     """
 
-    def __init__(
-        self,
-        stream: Readable | BinaryIO,
-        *,
-        path: str,
-        offset: int = 0,
-        size_bytes: int | None = None,
-        block_bytes: int = BLOCK_BYTES,
-    ):
-        super().__init__(stream, offset=offset, block_bytes=block_bytes)
-        self._path = path
-        self._size_bytes = size_bytes
-
-    def frames(self, end: int | None = None) -> Iterator[Frame]:
-        """Yields the frames that begin before `end`, one at a time; see `batches`."""
-        for batch in self.batches(end):
-            yield from map(Frame, batch.places, batch.records, batch.crc32cs)
+    error_type = CorruptFrameError
 
     def batches(self, end: End = None) -> Iterator[RecordBatch]:
         """Yields the frames that begin before `end`; see `StreamReader`."""
@@ -257,7 +216,7 @@ class FrameReader(StreamReader):
 
     def _parse(
         self, borders: list[int]
-    ) -> tuple[RecordBatch, CorruptFrameError | None]:
+    ) -> tuple[RecordBatch, CorruptRecordError | None]:
         """Returns the good frames up to the first damaged one, and its error.
 
         Checksums are compared by numpy: a loop takes as long as computing them.
@@ -306,7 +265,7 @@ class FrameReader(StreamReader):
 
     def _fill_record(self, length: int) -> None:
         frame_bytes = length + FRAME_OVERHEAD_BYTES
-        left = None if self._size_bytes is None else self._size_bytes - self.offset
+        left = None if self.size_bytes is None else self.size_bytes - self.offset
         cut = left is not None and frame_bytes > left
         if length > MAX_RECORD_BYTES and not cut:
             raise self._corrupt(
@@ -316,7 +275,7 @@ class FrameReader(StreamReader):
                 got=f"{frame_bytes:,} bytes",
             )
         if cut or not self._fill(frame_bytes):
-            self._check_stream()
+            self.check_stream()
             have = len(self._buffer) - self._position if left is None else left
             raise self._corrupt(
                 "truncated",
@@ -326,7 +285,7 @@ class FrameReader(StreamReader):
             )
 
     def _check_no_tail(self) -> None:
-        self._check_stream()
+        self.check_stream()
         left = len(self._buffer) - self._position
         if left:
             raise self._corrupt(
@@ -335,15 +294,6 @@ class FrameReader(StreamReader):
                 expected=f"{HEADER_BYTES} header bytes",
                 got=f"{left} bytes up to the end of the file",
             )
-
-    def _check_stream(self) -> None:
-        if (error := self._taken_error()) is not None:
-            raise self._corrupt(
-                "compressed",
-                "compressed file is damaged, or ends too early",
-                expected="an intact gzip, zlib or zstd stream",
-                got=error.detail,
-            ) from error
 
     def _corrupt(
         self,
@@ -354,23 +304,16 @@ class FrameReader(StreamReader):
         got: str,
         offset: int | None = None,
         end: int | None = None,
-    ) -> CorruptFrameError:
+    ) -> CorruptRecordError:
         """Returns the error of a frame that begins at `offset`, by default here."""
-        offset = self.offset if offset is None else offset
-        doubt, other = "", ""
-        if offset == 0:
-            doubt = "if it is a TFRecord file, "
-            other = "; if it is of another format, name that with --input-format"
-        error = CorruptFrameError(
-            what,
-            where=f"{self._path}, byte offset {offset:,}",
-            expected=expected,
-            got=got,
-            cure=f"{doubt}write the file again from its source, or keep what can be "
-            f"read with --on-corrupt skip{other}",
+        error = self.corrupt(
+            reason, what, expected=expected, got=got, offset=offset, end=end
         )
-        error.reason, error.offset, error.end = reason, offset, end
-        error.detail = f"expected {expected}, got {got}"
+        if error.offset == 0:
+            error.cure = (
+                f"if it is a TFRecord file, {error.cure}; if it is of another format, "
+                "name that with --input-format"
+            )
         return error
 
     def begins_at(self, offset: int) -> bool:
@@ -400,8 +343,8 @@ class FrameReader(StreamReader):
             if limit is not None:
                 window = window[: max(0, limit - base + HEADER_BYTES - 1)]
             longest = MAX_RECORD_BYTES
-            if self._size_bytes is not None:
-                room = self._size_bytes - base - FRAME_OVERHEAD_BYTES
+            if self.size_bytes is not None:
+                room = self.size_bytes - base - FRAME_OVERHEAD_BYTES
                 longest = min(longest, room)
             for candidate in header_positions(window, longest):
                 if self._confirm(base + candidate):

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset.base.errors import (
-    CorruptInputError,
     CorruptRecordError,
 )
 from gristmill.dataset.metadata.manifest import open_manifest
@@ -295,19 +294,6 @@ def test_a_compressed_file_that_is_cut_short(tmp_path, name, kind) -> None:
     found = read(name, tmp_path / "out")
     assert found == expected(name)[: len(found)]
     assert len(skipped_in(tmp_path / "out")) == 1
-
-
-def test_too_much_damage_ends_the_conversion(tmp_path) -> None:
-    (tmp_path / "in").write_bytes(damaged("jsonl", 20)[0])
-    job = job_of(
-        tmp_path / "in",
-        tmp_path / "out",
-        records=asked("jsonl"),
-        on_corrupt="skip",
-        max_corrupt=3,
-    )
-    with pytest.raises(CorruptInputError, match="`max_corrupt`"):
-        convert(job)
 
 
 def test_a_dataset_says_what_its_records_hold(tmp_path) -> None:

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from gristmill import loader
 from gristmill.dataset.base.errors import (
     CorruptInputError,
-    InputError,
     UserFunctionError,
 )
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
@@ -135,15 +134,6 @@ class TestDamage:
         assert caught.value.where == f"{damaged}/2.parquet, row 1,000"
         assert not (tmp_path / "out" / "dataset.json").exists()
 
-    def test_a_file_of_no_bytes_has_no_rows(self, folder, tmp_path):
-        copy = tmp_path / "in"
-        write_parquet(copy / "a.parquet", some_table(20))
-        (copy / "b.parquet").write_bytes(b"")
-        with pytest.raises(InputError, match="is empty"):
-            convert(job_of(copy, tmp_path / "out"))
-        convert(job_of(copy, tmp_path / "out", on_corrupt="skip"))
-        assert len(read_output(tmp_path / "out")) == 20
-
 
 def named(record: bytes) -> bytes:
     """A function for --map that fails at one record."""
@@ -166,18 +156,6 @@ def test_a_function_gets_records_and_its_error_names_the_row(tmp_path):
     with pytest.raises(UserFunctionError) as caught:
         convert(job_of(path, tmp_path / "other", **options))
     assert f"{path}, row 3,000" in str(caught.value)
-
-
-def only_odd(record: bytes) -> bytes | None:
-    return record if record[-1] % 2 else None
-
-
-def test_the_features_stay_where_a_function_only_drops_records(tmp_path):
-    path = write_parquet(tmp_path / "a.parquet", pa.table({"n": range(30)}))
-    convert(job_of(path, tmp_path / "out", map=f"{__name__}:only_odd"))
-    split = open_manifest(str(tmp_path / "out")).splits["train"]
-    assert 0 < split.records < 30
-    assert sorted(split.features) == ["n"]
 
 
 @pytest.mark.slow

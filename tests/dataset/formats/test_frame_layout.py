@@ -10,6 +10,8 @@ import pathlib
 import random
 import struct
 import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import google_crc32c
 import hypothesis
@@ -25,13 +27,8 @@ from gristmill.dataset.base.errors import (
     CorruptStreamError,
 )
 from gristmill.dataset.formats.file_formats import compression_of
-from gristmill.dataset.formats.streams import (
-    Compression,
-    InflatedStream,
-)
+from gristmill.dataset.formats.streams import READ_BYTES, Compression, InflatedStream
 from gristmill.dataset.formats.tfrecord_frames import (
-    BLOCK_BYTES,
-    Frame,
     FrameReader,
     encode_frame,
     mask,
@@ -74,7 +71,7 @@ def open_frames(
     offset: int = 0,
     sized: bool = True,
     most: int = 1 << 30,
-    block_bytes: int = BLOCK_BYTES,
+    block_bytes: int = READ_BYTES,
 ) -> FrameReader:
     return FrameReader(
         DribblingStream(data[offset:], most),
@@ -90,14 +87,25 @@ def open_inflated(data: bytes, compression: Compression) -> FrameReader:
     return FrameReader(stream, path="in.gz")
 
 
+class Frame(NamedTuple):
+    offset: int
+    record: bytes
+    crc32c: int
+
+
+def frames_in(reader: FrameReader) -> Iterator[Frame]:
+    for batch in reader.batches():
+        yield from map(Frame, batch.places, batch.records, batch.crc32cs)
+
+
 def records_of(reader: FrameReader) -> list[bytes]:
-    return [frame.record for frame in reader.frames()]
+    return [frame.record for frame in frames_in(reader)]
 
 
 def read_to_error(reader: FrameReader) -> tuple[list[Frame], CorruptInputError | None]:
     frames: list[Frame] = []
     try:
-        for frame in reader.frames():
+        for frame in frames_in(reader):
             frames.append(frame)
     except CorruptInputError as error:
         return frames, error
@@ -161,14 +169,6 @@ class TestGolden:
     def test_inflates_what_tensorflow_compresses(self, data, compression):
         assert compression_of(data[:12]) == compression
         assert records_of(open_inflated(data, compression)) == GOLDEN_RECORDS
-
-    def test_frames_carry_offset_and_checksum(self):
-        frames = list(open_frames(GOLDEN).frames())
-        assert [frame.record for frame in frames] == GOLDEN_RECORDS
-        assert [frame.offset for frame in frames] == GOLDEN_OFFSETS
-        assert [frame.crc32c for frame in frames] == [
-            google_crc32c.value(record) for record in GOLDEN_RECORDS
-        ]
 
     @pytest.mark.parametrize("most", [1, 3, 13, 40])
     def test_short_reads_change_nothing(self, most):
@@ -315,7 +315,7 @@ class TestCorruption:
             io.BytesIO(header + b"x" * 100), path="sparse", size_bytes=2 << 30
         )
         with peak_memory() as peak, pytest.raises(CorruptFrameError, match="middle"):
-            next(reader.frames())
+            next(frames_in(reader))
         assert peak.bytes < 1 << 20
 
 
@@ -476,33 +476,6 @@ class TestResync:
                 assert reader.resync() == (expected is not None)
                 assert reader.offset == (len(data) if expected is None else expected)
 
-    @given(small_records(), st.data())
-    def test_limit_is_exclusive(self, records, data):
-        file = frames_of(records)
-        begin = data.draw(st.integers(0, len(file)))
-        limit = data.draw(st.integers(0, len(file) + 30))
-        most = data.draw(st.integers(1, 40))
-        expected = next((f for f in brute_force_frames(file) if f >= begin), None)
-        found = expected is not None and expected < limit
-        reader = open_frames(file, offset=begin, most=most)
-        assert reader.resync(limit=limit) == found
-        stop = expected if found else max(begin, min(limit, len(file)))
-        assert reader.offset == stop
-
-    @given(
-        st.lists(st.binary(max_size=30), max_size=10),
-        st.lists(st.integers(0, 400), max_size=5),
-    )
-    def test_ranges_together_give_every_record_once(self, records, cuts):
-        data = frames_of(records)
-        bounds = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-        got = []
-        for begin, end in itertools.pairwise(bounds):
-            reader = open_frames(data, offset=begin)
-            if reader.resync(limit=end):
-                got += [frame.record for frame in reader.frames(end)]
-        assert got == records
-
     def test_a_payload_of_frames_fools_the_search_but_not_the_reader(self):
         inner = frames_of([b"inner"] * 3)
         data = frames_of([b"first", inner, b"last"])
@@ -547,32 +520,3 @@ class TestResync:
         pieces = [(f.offset, f.offset + len(encode_frame(f.record))) for f in frames]
         edges = [0, *itertools.chain(*sorted(pieces + regions)), len(damaged)]
         assert edges[::2] == edges[1::2]
-
-
-class TestPosition:
-    def test_frames_stop_after_the_one_that_begins_before_the_end(self):
-        for end in range(len(GOLDEN) + 1):
-            reader = open_frames(GOLDEN)
-            got = [frame.offset for frame in reader.frames(end)]
-            assert got == [offset for offset in GOLDEN_OFFSETS if offset < end]
-            assert reader.offset == max(
-                (
-                    e
-                    for o, e in zip(GOLDEN_OFFSETS, GOLDEN_ENDS, strict=True)
-                    if o < end
-                ),
-                default=0,
-            )
-
-    @pytest.mark.parametrize("most", [1, 10, 1000])
-    def test_skip_moves_to_an_offset_or_the_end(self, most: int):
-        for to in range(len(GOLDEN) + 20):
-            reader = open_frames(GOLDEN, most=most)
-            reader.skip(to)
-            assert reader.offset == min(to, len(GOLDEN))
-
-    def test_begins_at_knows_frames_and_the_end(self):
-        for at in range(len(GOLDEN) + 5):
-            reader = open_frames(GOLDEN, most=3)
-            assert reader.begins_at(at) == (at in (*GOLDEN_OFFSETS, len(GOLDEN)))
-            assert reader.offset == 0

@@ -40,17 +40,6 @@ def test_headers_say_what_tarfile_reads(name, folder, size, format, kind):
     )
 
 
-def test_every_changed_byte_is_found():
-    for position in range(BLOCK_BYTES):
-        changed = bytearray(BLOCK)
-        changed[position] ^= 1
-        found = parse_header(bytes(changed))
-        # What ends the digits of the checksum can be anything.
-        assert found is None or (
-            148 <= position < 156 and found == parse_header(BLOCK)
-        ), position
-
-
 def test_sums_of_signed_bytes_are_taken_as_well():
     info = tarfile.TarInfo("grün.jpg")
     block = bytearray(info.tobuf(tarfile.GNU_FORMAT))

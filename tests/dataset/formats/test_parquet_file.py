@@ -32,39 +32,6 @@ def read_all(path, columns=None):
         return pa.Table.from_batches(batches, schema)
 
 
-def test_rows_are_those_that_pyarrow_reads(tmp_path):
-    path = write_parquet(tmp_path / "a.parquet", some_table(1000), row_group_size=300)
-    assert read_all(path).equals(pq.read_table(path))
-    with opened(path) as file:
-        assert [group.rows for group in file.places.groups] == [300, 300, 300, 100]
-
-
-def test_columns_come_in_the_order_that_is_asked_for(tmp_path):
-    table = pa.table(
-        {"a": [1, 2], "a.b": [3, 4], "s": [{"x": 1}, {"x": 2}], "c": [5, 6]}
-    )
-    path = write_parquet(tmp_path / "a.parquet", table)
-    # pyarrow takes "a" for "a.b" as well.
-    assert read_all(path, ["s", "a"]).equals(table.select(["s", "a"]))
-
-
-def test_only_the_columns_asked_for_are_read(tmp_path):
-    table = some_table(500)
-    path = write_parquet(tmp_path / "a.parquet", table)
-    flip(path, page_offset(path, 0, 0))
-    assert read_all(path, ["number"]).equals(table.select(["number"]))
-    with pytest.raises(CorruptRecordError):
-        read_all(path, ["text"])
-
-
-def test_batches_are_small_where_rows_are_large(tmp_path):
-    table = pa.table({"data": [os.urandom(300_000) for _ in range(40)]})
-    path = write_parquet(tmp_path / "a.parquet", table)
-    with opened(path) as file:
-        (group,) = file.places.groups
-        assert max(b.num_rows for b in file.batches(group, ["data"])) <= 7
-
-
 def test_a_damaged_page_is_named_by_its_rows_after_all_before_it(tmp_path):
     table = some_table(12000)
     path = write_parquet(

@@ -4,7 +4,7 @@ import random
 import numpy as np
 import pytest
 
-from gristmill.dataset.base.errors import StorageChangedError, StorageError
+from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.formats.random_reader import RandomReader
 from tests.support.gcs_server import GcsServer
 
@@ -61,16 +61,6 @@ def test_streams_are_read_ahead_and_kept(server, data):
     sizes = [range_ for operation, _, range_ in server.log if operation == "media"]
     assert len(sizes) == len(set(sizes))  # Nothing is asked for twice.
     assert len(sizes) <= 12  # Of 1 MiB each; two more are under way.
-
-
-def test_one_version_is_read(server, data):
-    generation = str(server.objects.put("in", "b", data[:MIB]))
-    with RandomReader("gs://in/b", MIB, generation) as reader:
-        assert reader.read(10) == data[:10]
-    server.objects.put("in", "b", data[:MIB])
-    changed = RandomReader("gs://in/b", MIB, generation)
-    with pytest.raises(StorageChangedError):
-        changed.read(10)
 
 
 def test_a_file_that_ends_too_early_is_an_error(server, data):

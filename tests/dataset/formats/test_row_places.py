@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,21 +31,3 @@ def test_rows_before_an_offset_are_those_with_a_smaller_place(groups, size_bytes
         found = places.rows_before(offset)
         # A row group without room has all its rows at its begin.
         assert found == sum(place < offset for place in expected)
-
-
-@given(groups=groups_of_rows, row=st.integers(0, 200))
-def test_groups_from_a_row_are_those_that_reach_past_it(groups, row):
-    places = RowPlaces.of([g[0] for g in groups], [g[1] for g in groups], 1000)
-    found = list(places.groups_from(row))
-    assert found == [group for group in places.groups if group.end_row > row]
-    for before, after in zip(places.groups, places.groups[1:], strict=False):
-        assert before.end_row == after.first_row
-        assert before.end_bytes <= after.begin_bytes
-
-
-@pytest.mark.parametrize(
-    ("range_bytes", "cuts"), [(1, [100, 200, 300]), (150, [200]), (1000, [])]
-)
-def test_cuts_are_where_row_groups_begin(range_bytes, cuts):
-    places = RowPlaces.of([5, 0, 5, 5, 5], [10, 0, 10, 10, 10], 400)
-    assert list(places.cuts(range_bytes)) == cuts

@@ -123,11 +123,6 @@ class TestWholeTars:
         else:
             assert read(data, most=most).records == list(map(encode_example, expected))
 
-    def test_places_are_where_the_first_headers_are(self):
-        data = tar_of([("README", b"x" * 600), *MEMBERS])
-        begins = [offset for offset, info in header_offsets(data)][1::3]
-        assert read(data).places == begins
-
     def test_a_key_that_comes_again_is_another_sample(self):
         data = tar_of([("a.x", b"1"), ("b.x", b"2"), ("a.x", b"3"), ("a.y", b"4")])
         assert keys(read(data).records) == ["a", "b", "a"]
@@ -304,15 +299,3 @@ class TestDamage:
         assert caught.value.reason == "compressed"
         assert len(good) > 10
         assert caught.value.offset == reader.offset
-
-
-class TestEntering:
-    def test_limits_and_ends(self):
-        reader = SampleReader(io.BytesIO(TAR), path="in.tar", make=ExampleMaker())
-        third = WHOLE.places[2]
-        first = [r for batch in reader.batches(third) for r in batch.records]
-        assert (first, reader.offset) == (WHOLE.records[:2], third)
-        assert list(reader.batches(third)) == []
-        assert list(reader.batches(lambda: third)) == []
-        rest = [r for b in reader.batches(lambda: None) for r in b.records]
-        assert rest == WHOLE.records[2:]

@@ -9,12 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from webdataset.tariterators import base_plus_ext
 
-from gristmill.dataset import encode_example
 from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.formats.tar_members import split_name
 from gristmill.dataset.formats.tar_samples import (
     ExampleMaker,
-    MemberMaker,
     SampleError,
     check_member,
 )
@@ -31,7 +29,7 @@ def test_names_are_split_as_webdataset_splits_them(name):
     )
     split = split_name(name.encode())
     if key is None or outside:
-        assert split is None
+        assert split == (None, "")
     else:
         assert split == (key.encode(), extension.lower())
 
@@ -39,35 +37,11 @@ def test_names_are_split_as_webdataset_splits_them(name):
 MEMBERS = {"jpg": b"image", "seg.png": b"", "cls": b"7"}
 
 
-def test_an_example_has_a_feature_for_each_member_and_the_key():
-    record = ExampleMaker()(b"d/1", MEMBERS)
-    assert record == encode_example({"__key__": b"d/1", **MEMBERS})
-    assert decode_example(record) == {
-        "__key__": [b"d/1"],
-        "jpg": [b"image"],
-        "seg.png": [b""],
-        "cls": [b"7"],
-    }
-
-
-def test_members_can_be_chosen_and_may_be_missing():
-    make = ExampleMaker(None, ("cls", "txt", "__key__"))
-    assert decode_example(make(b"k", MEMBERS)) == {"__key__": [b"k"], "cls": [b"7"]}
-    assert decode_example(ExampleMaker(None, ("txt",))(b"k", MEMBERS)) == {}
-
-
 def test_members_that_are_not_known_are_refused():
     make = ExampleMaker({"jpg", "cls", "seg.png", "txt"})
     assert decode_example(make(b"k", MEMBERS)).keys() == {"__key__", *MEMBERS}
     with pytest.raises(SampleError, match=r"members wav, .* had cls, jpg, seg.png"):
         make(b"k", {"wav": b"", **MEMBERS})
-
-
-def test_a_record_can_be_one_member():
-    assert MemberMaker("jpg")(b"k", MEMBERS) == b"image"
-    assert MemberMaker("__key__")(b"k", MEMBERS) == b"k"
-    with pytest.raises(SampleError, match="no member 'txt' among cls, jpg"):
-        MemberMaker("txt")(b"k", MEMBERS)
 
 
 @pytest.mark.parametrize(

@@ -173,52 +173,6 @@ def test_metadata_is_that_of_the_input(
     }
 
 
-def test_jobs_name_the_files_by_one_pattern_a_split(
-    source: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    # The directory's own name has glob characters.
-    conversion = tfds_jobs(str(source) + "/", str(tmp_path / "out"))
-    assert [job.split for job in conversion.jobs] == list(SPLIT_RECORDS)
-    for job in conversion.jobs:
-        (pattern,) = job.inputs
-        assert pattern.endswith(f"{job.split}.tfrecord-?????-of-00003")
-        found = [info.path for info in LocalStorage().match(pattern)]
-        assert found == sorted(map(str, source.glob(f"{NAME}-{job.split}.tfrecord-*")))
-        assert job.name == NAME
-        assert not job.allow_empty_files
-
-
-def test_another_name_and_one_split(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    convert(made, tmp_path, name="other-name", splits=("validation",))
-    assert list(lengths(tmp_path)) == ["validation"]
-    assert info_of(tmp_path)["name"] == "other-name"
-    got = tfds_data.read_split(tmp_path, "validation")
-    assert got == tfds_data.read_in_order(made, "validation")
-
-
-def test_a_split_added_later_joins_the_others(
-    made: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    convert(made, tmp_path, splits=("validation",))
-    convert(made, tmp_path, splits=("train",))
-    assert {split: sum(n) for split, n in lengths(tmp_path).items()} == SPLIT_RECORDS
-    for split in SPLIT_RECORDS:
-        got = tfds_data.read_split(tmp_path, split)
-        assert got == tfds_data.read_in_order(made, split)
-
-
-def test_a_committed_dataset_is_not_touched_again(
-    made: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    convert(made, tmp_path)
-    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*record-*")}
-    result = convert(made, tmp_path)
-    assert set(result.committed_before) == set(SPLIT_RECORDS)
-    assert before == {
-        path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*record-*")
-    }
-
-
 class TestEmptyShards:
     """Files and shards without records, which Beam pipelines leave behind."""
 
@@ -287,17 +241,6 @@ class TestNamesOfFiles:
         for shard in {0, 1, count // 3, count - 2, count - 1} & set(range(count)):
             path = names.sharded_filepath(shard_index=shard, num_shards=count)
             assert f"{tmp_path}/{found.files[shard]}" == str(path)
-
-    @pytest.mark.parametrize("count", [1, 99_999, 100_000, 1_000_000])
-    def test_shards_are_named_as_tfds_looks_for_them(self, count: int) -> None:
-        from tensorflow_datasets.core.naming import ShardedFileTemplate
-
-        names = ShardedFileTemplate(
-            data_dir="", dataset_name="ds", split="s", filetype_suffix="array_record"
-        )
-        for shard in (0, count // 2, count - 1):
-            expected = names.relative_filepath(shard_index=shard, num_shards=count)
-            assert layout.shard_name("ds", "s", shard, count) == expected
 
 
 def write_info(directory: pathlib.Path, **fields: Any) -> None:

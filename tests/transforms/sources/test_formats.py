@@ -55,13 +55,6 @@ def test_options_for_columns_are_not_for_tfrecords(tmp_path, options, named):
     assert named in str(caught.value)
 
 
-def test_the_format_can_be_said(tmp_path):
-    (tmp_path / "in").write_bytes(b"PAR1")
-    options = RecordOptions(input_format="tfrecord")
-    with pytest.raises(InputError, match="not a TFRecord file, but Parquet"):
-        find_inputs([str(tmp_path / "in")], options=options)
-
-
 def test_a_job_with_other_options_is_another_job(tmp_path):
     (tmp_path / "in").write_bytes(frames_of([b"one"]))
     job = job_of(tmp_path / "in", tmp_path / "out")

@@ -11,15 +11,9 @@ import numpy as np
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.transforms.jobs.conversion_job import (
-    ConversionJob,
-    PreparedJob,
-    ShardNames,
-)
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.input_files import InputFiles
-from tests.support.conversion import job_of, prepared_of
-from tests.support.records import frames_of, write_tfrecords
+from tests.support.records import frames_of
 
 DATA = frames_of([b"one", b"two"])
 
@@ -85,13 +79,6 @@ class TestRecognise:
         assert [files[file].compression for file in range(2)] == [expected] * 2
         assert files.splittable.tolist() == [expected == "none"] * 2
 
-    @pytest.mark.parametrize(
-        ("option", "expected"), [("", "none"), ("GZIP", "gzip"), ("ZLIB", "zlib")]
-    )
-    def test_what_tensorflow_may_write(self, tmp_path, option, expected):
-        write_tfrecords(tmp_path / "in", [b"record"] * 10, compression=option)
-        assert find_inputs([str(tmp_path / "in")])[0].compression == expected
-
 
 class TestList:
     def test_survives_encoding(self, folder):
@@ -120,32 +107,3 @@ class TestList:
         (folder / "deep" / "a").write_bytes(DATA)
         (note,) = find_inputs([f"{folder}/*", f"{folder}/deep/a"]).notes()
         assert f"{folder}/a and {folder}/deep/a" in note
-
-
-class TestShardNames:
-    def test_stripping_extensions_can_make_two_the_same(self, tmp_path):
-        (tmp_path / "in").mkdir()
-        for name in ("a.x", "a.y"):
-            (tmp_path / "in" / name).write_bytes(DATA)
-        names = ShardNames(kind="inputs", suffix=".ar", strip_extension=True)
-        job = job_of(
-            tmp_path / "in", tmp_path / "out", plan=("match_shards", None), names=names
-        )
-        with pytest.raises(InputError, match=r"both be written to a\.ar"):
-            prepared_of(job)
-        assert PreparedJob.load(job.output, job.name, job.split) is None
-
-
-class TestJob:
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"inputs": ()}, "no input files"),
-            ({"name": "a/b"}, "`name`"),
-            ({"split": ""}, "`split`"),
-            ({"on_corrupt": "ignore"}, "fail or skip"),
-        ],
-    )
-    def test_options_that_make_no_sense(self, options, message):
-        with pytest.raises(InputError, match=message):
-            ConversionJob(**{"inputs": ("x",), "output": "o", "name": "n", **options})

@@ -1,6 +1,5 @@
 """"""
 
-import dataclasses
 import itertools
 import json
 import random
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import (
-    CorruptInputError,
     CorruptRecordError,
     InputError,
     StorageChangedError,
@@ -79,21 +77,6 @@ def test_any_cuts_give_every_row_once_and_spans_meet(five_groups, data):
     assert records == examples(table)
 
 
-def test_as_many_rows_lie_in_each_part_of_a_file_as_its_share(five_groups):
-    path, _ = five_groups
-    files, size = listed(path), path.stat().st_size
-    parts = [read(files, size * n // 9, size * (n + 1) // 9)[2] for n in range(9)]
-    assert all(450 <= part.records <= 550 for part in parts)
-
-
-def test_rows_of_earlier_places_are_passed_over(five_groups):
-    path, _ = five_groups
-    files = listed(path)
-    size = files[0].size_bytes
-    assert read(files, size - 100, size)[0][-1] == 4499
-    assert read(files, 0, -1)[2].stop_bytes == 4500
-
-
 def test_ranges_for_beam_begin_with_row_groups(five_groups):
     path, _ = five_groups
     files = listed(path)
@@ -106,18 +89,6 @@ def test_ranges_for_beam_begin_with_row_groups(five_groups):
     assert firsts == [0, 2000, 4000]
     assert list(source.cut(files[0], range_bytes=size)) == [(0, size)]
     assert source.place_text(1234) == "row 1,234"
-
-
-def test_one_column_becomes_records_as_it_is(five_groups):
-    path, table = five_groups
-    files = listed(path, record="column:text")
-    _, records, _ = read(files, 0, -1)
-    assert records == [text.encode() for text in table["text"].to_pylist()]
-    assert source_of(files.spec).features() is None
-    assert source_of(files.spec).described() == {
-        "format": "parquet",
-        "record": "column:text",
-    }
 
 
 @pytest.fixture(scope="module")
@@ -140,21 +111,6 @@ class TestDamage:
             flip(path, page_offset(path, group, 0))
         return path
 
-    def test_it_is_named_with_its_row(self, damaged):
-        with pytest.raises(CorruptRecordError, match="row group 2") as caught:
-            read(listed(damaged), 0, -1)
-        assert caught.value.where == f"{damaged}, row 2,000"
-
-    def test_the_rest_is_kept(self, damaged, five_groups):
-        table = five_groups[1]
-        kept = SkippedRegions()
-        places, records, span = read(listed(damaged), 0, -1, skipped=kept)
-        assert places == [*range(2000), *range(3000, 4000)]
-        every = examples(table)
-        assert records == [every[place] for place in places]
-        assert (span.start_bytes, span.stop_bytes, span.whole) == (0, 4500, True)
-        assert rows_of(kept) == [(2000, 3000), (4000, 4500)]
-
     @pytest.mark.slow
     @settings(max_examples=25, deadline=None)
     @given(data=st.data())
@@ -171,11 +127,6 @@ class TestDamage:
         assert (reached, span.whole) == (4500, True)
         assert rows_of(kept) == [(2000, 3000), (4000, 4500)]
         assert records == good
-
-    def test_too_much_of_it_is_an_error(self, damaged):
-        with pytest.raises(CorruptInputError, match="max_corrupt") as caught:
-            read(listed(damaged), 0, -1, skipped=SkippedRegions(1))
-        assert f"{damaged}, row 4,000" in caught.value.where
 
     def test_a_file_without_a_footer_is_left_out_as_a_whole(self, damaged):
         good = damaged.with_name("b.parquet")
@@ -230,15 +181,6 @@ def test_a_file_with_other_columns_is_refused_by_its_reader(tmp_path):
     with pytest.raises(InputError, match="column more") as caught:
         list(source.read(files[0], everything).batches())
     assert caught.value.where == str(path)
-
-
-def test_a_range_holds_a_record_for_each_row(five_groups):
-    files = listed(five_groups[0])
-    _, _, span = read(files, 0, 10_000)
-    source = source_of(files.spec)
-    assert source.holds(span, 0)
-    assert not source.holds(dataclasses.replace(span, records=span.records - 1), 0)
-    assert not source.holds(dataclasses.replace(span, start_bytes=None), 0)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from gristmill.dataset.metadata.features import parse_features
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.source import first_records, source_of
-from tests.support.parquet_files import some_table, write_parquet
+from tests.support.parquet_files import write_parquet
 
 
 def found(folder, *tables, **options):
@@ -24,12 +24,6 @@ def found(folder, *tables, **options):
 
 def features(spec):
     return parse_features(source_of(spec).features())
-
-
-def test_the_columns_of_the_files_are_features(tmp_path):
-    spec = found(tmp_path, some_table(5), some_table(5).select([3, 1, 0, 2]))
-    assert (spec.format, spec.record, spec.columns) == ("parquet", "example", ())
-    assert list(features(spec)) == ["text", "number", "score", "tags"]
 
 
 def test_a_column_without_values_in_one_file_has_the_type_of_the_others(tmp_path):
@@ -50,45 +44,11 @@ def test_a_file_without_values_has_any_columns(tmp_path):
         found(tmp_path / "b", empty)
 
 
-@pytest.mark.parametrize(
-    ("other", "name", "expected", "got"),
-    [
-        (pa.table({"a": [1]}), "b", "string", "no such column"),
-        (pa.table({"a": [1], "b": ["x"], "c": [2]}), "c", "no such column", "int64"),
-        (pa.table({"a": [b"1"], "b": ["x"]}), "a", "int64", "binary"),
-        (pa.table({"a": [[1]], "b": ["x"]}), "a", "int64", "shape"),
-    ],
-)
-def test_other_columns_are_refused_by_file_and_column(
-    tmp_path, other, name, expected, got
-):
-    first = pa.table({"a": [1], "b": ["x"]})
-    with pytest.raises(InputError, match=f"column {name} is not the same") as caught:
-        found(tmp_path, first, first, other)
-    error = caught.value
-    assert error.where == str(tmp_path / "2.parquet")
-    assert expected in error.expected
-    assert got in error.got
-    assert "--columns" in error.cure
-
-
-def test_columns_that_all_files_have_can_be_chosen(tmp_path):
-    tables = (pa.table({"a": [1], "b": ["x"]}), pa.table({"a": [1]}))
-    assert list(features(found(tmp_path, *tables, columns=("a",)))) == ["a"]
-
-
 def test_values_that_may_be_missing_in_one_file_may_be_missing(tmp_path):
     always = pa.schema([pa.field("a", pa.int64(), nullable=False)])
     tables = [pa.table({"a": [1]}, schema=always), pa.table({"a": [1]})]
     for name, order in (("first", tables), ("last", tables[::-1])):
         assert features(found(tmp_path / name, *order))["a"].optional
-
-
-def test_a_type_that_cannot_be_converted_is_named_with_its_file(tmp_path):
-    table = pa.table({"a": pa.array([[[1]]])})
-    with pytest.raises(InputError) as caught:
-        found(tmp_path, table)
-    assert str(tmp_path / "0.parquet") in caught.value.where
 
 
 BIG = 16_777_217  # The least whole number that a float32 does not hold.

@@ -2,107 +2,26 @@
 
 from __future__ import annotations
 
-import gzip
-import itertools
-import json
 import pathlib
-import tempfile
 from typing import Any
 
 import pytest
-import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gristmill.dataset import encode_example
 from gristmill.dataset.base.errors import (
     CorruptRecordError,
     InputError,
 )
 from gristmill.dataset.base.example import decode_example
-from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
-from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.source import SkippedRegions, source_of
+from gristmill.transforms.sources.source import source_of
 from tests.support.conversion import convert, job_of, read_output, skipped_in
 from tests.support.tars import (
     header_offsets,
     members_of,
     read_by_webdataset,
-    some_members,
     tar_of,
 )
-
-ANY = SourceSpec("webdataset", "example", ("__key__", "cls", "jpg", "json"), "[]")
-EVERY = ("jpg", "txt", "seg.png", "", "json", "hidden")
-
-
-@pytest.fixture(scope="module")
-def path():
-    with tempfile.TemporaryDirectory() as folder:
-        yield pathlib.Path(folder, "in.tar")
-
-
-def read_range(file: InputFile, begin: int, end: int, **options: Any):
-    source = SourceRange(
-        file_index=0,
-        begin_bytes=begin,
-        end_bytes=end if end < file.size_bytes else -1,
-        from_start=True,
-    )
-    reader = source_of(file.spec).read(file, source, **options)
-    return [r for batch in reader.batches() for r in batch.records], reader.span
-
-
-def read_in_ranges(file: InputFile, cuts: list[int], *, keep: bool) -> list[bytes]:
-    """Reads a file range by range."""
-    reached, records = 0, []
-    edges = sorted({0, *(cut for cut in cuts if cut < file.size_bytes)})
-    for begin, end in itertools.pairwise([*edges, file.size_bytes]):
-        skipped = SkippedRegions() if keep else None
-        read, span = read_range(file, begin, end, skipped=skipped)
-        assert span.start_bytes == reached
-        reached = span.stop_bytes
-        records += read
-    assert reached == file.size_bytes
-    return records
-
-
-class TestRanges:
-    @given(
-        members=some_members(),
-        format=st.sampled_from(["gnu", "pax"]),
-        mtime=st.sampled_from([0, 1.5]),
-        cuts=st.lists(st.integers(0, 12_000), max_size=6),
-        keep=st.booleans(),
-    )
-    def test_samples_are_whole_wherever_tars_are_cut(
-        self, path, members, format, mtime, cuts, keep
-    ):
-        data = tar_of(members, format=format, mtime=mtime)
-        path.write_bytes(data)
-        spec = SourceSpec("webdataset", "example", (), json.dumps(EVERY))
-        file = InputFile(str(path), len(data), spec=spec)
-        try:
-            expected = list(map(encode_example, read_by_webdataset(data)))
-        except ValueError:
-            if not keep:
-                with pytest.raises(CorruptRecordError, match="cannot become"):
-                    read_in_ranges(file, cuts, keep=False)
-                return
-            expected, _ = read_range(file, 0, len(data), skipped=SkippedRegions())
-        assert read_in_ranges(file, cuts, keep=keep) == expected
-
-    @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
-    def test_compressed_tars_become_the_same_shards_of_samples(self, tmp_path, pack):
-        data = tar_of(members_of(100))
-        (tmp_path / "in.tar").write_bytes(data)
-        (tmp_path / "in.tar.x").write_bytes(pack(data))
-        convert(job_of(tmp_path / "in.tar", tmp_path / "a", plan=("num_shards", 7)))
-        convert(job_of(tmp_path / "in.tar.x", tmp_path / "b", plan=("num_shards", 7)))
-        expected = list(map(encode_example, read_by_webdataset(data)))
-        assert read_output(tmp_path / "a") == read_output(tmp_path / "b") == expected
 
 
 class TestWhatIsFound:

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset import encode_example
 from gristmill.dataset.base.errors import InputError, RowError
 from gristmill.dataset.metadata.features import FeatureSpec
 from gristmill.transforms.tables.example_rows import encode_rows, one_column
 from gristmill.transforms.tables.table_features import features_of
 from tests.support import examples
-from tests.support.examples import parsed, tf_example
+from tests.support.examples import tf_example
 
 TEXT = st.text(max_size=12)
 
@@ -164,74 +163,9 @@ def test_rows_are_what_tensorflow_makes_of_them(drawn):
         assert all(features[name].optional or name in row for name in features)
 
 
-@given(
-    st.lists(
-        st.fixed_dictionaries(
-            {
-                "b": examples.BYTES,
-                "a/b": examples.FLOATS,
-                "a": examples.INT64S,
-                "i": st.lists(examples.INT64S, min_size=1, max_size=20),
-                "f": st.lists(examples.FLOATS, min_size=1, max_size=20),
-            }
-        ),
-        min_size=1,
-        max_size=5,
-    )
-)
-def test_a_row_has_the_bytes_of_encode_example(rows):
-    schema = pa.schema(
-        {
-            "b": pa.binary(),
-            "a/b": pa.float32(),
-            "a": pa.int64(),
-            "i": pa.list_(pa.int64()),
-            "f": pa.list_(pa.float32()),
-        }
-    )
-    batch = pa.RecordBatch.from_pylist(rows, schema)
-    assert encode_rows(batch, features_of(schema)) == [*map(encode_example, rows)]
-
-
 def encoded(columns, *, features=None):
     batch = pa.record_batch(columns)
     return encode_rows(batch, features or features_of(batch.schema))
-
-
-def test_a_null_is_no_feature_and_an_empty_list_one_without_values():
-    lists = pa.array([[], None], pa.list_(pa.int64()))
-    records = encoded({"s": ["", None], "l": lists, "x": [[1.5], []]})
-    assert [parsed(record) for record in records] == [
-        {"s": [b""], "l": [], "x": [1.5]},
-        {"x": []},
-    ]
-
-
-def test_an_image_becomes_its_bytes_with_its_path_beside_it():
-    images = [{"bytes": b"JPEG", "path": "a.jpg"}, None, {"bytes": b"", "path": None}]
-    assert [parsed(record) for record in encoded({"image": images})] == [
-        {"image": [b"JPEG"], "image.path": [b"a.jpg"]},
-        {},
-        {"image": [b""]},
-    ]
-
-
-def test_a_list_of_structs_becomes_a_list_for_each_field():
-    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
-    (record, none) = encoded({"messages": [chat, []]})
-    assert parsed(record) == {
-        "messages.role": [b"user", b"assistant"],
-        "messages.content": [b"hi", b"ho"],
-    }
-    assert parsed(none) == {"messages.role": [], "messages.content": []}
-
-
-def test_encoded_columns():
-    runs = pa.RunEndEncodedArray.from_arrays([2, 3], ["q", "r"])
-    ids = pa.array([b"0123456789abcdef"] * 3, pa.uuid())
-    records = encoded({"runs": runs, "id": ids})
-    assert [parsed(record)["runs"] for record in records] == [[b"q"], [b"q"], [b"r"]]
-    assert parsed(records[0])["id"] == [b"0123456789abcdef"]
 
 
 @pytest.mark.parametrize(

@@ -22,23 +22,6 @@ BATCH = pa.record_batch(
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("text", [b"a", "é".encode()]),
-        ("view", [b"a" * 20, b"b"]),
-        ("raw", [b"\xff", b""]),
-        ("kind", [b"x", b"x"]),
-        ("image", [b"JPEG", b""]),
-    ],
-)
-def test_the_values_of_a_column(name, expected):
-    check_column(BATCH.schema, name)
-    assert one_column(BATCH, name) == expected
-    assert one_column(BATCH.slice(1), name) == expected[1:]
-    assert one_column(BATCH.slice(2), name) == []
-
-
 @pytest.mark.parametrize("name", ["n", "list", "map", "none", "image.size"])
 def test_columns_that_cannot_be_records(name):
     with pytest.raises(InputError, match=r"cannot be|cannot become|no such column"):

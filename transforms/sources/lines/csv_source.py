@@ -36,7 +36,7 @@ class CsvSource(TableSource):
     """Rows of CSV and TSV; see `Source`. The format decides the delimiter."""
 
     def make_parser(self) -> CsvLines:
-        """Returns what makes records of the rows."""
+        """Returns the parser that makes records of the rows."""
         fields, header = LineSchema.from_text(self.spec.schema)
         splitter = _SPLITTERS[self.spec.format]
         return CsvLines(header, fields, splitter, self.spec.record)

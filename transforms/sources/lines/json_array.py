@@ -128,4 +128,4 @@ class ArrayReader(LineReader):
     def restart(self, stream: Readable | BinaryIO) -> None:
         """Goes on with another stream of the same bytes, which begins at `offset`."""
         inside = self.offset > 0
-        super().restart(ArrayLines(stream, path=self._path, inside=inside))
+        super().restart(ArrayLines(stream, path=self.path, inside=inside))

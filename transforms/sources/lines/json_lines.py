@@ -98,7 +98,7 @@ class JsonLines(TableLines):
         return [text.strip(b" \t\r") for text in texts] if self._strips else texts
 
     def cure(self, column: str, cure: str) -> str:
-        """Returns what to do about a value of a column that no record can hold."""
+        """Returns the cure for a value of a column that no record can hold."""
         if not self.features or not column:
             return cure
         column = column.partition(".")[0]

@@ -51,7 +51,7 @@ class JsonSource(TableSource):
         self.reader = _READERS[spec.format]
 
     def make_parser(self) -> JsonLines:
-        """Returns what makes records of the lines."""
+        """Returns the parser that makes records of the lines."""
         spec = self.spec
         named = wanted_columns(spec.columns).names is not None
         return JsonLines(

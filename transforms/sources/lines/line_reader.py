@@ -6,14 +6,21 @@ import abc
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import CorruptRecordError
-from gristmill.dataset.formats.streams import End, Readable, RecordBatch, StreamReader
+from gristmill.dataset.formats.streams import (
+    OR_SKIP,
+    READ_BYTES,
+    End,
+    Readable,
+    RecordBatch,
+    StreamReader,
+)
 from gristmill.dataset.formats.tfrecord_frames import MAX_RECORD_BYTES
 from gristmill.dataset.storage.lookup import storage_for
 
@@ -203,7 +210,6 @@ def check_text(lines: Lines) -> None:
         raise error
 
 
-BLOCK_BYTES = 1 << 20
 _crc32c = google_crc32c.value
 _FEW_LINES = 16  # After a bad line others may follow.
 _MOST_BYTES = 1 << 30  # Maximum bytes of several lines: parsers count in 32 bits.
@@ -212,15 +218,11 @@ _MOST_BYTES = 1 << 30  # Maximum bytes of several lines: parsers count in 32 bit
 class LineReader(StreamReader):
     """Reads lines forward from one stream, and continues after bad ones.
 
-    Memory: some blocks, or one line, whichever is larger.
-
     Args:
         stream: Bytes from `offset` on.
-        path: Path of the file, for messages.
         parser: Makes records from lines.
-        offset: Offset in the (decompressed) file of the stream's first byte.
-        size_bytes: Size of the file if known; None for compressed streams.
-        block_bytes: How much to read at a time.
+        offset: As for `StreamReader`; the others too.
+        options: The same.
     """
 
     item = "line"
@@ -229,16 +231,12 @@ class LineReader(StreamReader):
         self,
         stream: Readable | BinaryIO,
         *,
-        path: str,
         parser: LineParser,
         offset: int = 0,
-        size_bytes: int | None = None,
-        block_bytes: int = BLOCK_BYTES,
+        **options: Any,
     ):
-        self._path = path
-        super().__init__(stream, offset=offset, block_bytes=block_bytes)
+        super().__init__(stream, offset=offset, **options)
         self._parser = parser
-        self._size_bytes = size_bytes
         self._lines_at_once = sys.maxsize
         # The line at which the reader began, counted from 1, if known.
         self._line: int | None = 1 if offset == 0 else None
@@ -258,7 +256,7 @@ class LineReader(StreamReader):
             base = self.offset
             given, header = lines.without_mark() if base == 0 else lines, 0
             if base == self._header_at:
-                found = self._parser.header_lines(given, self._path)
+                found = self._parser.header_lines(given, self.path)
                 if found is None or not given.data:  # Only a mark, or empty lines.
                     self._pass(lines.data)
                     self._header_at = self.offset
@@ -295,8 +293,8 @@ class LineReader(StreamReader):
             filled = self._fill(wanted_bytes)
             known = end() if callable(end) else end
             if known is not None and self.offset >= known:
-                if self.offset == self._size_bytes:
-                    self._check_stream()  # All lines are there, and not their end.
+                if self.offset == self.size_bytes:
+                    self.check_stream()  # All lines are there, and not their end.
                 return None
             data = self._buffer[self._position :]
             ends = self._parser.ends(data)
@@ -307,7 +305,7 @@ class LineReader(StreamReader):
             if len(ends):
                 break
             if not filled:
-                self._check_stream()
+                self.check_stream()
                 return None
             wanted_bytes = min(2 * len(data), MAX_RECORD_BYTES + 1)
             if len(data) > MAX_RECORD_BYTES:
@@ -315,7 +313,10 @@ class LineReader(StreamReader):
         if len(data) > MAX_RECORD_BYTES and (
             not len(ends) or int(ends[0]) > MAX_RECORD_BYTES
         ):
-            raise self._too_long()
+            what = f"line of a {self._parser.format_name} file is impossibly long"
+            expected = f"a line of at most {MAX_RECORD_BYTES:,} bytes"
+            got = "more bytes without its end"
+            raise self._bad(BadLineError(0, what, expected=expected, got=got), None)
         if known is not None:
             starts = Lines(data, ends).starts
             ends = ends[: int(starts.searchsorted(known - self.offset))]
@@ -330,68 +331,27 @@ class LineReader(StreamReader):
         """Returns the line at `offset`, counted from 1, None if it cannot be known."""
         if self._line is None:
             with contextlib.suppress(OSError):
-                self._line = 1 + _count_newlines(self._path, self._begin)
+                self._line = 1 + _count_newlines(self.path, self._begin)
         return None if self._line is None else self._line + self._newlines
 
-    def _where(self) -> str:
+    def place(self, offset: int) -> str:
+        """Returns the name of this place, for messages."""
         line = self._line_number()
         named = "" if line is None else f"{self.item} {line:,}, "
-        return f"{self._path}, {named}byte offset {self.offset:,}"
+        return named + super().place(offset)
 
-    def _corrupt(
-        self,
-        reason: str,
-        what: str,
-        *,
-        expected: str,
-        got: str,
-        cure: str | None = None,
-        end: int | None = None,
-    ) -> CorruptRecordError:
-        error = CorruptRecordError(
-            what,
-            where=self._where(),
-            expected=expected,
-            got=got,
-            cure=f"{cure or 'repair the file'}, or keep what can be read with "
-            "--on-corrupt skip",
-        )
-        error.reason, error.offset, error.end = reason, self.offset, end
-        error.line = self._line_number() if self.item == "line" else None
-        error.detail = f"{what}: expected {expected}, got {got}"
-        return error
-
-    def _bad(self, bad: BadLineError, length: int) -> CorruptRecordError:
-        return self._corrupt(
-            "data",
+    def _bad(self, bad: BadLineError, length: int | None) -> CorruptRecordError:
+        """Returns the error of a line here; its length is None if it has no end."""
+        error = self.corrupt(
+            "length" if length is None else "data",
             bad.what,
             expected=bad.expected,
             got=bad.got,
-            cure=bad.cure,
-            end=self.offset + length,
+            cure=f"{bad.cure or 'repair the file'}{OR_SKIP}",
+            end=None if length is None else self.offset + length,
         )
-
-    def _too_long(self) -> CorruptRecordError:
-        return self._corrupt(
-            "length",
-            f"line of a {self._parser.format_name} file is impossibly long",
-            expected=f"a line of at most {MAX_RECORD_BYTES:,} bytes",
-            got="more bytes without its end",
-        )
-
-    def _check_stream(self) -> None:
-        if (error := self._taken_error()) is not None:
-            inflated = bool(error.detail)
-            raise self._corrupt(
-                "compressed" if inflated else "truncated",
-                "compressed file is damaged, or ends too early"
-                if inflated
-                else error.what,
-                expected="an intact compressed stream"
-                if inflated
-                else str(error.expected),
-                got=error.detail or str(error.got),
-            ) from error
+        error.line = self._line_number() if self.item == "line" else None
+        return error
 
     def begins_at(self, offset: int) -> bool:
         """Returns whether a line begins, or the file ends, at an offset ahead."""
@@ -429,7 +389,7 @@ def _count_newlines(path: str, end: int) -> int:
     """Returns the number of newlines in the first bytes of a plain file."""
     count = 0
     with storage_for(path).open(path, offset=0, end=end) as file:
-        while end > 0 and (piece := file.read(min(end, BLOCK_BYTES))):
+        while end > 0 and (piece := file.read(min(end, READ_BYTES))):
             count += piece.count(b"\n")
             end -= len(piece)
     return count

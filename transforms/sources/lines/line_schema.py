@@ -276,7 +276,7 @@ class TableLines(LineParser):
         """Returns some lines as records."""
 
     def cure(self, column: str, cure: str) -> str:
-        """Returns what to do about a value of a column that no record can hold."""
+        """Returns the cure for a value of a column that no record can hold."""
         del column
         return cure
 

@@ -40,7 +40,7 @@ class LineSource(StreamSource):
 
     @abc.abstractmethod
     def make_parser(self) -> LineParser:
-        """Returns what makes records of the lines."""
+        """Returns the parser that makes records of the lines."""
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges that begin and end at lines."""
@@ -88,7 +88,7 @@ class TextSource(LineSource):
     """Text: a record is a line."""
 
     def make_parser(self) -> LineParser:
-        """Returns what makes records of the lines."""
+        """Returns the parser that makes records of the lines."""
         return TextLines()
 
 

@@ -165,20 +165,6 @@ def test_columns_and_their_types(tmp_path):
         wanted_columns(["a:decimal"])
 
 
-def test_one_column_is_the_record(tmp_path):
-    pattern = written(tmp_path, [{"a": {"t": "é"}, "b": 1}, {"a": {"t": ""}, "c": []}])
-    assert records_of(pattern, record="column:a.t") == ["é".encode(), b""]
-    for column, what in (("b", "cannot be records"), ("q", "no such column")):
-        with pytest.raises(InputError, match=what):
-            records_of(pattern, record=f"column:{column}")
-    with pytest.raises(InputError, match="`columns` is not for"):
-        records_of(pattern, record="line", columns=("a",))
-    pattern = written(tmp_path, [{"b": "x"}, {"a": 1}])
-    with pytest.raises(InputError, match="is null in some rows") as error:
-        records_of(pattern, record="column:b")
-    assert "line 2" in str(error.value.where)
-
-
 NESTED = {
     "lists of lists": ['{"a": [[1], [2, 3]]}', '{"a": []}'],
     "items of other types": ['{"a": [1, "x"]}', '{"a": [2]}'],
@@ -219,29 +205,6 @@ def test_a_field_that_is_nested_too_deeply(tmp_path):
     with pytest.raises(InputError, match="'a' have no common type") as error:
         spec_of(f"{tmp_path}/*.jsonl")
     assert "too deeply" in str(error.value.got)
-
-
-@pytest.mark.parametrize("asked", [{}, {"record": "line"}, {"record": "column:a"}])
-def test_a_byte_order_mark_alone_is_no_line(tmp_path, asked):
-    (tmp_path / "0.jsonl").write_bytes(b"\xef\xbb\xbf")
-    (tmp_path / "1.jsonl").write_bytes(b'\xef\xbb\xbf{"a": "x"}')
-    assert len(records_of(f"{tmp_path}/*.jsonl", **asked)) == 1
-
-
-@pytest.mark.parametrize(
-    ("value", "asked"),
-    [
-        ("[" * 100_000, {"columns": ("a",)}),
-        ('{"a": ' * 100_000, {}),
-        ("[" * 100_000 + "NaN, 1" + "]" * 100_000, {"record": "line"}),
-    ],
-)
-def test_a_later_line_that_is_nested_too_deeply(tmp_path, value, asked):
-    lines = ['{"a": 1}' + PADDING] * BEYOND_A_SAMPLE
-    pattern = written(tmp_path, [*lines, f'{{"a": 1, "b": {value}}}'])
-    with pytest.raises(CorruptRecordError, match=r"valid JSON|schema") as error:
-        records_of(pattern, **asked)
-    assert f"line {BEYOND_A_SAMPLE + 1:,}," in str(error.value.where)
 
 
 def test_a_field_whose_name_is_half_a_surrogate(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import pathlib
 import random
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import (
     CorruptInputError,
     CorruptShardError,
@@ -45,11 +43,6 @@ from tests.support.records import (
     write_array_records,
 )
 
-PLANS: list[tuple[str, int | None]] = [
-    ("num_shards", 7),
-    ("shard_bytes", 70_000),
-    ("match_shards", None),
-]
 RECORDS = [*varied_records(400, seed=1), *AWKWARD_RECORDS]
 # Chunks of one record, of many, of so many that a file is one.
 OPTIONS = ("group_size:1,zstd:3", "group_size:9,snappy", "group_size:1000,brotli:5")
@@ -64,26 +57,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         part = RECORDS[number::4] if number < 3 else RECORDS[3::4]
         write_array_records(folder / f"{number}.array_record", part, options=options)
     return folder
-
-
-def in_order(folder: pathlib.Path) -> list[bytes]:
-    return [
-        record
-        for path in sorted(folder.iterdir())
-        for record in read_array_records(path)
-    ]
-
-
-@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan[0])
-def test_files_are_converted_in_order(
-    files: pathlib.Path, tmp_path: pathlib.Path, plan: Any
-) -> None:
-    writer = WriterOptions(group_size=5, compression="zstd:1")
-    result = convert(job_of(files, tmp_path / "out", plan=plan, writer=writer))
-    assert read_output(tmp_path / "out") == in_order(files)
-    source = result.manifest.splits["train"].source
-    assert source["format"] == "arrayrecord"
-    assert source["records"] == len(RECORDS)
 
 
 @given(data=st.data())
@@ -111,19 +84,6 @@ def test_any_cuts_give_every_record_once(files: pathlib.Path, data: Any) -> None
     ]
     assert spans[-1].whole
     assert spans[-1].stop_bytes == len(records)
-
-
-def test_ranges_end_at_chunks(files: pathlib.Path) -> None:
-    inputs = find_inputs([f"{files}/*"])
-    source = source_of(inputs.spec)
-    for file in inputs.first(3):
-        ranges = [*source.cut(file, range_bytes=40_000)]
-        edges = [begin for begin, _ in ranges]
-        assert [end for _, end in ranges] == [*edges[1:], file.size_bytes]
-        offsets = footer_of(pathlib.Path(file.path).read_bytes()).chunk_offsets
-        assert edges[0] == 0
-        assert {*edges[1:]} <= {*offsets.tolist()}
-    assert source.place_text(1234) == "record 1,234"
 
 
 def damage(path: pathlib.Path, *chunks: int) -> list[tuple[int, int]]:
@@ -160,20 +120,6 @@ def test_damage_is_named_or_left_out_by_chunk(tmp_path: pathlib.Path) -> None:
         for region in regions
     ] == [(first, second, "chunk"), (third, end, "chunk")]
     assert result.manifest.splits["train"].skipped_regions == 2
-
-
-@pytest.mark.parametrize("shards", [3, 17, 40])
-def test_shards_that_are_cut_within_a_damaged_chunk(tmp_path, shards) -> None:
-    records = [random.Random(n).randbytes(500) for n in range(120)]
-    path = tmp_path / "in.array_record"
-    write_array_records(path, records, options="group_size:10,zstd:3")
-    begin, end = damage(path, 3, 8)[0]
-    plan, output = ("num_shards", shards), tmp_path / "out"
-    convert(job_of(path, output, plan=plan, on_corrupt="skip"))
-    assert read_output(output) == [*records[:30], *records[40:80], *records[90:]]
-    regions = skipped_in(output)
-    assert [region["begin_row"] for region in regions] == [30, 80]
-    assert (regions[0]["begin_bytes"], regions[0]["end_bytes"]) == (begin, end)
 
 
 def test_a_record_that_is_not_the_one_of_the_index(tmp_path: pathlib.Path) -> None:
@@ -278,19 +224,6 @@ def test_an_index_that_is_gone(tmp_path: pathlib.Path) -> None:
         convert(job_of(str(dataset), tmp_path / "no"))
     convert(job_of(f"{dataset}/*.array_record*", tmp_path / "out2"))
     assert read_output(tmp_path / "out2") == records
-
-
-def test_an_empty_file_and_one_without_records(tmp_path: pathlib.Path) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    write_array_records(folder / "a", [])
-    write_array_records(folder / "b", [b"one", b"", b"three"])
-    (folder / "c").write_bytes(b"")
-    job = job_of(folder, tmp_path / "out", allow_empty_files=True)
-    convert(job)
-    assert read_output(job.output) == [b"one", b"", b"three"]
-    table = json.loads((tmp_path / "out" / "dataset.json").read_text())
-    assert table["records"] == 3
 
 
 @pytest.mark.parametrize("kind", ["files", "dataset"])

@@ -57,32 +57,6 @@ def reshard(
     run_conversion(jobs, features=features, tfds_directory=tfds_directory)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_shards": 7},
-        {"shard_size": "60kB", "group_size": 5},
-        {"num_shards": 3, "compression": "uncompressed"},
-        {"match_shards": True, "compression": "brotli:2"},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_all_splits_are_converted(
-    dataset: pathlib.Path, tmp_path: pathlib.Path, options: dict[str, object]
-) -> None:
-    new = tmp_path / "new"
-    reshard(dataset, new, **options)
-    old, made = open_manifest(dataset), open_manifest(new)
-    assert made.name == old.name
-    assert made.splits.keys() == old.splits.keys() == RECORDS.keys()
-    for split, records in RECORDS.items():
-        assert read_output(new, split) == records
-        found, before = made.splits[split], old.splits[split]
-        assert found.records_digest == before.records_digest
-        assert found.source["shards_digest"] == before.shards_digest
-        assert found.source["format"] == "arrayrecord"
-
-
 def test_one_split_and_the_name_of_the_command(
     dataset: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
