@@ -17,11 +17,8 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.verify import verify
-from gristmill.transforms import ConvertFiles, ReadRecords
-from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms import ReadRecords
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.sources.source import source_of
 from tests.support.conversion import (
     contents,
     convert,
@@ -145,39 +142,6 @@ def test_a_record_over_many_shards_is_read_a_few_times(tmp_path, monkeypatch, in
         read_bytes = server.sent_bytes
     assert [example_of(r) for r in read_output(tmp_path / "o")] == rows
     assert len(data) <= read_bytes < 30 * len(data)
-
-
-@pytest.mark.slow
-def test_json_lines_choose_what_a_record_is(tmp_path) -> None:
-    (tmp_path / "in").write_bytes(b"\n".join(FILES["jsonl"].splitlines(True)))
-
-    def made(**options) -> list[bytes]:
-        output = tmp_path / str(options)
-        records = asked("jsonl", **options)
-        convert(job_of(tmp_path / "in", output, plan=PLANS[0], records=records))
-        return read_output(output)
-
-    lines = FILES["jsonl"].split(b"\n")[:-1]
-    assert made(record="line") == lines
-    assert made(record="column:text") == [row["text"].encode() for row in ROWS]
-    some = [{"id": row["id"], "text": row["text"]} for row in ROWS]
-    assert [example_of(record) for record in made(columns=("id", "text"))] == some
-    floats = [example_of(record) for record in made(columns=("*", "id:float"))]
-    assert floats == [as_float32({**row, "id": float(row["id"])}) for row in ROWS]
-
-
-def test_csv_chooses_what_a_record_is(tmp_path) -> None:
-    (tmp_path / "in.csv").write_bytes(b'a,b\n1,x\n\n2,"y\n"\n')
-    for record, want in (
-        ("column:b", [b"x", b"y\n"]),
-        ("column:a", [b"1", b"2"]),
-        ("line", [b"1,x", b'2,"y\n"']),
-    ):
-        output = tmp_path / record.replace(":", "-")
-        convert(
-            job_of(tmp_path / "in.csv", output, records=asked("csv", record=record))
-        )
-        assert read_output(output) == want
 
 
 BAD = {
@@ -309,40 +273,6 @@ def test_a_dataset_says_what_its_records_hold(tmp_path) -> None:
     np.testing.assert_array_equal(batch["score"], scores)
     source = open_manifest(str(tmp_path / "out")).splits["train"].source
     assert (source["format"], source["record"]) == ("jsonl", "example")
-
-
-@pytest.mark.slow
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("name", FILES)
-def test_in_beam(tmp_path, name) -> None:
-    (tmp_path / "in").write_bytes(FILES[name])
-    jobs = [
-        job_of(tmp_path / "in", tmp_path / output, plan=PLANS[0], records=asked(name))
-        for output in ("out", "plain")
-    ]
-    run(ConvertFiles(jobs=(jobs[0],)))
-    convert(jobs[1])
-    assert contents(tmp_path / "out") == contents(tmp_path / "plain")
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_cuts_are_at_lines(tmp_path, name) -> None:
-    (tmp_path / "in").write_bytes(FILES[name])
-    found = find_inputs([str(tmp_path / "in")], options=asked(name))
-    source, file = source_of(found.spec), found[0]
-    ranges = list(source.cut(file, range_bytes=1000))
-    assert ranges[0][0] == 0
-    assert ranges[-1][1] == file.size_bytes
-    assert [end for _, end in ranges[:-1]] == [begin for begin, _ in ranges[1:]]
-    assert (len(ranges) > 9) == (name in ("jsonl", "text"))
-    records = []
-    for begin, end in ranges:
-        part = SourceRange(file_index=0, begin_bytes=begin, end_bytes=end)
-        reader = source.read(file, part)
-        records += [record for batch in reader.batches() for record in batch.records]
-        assert (reader.span.start_bytes, reader.span.stop_bytes) == (begin, end)
-    decode = bytes.decode if name == "text" else example_of
-    assert [decode(record) for record in records] == expected(name)
 
 
 @pytest.mark.one_in(3)

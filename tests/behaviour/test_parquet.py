@@ -32,7 +32,6 @@ from tests.support.ways_to_convert import (
     check_beam,
     check_kills,
     check_workers,
-    run_convert,
     shard_bytes,
 )
 
@@ -180,26 +179,6 @@ def test_a_bucket_gives_the_same_bytes(folder, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_beam_gives_the_same_bytes(folder, tmp_path):
     check_beam(folder, tmp_path, num_shards=5)
-
-
-def test_a_repository_keeps_its_splits(tmp_path):
-    tables = {}
-    for split, files in (("train", 2), ("validation", 1)):
-        for number in range(files):
-            table = tables[split, number] = some_table(50 + number, seed=number)
-            name = f"data/{split}-{number:05}-of-{files:05}-0a1b.parquet"
-            write_parquet(tmp_path / "in" / name, table)
-    (tmp_path / "in" / "README.md").write_text("---\nlicense: mit\n---\n# Rows\n")
-    run_convert(tmp_path / "in", tmp_path / "out", num_shards=2)
-    manifest = open_manifest(str(tmp_path / "out"))
-    assert {name: split.records for name, split in manifest.splits.items()} == {
-        "train": 101,
-        "validation": 50,
-    }
-    table = pa.concat_tables([tables["train", 0], tables["train", 1]])
-    (batch,) = table.combine_chunks().to_batches()
-    expected = encode_rows(batch, features_of(table.schema))
-    assert read_output(tmp_path / "out") == expected
 
 
 VALUES = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import pathlib
-import random
 import shutil
 
 import pytest
@@ -13,7 +12,6 @@ from gristmill import loader
 from gristmill.dataset import encode_example
 from gristmill.dataset.base.errors import (
     CorruptInputError,
-    InputError,
     UserFunctionError,
 )
 from gristmill.dataset.base.example import decode_example
@@ -21,9 +19,7 @@ from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import convert, job_of, read_output, skipped_in
-from tests.support.gcs_server import GcsServer
 from tests.support.tars import (
-    FORMATS,
     header_offsets,
     members_of,
     read_by_webdataset,
@@ -33,7 +29,6 @@ from tests.support.ways_to_convert import (
     check_beam,
     check_kills,
     check_workers,
-    shard_bytes,
 )
 
 SAMPLES = (40, 1, 90, 0, 25)
@@ -178,16 +173,6 @@ def test_a_killed_conversion_is_finished_by_the_next(folder, expected, tmp_path)
     check_kills(folder, tmp_path, expected)
 
 
-def test_a_bucket_gives_the_same_bytes(folder, tmp_path, monkeypatch):
-    convert(job_of(folder, tmp_path / "local", plan=("num_shards", 4)))
-    with GcsServer("in") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        for path in folder.iterdir():
-            server.objects.put("in", f"tars/{path.name}", path.read_bytes())
-        convert(job_of("gs://in/tars/*", tmp_path / "gs", plan=("num_shards", 4)))
-    assert shard_bytes(tmp_path / "gs") == shard_bytes(tmp_path / "local")
-
-
 @pytest.mark.slow
 def test_beam_gives_the_same_bytes(folder, tmp_path):
     check_beam(folder, tmp_path, num_shards=5)
@@ -231,93 +216,3 @@ class TestTrace:
             assert found.source_offset_bytes is not None
             assert "is not as it was" in found.source_note
             path.unlink(missing_ok=True)
-
-
-def mutated(chance: random.Random, data: bytes) -> bytes:
-    """Returns a tar with one fault at a random place: seven kinds of them."""
-    kind = chance.choice(["header", "flip", "cut", "lose", "insert", "zeros", "double"])
-    at = chance.randrange(len(data.rstrip(b"\0")))
-    size = chance.choice([1, 100, 512, 700, 4096])
-    if kind == "header":
-        header, _ = chance.choice(header_offsets(data))
-        at = header + chance.randrange(512)
-    before, after = data[:at], data[at:]
-    if kind in ("header", "flip"):
-        return before + bytes([after[0] ^ 1 << chance.randrange(8)]) + after[1:]
-    return (
-        before
-        + {
-            "cut": b"",
-            "lose": after[size:],
-            "insert": chance.randbytes(size) + after,
-            "zeros": bytes(len(after[:size])) + after[size:],
-            "double": after[:size] + after,
-        }[kind]
-    )
-
-
-def outcome_of(path, output, **options):
-    """Returns the records of a conversion and what it left out, or its error."""
-    try:
-        convert(job_of(path, output, **options))
-    except (CorruptInputError, InputError) as error:
-        return type(error), ()
-    return read_output(output), skipped_in(output)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", [0, 20])
-def test_faults_of_tars_are_found_or_any_reader_is_blind_to_them(tmp_path, first):
-    left_out = 0
-    for seed in range(first, first + 20):
-        chance = random.Random(seed)
-        extensions = chance.sample(["cls", "jpg", "txt"], chance.randrange(1, 4))
-        members = members_of(chance.randrange(2, 20), extensions, seed=seed)
-        data = tar_of(
-            members,
-            format=chance.choice([*FORMATS]),
-            mtime=chance.choice([0, 1.5]),
-        )
-        shapes = [shape_of(sample) for sample in read_by_webdataset(data)]
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        path = folder / "in.tar"
-        path.write_bytes(mutated(chance, data))
-        several = ("num_shards", chance.choice([2, 5, 9]))
-        options = {"on_corrupt": "skip"}
-        records, regions = outcome_of(path, folder / "one", **options)
-        many = outcome_of(path, folder / "many", plan=several, **options)
-        failing, _ = outcome_of(path, folder / "failing", plan=several)
-        if isinstance(records, type):  # Nothing is left of it.
-            assert many[0] == records
-            assert issubclass(failing, CorruptInputError)
-            continue
-        # Wherever a tar is cut, the same is kept and the same is left out.
-        places = [
-            [(region["begin_bytes"], region["end_bytes"]) for region in found]
-            for found in (regions, many[1])
-        ]
-        assert (records, places[0]) == (many[0], places[1])
-        if regions:
-            left_out += 1
-            assert issubclass(failing, CorruptInputError)
-            kept = [shape_of(sample) for sample in map(first_values, records)]
-            assert all(shape in shapes for shape in kept), seed
-        else:
-            assert failing == records
-            # A tar as good as any: contents have no checksums.
-            read = read_by_webdataset(path.read_bytes())
-            assert records == list(map(encode_example, read)), seed
-    assert left_out > 8
-
-
-def first_values(record: bytes) -> dict[str, bytes]:
-    return {name: values[0] for name, values in decode_example(record).items()}
-
-
-def shape_of(sample: dict[str, bytes]) -> dict[str, bytes | int]:
-    """Returns what a tar has a checksum of: the key and the sizes of the members."""
-    return {
-        name: value if name == "__key__" else len(value)
-        for name, value in sample.items()
-    }

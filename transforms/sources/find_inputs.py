@@ -71,66 +71,57 @@ def match_inputs(pattern: str) -> list[FileInfo]:
     matches = [] if pattern.endswith("/") else storage.match(pattern)
     if matches:
         return matches
-    there = storage.list(pattern.rstrip("/") or "/")
-    names = [layout.base_name(info.path) for info in there]
+    directory = pattern.rstrip("/") or "/"
+    there = storage.list(directory)
+    names = [*map(_base, there)]
     check_no_dataset(pattern, names)
-    check_no_table(pattern.rstrip("/") or "/")
-    _check_finished(pattern, names)
-    found = [
-        info
-        for info, name in zip(there, names, strict=True)
-        if not name.startswith((".", "_"))
-    ]
+    check_no_table(directory)
+    # Some shards of a dataset that was not committed may exist, as readable files.
+    index = layout.join(pattern, layout.INDEX_DIR)
+    if any(".array_record" in name for name in names) and storage_for(index).list(
+        index
+    ):
+        raise not_a_dataset(directory)
+    found = [info for info in there if not _base(info).startswith((".", "_"))]
     found = [info for info in found if not is_document(info.path)] or found
+    if not found and there:
+        raise InputError(
+            "no input file matches",
+            where=pattern,
+            got=f"only files whose names begin with . or _, such as {names[0]}",
+            cure="give these files by a pattern",
+        )
     if not found:
         raise InputError(
             "no input file matches",
             where=pattern,
-            got=f"only files whose names begin with . or _, such as {names[0]}"
-            if there
-            else None,
-            cure="give these files by a pattern"
-            if there
-            else "check the path; a directory stands for the files directly in it, and "
+            cure="check the path; a directory stands for the files directly in it, and "
             "patterns match files; quote a pattern with * so that it reaches gristmill "
             "as it is",
         )
     return found
 
 
-def _check_finished(directory: str, names: Collection[str]) -> None:
-    """Raises NotADatasetError if a directory is a dataset that was not committed.
-
-    Some of its shards may exist, as readable files.
-    """
-    index = layout.join(directory, layout.INDEX_DIR)
-    if any(".array_record" in name for name in names) and storage_for(index).list(
-        index
-    ):
-        raise not_a_dataset(directory.rstrip("/") or "/")
+def _base(info: FileInfo) -> str:
+    return layout.base_name(info.path)
 
 
 def check_no_dataset(directory: str, names: Collection[str]) -> None:
     """Raises InputError if a directory is a dataset whose splits would be joined."""
-    if layout.DATASET_JSON in names:
-        raise InputError(
-            "a dataset is not the only input",
-            where=directory,
-            expected="one dataset, whose splits are kept, or files",
-            got=f"a directory with {layout.DATASET_JSON} among other inputs",
-            cure="convert it alone, with `gristmill convert`; or give the shards of "
-            "one of its splits by a pattern",
-        )
     check_not_hugging_face(directory, names)
-    if layout.TFDS_INFO_JSON in names:
-        raise InputError(
-            "a TFDS directory is not the only input",
-            where=directory,
-            expected="one TFDS directory, whose splits are kept, or files",
-            got=f"a directory with {layout.TFDS_INFO_JSON} among other inputs",
-            cure="convert it alone, with `gristmill convert`; or give the files of one "
-            "of its splits by a pattern",
-        )
+    for name, kind in (
+        (layout.DATASET_JSON, "dataset"),
+        (layout.TFDS_INFO_JSON, "TFDS directory"),
+    ):
+        if name in names:
+            raise InputError(
+                f"a {kind} is not the only input",
+                where=directory,
+                expected=f"one {kind}, whose splits are kept, or files",
+                got=f"a directory with {name} among other inputs",
+                cure="convert it alone, with `gristmill convert`; or give the files of "
+                "one of its splits by a pattern",
+            )
 
 
 def is_document(path: str) -> bool:
@@ -313,11 +304,8 @@ def find_inputs(
     files, looks = looked
     auto = options.input_format == "auto"
     # An empty file has any format.
-    filled = [
-        look
-        for file, look in zip(files, looks, strict=True)
-        if file.size_bytes and not look.is_blank
-    ]
+    pairs = zip(files, looks, strict=True)
+    filled = [look for file, look in pairs if file.size_bytes and not look.is_blank]
     if auto and not filled and not (allow_empty_files or allow_other_formats):
         raise _empty([info.path for info in files], "blanks alone")
     chosen = choose_format(filled, options.input_format)

@@ -45,7 +45,19 @@ class SourceFormat(NamedTuple):
 
 # Who names the format of such text learns which line is wrong.
 _FAULTY_TEXT = ("text that is not UTF-8", "text with control characters")
-_OF_LINES = ("example", "column", "line")
+
+
+def _of_lines(
+    found_as: str, source: str, *accepts: str, stream: bool = True
+) -> SourceFormat:
+    return SourceFormat(
+        found_as,
+        f"lines.{source}",
+        stream=stream,
+        records=("example", "column", "line"),
+        accepts=(*accepts, "text", *_FAULTY_TEXT),
+    )
+
 
 FORMATS: dict[str, SourceFormat] = {
     "tfrecord": SourceFormat("TFRecord", "tfrecord:TFRecordSource"),
@@ -68,39 +80,12 @@ FORMATS: dict[str, SourceFormat] = {
         stream=True,
         records=("example", "column"),
     ),
-    "jsonl": SourceFormat(
-        "JSON lines",
-        "lines.json_source:JsonSource",
-        records=_OF_LINES,
-        accepts=("JSON", "text", *_FAULTY_TEXT),
-    ),
-    "json": SourceFormat(
-        "JSON array",
-        "lines.json_source:JsonSource",
-        records=_OF_LINES,
-        stream=True,
-        accepts=("JSON", "text", *_FAULTY_TEXT),
-    ),
-    "csv": SourceFormat(
-        "CSV",
-        "lines.csv_source:CsvSource",
-        records=_OF_LINES,
-        stream=True,
-        accepts=("TSV", "text", *_FAULTY_TEXT),
-    ),
-    "tsv": SourceFormat(
-        "TSV",
-        "lines.csv_source:CsvSource",
-        records=_OF_LINES,
-        stream=True,
-        accepts=("CSV", "text", *_FAULTY_TEXT),
-    ),
-    "tsv-unquoted": SourceFormat(
-        "TSV without quoting",
-        "lines.csv_source:CsvSource",
-        records=_OF_LINES,
-        stream=True,
-        accepts=("CSV", "TSV", "text", *_FAULTY_TEXT),
+    "jsonl": _of_lines("JSON lines", "json_source:JsonSource", "JSON", stream=False),
+    "json": _of_lines("JSON array", "json_source:JsonSource", "JSON"),
+    "csv": _of_lines("CSV", "csv_source:CsvSource", "TSV"),
+    "tsv": _of_lines("TSV", "csv_source:CsvSource", "CSV"),
+    "tsv-unquoted": _of_lines(
+        "TSV without quoting", "csv_source:CsvSource", "CSV", "TSV"
     ),
     "text": SourceFormat(
         "text",

@@ -86,6 +86,11 @@ class InputFiles:
         """Returns at most `count` first files."""
         return [self[file] for file in range(min(count, len(self)))]
 
+    def spread(self, count: int) -> list[InputFile]:
+        """Returns at most `count` files, spread over all."""
+        count = min(len(self), count)
+        return [self[at * len(self) // count] for at in range(count)]
+
     @property
     def splittable(self) -> npt.NDArray[np.bool_]:
         """Whether reading can begin in the middle: bool [files]."""

@@ -30,6 +30,7 @@ from gristmill.transforms.sources.table_records import (
     find_spec,
     kept_rows,
     make_records,
+    open_table,
 )
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class ParquetRange(RangeReader[ParquetFile]):
         return min(_AHEAD_BYTES, self._file.size_bytes)
 
     def _open(self) -> ParquetFile:
-        return ParquetFile(self.path, self._file.size_bytes, self._file.version)
+        return open_table(self._file)
 
     def batches(self) -> Iterator[RecordBatch]:
         """Yields the records of the rows; see `RangeReader`."""
@@ -262,7 +263,7 @@ class ParquetSource(Source):
         """Yields ranges of a file that begin with row groups, in order."""
         cuts: list[int] = []
         # A damaged file has one range: its reader reports the damage.
-        with contextlib.suppress(CorruptRecordError), _open(file) as table:
+        with contextlib.suppress(CorruptRecordError), open_table(file) as table:
             cuts += table.places.cuts(range_bytes)
         yield from itertools.pairwise((0, *cuts, file.size_bytes))
 
@@ -284,7 +285,3 @@ class ParquetSource(Source):
     def features(self) -> dict[str, Any] | None:
         """Returns the features of records, None if they are bytes of one column."""
         return encode_features(features_of_spec(self.spec)) or None
-
-
-def _open(file: InputFile) -> ParquetFile:
-    return ParquetFile(file.path, file.size_bytes, file.version)

@@ -70,16 +70,16 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
         features = _features_of_files(files, options.columns)
         schema = json.dumps(encode_features(features))
         return SourceSpec("parquet", record, options.columns, schema)
-    if record == JSON:
-        spec = SourceSpec("parquet", record, options.columns)
-        for path, schema in _schemas(files):
-            columns_to_read(spec, schema, path)
-        return spec
-    column = record.removeprefix(_COLUMN)
-    spec = SourceSpec("parquet", record)
-    for path, schema in _schemas(files, "" if options.nulls == "skip" else column):
+    spec = SourceSpec("parquet", record, options.columns)
+    checked = "" if options.nulls == "skip" else spec.record.partition(":")[2]
+    for path, schema in _schemas(files, checked):
         columns_to_read(spec, schema, path)
     return spec
+
+
+def open_table(file: InputFile) -> ParquetFile:
+    """Opens a file; see `ParquetFile`."""
+    return ParquetFile(file.path, file.size_bytes, file.version)
 
 
 def columns_to_read(spec: SourceSpec, schema: pa.Schema, path: str) -> list[str]:
@@ -170,8 +170,7 @@ def _schemas(files: InputFiles, column: str = "") -> list[tuple[str, pa.Schema]]
     Raises:
         InputError: It is null in some rows, by the footer of a file.
     """
-    step = -(-len(files) // _MOST_FOOTERS)
-    some = (files[file] for file in range(0, len(files), max(1, step)))
+    some = files.spread(_MOST_FOOTERS)
     whole = [file for file in some if file.size_bytes >= LEAST_BYTES]
     damaged = None
     found = []
@@ -195,7 +194,7 @@ def _schemas(files: InputFiles, column: str = "") -> list[tuple[str, pa.Schema]]
 
 def _schema(column: str, file: InputFile) -> pa.Schema | CorruptRecordError:
     try:
-        with ParquetFile(file.path, file.size_bytes, file.version) as table:
+        with open_table(file) as table:
             if column and (nulls := table.null_rows(column)):
                 rows = table.places.rows
                 raise null_error(column, nulls=nulls, rows=rows, where=file.path)
@@ -248,8 +247,7 @@ def _integers(files: InputFiles, features: Features) -> set[str]:
     }
     if not doubles:
         return set()
-    count = min(len(files), _SAMPLED_FILES)
-    chosen = [files[at * len(files) // count] for at in range(count)]
+    chosen = files.spread(_SAMPLED_FILES)
     batches = map_all(lambda file: _first_rows(file, doubles), chosen, at_once=_AT_ONCE)
     return seen_numbers((batch for batch in batches if batch is not None), doubles)
 
@@ -258,7 +256,7 @@ def _first_rows(file: InputFile, features: Features) -> pa.RecordBatch | None:
     """Returns the first rows of a file, with the columns of features, or None."""
     with (
         contextlib.suppress(CorruptRecordError),  # Its reader reports the damage.
-        ParquetFile(file.path, file.size_bytes, file.version) as table,
+        open_table(file) as table,
     ):
         names = [
             name
@@ -378,7 +376,7 @@ def _places(file: InputFile) -> RowPlaces | None:
     # The reader of a damaged file reports the damage.
     with (
         contextlib.suppress(CorruptRecordError),
-        ParquetFile(file.path, file.size_bytes, file.version) as table,
+        open_table(file) as table,
     ):
         return table.places
     return None

@@ -110,11 +110,8 @@ class _FirstDamage(SkippedRegions):
 
 def _members(files: InputFiles) -> tuple[list[str], CorruptRecordError | None]:
     """Returns the extensions of the members of some samples, and the first damage."""
-    count = min(len(files), _LOOKED_FILES)
-    chosen = sorted({len(files) * number // count for number in range(count)})
-    looked = list(
-        map_all(_look, [files[file] for file in chosen], at_once=_LOOKED_FILES)
-    )
+    chosen = files.spread(_LOOKED_FILES)
+    looked = list(map_all(_look, chosen, at_once=_LOOKED_FILES))
     damage = next((error for _, error in looked if error is not None), None)
     return sorted(set().union(*(found for found, _ in looked))), damage
 

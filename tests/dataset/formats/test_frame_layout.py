@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import io
-import itertools
 import pathlib
 import random
 import struct
@@ -15,7 +14,6 @@ from typing import NamedTuple
 
 import google_crc32c
 import hypothesis
-import numpy as np
 import pytest
 import zstandard
 from hypothesis import given
@@ -377,22 +375,6 @@ class TestCompressed:
             with pytest.raises(CorruptStreamError, match="middle of its stream"):
                 list(iter(lambda s=stream: s.read(100), b""))
 
-    def test_every_flipped_bit_of_a_zstd_stream_with_a_checksum_is_found(self):
-        whole = b"".join(b"word %d " % (n % 9) for n in range(200))
-        data = zstandard.ZstdCompressor(write_checksum=True).compress(whole)
-        for bit in range(32, 8 * len(data)):  # What is before tells that it is zstd.
-            flipped = bytearray(data)
-            flipped[bit // 8] ^= 1 << bit % 8
-            stream = InflatedStream(io.BytesIO(flipped), path="in", compression="zstd")
-            found = b""
-            try:
-                while piece := stream.read(100):
-                    found += piece
-            except CorruptStreamError:
-                assert whole.startswith(found)
-            else:
-                assert found == whole  # A bit that tells nothing.
-
     @pytest.mark.parametrize(
         ("data", "compression"), [(GOLDEN_GZIP, "gzip"), (GOLDEN_ZLIB, "zlib")]
     )
@@ -403,22 +385,6 @@ class TestCompressed:
             assert [frame.record for frame in frames] == GOLDEN_RECORDS[:count]
             assert "ends in the middle of its stream" in str(error), length
             assert f"{length:,}" in str(error)
-
-    @pytest.mark.parametrize(
-        ("data", "compression"), [(GOLDEN_GZIP, "gzip"), (GOLDEN_ZLIB, "zlib")]
-    )
-    def test_flipped_bits_never_give_other_records(self, data: bytes, compression):
-        found = 0
-        for bit in range(8 * len(data)):
-            damaged = bytearray(data)
-            damaged[bit // 8] ^= 1 << bit % 8
-            frames, error = read_to_error(open_inflated(bytes(damaged), compression))
-            count = len(frames)
-            assert [frame.record for frame in frames] == GOLDEN_RECORDS[:count]
-            found += error is not None
-            # Some bits say nothing: a time, or which of two equal bytes to repeat.
-            assert error is not None or count == len(GOLDEN_RECORDS)
-        assert found > 8 * (len(data) - 14)
 
     def test_junk_after_the_stream_is_an_error(self):
         padded = GOLDEN_GZIP + bytes(70_000)
@@ -488,35 +454,3 @@ class TestResync:
         reader = open_frames(data, offset=outer)
         assert reader.resync()
         assert records_of(reader) == [inner, b"last"]
-
-    @given(
-        st.lists(st.binary(max_size=40), min_size=1, max_size=8),
-        st.data(),
-    )
-    def test_every_record_outside_of_the_damage_is_recovered(self, records, data):
-        file = bytearray(frames_of(records))
-        begin = data.draw(st.integers(0, len(file) - 1))
-        noise = data.draw(st.binary(min_size=1, max_size=40))
-        kind = data.draw(st.sampled_from(["overwrite", "insert", "delete"]))
-        size = 0 if kind == "insert" else min(len(noise), len(file) - begin)
-        damaged = bytes(file[:begin])
-        damaged += b"" if kind == "delete" else noise
-        damaged += file[begin + size :]
-        touched = range(begin, begin + max(size, 1))
-
-        ends = np.cumsum([len(record) + 16 for record in records]).tolist()
-        expected = [
-            record
-            for record, end in zip(records, ends, strict=True)
-            if not (end - len(record) - 16 < touched.stop and touched.start < end)
-        ]
-        frames, regions = recover(
-            open_frames(damaged, sized=data.draw(st.booleans()), most=17)
-        )
-        got = [frame.record for frame in frames]
-        remaining = iter(got)
-        assert all(record in remaining for record in expected)  # In order.
-        # What is not good is in a region: nothing of the file is lost.
-        pieces = [(f.offset, f.offset + len(encode_frame(f.record))) for f in frames]
-        edges = [0, *itertools.chain(*sorted(pieces + regions)), len(damaged)]
-        assert edges[::2] == edges[1::2]

@@ -17,10 +17,7 @@ from gristmill.dataset.base.errors import (
     GristmillError,
     InputError,
 )
-from gristmill.dataset.formats.tfrecord_frames import encode_frame
-from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import (
     CommitOptions,
@@ -403,23 +400,3 @@ class TestRecordsRead:
         write_tfrecords(first, records[:-1])
         with pytest.raises(DataLossError, match="2 of 3 files"):
             convert(source, tmp_path / "out")
-
-
-def test_rows_of_batches_are_traced_to_the_files_of_tfds(made, tmp_path):
-    convert(made, tmp_path)
-    for split, count in SPLIT_RECORDS.items():
-        dataset = loader.open(str(tmp_path), split=split)
-        batches = loader.global_batches(dataset, batch_size=count, seed=3)
-        for row, record in enumerate(batches.read(0)):
-            place = batches.locate(0, row)
-            source = pathlib.Path(place.source_path)
-            assert source.parent == made
-            data = source.read_bytes()[place.source_offset_bytes :]
-            assert data.startswith(encode_frame(record))
-
-    # The files with what TFDS says of them, and without what gristmill does.
-    (tmp_path / "dataset.json").unlink()
-    dataset = loader.open(str(tmp_path), split="train")
-    place = loader.global_batches(dataset, batch_size=5).locate(0, 0)
-    assert place.shard.startswith(str(tmp_path))
-    assert (place.source_path, place.source_offset_bytes) == (None, None)

@@ -38,20 +38,6 @@ def test_each_format_that_is_read(tmp_path, name):
     assert FORMATS[found.spec.format].found_as == name.rpartition("compressed ")[2]
 
 
-@pytest.mark.parametrize("name", [name for name in MAKERS if not is_read(name)])
-def test_each_format(tmp_path, name):
-    (tmp_path / "in").write_bytes(MAKERS[name]())
-    message = refused(tmp_path / "in")
-    assert f"unsupported format: {name}\n" in message
-    assert (
-        "expected: TFRecord, ArrayRecord, Parquet, tar, JSON lines, JSON array, CSV"
-        in message
-    )
-    assert f"where:    {tmp_path}/in" in message
-    assert "to do:" in message
-    assert "again from its source" not in message
-
-
 def test_some_of_many(tmp_path):
     for number in range(5):
         (tmp_path / f"{number}.parquet").write_bytes(MAKERS["Parquet"]())
@@ -140,13 +126,6 @@ def test_a_format_that_is_asked_for_has_files_that_look_like_others(tmp_path):
     assert find_inputs([str(tmp_path / "in")]).spec.format == "text"
     asked = RecordOptions(input_format="csv")
     assert find_inputs([str(tmp_path / "in")], options=asked).spec.format == "csv"
-
-
-def test_another_format_than_is_asked_for(tmp_path):
-    (tmp_path / "in").write_bytes(MAKERS["Parquet"]())
-    asked = RecordOptions(input_format="jsonl")
-    with pytest.raises(InputError, match=r"but Parquet(.|\n)*leave out `input_format`"):
-        find_inputs([str(tmp_path / "in")], options=asked)
 
 
 def test_some_but_not_all_where_damage_is_accepted(tmp_path):

@@ -77,20 +77,6 @@ def test_any_cuts_give_every_row_once_and_spans_meet(five_groups, data):
     assert records == examples(table)
 
 
-def test_ranges_for_beam_begin_with_row_groups(five_groups):
-    path, _ = five_groups
-    files = listed(path)
-    source, size = source_of(files.spec), files[0].size_bytes
-    ranges = list(source.cut(files[0], range_bytes=size // 4))
-    assert ranges[0][0] == 0
-    assert ranges[-1][1] == size
-    assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges))
-    firsts = [read(files, *part)[2].start_bytes for part in ranges]
-    assert firsts == [0, 2000, 4000]
-    assert list(source.cut(files[0], range_bytes=size)) == [(0, size)]
-    assert source.place_text(1234) == "row 1,234"
-
-
 @pytest.fixture(scope="module")
 def damaged_file(five_groups, tmp_path_factory):
     path = tmp_path_factory.mktemp("damaged") / "a.parquet"

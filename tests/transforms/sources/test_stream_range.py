@@ -309,18 +309,6 @@ class TestWrittenMeanwhile:
             self.read(path, change)
         assert str(path) in str(caught.value)
 
-    def test_more_at_its_end_and_the_old_time(self, tmp_path):
-        path = tmp_path / "in.tfrecord"
-
-        def change() -> None:
-            status = path.stat()
-            with open(path, "ab") as file:
-                file.write(frames_of([b"more"]))
-            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-        with pytest.raises(StorageChangedError, match="while it was read"):
-            self.read(path, change)
-
     def test_in_place_and_the_old_time(self, tmp_path):
         path = tmp_path / "in.tfrecord"
 

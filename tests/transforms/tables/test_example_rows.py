@@ -288,18 +288,3 @@ def test_a_null_where_there_is_always_a_value():
     with pytest.raises(RowError, match="described as one that always has") as error:
         encoded({"x": [1, None]}, features=features)
     assert error.value.row == 1
-
-
-def test_columns_of_another_file():
-    features = features_of(pa.schema({"x": pa.int64(), "y": pa.string()}))
-    assert encoded({"x": [1]}, features=features) == [tf_example({"x": [1]})]
-    with pytest.raises(InputError, match="column 'x' is not what") as error:
-        encoded({"x": ["1"]}, features=features)
-    assert error.value.expected == "int64, int64"
-    assert error.value.got == "string, bytes"
-    with pytest.raises(InputError, match="column 'x' is not what"):
-        encoded({"x": pa.array([1], pa.uint64())}, features=features)
-    strict = features_of(pa.schema([pa.field("z", pa.int64(), nullable=False)]))
-    with pytest.raises(InputError, match="column 'z' is not what") as error:
-        encoded({"x": [1]}, features=strict)
-    assert error.value.got == "no such column"

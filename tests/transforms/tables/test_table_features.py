@@ -62,22 +62,6 @@ def test_a_column_becomes_a_feature(column, expected):
     assert required["x"].optional is False
 
 
-def test_structs_become_a_feature_for_each_field():
-    inner = pa.struct([pa.field("n", pa.int8(), nullable=False), ("none", pa.null())])
-    schema = pa.schema(
-        [
-            pa.field("s", pa.struct([pa.field("t", inner, nullable=False)])),
-            pa.field("r", inner, nullable=False),
-            pa.field("l", pa.list_(inner)),
-        ]
-    )
-    assert features_of(schema) == {
-        "s.t.n": spec("int64", "int8", "int8"),
-        "r.n": spec("int64", "int8", "int8", optional=False),
-        "l.n": spec("int64", "int8", "int8", shape=(None,)),
-    }
-
-
 def test_a_file_is_its_bytes_and_its_path():
     path, content = spec("bytes", "bytes", "string"), spec("bytes", "bytes", "binary")
     for struct in (

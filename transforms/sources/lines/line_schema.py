@@ -69,8 +69,7 @@ def sample_lines(
         ends: Finds the ends of lines, as `LineParser.ends`.
         reader: Reads the lines.
     """
-    count = min(len(files), _FILES)
-    chosen = [files[at * len(files) // count] for at in range(count)]
+    chosen = files.spread(_FILES)
     return list(
         map_all(lambda file: _first_lines(file, ends, reader), chosen, at_once=16)
     )

@@ -198,14 +198,6 @@ class OpenShard:
         return int(np.searchsorted(self.first_records, record, side="right")) - 1
 
 
-class ShardKey(NamedTuple):
-    """The key of an open shard in a cache."""
-
-    shard: ListedShard
-    version: str
-    rebuilt: bool
-
-
 def open_shard(
     shard: ListedShard, *, version: str | None = None, rebuild: bool = False
 ) -> OpenShard:
@@ -234,13 +226,12 @@ def open_shard(
                 cure="restore it from a copy, or run the conversion again",
             )
         version = info.version
-    return kept_shard(ShardKey(shard, version, rebuild))
+    return kept_shard(shard, version, rebuild)
 
 
 @functools.lru_cache(maxsize=_KEPT_SHARDS)
-def kept_shard(key: ShardKey) -> OpenShard:
+def kept_shard(shard: ListedShard, version: str, rebuild: bool) -> OpenShard:
     """Returns an open shard, which stays open for the next ranges of it."""
-    shard, version, rebuild = key
     # Meanwhile the footer arrives, in two reads.
     coming = daemon_call(
         lambda: _index_of(shard, any_size=rebuild), thread_name="shard-index"
