@@ -24,6 +24,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.columns.column_file import ColumnType, Values, encode_column
 from gristmill.dataset.commit.commit import commit
 from gristmill.dataset.commit.editions import with_columns
+from gristmill.dataset.commit.garbage import delete_leftovers
 from gristmill.dataset.commit.write import Write, write_ids
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
@@ -119,6 +120,7 @@ class Attachment(NamedTuple):
 
         manifest = commit(write.output, change, check=self.check_current)
         storage_for(write.output).delete(write.description)
+        delete_leftovers(write.output, write.name, ())
         return manifest
 
 

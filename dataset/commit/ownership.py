@@ -58,37 +58,30 @@ def check_inputs_stay(
     prefix = layout.shard_prefix(name, split)
     described = (layout.DATASET_JSON, *layout.split_paths(name, split))
     unfinished = f"{layout.temporary_dir('', name, split)}/"
-    for path, inside in _inside(output, inputs):
-        if (
-            inside in described
-            or inside.startswith(unfinished)
-            or any(s in shards or s.startswith(prefix) for s in shards_of(inside))
-        ):
-            raise InputError(
-                "an input would be replaced or deleted by the output",
-                where=path,
-                got=f"it is the output's {inside}",
-                cure="choose another output, or name the inputs so that nothing in "
-                "the output is among them",
-            )
-
-
-def _inside(directory: str, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yields each path inside a directory, links resolved, and its name there."""
-
-    @functools.cache
-    def real(path: str) -> str:
-        return path if "://" in path else os.path.realpath(path)
-
-    root = real(directory).rstrip("/") + "/"
-    for path in paths:
-        parent, name = posixpath.split(path)
-        places = [layout.join(real(parent), name)]
+    real = functools.cache(_real)
+    root = real(output).rstrip("/") + "/"
+    for path in inputs:
+        parent, file = posixpath.split(path)
+        places = [layout.join(real(parent), file)]
         if "://" not in path and os.path.islink(path):
-            places.append(os.path.realpath(path))
-        for place in places:
-            if place.startswith(root):
-                yield path, place.removeprefix(root)
+            places.append(_real(path))
+        for inside in (one[len(root) :] for one in places if one.startswith(root)):
+            if (
+                inside in described
+                or inside.startswith(unfinished)
+                or any(s in shards or s.startswith(prefix) for s in shards_of(inside))
+            ):
+                raise InputError(
+                    "an input would be replaced or deleted by the output",
+                    where=path,
+                    got=f"it is the output's {inside}",
+                    cure="choose another output, or name the inputs so that nothing in "
+                    "the output is among them",
+                )
+
+
+def _real(path: str) -> str:
+    return path if "://" in path else os.path.realpath(path)
 
 
 def check_removal(output: str, manifest: Manifest, split: str) -> set[str]:
@@ -102,7 +95,10 @@ def check_removal(output: str, manifest: Manifest, split: str) -> set[str]:
     Raises:
         InputError: They are of another split, or were indexed and not written.
     """
-    shards = _committed_shards(output, manifest, split)
+    old, shards = manifest.splits.get(split), set[str]()
+    # A table that is damaged or lost must not prevent a fresh start.
+    with contextlib.suppress(InvalidDatasetError, StorageMissingError):
+        shards.update(read_table(output, old).paths if old else ())
     prefix = layout.shard_prefix(manifest.name, split)
     check_other_splits(
         output,
@@ -110,7 +106,6 @@ def check_removal(output: str, manifest: Manifest, split: str) -> set[str]:
         splits=(split,),
         takes=lambda path: path in shards or path.startswith(prefix),
     )
-    old = manifest.splits.get(split)
     indexed = [part for part in old.parts if "indexed" in part.source] if old else []
     paths = {path for part in indexed for path in read_table(output, part).paths}
     for info in storage_for(output).list(output) if paths else ():
@@ -249,10 +244,6 @@ def check_holds_no_input(output: str, inputs: Iterable[str]) -> None:
             )
 
 
-def _real(directory: str) -> str:
-    return directory if "://" in directory else os.path.realpath(directory or ".")
-
-
 def _example(output: str, patterns: Iterable[str]) -> str:
     """Returns an example of a directory beside the output or a parent, if there is one.
 
@@ -278,13 +269,3 @@ def shards_of(path: str) -> Iterator[str]:
     for kind in OF_SHARDS:
         if parts := kind.parse(path):
             yield parts["SHARD"]
-
-
-def _committed_shards(output: str, manifest: Manifest, split: str) -> set[str]:
-    """Returns the shards of a split or an edition, as far as that can be read."""
-    # A table that is damaged or lost must not prevent a fresh start.
-    with contextlib.suppress(InvalidDatasetError, StorageMissingError):
-        found = manifest.find(split) or manifest.known.get(split)
-        if found is not None:
-            return set(read_table(output, found).paths)
-    return set()

@@ -50,40 +50,31 @@ class ShardFacts(NamedTuple):
         )
         return ", ".join(fact for fact in facts if fact is not None)
 
-    def differs(self, other: ShardFacts) -> bool:
-        """Returns whether a fact is another one, of those that both know."""
-        pairs = zip(self, other, strict=True)
-        return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
-    def known_in(self, other: ShardFacts) -> ShardFacts:
-        """Returns the facts that another knows as well."""
-        pairs = zip(self, other, strict=True)
-        return ShardFacts(*(None if known is None else fact for fact, known in pairs))
-
-
-def check_shard(described: ShardFacts, found: ShardFacts, *, where: str) -> None:
-    """Raises CorruptShardError if a shard is not the one that a dataset describes."""
-    if described.differs(found):
+def check_shard(
+    described: ShardFacts,
+    found: ShardFacts,
+    *,
+    where: str,
+    what: str = "shard is not the one that the dataset describes",
+) -> None:
+    """Raises CorruptShardError if a fact differs, of those that both know."""
+    pairs = [*zip(described, found, strict=True)]
+    expected, got = (
+        ShardFacts(*(None if None in pair else pair[side] for pair in pairs))
+        for side in (0, 1)
+    )
+    if expected != got:
         raise CorruptShardError(
-            "shard is not the one that the dataset describes",
-            where=where,
-            expected=described.known_in(found),
-            got=found.known_in(described),
-            cure=_CURE,
+            what, where=where, expected=expected, got=got, cure=_CURE
         )
 
 
 def check_index(index: ShardIndex, described: ShardFacts) -> None:
     """Raises CorruptShardError if an index is not the one of a shard."""
     found = ShardFacts(index.records, index.file_bytes, index.file_crc32c)
-    if described.differs(found):
-        raise CorruptShardError(
-            "shard index is not the one of this shard",
-            where=index.path,
-            expected=described,
-            got=found.known_in(described),
-            cure=_CURE,
-        )
+    what = "shard index is not the one of this shard"
+    check_shard(described, found, where=index.path, what=what)
 
 
 def read_index(path: str, described: ShardFacts) -> ShardIndex:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pathlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -42,15 +41,11 @@ from gristmill.transforms.conversion.make_shards import (
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from tests.support.conversion import contents
-from tests.support.gcs_server import GcsServer
-from tests.support.kills import Killer
 from tests.support.records import frames_of, text_records, write_array_records
 
 OLD = text_records(60)
 NEW = text_records(25, seed=1)
 MORE = text_records(13, seed=2)
-KILLED = -9
-EVERY_KILL = pytest.mark.slow
 
 
 @pytest.fixture
@@ -78,14 +73,6 @@ def append(output: str, *sources: pathlib.Path | str, **options: Any) -> Outcome
 
 def records_of(output: str, **options: Any) -> list[bytes]:
     return list(loader.open(output, "train", **options))
-
-
-def what_is_read(output: str) -> list[bytes] | str:
-    """Returns the records that a reader meets, or why it meets none."""
-    try:
-        return records_of(output)
-    except NotADatasetError as error:
-        return "being replaced" if "is being replaced" in str(error) else str(error)
 
 
 def assert_whole(output: str, *editions: Sequence[bytes]) -> Manifest:
@@ -331,104 +318,6 @@ class TestRepair:
         assert_whole(output, OLD, NEW, MORE)
         after = files_of(output)
         assert after[lost] == before[lost]
-
-
-@pytest.fixture(scope="module")
-def killer(tmp_path_factory) -> Iterator[Killer]:
-    with Killer(tmp_path_factory.mktemp("killer")) as killer:
-        yield killer
-
-
-class TestKilled:
-    """Killed at each step, and run again."""
-
-    def command(self, output: str, source: pathlib.Path) -> list[str]:
-        return ["append", output, str(source), "--workers=1", "--num-shards=2"]
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "steps",
-        [
-            range(3, 40, 12),
-            *(
-                pytest.param(range(i, 40, 4), marks=pytest.mark.soak)
-                for i in range(1, 5)
-            ),
-        ],
-    )
-    def test_an_append(self, inputs, tmp_path, killer, steps):
-        convert(str(tmp_path / "before"), inputs / "old")
-        shutil.copytree(tmp_path / "before", tmp_path / "whole")
-        append(str(tmp_path / "whole"), inputs / "new")
-        killed = 0
-        for step in steps:
-            output = str(tmp_path / f"out-{step}")
-            shutil.copytree(tmp_path / "before", output)
-            argv = self.command(output, inputs / "new")
-            ended = killer.run(argv, kill_at=step)
-            killed += ended.status == KILLED
-            assert ended.status in (KILLED, 0), ended.error
-            read = records_of(output)
-            assert read in (OLD, OLD + NEW)
-            assert not verify(output, workers=1).findings
-            again = killer.run(argv)
-            assert again.status == 0, again.error
-            assert_whole(output, OLD, NEW)
-            assert contents(pathlib.Path(output)) == contents(tmp_path / "whole")
-        assert killed
-
-    @pytest.mark.parametrize(
-        "stride",
-        [pytest.param(7, marks=EVERY_KILL), pytest.param(1, marks=pytest.mark.soak)],
-    )
-    def test_an_append_in_a_bucket(self, inputs, tmp_path, monkeypatch, stride):
-        output = "gs://bucket/out"
-        with GcsServer("bucket") as server, contextlib.ExitStack() as stack:
-            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-            killer = stack.enter_context(Killer(tmp_path))
-            convert(output, inputs / "old")
-            before = dict(server.objects.buckets["bucket"])
-            append(output, inputs / "new")
-            expected = files_of(output)
-            argv = self.command(output, inputs / "new")
-            status, kill_at = KILLED, 1
-            while status == KILLED:
-                server.objects.buckets["bucket"] = dict(before)
-                # Before it is sent, or before the answer is read.
-                after = kill_at % 2 == 0
-                status = killer.run(argv, kill_at=kill_at, after=after).status
-                assert records_of(output) in (OLD, OLD + NEW)
-                again = killer.run(argv)
-                assert again.status == 0, again.error
-                assert files_of(output) == expected
-                kill_at += stride
-            assert status == 0
-            assert kill_at > 3 * stride
-
-    @EVERY_KILL
-    @pytest.mark.parametrize("first", [1, 6])
-    def test_what_replaces_a_split_of_two_editions(
-        self, inputs, tmp_path, killer, first
-    ):
-        convert(str(tmp_path / "before"), inputs / "old")
-        append(str(tmp_path / "before"), inputs / "new")
-        killed = 0
-        for step in range(first, 60, 10):
-            output = str(tmp_path / f"out-{step}")
-            shutil.copytree(tmp_path / "before", output)
-            argv = [
-                *("convert", str(inputs / "more"), output, "--name=d", "--workers=1"),
-                *("--num-shards=2", "--overwrite"),
-            ]
-            killed += killer.run(argv, kill_at=step).status == KILLED
-            assert what_is_read(output) in (OLD + NEW, MORE)
-            again = killer.run(argv)
-            assert again.status == 0, again.error
-            mark = assert_whole(output, MORE).splits["train"].write
-            files = [name for name in files_of(output) if "d-train" in name]
-            assert len(mark) == 16
-            assert all(mark in name for name in files)
-        assert killed
 
 
 class TestToOtherDatasets:

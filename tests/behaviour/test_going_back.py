@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import shutil
-from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner, Result
@@ -30,12 +29,10 @@ from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
 from tests.support.conversion import job_of
 from tests.support.editions import add_edition, files_of, replace_by_newest
 from tests.support.gcs_server import GcsServer
-from tests.support.kills import Killer
 from tests.support.records import frames_of, text_records
 from tests.support.watched import at_storage
 
 RECORDS = {n: text_records(10 + n, seed=n) for n in (1, 2, 3)}
-KILLED = -9
 
 
 def records_of(output: str, edition: int | None = None) -> list[bytes]:
@@ -266,57 +263,3 @@ class TestAfterARemoval:
         kept = {path.rpartition("/")[2] for path in files}
         assert kept == {p.name for p in pathlib.Path(appended).glob("*.array_record-*")}
         assert kept & files_of(str(made / "appended")).keys()
-
-
-@pytest.fixture(scope="module")
-def killer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
-    with Killer(tmp_path_factory.mktemp("killer")) as killer:
-        yield killer
-
-
-@pytest.mark.slow
-class TestKilled:
-    """Killed at each step, and run again."""
-
-    COMMANDS = (
-        pytest.param(["rollback", "OUT", "1"], 1, id="rollback"),
-        pytest.param(["clean", "OUT"], 2, id="clean"),
-    )
-
-    @pytest.mark.parametrize(("command", "newest"), COMMANDS)
-    def test_on_a_disk(self, made, tmp_path, killer, command, newest):
-        self.killed(
-            made, tmp_path, killer, command, newest, lambda n: str(tmp_path / n)
-        )
-
-    @pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.soak)])
-    @pytest.mark.parametrize(("command", "newest"), COMMANDS)
-    def test_in_a_bucket(self, made, tmp_path, monkeypatch, command, newest, stride):
-        with GcsServer("bucket") as server:
-            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-            with Killer(tmp_path) as killer:
-                place = "gs://bucket/{}".format
-                self.killed(made, tmp_path, killer, command, newest, place, stride)
-
-    def killed(self, made, tmp_path, killer, command, newest, place, stride=1):
-        def run_in(output, **options):
-            argv = [output if word == "OUT" else word for word in command]
-            return killer.run(argv, **options)
-
-        whole = place("whole")
-        put(made / "replaced", whole)
-        assert run_in(whole).status == 0
-        expected = files_of(whole)
-        kill_at, status = 1, KILLED
-        while status == KILLED:
-            output = place(f"out-{kill_at}")
-            put(made / "replaced", output)
-            status = run_in(output, kill_at=kill_at, after=kill_at % 2 == 0).status
-            assert status in (KILLED, 0)
-            assert records_of(output) in (RECORDS[2], RECORDS[newest])
-            assert not verify(output, workers=1).findings
-            again = run_in(output)
-            assert again.status == 0, again.error
-            assert files_of(output) == expected
-            kill_at += stride
-        assert kill_at > 3 * stride

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,8 +42,6 @@ from gristmill.transforms.removal.removal_job import (
     begin_removal,
 )
 from tests.support.conversion import contents
-from tests.support.gcs_server import GcsServer
-from tests.support.kills import Killer
 from tests.support.records import (
     checksums,
     frames_of,
@@ -56,8 +53,6 @@ from tests.support.records import (
 OLD = text_records(60)
 NEW = text_records(25, seed=1)
 BOTH = OLD + NEW
-KILLED = -9
-EVERY_KILL = pytest.mark.slow
 
 
 @pytest.fixture
@@ -478,86 +473,3 @@ class TestDamage:
         shutil.copy(other / "index" / name, index / name)
         with pytest.raises(CorruptShardError, match="not those that the table"):
             remove(output, [0])
-
-
-@pytest.fixture(scope="module")
-def killer(tmp_path_factory) -> Iterator[Killer]:
-    with Killer(tmp_path_factory.mktemp("killer")) as killer:
-        yield killer
-
-
-class TestKilled:
-    """Killed at each step, and run again."""
-
-    def command(self, output: str, listed: pathlib.Path, *more: str) -> list[str]:
-        return ["remove", output, "--records", str(listed), "--workers=1", *more]
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "more",
-        [pytest.param((), marks=EVERY_KILL), ("--erase",)],
-        ids=["kept", "erased"],
-    )
-    @pytest.mark.parametrize(
-        "steps",
-        [
-            range(12, 60, 25),
-            *(
-                pytest.param(range(i, 60, 4), marks=pytest.mark.soak)
-                for i in range(1, 5)
-            ),
-        ],
-    )
-    def test_on_a_disk(self, inputs, tmp_path, killer, steps, more):
-        convert(str(tmp_path / "before"), inputs / "old")
-        append(str(tmp_path / "before"), inputs / "new")
-        listed, left = tmp_path / "listed", without(BOTH, [3, 58, 70])
-        listed.write_text("3\n58\n70\n")
-        shutil.copytree(tmp_path / "before", tmp_path / "whole")
-        argv = self.command(str(tmp_path / "whole"), listed, *more)
-        assert killer.run(argv).status == 0
-        killed = 0
-        for step in steps:
-            output = str(tmp_path / f"out-{step}")
-            shutil.copytree(tmp_path / "before", output)
-            argv = self.command(output, listed, *more)
-            ended = killer.run(argv, kill_at=step)
-            killed += ended.status == KILLED
-            assert ended.status in (KILLED, 0), ended.error
-            assert records_of(output) in (BOTH, left)
-            assert not verify(output, workers=1).findings
-            again = killer.run(argv)
-            assert again.status == 0, again.error
-            assert_whole(output, left)
-            assert contents(pathlib.Path(output)) == contents(tmp_path / "whole")
-            shutil.rmtree(output)
-        assert killed
-
-    @pytest.mark.parametrize(
-        "stride",
-        [pytest.param(13, marks=EVERY_KILL), pytest.param(1, marks=pytest.mark.soak)],
-    )
-    def test_in_a_bucket(self, inputs, tmp_path, monkeypatch, stride):
-        output, left = "gs://bucket/out", without(OLD, [3, 58])
-        listed = tmp_path / "listed"
-        listed.write_text("3\n58\n")
-        with GcsServer("bucket") as server, contextlib.ExitStack() as stack:
-            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-            killer = stack.enter_context(Killer(tmp_path))
-            convert(output, inputs / "old")
-            before = dict(server.objects.buckets["bucket"])
-            argv = self.command(output, listed, "--erase")
-            assert killer.run(argv).status == 0
-            expected = files_of(output)
-            status, kill_at = KILLED, 1
-            while status == KILLED:
-                server.objects.buckets["bucket"] = dict(before)
-                after = kill_at % 2 == 0
-                status = killer.run(argv, kill_at=kill_at, after=after).status
-                assert records_of(output) in (OLD, left)
-                again = killer.run(argv)
-                assert again.status == 0, again.error
-                assert files_of(output) == expected
-                kill_at += stride
-            assert status == 0
-            assert kill_at > 3 * stride

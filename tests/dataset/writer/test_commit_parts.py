@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import pathlib
-import shutil
 import threading
 from typing import Any
 
@@ -27,7 +25,6 @@ from gristmill.dataset.metadata import layout
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import contents
 from tests.support.records import text_records
-from tests.support.watched import at_storage, watched
 
 PARTS = [text_records(count, seed=count) for count in (25, 0, 40, 7)]
 RECORDS = [record for part in PARTS for record in part]
@@ -220,72 +217,3 @@ def test_what_is_lost_is_found_before_the_commit(
         write_part(output, part, overwrite=True)
     commit_parts(output)
     assert records_of(output) == RECORDS
-
-
-class CrashError(BaseException):
-    """Ends a program between two steps, as `kill -9` does."""
-
-
-def crash_at(patch: pytest.MonkeyPatch, number: int) -> None:
-    """Lets the storage end the program before one of its changes."""
-    steps = iter(range(1, number + 1))
-
-    def step(*_: Any, **__: Any) -> None:
-        if next(steps, 0) == number:
-            raise CrashError
-
-    for name in ("write", "delete"):
-        at_storage(patch, name, "", step, times=number)
-    watched(patch, os, "link", step)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("replacing", [False, True])
-@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.soak)])
-def test_a_commit_that_is_killed_is_finished_or_begins_again(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    replacing: bool,
-    stride: int,
-) -> None:
-    output, before, number = tmp_path / "data", tmp_path / "before", 1
-    options = {"overwrite": replacing}
-    if replacing:
-        with Writer(output) as writer:
-            writer.write(b"old")
-    for part in range(len(PARTS)):
-        write_part(output, part, **options)
-    shutil.copytree(output, before)
-    commit_parts(output, **options)
-    expected = contents(output)
-    old = [b"old"] if replacing else None
-    while True:
-        shutil.rmtree(output)
-        shutil.copytree(before, output)
-        with monkeypatch.context() as patch:
-            crash_at(patch, number)
-            try:
-                commit_parts(output, **options)
-            except CrashError:
-                pass
-            else:
-                break
-        there = None if read_manifest(output) is None else records_of(output)
-        assert there in (old, RECORDS)
-        if number % 2 and there == old:
-            # A part gets other records, and other shards.
-            with Writer(
-                output, part=2, parts=4, records_per_shard=10, overwrite=True
-            ) as writer:
-                writer.write(b"other")
-            commit_parts(output, **options)
-            assert records_of(output) == [*PARTS[0], b"other", *PARTS[3]]
-            assert not verify(str(output), quick=True).leftovers
-            found = {path.name for path in output.glob("*.array_record*")}
-            assert len(found) == 3 + 1 + 1
-        else:
-            commit_parts(output, overwrite=replacing and there == old)
-            assert contents(output) == expected
-        number += stride
-    assert records_of(output) == RECORDS
-    assert contents(output) == expected

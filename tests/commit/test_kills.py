@@ -1,0 +1,168 @@
+"""Each command that changes a dataset, killed at any of its changes and run again."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.base.errors import NotADatasetError
+from gristmill.dataset.commit.clean import clean
+from gristmill.dataset.commit.commit import roll_back
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.index import index
+from gristmill.pipelines.options.job_options import IndexOptions
+from tests.support.changes import (
+    NAME,
+    append,
+    attach,
+    begun_group,
+    convert,
+    found_by_verify,
+    killed,
+    remove,
+    write,
+    write_inputs,
+)
+from tests.support.editions import files_of
+from tests.support.records import write_array_records
+
+A, B = ([b"<%c %d>" % (name, n) for n in range(6)] for name in b"ab")
+FILE = "x.array_record"
+Inputs = dict[str, str]
+
+
+def empty(output: str, inputs: Inputs) -> None:
+    place = f"{output}/{FILE}"  # Of another program, until it is indexed.
+    storage_for(place).write(place, pathlib.Path(inputs[FILE]).read_bytes())
+
+
+def two(output: str, inputs: Inputs) -> None:
+    convert(output, inputs["a"])
+    append(output, inputs["b"])
+
+
+def replaced(output: str, inputs: Inputs) -> None:
+    convert(output, inputs["a"])
+    convert(output, inputs["b"], overwrite=True, keep=True)
+
+
+class Command(NamedTuple):
+    """What is there first, what is run, the records then, and if it is done once."""
+
+    before: Callable[[str, Inputs], None]
+    run: Callable[[str, Inputs], object]
+    records: list[bytes]
+    once: bool = True
+
+
+COMMANDS = {
+    "convert": Command(empty, lambda out, given: convert(out, given["a"]), A),
+    "writer": Command(empty, lambda out, given: write(out, A, resume=True), A),
+    "parts": Command(
+        empty, lambda out, given: write(out, A, parts=2, resume=True), A[::2] + A[1::2]
+    ),
+    "group": Command(empty, lambda out, given: begun_group(out, A)(), A),
+    "index": Command(
+        empty,
+        lambda out, given: index(
+            IndexOptions(
+                files=(f"{out}/{FILE}",), name=NAME, split="train", overwrite=True
+            ),
+            workers=1,
+        ),
+        B,
+        once=False,
+    ),
+    "append": Command(
+        lambda out, given: convert(out, given["a"]),
+        lambda out, given: append(out, given["b"]),
+        A + B,
+    ),
+    "overwrite": Command(
+        two, lambda out, given: convert(out, given["b"], overwrite=True), B, once=False
+    ),
+    "keep": Command(
+        two,
+        lambda out, given: convert(out, given["b"], overwrite=True, keep=True),
+        B,
+        once=False,
+    ),
+    "writer over": Command(
+        two,
+        lambda out, given: write(out, B, resume=True, overwrite=True),
+        B,
+        once=False,
+    ),
+    "group over": Command(
+        two, lambda out, given: begun_group(out, B, overwrite=True)(), B, once=False
+    ),
+    "remove": Command(
+        two, lambda out, given: remove(out, [2, 8], 2), [*A[:2], *A[3:], *B[:2], *B[3:]]
+    ),
+    "erase": Command(
+        two,
+        lambda out, given: remove(out, [2, 8], 2, erase=True),
+        [*A[:2], *A[3:], *B[:2], *B[3:]],
+    ),
+    "attach": Command(
+        two, lambda out, given: attach(out, [f"value {n}" for n in range(12)]), A + B
+    ),
+    "roll back": Command(two, lambda out, given: roll_back(out, "train", 1), A),
+    "clean": Command(replaced, lambda out, given: clean(out), B),
+}
+
+
+@pytest.fixture
+def inputs(tmp_path: pathlib.Path) -> Inputs:
+    write_array_records(tmp_path / FILE, B)
+    own = {name: write_inputs(tmp_path, name, r) for name, r in (("a", A), ("b", B))}
+    return own | {FILE: str(tmp_path / FILE)}
+
+
+def records_of(output: str) -> list[bytes] | None:
+    try:
+        return sorted(loader.open(output, "train", verify="never", cache_dir=""))
+    except NotADatasetError:
+        return None
+
+
+def put(output: str, files: dict[str, bytes]) -> None:
+    """Makes a directory what it was."""
+    storage = storage_for(output)
+    for path in files_of(output):
+        storage.delete(f"{output}/{path}")
+    for path, data in files.items():
+        storage.write(f"{output}/{path}", data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_old_or_the_new_is_there_and_the_same_command_ends_it(
+    output: str, inputs: Inputs, name: str, stride: int
+) -> None:
+    before, run, records, once = COMMANDS[name]
+    before(output, inputs)
+    old, files = records_of(output), files_of(output)
+    run(output, inputs)
+    made = files_of(output)
+    assert records_of(output) == sorted(records)
+    for at in itertools.count(stride // 2 + 1, stride):
+        put(output, files)
+        with killed(output, at, after=at % 2 == 0) as kill:
+            run(output, inputs)
+        assert records_of(output) in (old, sorted(records))
+        assert old is None or not found_by_verify(output)[0]
+        run(output, inputs)
+        assert records_of(output) == sorted(records)
+        assert found_by_verify(output) == ([], [])
+        # What replaces a state makes another write of the next one.
+        assert files_of(output) == made or not once
+        if not kill.dead:
+            break
+    assert at > stride or kill.steps < stride
