@@ -32,7 +32,12 @@ from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions, PackingOptions
 from gristmill.transforms.conversion.begin import begin_job
-from gristmill.transforms.conversion.shard_records import Batch, RowSink, Tally
+from gristmill.transforms.conversion.shard_records import (
+    Batch,
+    RowSink,
+    ShardSource,
+)
+from gristmill.transforms.sources.source import source_of
 from tests.support.conversion import contents
 from tests.support.records import frames_of, read_array_records
 from tests.support.tokenizer_files import published
@@ -399,10 +404,11 @@ def test_a_record_that_changed_on_the_way(tmp_path: pathlib.Path) -> None:
     records[1] = records[1].replace(b"1:", b"2:")
     batch = RecordBatch([0, 100, 200], records, crc32cs)
     origins = Places(np.zeros(3, np.int64), np.array(batch.places))
-    pack = prepared.job.pack
+    pack, shard = prepared.job.pack, ShardSource(prepared, 0)
+    source = source_of(prepared.files.spec)
     with (
-        RowSink(str(tmp_path / "rows"), prepared, pack, Tally()) as sink,
+        RowSink(str(tmp_path / "rows"), shard, pack) as sink,
         pytest.raises(DataLossError, match="changed on the way") as raised,
     ):
-        sink.write(Batch("in.tfrecord", batch, origins))
+        sink.write(Batch(source, "in.tfrecord", batch, origins))
     assert raised.value.where == "in.tfrecord, byte offset 100"

@@ -48,7 +48,6 @@ from gristmill.transforms.jobs.conversion_job import (
 from gristmill.transforms.sources.source import (
     KeptPass,
     SkippedRegions,
-    source_of,
 )
 
 _CPU_LOCK = threading.Lock()
@@ -303,18 +302,17 @@ def _written(
     lock: AbstractContextManager[Any],
 ) -> WrittenShard:
     """Writes a shard: from its source, through stages, into a sink."""
-    prepared, tally = source.prepared, source.tally
-    job, batches = prepared.job, source.batches()
+    job, batches = source.prepared.job, source.batches()
     begun = list(itertools.islice(batches, 1))  # Waits for the first bytes.
     batches = itertools.chain(begun, batches)
     del begun
     if job.map is not None:
-        batches = map_records(batches, job.map, source_of(prepared.files.spec), tally)
+        batches = map_records(batches, job.map, source.tally)
     with lock:
         sink = (
-            RecordSink(local, prepared, tally)
+            RecordSink(local, source)
             if job.pack is None
-            else RowSink(local, prepared, job.pack, tally, skipped=source.skipped)
+            else RowSink(local, source, job.pack)
         )
         with sink:
             for batch in batches:

@@ -8,11 +8,10 @@ format, is an error of the conversion and no lost record.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import google_crc32c
 import numpy as np
@@ -52,14 +51,38 @@ class Batch(NamedTuple):
     """Records on their way into a shard. Lists are [records].
 
     Attributes:
-        path: The file that they are from.
+        source: The format of the file that they are from.
+        path: The file.
         batch: The records.
         origins: Their sources.
     """
 
+    source: Source
     path: str
     batch: RecordBatch
     origins: Places
+
+    def place_of(self, number: int) -> str:
+        """Returns where a record is from, for messages."""
+        return f"{self.path}, {self.source.place_text(self.batch.places[number])}"
+
+    def check(self) -> None:
+        """Checks that records are those whose checksums were read.
+
+        Raises DataLossError if one is not: what is made of them has other checksums.
+        """
+        found = list(map(google_crc32c.value, self.batch.records))
+        if found == self.batch.crc32cs:
+            return
+        both = enumerate(zip(self.batch.crc32cs, found, strict=True))
+        at, (expected, got) = next((n, one) for n, one in both if len({*one}) > 1)
+        raise DataLossError(
+            "a record changed on the way into a shard",
+            where=self.place_of(at),
+            expected=f"crc32c {expected:#010x}",
+            got=f"{got:#010x}",
+            cure="check the memory of this machine, then run again",
+        )
 
 
 @dataclasses.dataclass
@@ -138,7 +161,8 @@ class ShardSource:
                 tally.count(batch)
                 if (taken := reader.taken(batch)) is not batch:
                     places = np.array(taken.places, np.int64)
-                yield Batch(reader.path, taken, reader.origins(files, places))
+                origins = reader.origins(files, places)
+                yield Batch(self._source, reader.path, taken, origins)
             self._end(reader, check)
 
     def copy_to(self, copier: ShardCopier) -> Iterator[bool]:
@@ -215,9 +239,8 @@ class SpanCheck:
         self._records = self._raw_bytes = 0
 
     def _regions_now(self) -> int:
-        if self._skipped is None:
-            return 0
-        return len(self._skipped.found) + self._skipped.passed
+        skipped = self._skipped
+        return 0 if skipped is None else len(skipped.found) + skipped.passed
 
     def follow(self, batch: RecordBatch) -> npt.NDArray[np.int64]:
         """Takes records that were read, and returns their places: int64 [records].
@@ -227,14 +250,14 @@ class SpanCheck:
         """
         places = np.array(batch.places, np.int64)
         rising = np.diff(places, prepend=self._last) > 0
-        if not rising.all() or not len(places) == len(batch.records) == len(
-            batch.crc32cs
-        ):
+        counts = {len(places), len(batch.records), len(batch.crc32cs)}
+        if not rising.all() or len(counts) > 1:
             at = int(np.argmin(rising))
-            raise self._lost(
+            text = self._source.place_text
+            self._raise_lost(
                 "records of an input came twice, or in another order",
-                expected=f"a place after {self._source.place_text(self._last)}",
-                got=f"{self._source.place_text(int(places[at]))}",
+                f"a place after {text(self._last)}",
+                text(int(places[at])),
             )
         self._last = int(places[-1]) if len(places) else self._last
         self._records += len(places)
@@ -252,42 +275,36 @@ class SpanCheck:
         Raises:
             DataLossError: They are others, or not as many as the range can hold.
         """
-        damaged = self._regions_now() != self._regions
         if span.records != self._records:
-            raise self._lost(
+            self._raise_lost(
                 "records were lost or added while an input was read",
-                expected=f"{span.records:,} records of {span}",
-                got=f"{self._records:,}",
+                f"{span.records:,} records of {span}",
+                f"{self._records:,}",
             )
+        damaged = self._regions_now() != self._regions
         if not damaged and not self._source.holds(span, self._raw_bytes):
-            raise self._lost(
+            self._raise_lost(
                 "the records of an input do not fill the range that they are from",
-                expected=f"all of {span}",
-                got=f"{self._records:,} records with {self._raw_bytes:,} bytes",
+                f"all of {span}",
+                f"{self._records:,} records with {self._raw_bytes:,} bytes",
             )
 
-    def _lost(self, what: str, *, expected: str, got: str) -> DataLossError:
-        return DataLossError(
-            what,
-            where=self._path,
-            expected=expected,
-            got=got,
-            cure="run again; if it repeats, please report it",
-        )
+    def _raise_lost(self, what: str, expected: str, got: str) -> NoReturn:
+        cure = "run again; if it repeats, please report it"
+        raise DataLossError(what, self._path, expected, got, cure)
 
 
 _MAPPED_BYTES = 1 << 20
 
 
 def map_records(
-    batches: Iterable[Batch], function: str, source: Source, tally: Tally
+    batches: Iterable[Batch], function: str, tally: Tally
 ) -> Iterator[Batch]:
     """Yields the records that the user's function makes of others.
 
     Args:
         batches: The others.
         function: `module:function`.
-        source: Names places in messages.
         tally: Counts what it returns.
 
     Raises:
@@ -296,13 +313,13 @@ def map_records(
     """
     called = load_function(function)
     for given in batches:
-        _check_records(given, source)
-        path, batch, origins = given
+        given.check()
+        source, path, batch, origins = given
         records: list[bytes] = []
         counts: list[int] = []
         size = first = 0
         for number, record in enumerate(batch.records):
-            results = call(called, record, source=_place_of(given, source, number))
+            results = call(called, record, source=given.place_of(number))
             if results:
                 tally.added_records += len(results) - 1
                 tally.changed_records += record not in results
@@ -312,14 +329,14 @@ def map_records(
             counts.append(len(results))
             size += sum(map(len, results))
             if size >= _MAPPED_BYTES or number == len(batch.records) - 1:
-                some = slice(first, number + 1)
-                places = np.repeat(np.asarray(batch.places[some], np.int64), counts)
-                crc32cs = list(map(google_crc32c.value, records))
-                yield Batch(
-                    path,
-                    RecordBatch(places.tolist(), records, crc32cs),
-                    origins.taken(np.arange(first, number + 1)).repeated(counts),
+                places = np.array(batch.places[first : number + 1], np.int64)
+                made = RecordBatch(
+                    np.repeat(places, counts).tolist(),
+                    records,
+                    list(map(google_crc32c.value, records)),
                 )
+                own = origins.taken(np.arange(first, number + 1)).repeated(counts)
+                yield Batch(source, path, made, own)
                 records, counts, size, first = [], [], 0, number + 1
 
 
@@ -328,13 +345,12 @@ class RecordSink:
 
     Args:
         local: The file to write.
-        prepared: The job.
-        tally: Gets the sources of the records.
+        source: What they come from: its tally gets their sources.
     """
 
-    def __init__(self, local: str, prepared: PreparedJob, tally: Tally):
-        self._writer = ShardWriter(local, options=prepared.job.writer)
-        self._tally = tally
+    def __init__(self, local: str, source: ShardSource):
+        self._writer = ShardWriter(local, options=source.prepared.job.writer)
+        self._tally = source.tally
 
     def __enter__(self) -> Self:
         return self
@@ -365,26 +381,16 @@ class RowSink(RecordSink):
 
     Args:
         local: The file to write.
-        prepared: The job.
+        source: What the documents come from: its tally counts tokens and rows. It
+            takes documents on which the tokenizer fails, if it takes damage.
         pack: How rows are made.
-        tally: Counts tokens and rows.
-        skipped: Takes documents on which the tokenizer fails; None for an error.
     """
 
-    def __init__(
-        self,
-        local: str,
-        prepared: PreparedJob,
-        pack: PackOptions,
-        tally: Tally,
-        *,
-        skipped: SkippedRegions | None = None,
-    ):
-        self._skipped = skipped
-        self._source = source_of(prepared.files.spec)
-        tell = None if skipped is None else self._leave_out
-        self._reader = reader_of(pack, prepared.files.spec, tell=tell)
-        super().__init__(local, prepared, tally)
+    def __init__(self, local: str, source: ShardSource, pack: PackOptions):
+        tell = None if source.skipped is None else self._leave_out
+        self._skipped = source.skipped
+        self._reader = reader_of(pack, source.prepared.files.spec, tell=tell)
+        super().__init__(local, source)
         self._packer = RowPacker(pack, directory=os.path.dirname(local))
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
@@ -399,10 +405,9 @@ class RowSink(RecordSink):
             UserFunctionError: The user's tokenizer failed.
             DataLossError: A record is not the one that was read.
         """
-        _check_records(given, self._source)
+        given.check()
         self._given = given
-        place_of = functools.partial(_place_of, given, self._source)
-        documents = self._reader.read(given.batch.records, place_of)
+        documents = self._reader.read(given.batch.records, given.place_of)
         self._packer.add(documents, given.origins)
 
     def _leave_out(self, number: int, failure: InputError) -> None:
@@ -428,29 +433,3 @@ class RowSink(RecordSink):
         self._tally.packed = self._packer.counts()
         self._tally.segments = self._packer.segments().encode()
         return written
-
-
-def _place_of(given: Batch, source: Source, number: int) -> str:
-    return f"{given.path}, {source.place_text(given.batch.places[number])}"
-
-
-def _check_records(given: Batch, source: Source) -> None:
-    """Checks that records are those whose checksums were read: what follows has others.
-
-    Raises DataLossError if one is not.
-    """
-    batch = given.batch
-    found = list(map(google_crc32c.value, batch.records))
-    if found == batch.crc32cs:
-        return
-    both = zip(batch.crc32cs, found, strict=True)
-    at, (expected, got) = next(
-        (n, one) for n, one in enumerate(both) if len({*one}) > 1
-    )
-    raise DataLossError(
-        "a record changed on the way into a shard",
-        where=_place_of(given, source, at),
-        expected=f"crc32c {expected:#010x}",
-        got=f"{got:#010x}",
-        cure="check the memory of this machine, then run again",
-    )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import math
-import re
 from collections.abc import Mapping
 from typing import Any, Literal, Self, get_args
 
@@ -72,15 +72,12 @@ class ChatOptions:
 
     def __post_init__(self) -> None:
         if self.train not in ("assistant", "last", "all"):
-            _check_names("--train", self.train, _SPEAKERS)
+            more = "assistant, last, all, or some of "
+            _check_names("--train", self.train, _SPEAKERS, more=more)
         if self.train_without:
             _check_names("--train-without", self.train_without, tuple(LEFT_OUT))
-        for option, value, known in (
-            ("--train-end-of-turn", self.train_end_of_turn, get_args(YesNo)),
-            ("--truncate-turns", self.truncate_turns, get_args(YesNo)),
-        ):
-            if value not in known:
-                _refuse(option, value, known)
+        _check_one_of("--train-end-of-turn", self.train_end_of_turn, YesNo)
+        _check_one_of("--truncate-turns", self.truncate_turns, YesNo)
         if not 0 <= self.max_rejected <= 100:
             raise InputError(
                 "--max-rejected is not a share",
@@ -88,19 +85,16 @@ class ChatOptions:
                 got=f"{self.max_rejected:g}",
                 cure="give the percentage of conversations that may be set aside",
             )
-        if self.date:
-            try:
-                datetime.date.fromisoformat(self.date)
-                known_date = re.fullmatch(r"\d{4}-\d\d-\d\d", self.date)
-            except ValueError:
-                known_date = None
-            if known_date is None:
-                raise InputError(
-                    "--date is not a date",
-                    expected="the year, the month and the day, such as 2026-11-24",
-                    got=self.date,
-                    cure="give such a date",
-                )
+        found = None
+        with contextlib.suppress(ValueError):
+            found = str(datetime.date.fromisoformat(self.date))
+        if self.date and found != self.date:
+            raise InputError(
+                "--date is not a date",
+                expected="the year, the month and the day, such as 2026-11-24",
+                got=self.date,
+                cure="give such a date",
+            )
 
     @property
     def trained_roles(self) -> frozenset[int]:
@@ -141,25 +135,27 @@ def weight_of(value: object) -> float | None:
     return float(value) if math.isfinite(value) and value >= 0 else None
 
 
-def _check_names(option: str, given: str, known: tuple[str, ...]) -> None:
+def _check_one_of(option: str, given: str, kind: Any) -> None:
+    if given not in get_args(kind):
+        raise InputError(
+            f"unknown {option}",
+            expected=" or ".join(get_args(kind)),
+            got=given,
+            cure="give one of these",
+        )
+
+
+def _check_names(
+    option: str, given: str, known: tuple[str, ...], *, more: str = ""
+) -> None:
     names = given.split(",")
     if len({*names}) < len(names) or not {*names} <= {*known}:
-        _refuse(option, given, known)
-
-
-def _refuse(option: str, given: str, known: tuple[str, ...]) -> None:
-    listed = option.startswith("--train") or option == "--accept"
-    more = ("assistant, last, all, or some of " if option == "--train" else "") + (
-        ", ".join(known) if listed else " or ".join(known)
-    )
-    raise InputError(
-        f"{option} names something unknown, or the same twice",
-        expected=more,
-        got=repr(given),
-        cure="give one of these"
-        if " or " in more and "," not in given
-        else "correct it; names are separated by commas without blanks",
-    )
+        raise InputError(
+            f"{option} names something unknown, or the same twice",
+            expected=more + ", ".join(known),
+            got=repr(given),
+            cure="correct it; names are separated by commas without blanks",
+        )
 
 
 Method = Literal["best-fit", "concat", "none"]
@@ -254,60 +250,45 @@ class PackOptions:
                 got=f"{self.length:,}",
                 cure="give the tokens of a row, such as 2048",
             )
-        for option, value, known in (
-            ("--pack", self.method, get_args(Method)),
-            ("--rows", self.rows, get_args(Rows)),
-            ("--special-text", self.special_text, get_args(SpecialText)),
-        ):
-            if value not in known:
-                raise InputError(
-                    f"unknown {option}",
-                    expected=" or ".join(known),
-                    got=value,
-                    cure="give one of these",
-                )
+        _check_one_of("--pack", self.method, Method)
+        _check_one_of("--rows", self.rows, Rows)
+        _check_one_of("--special-text", self.special_text, SpecialText)
+        if self.accept:
+            _check_names("--accept", self.accept, ACCEPTED)
         if self.tokenizer is not None and self.vocabulary_size is not None:
             raise InputError(
                 "--vocabulary-size has no effect with --tokenizer",
                 expected="a column of tokens",
                 cure="leave it out: the tokenizer knows it",
             )
-        if self.tokenizer is None:
-            for option, given in (
-                ("--fast", self.fast),
-                ("--add-special-tokens", self.add_special_tokens),
-                ("--special-text token", self.special_text == "token"),
-            ):
-                if given:
-                    raise InputError(
-                        f"{option} has no effect without --tokenizer",
-                        cure="give a tokenizer, or leave it out",
-                    )
-        if self.accept:
-            _check_names("--accept", self.accept, ACCEPTED)
-        if self.chat is not None:
-            self._check_chat()
-
-    def _check_chat(self) -> None:
-        """Raises InputError for options that do not go with conversations."""
+        given = {
+            "--fast": self.fast,
+            "--add-special-tokens": self.add_special_tokens,
+            "--special-text token": self.special_text == "token",
+            "--truncate": self.truncate,
+            "--rows example": self.rows == "example",
+        }
+        asked = [option for option, value in given.items() if value]
+        own = {"--fast", "--add-special-tokens", "--special-text token"}
+        if self.tokenizer is None and (useless := [o for o in asked if o in own]):
+            raise InputError(
+                f"{useless[0]} has no effect without --tokenizer",
+                cure="give a tokenizer, or leave it out",
+            )
+        if self.chat is None:
+            return
         if self.tokenizer is None:
             raise InputError(
                 "--chat without a tokenizer",
                 cure="give --tokenizer, such as the tokenizer.json of the model",
             )
-        for option, given in (
-            ("--fast", self.fast),
-            ("--add-special-tokens", self.add_special_tokens),
-            ("--truncate", self.truncate),
-            ("--rows example", self.rows == "example"),
-        ):
-            if given:
-                raise InputError(
-                    f"{option} is not for --chat",
-                    expected="packed rows of what the template writes, tokenised by "
-                    "the tokenizer's own library, and cut at the end of a turn",
-                    cure="leave it out",
-                )
+        if others := [option for option in asked if option != "--special-text token"]:
+            raise InputError(
+                f"{others[0]} is not for --chat",
+                expected="packed rows of what the template writes, tokenised by "
+                "the tokenizer's own library, and cut at the end of a turn",
+                cure="leave it out",
+            )
 
     @classmethod
     def of_dict(cls, fields: Mapping[str, Any]) -> Self:

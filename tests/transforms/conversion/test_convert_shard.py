@@ -80,19 +80,6 @@ class TestLossless:
         convert(job, tasks=tasks)
         assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
-    @pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
-    def test_one_compressed_file_makes_many_shards(self, tmp_path, kind):
-        records = varied_records(100, seed=9)
-        (tmp_path / "in").mkdir()
-        write_tfrecords(tmp_path / "in" / "a", records, compression=kind)
-        convert(job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 15)))
-        assert read_output(tmp_path / "out") == records
-
-    def test_more_shards_than_records_leaves_some_empty(self, tmp_path):
-        (tmp_path / "in").write_bytes(frames_of([b"a" * 100, b"b" * 100]))
-        convert(job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 20)))
-        assert read_output(tmp_path / "out") == [b"a" * 100, b"b" * 100]
-
     def test_checksums_travel_from_the_input_to_the_index(self, tmp_path):
         import google_crc32c
 

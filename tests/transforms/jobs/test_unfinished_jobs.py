@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import signal
-import subprocess
-import sys
 
-import apache_beam as beam
 import pytest
 
 from gristmill.dataset.base.errors import (
-    InputError,
     StorageChangedError,
     UserFunctionError,
 )
@@ -22,7 +17,6 @@ from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
@@ -32,8 +26,7 @@ from gristmill.transforms.jobs.conversion_job import (
     ShardNames,
 )
 from gristmill.transforms.planning.shard_plan import PlanOptions
-from tests.support.conversion import contents, convert, job_of
-from tests.support.pipelines import run
+from tests.support.conversion import convert, job_of
 from tests.support.records import frames_of, text_records
 from tests.support.watched import at_storage
 
@@ -95,55 +88,6 @@ def test_the_splits_of_one_command(source, output: str):
     assert set(open_manifest(output).splits) == {"train", "test"}
 
 
-KILLED = """
-import os, sys
-from gristmill.dataset.metadata import shard_files
-from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.commands.main import main
-
-def die(*args, **options):
-    os.kill(os.getpid(), 9)
-
-where, *command = sys.argv[1:]
-storage = type(storage_for(command[2]))
-if where == "before the list of files":
-    true_write = storage.write
-
-    def write(self, path, data, **options):
-        if path.endswith(".inputs.npz"):
-            die()
-        true_write(self, path, data, **options)
-    storage.write = write
-elif where == "before the first shard":
-    shard_files.ShardPlace.publish = die
-elif where == "before its index":
-    shard_files.encode_index = die
-main(command)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "where", ["before the list of files", "before the first shard", "before its index"]
-)
-def test_a_kill_before_the_first_shard_is_finished(source, output: str, where: str):
-    command = ["convert", str(source), output, "--name=data", "--num-shards=3"]
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, where, *command, "--workers=1"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    left = storage_for(output).list(output)
-    assert bool(left) == (where == "before its index")
-    convert(job_of(source, output, plan=("num_shards", 2)))
-    clean(output, unfinished=True)
-    assert_whole(output, shards=2)
-    if "://" not in output:
-        assert not [name for name in contents(output) if "tmp" in name]
-
-
 def test_one_that_has_finished_a_shard_goes_on(source, output: str):
     job = job_of(source, output, plan=("num_shards", 3))
     task = next(shard_tasks(begin_job(job).prepared))
@@ -183,16 +127,6 @@ def test_of_two_that_begin_at_once_one_has_the_plain_names(
         commit_shards(jobs[:1], results[0])
     clean(output, unfinished=True)
     assert_whole(output, shards=2)
-
-
-def test_a_stranger_is_still_refused(source, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    mine = out / layout.shard_name("data", "train", 0, 9)
-    mine.write_bytes(b"mine")
-    with pytest.raises(InputError, match="there already"):
-        begin_job(job_of(source, out, plan=("num_shards", 2)))
-    assert mine.read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -237,17 +171,3 @@ def test_a_stranger_stays_beside_what_nobody_can_read(
     storage.write(mine, b"mine")
     clean(output, unfinished=True)
     assert storage.read(mine) == b"mine"
-
-
-@pytest.mark.slow
-def test_a_write_beside_a_conversion_that_finished_a_shard(source, output: str):
-    job = job_of(source, output, plan=("num_shards", 3), name="out")
-    begun = begin_job(job).prepared
-    make_shard(next(shard_tasks(begun)))
-    run(beam.Create(RECORDS), WriteArrayRecords(output, num_shards=2))
-    results = [make_shard(task) for task in shard_tasks(begun)]
-    assert [result.resumed for result in results] == [True, False, False]
-    with pytest.raises(StorageChangedError, match="has changed the split while this"):
-        commit_shards([job], results)
-    clean(output, unfinished=True)
-    assert_whole(output, shards=2, described=2)
