@@ -17,10 +17,10 @@ from gristmill.dataset.base.errors import InputError, RowError, some_of
 from gristmill.dataset.base.example import BYTES, FLOATS, INTS, ordered_names
 from gristmill.dataset.base.varints import encode_varint
 from gristmill.dataset.metadata.features import Features, FeatureSpec, Kind
-from gristmill.transforms.tables import leaves as hugging_face
 from gristmill.transforms.tables.leaves import (
     Leaf,
     ends_of,
+    is_meaning,
     leaf_values,
     leaves_of,
     row_of,
@@ -392,7 +392,7 @@ def _fits(found: FeatureSpec, spec: FeatureSpec) -> bool:
 
     Lengths are checked by row; Hugging Face's metadata may be missing in other files.
     """
-    told = hugging_face.is_meaning(spec.type) or hugging_face.is_meaning(found.type)
+    told = is_meaning(spec.type) or is_meaning(found.type)
     return (
         (found.kind, found.dtype, len(found.shape))
         == (spec.kind, spec.dtype, len(spec.shape))

@@ -15,8 +15,15 @@ from pyarrow import types
 
 from gristmill.dataset.base.errors import InputError, RowError, some_of
 from gristmill.dataset.metadata.features import Features, FeatureSpec, Kind
-from gristmill.transforms.tables import leaves as hugging_face
-from gristmill.transforms.tables.leaves import Leaf, leaf_values, leaves_of, refused
+from gristmill.transforms.tables.leaves import (
+    CLASS_LABEL,
+    Leaf,
+    class_names,
+    file_type,
+    leaf_values,
+    leaves_of,
+    refused,
+)
 
 INT64 = range(-(1 << 63), 1 << 63)
 _NUMBER = re.compile(r"(-?)(0|[1-9]\d*)(?:\.(\d+))?(?:[eE]([+-]?\d+))?")
@@ -203,11 +210,11 @@ def spec_of(leaf: Leaf, column: str) -> FeatureSpec:
     if rule is None:
         raise refused(leaf.name, leaf.type, what="such values", column=column)
     _, kind, dtype, name = rule
-    meaning, names = name or str(leaf.type), hugging_face.class_names(leaf.described)
+    meaning, names = name or str(leaf.type), class_names(leaf.described)
     if names is not None and kind == "int64":
-        meaning = hugging_face.CLASS_LABEL
+        meaning = CLASS_LABEL
     elif kind == "bytes":
-        meaning = hugging_face.file_type(leaf.described) or meaning
+        meaning = file_type(leaf.described) or meaning
     return FeatureSpec(
         kind=kind,
         dtype=dtype or str(leaf.type),
