@@ -20,8 +20,10 @@ import numpy as np
 from gristmill import loader
 from gristmill.dataset import GristmillError
 from gristmill.dataset.arrayrecord.footer import Footer, chunk_ranges, read_footer
+from gristmill.transforms.beam.read_ranges import FileRange
 from gristmill.transforms.indexing.index_job import IndexTask, index_shard
-from gristmill.transforms.sources.shards.open_shard import ChunkRange, list_shards
+from gristmill.transforms.sources.shards.source_split import list_shards
+from gristmill.transforms.sources.source import source_of
 
 _BLOCK_BYTES = 1 << 16
 _CHUNK_HEADER_BYTES = 40
@@ -209,18 +211,20 @@ def read_with_loader(path: str) -> tuple[int, Pieces]:
 
 def read_with_transform(path: str) -> tuple[int, Pieces]:
     """Reads as `ReadArrayRecords` does, without a pipeline."""
-    (shard,) = list_shards([path], None)
+    (file,) = list_shards([path], None)
     footer = footer_of(path)
     ends = np.cumsum(footer.chunk_records)
 
     def pieces() -> Pieces:
-        for first, last in chunk_ranges(footer, range_bytes=_RANGE_BYTES):
+        cuts = source_of(file.spec).cut(file, range_bytes=_RANGE_BYTES)
+        chunks = chunk_ranges(footer, range_bytes=_RANGE_BYTES)
+        for cut, (first, last) in zip(cuts, chunks, strict=True):
             begin = int(ends[first] - footer.chunk_records[first])
             yield (
                 range(begin, int(ends[last - 1])),
-                lambda first=first, last=last: [
+                lambda cut=cut: [
                     record
-                    for batch in ChunkRange(shard, first, last).batches()
+                    for batch in FileRange(file, *cut).batches()
                     for record in batch.records
                 ],
             )

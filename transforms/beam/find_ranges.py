@@ -32,7 +32,7 @@ from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import has_file
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.beam.job_metrics import report_sources
-from gristmill.transforms.beam.read_ranges import FileRange, Range
+from gristmill.transforms.beam.read_ranges import FileRange
 from gristmill.transforms.directories.hugging_face_directory import (
     is_repository,
     repository_inputs,
@@ -48,11 +48,7 @@ from gristmill.transforms.sources.find_inputs import (
 )
 from gristmill.transforms.sources.formats import RecordOptions, check_options
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.shards.open_shard import (
-    ListedShard,
-    cut_at_chunks,
-    list_shards,
-)
+from gristmill.transforms.sources.shards.source_split import list_shards
 from gristmill.transforms.sources.source import source_of
 from gristmill.transforms.sources.tfrecord import (
     Chain,
@@ -107,7 +103,7 @@ class FileWalk(NamedTuple):
     chains: tuple[Chain, ...]
 
 
-Part = FilePart | InputFile | ListedShard
+Part = FilePart | InputFile
 
 
 def _groups(
@@ -223,11 +219,9 @@ def _cut_file(file: FileInfo | InputFile, part_bytes: int) -> Iterator[FilePart]
         yield FilePart(file, begin, end)
 
 
-def cut_part(part: Part, range_bytes: int) -> Iterator[FileWalk | Range]:
+def cut_part(part: Part, range_bytes: int) -> Iterator[FileWalk | FileRange]:
     """Yields the ranges of a part; of a TFRecord file, what is found in it."""
-    if isinstance(part, ListedShard):
-        yield from cut_at_chunks(part, range_bytes)
-    elif isinstance(part, FilePart):
+    if isinstance(part, FilePart):
         yield from walk_part(part, range_bytes)
     elif part.size_bytes:
         for begin, end in source_of(part.spec).cut(part, range_bytes=range_bytes):
@@ -247,8 +241,8 @@ def walk_part(part: FilePart, range_bytes: int) -> Iterator[FileWalk]:
 
 
 def by_file(
-    found: FileWalk | Range, at: Any = beam.DoFn.TimestampParam
-) -> tuple[bytes, tuple[int, FileWalk | Range]]:
+    found: FileWalk | FileRange, at: Any = beam.DoFn.TimestampParam
+) -> tuple[bytes, tuple[int, FileWalk | FileRange]]:
     """Returns a walk or a range with its time, and the key of all of its file."""
     # The time is a part of the key, since a group has one of its own.
     key = f"{at.micros} "
@@ -260,7 +254,7 @@ def by_file(
 
 
 def join_file(
-    group: tuple[bytes, Iterable[tuple[int, FileWalk | Range]]],
+    group: tuple[bytes, Iterable[tuple[int, FileWalk | FileRange]]],
     range_bytes: int,
     window: Any = beam.DoFn.WindowParam,
 ) -> Iterator[WindowedValue]:
@@ -272,8 +266,8 @@ def join_file(
 
 
 def cut_walks(
-    found: Sequence[FileWalk | Range], range_bytes: int
-) -> Iterator[FileRange | Range]:
+    found: Sequence[FileWalk | FileRange], range_bytes: int
+) -> Iterator[FileRange]:
     """Yields the ranges of one file, as often as it is to be read."""
     walks = [one for one in found if isinstance(one, FileWalk)]
     if not walks:

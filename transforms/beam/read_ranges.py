@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 
@@ -74,17 +74,6 @@ class RecordCoder(beam.coders.Coder):
 beam.coders.registry.register_coder(SourceRecord, RecordCoder)
 
 
-class Range(Protocol):
-    """A part of a file that one worker reads."""
-
-    @property
-    def path(self) -> str:
-        """The file."""
-
-    def batches(self) -> Iterator[RecordBatch]:
-        """Yields its records."""
-
-
 class FileRange(NamedTuple):
     """A range of a file that begins and ends at records."""
 
@@ -127,7 +116,7 @@ class FileRange(NamedTuple):
         )
 
 
-def read_range(piece: Range, with_source: bool) -> Iterator[Any]:
+def read_range(piece: FileRange, with_source: bool) -> Iterator[Any]:
     """Yields the records of a range, and counts them."""
     records = counter("records-read")
     raw_bytes = counter("raw-bytes-read")

@@ -131,7 +131,7 @@ def batches_of(task: ShardTask, stop: int | None = None) -> Iterator[RecordBatch
     dataset = task.attachment.write.output
     path = layout.join(dataset, task.shard)
     chars = len(path) - len(task.shard)
-    opened = open_shard(ListedShard(path, task.file_bytes, chars, task.digest.records))
+    opened = open_shard(ListedShard(path, task.file_bytes, chars))
     yield from ShardRange(opened, 0, stop or opened.records).batches()
 
 

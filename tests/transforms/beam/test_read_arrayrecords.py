@@ -11,7 +11,7 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.transforms import ReadArrayRecords, WriteArrayRecords
 from gristmill.transforms.beam.read_ranges import SourceRecord
-from gristmill.transforms.sources.shards.open_shard import list_shards
+from gristmill.transforms.sources.shards.source_split import list_shards
 from tests.support.conversion import dataset_of, shards_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
 from tests.support.records import (

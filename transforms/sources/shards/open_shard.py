@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import glob
-import logging
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
@@ -16,23 +14,18 @@ import numpy.typing as npt
 from gristmill.dataset.arrayrecord.footer import ChunkRange as StoredChunks
 from gristmill.dataset.arrayrecord.footer import (
     Footer,
-    chunk_ranges,
     read_bytes,
     walk_chunks,
 )
 from gristmill.dataset.base.errors import (
     CorruptRecordError,
     CorruptShardError,
-    InputError,
     StorageError,
-    some_of,
 )
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.base.system import daemon_call
-from gristmill.dataset.formats.file_formats import check_joined
 from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest, read_split_table
 from gristmill.dataset.metadata.shard_files import (
     ShardFacts,
     check_index,
@@ -40,11 +33,8 @@ from gristmill.dataset.metadata.shard_files import (
     stored_footer,
 )
 from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
-from gristmill.dataset.metadata.tfds import match_shards
-from gristmill.dataset.storage.lookup import has_file, storage_for
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.source import SkippedRegions
-
-_log = logging.getLogger(__name__)
 
 
 class ListedShard(NamedTuple):
@@ -55,92 +45,17 @@ class ListedShard(NamedTuple):
         size_bytes: Its size.
         dataset_chars: Length of the part of the path that is its dataset's directory,
             slash included; 0 without a dataset.
-        records: Number of its records, from the dataset.
-        file_crc32c: Its checksum, from the dataset.
     """
 
     path: str
     size_bytes: int
     dataset_chars: int = 0
-    records: int | None = None
-    file_crc32c: int | None = None
 
     @property
     def index_path(self) -> str | None:
         """Its index, if it belongs to a dataset."""
-        if not self.dataset_chars:
-            return None
-        dataset, shard = (
-            self.path[: self.dataset_chars],
-            self.path[self.dataset_chars :],
-        )
-        return dataset + layout.index_path(shard)
-
-
-def list_shards(source: Sequence[str], split: str | None) -> Iterator[ListedShard]:
-    """Yields the shards of a dataset, or the files that patterns match.
-
-    Args:
-        source: One dataset, or paths and patterns.
-        split: The split of a dataset, or one edition of it; None for all.
-
-    Raises:
-        NotADatasetError: A single path is neither a file nor a dataset.
-        InputError: A pattern matches nothing or files of several splits, or there is
-            no such split.
-    """
-    if len(source) == 1 and _is_dataset(source[0]):
-        yield from _shards_of_dataset(source[0], split)
-        return
-    if split is not None:
-        raise InputError(
-            "files have no splits",
-            where=some_of(source),
-            got=f"split {split}",
-            cure="give the directory of a dataset, or leave the split out",
-        )
-    found: dict[str, int] = {}
-    for pattern in source:
-        matches = match_shards(pattern)
-        if not matches:
-            raise InputError(
-                "no ArrayRecord file matches", where=pattern, cure="check the path"
-            )
-        found.update((info.path, info.size_bytes) for info in matches)
-    if notice := check_joined(source, found):
-        _log.warning("%s: %s", source[0], notice)
-    for path in sorted(found):
-        yield ListedShard(path, found[path])
-
-
-def _is_dataset(source: str) -> bool:
-    """Returns whether a source is a dataset, committed or not."""
-    if has_file(source, layout.DATASET_JSON):
-        return True
-    return not glob.has_magic(source) and storage_for(source).stat(source) is None
-
-
-def _shards_of_dataset(dataset: str, split: str | None) -> Iterator[ListedShard]:
-    manifest = open_manifest(dataset)
-    if split is not None and manifest.find(split) is None:
-        raise InputError(
-            "no such split",
-            where=dataset,
-            expected=some_of(sorted(manifest.splits), 20),
-            got=split,
-            cure="give one of these as split, or none to read all",
-        )
-    for name in sorted(manifest.splits) if split is None else (split,):
-        table = read_split_table(dataset, manifest, name)
-        for number, path in enumerate(table.paths):
-            whole = layout.join(dataset, path)
-            yield ListedShard(
-                whole,
-                int(table.file_bytes[number]),
-                len(whole) - len(path),
-                int(table.records[number]),
-                int(table.file_crc32cs[number]),
-            )
+        at = self.dataset_chars
+        return self.path[:at] + layout.index_path(self.path[at:]) if at else None
 
 
 # A range of a file is often followed by the next one of the same file. Each takes about
@@ -247,7 +162,7 @@ def kept_shard(shard: ListedShard, version: str, rebuild: bool) -> OpenShard:
             raise damage
         footer = _footer_of_index(index)
     assert footer is not None
-    described = ShardFacts(shard.records if index is None else index.records)
+    described = ShardFacts(None if index is None else index.records)
     check_shard(described, ShardFacts(footer.records), where=shard.path)
     crc32cs = None if index is None else index.crc32cs
     return OpenShard(
@@ -301,12 +216,10 @@ def _index_of(shard: ListedShard, *, any_size: bool) -> ShardIndex | None:
         ) from error
     index = parse_index(data, path=path)
     index.check()
-    size_bytes = None if any_size else shard.size_bytes
-    check_index(index, ShardFacts(shard.records, size_bytes, shard.file_crc32c))
-    # If the shard's checksum is not known, its name identifies it: with swapped
-    # indexes, two shards would change places.
+    check_index(index, ShardFacts(file_bytes=None if any_size else shard.size_bytes))
+    # Its name identifies it: with swapped indexes, two shards would change places.
     own = shard.path[shard.dataset_chars :]
-    if shard.file_crc32c is None and (named := index.report().path) != own:
+    if (named := index.report().path) != own:
         raise CorruptShardError(
             "shard index is that of another shard",
             where=path,
@@ -316,44 +229,6 @@ def _index_of(shard: ListedShard, *, any_size: bool) -> ShardIndex | None:
             "from a copy",
         )
     return index
-
-
-class ChunkRange(NamedTuple):
-    """Chunks [first_chunk, last_chunk) of a shard."""
-
-    shard: ListedShard
-    first_chunk: int
-    last_chunk: int
-
-    @property
-    def path(self) -> str:
-        """The shard's path."""
-        return self.shard.path
-
-    def batches(self) -> Iterator[RecordBatch]:
-        """Yields the records; their places are their numbers.
-
-        Raises:
-            CorruptShardError: The shard or its index is damaged.
-        """
-        opened = open_shard(self.shard)
-        ends = opened.first_records[[self.first_chunk, self.last_chunk]]
-        yield from ShardRange(opened, *ends.tolist()).batches()
-
-
-def cut_at_chunks(shard: ListedShard, range_bytes: int) -> Iterator[ChunkRange]:
-    """Yields the ranges of a shard.
-
-    Args:
-        shard: The file.
-        range_bytes: Approximate bytes of each range.
-
-    Raises:
-        CorruptShardError: The shard is missing or damaged.
-    """
-    footer = open_shard(shard).footer
-    for first, last in chunk_ranges(footer, range_bytes=range_bytes):
-        yield ChunkRange(shard, first, last)
 
 
 class ShardRange:

@@ -6,8 +6,9 @@ import dataclasses
 import functools
 import itertools
 import json
+import logging
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -20,6 +21,7 @@ from gristmill.dataset.base.errors import (
     some_of,
 )
 from gristmill.dataset.columns.expression import Expression
+from gristmill.dataset.formats.file_formats import check_joined
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
@@ -36,14 +38,16 @@ from gristmill.dataset.metadata.manifest import (
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.sources import SourceFiles, read_sources
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.metadata.tfds import match_shards
 from gristmill.dataset.storage.base import FileInfo
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.lookup import has_file, storage_for
+from gristmill.dataset.storage.paths import has_magic
 from gristmill.transforms.sources.formats import (
     RecordOptions,
     SourceSpec,
     check_options,
 )
-from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.shards.open_shard import ListedShard
 
 BoolArray = npt.NDArray[np.bool_]
@@ -141,6 +145,9 @@ def selected_records(spec: SourceSpec, shard: int) -> BoolArray | None:
     values = {name: columns.values(name, shard) for name in expression.names}
     (records,) = {len(each) for each in values.values()}
     return np.broadcast_to(expression.evaluate(values), records)
+
+
+_log = logging.getLogger(__name__)
 
 
 class SourceSplit(NamedTuple):
@@ -258,6 +265,7 @@ def find_split(
     *,
     options: RecordOptions | None = None,
     allow_damage: bool = False,
+    editions: bool = False,
 ) -> InputFiles:
     """Lists the shards of a split, in the order of its table.
 
@@ -266,6 +274,7 @@ def find_split(
         split: The split.
         options: The user's options for the records, if any.
         allow_damage: Whether shards may have another size than in the dataset.
+        editions: Whether it may be one edition, by its `layout.write_key`.
 
     Raises:
         NotADatasetError: It is not a dataset, or the split is being replaced.
@@ -275,7 +284,8 @@ def find_split(
     """
     _check_options(options or RecordOptions())
     manifest = open_manifest(directory)
-    if split not in manifest.splits:
+    found = manifest.find(split) if editions else manifest.splits.get(split)
+    if found is None:
         raise InputError(
             "the dataset has no such split",
             where=directory,
@@ -283,17 +293,16 @@ def find_split(
             got=split,
             cure="choose one of these with --split, or leave it out to convert all",
         )
-    found = manifest.splits[split]
     table = read_split_table(directory, manifest, split)
     there = _listed(directory, table.paths)
     missing = [path for path in table.paths if path not in there]
     sizes = [there[path].size_bytes for path in table.paths if path in there]
     wrong = [
         path
-        for path, expected, found in zip(
+        for path, expected, size in zip(
             table.paths, table.file_bytes.tolist(), sizes, strict=False
         )
-        if expected != found
+        if expected != size
     ]
     if missing or (wrong and not allow_damage):
         what, which = ("missing", missing) if missing else ("of the wrong size", wrong)
@@ -326,6 +335,53 @@ def find_split(
         spec=source.spec,
     )
     return dataclasses.replace(files, sources=_sources(files, directory, found))
+
+
+def list_shards(source: Sequence[str], split: str | None) -> Iterator[InputFile]:
+    """Yields the shards of a dataset, or the ArrayRecord files that patterns match.
+
+    Args:
+        source: One dataset, or paths and patterns.
+        split: The split of a dataset, or one edition of it; None for all.
+
+    Raises:
+        NotADatasetError: A single path is neither a file nor a dataset.
+        InputError: A pattern matches nothing or files of several splits, or there is
+            no such split, or not all of its shards are there.
+    """
+    directory = source[0]
+    if len(source) == 1 and (
+        has_file(directory, layout.DATASET_JSON)
+        or not (has_magic(directory) or storage_for(directory).stat(directory))
+    ):
+        splits = [split] if split else sorted(open_manifest(directory).splits)
+        for name in splits:
+            files = find_split(directory, name, editions=True)
+            # Elements of pipelines should be small.
+            small = SourceSplit.of_spec(files.spec)._replace(features=None)
+            files = dataclasses.replace(files, spec=small.spec)
+            yield from files.first(len(files))
+        return
+    if split is not None:
+        raise InputError(
+            "files have no splits",
+            where=some_of(source),
+            got=f"split {split}",
+            cure="give the directory of a dataset, or leave the split out",
+        )
+    found: dict[str, InputFile] = {}
+    for pattern in source:
+        matches = match_shards(pattern)
+        if not matches:
+            raise InputError(
+                "no ArrayRecord file matches", where=pattern, cure="check the path"
+            )
+        for info in matches:
+            file = InputFile(info.path, info.size_bytes, info.version)
+            found[info.path] = file._replace(spec=SourceSpec("arrayrecord"))
+    if notice := check_joined(source, found):
+        _log.warning("%s: %s", directory, notice)
+    yield from (found[path] for path in sorted(found))
 
 
 def _selection(

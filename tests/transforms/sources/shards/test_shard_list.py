@@ -8,7 +8,7 @@ import pytest
 
 from gristmill.dataset.base.errors import InputError, NotADatasetError
 from gristmill.dataset.metadata import layout
-from gristmill.transforms.sources.shards.open_shard import ListedShard, list_shards
+from gristmill.transforms.sources.shards.source_split import list_shards
 from tests.support.conversion import dataset_of, shards_of
 from tests.support.records import write_array_records
 
@@ -41,17 +41,3 @@ def test_what_is_no_dataset(tmp_path: pathlib.Path) -> None:
         list(list_shards([str(tmp_path / "no*")], None))
     with pytest.raises(InputError, match="files have no splits"):
         list(list_shards([str(dataset / "*.array_record*")], "train"))
-
-
-@pytest.mark.parametrize("slash", ["", "/"])
-def test_shards_know_their_indexes(tmp_path: pathlib.Path, slash: str) -> None:
-    dataset = dataset_of(tmp_path, [b"a", b"b", b"c"])
-    found = list(list_shards([f"{dataset}{slash}"], None))
-    assert [shard.path for shard in found] == [
-        f"{dataset}/{s}" for s in shards_of(dataset)
-    ]
-    for shard in found:
-        index = layout.index_path(pathlib.Path(shard.path).name)
-        assert shard.index_path == f"{dataset}/{index}"
-        assert shard.records == 1
-    assert ListedShard("a/b", 1).index_path is None

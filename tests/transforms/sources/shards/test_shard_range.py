@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import pathlib
 import pickle
 
 import pytest
 
-from gristmill.dataset.base.errors import CorruptShardError
+from gristmill.dataset.base.errors import CorruptShardError, GristmillError
 from gristmill.dataset.metadata import layout
-from gristmill.transforms.sources.shards.open_shard import (
-    ChunkRange,
-    cut_at_chunks,
-    list_shards,
-)
+from gristmill.transforms.beam.read_ranges import FileRange
+from gristmill.transforms.sources.shards.source_split import list_shards
+from gristmill.transforms.sources.source import source_of
 from tests.support.conversion import dataset_of, shards_of
 from tests.support.records import (
     AWKWARD_RECORDS,
@@ -26,25 +23,26 @@ from tests.support.records import (
 RECORDS = [*text_records(1500), *AWKWARD_RECORDS]
 
 
+def ranges_of(path: pathlib.Path, range_bytes: int) -> list[FileRange]:
+    """Returns the ranges of a file, or of the first shard of a dataset."""
+    file = next(iter(list_shards([str(path)], None)))
+    cuts = source_of(file.spec).cut(file, range_bytes=range_bytes)
+    return [FileRange(file, begin, end) for begin, end in cuts]
+
+
 def test_range_bytes_decides_the_number_of_ranges(tmp_path: pathlib.Path) -> None:
     dataset = dataset_of(tmp_path, [b"x" * 5000] * 300, compression="uncompressed")
-    shards = list(list_shards([str(dataset)], None))
-    assert [shard.records for shard in shards] == [100] * 3
     for range_bytes, count in ((100_000, 6), (1 << 20, 1), (1, 100)):
-        cuts = list(cut_at_chunks(shards[0], range_bytes))
-        assert len(cuts) == count
-        numbers = [cut[1:] for cut in cuts]
-        assert numbers[0][0] == 0
-        assert numbers[-1][1] == 100
-        assert all(a[1] == b[0] for a, b in itertools.pairwise(numbers))
+        ranges = ranges_of(dataset, range_bytes)
+        assert len(ranges) == count
         found = [
             (number, record)
-            for cut in cuts
-            for batch in cut.batches()
+            for one in ranges
+            for batch in one.batches()
             for number, record in zip(batch.places, batch.records, strict=True)
         ]
         assert found == [(number, b"x" * 5000) for number in range(100)]
-        assert len(pickle.dumps(cuts[0])) < 500
+        assert len(pickle.dumps(ranges[0])) < 1000
 
 
 @pytest.mark.slow
@@ -60,15 +58,14 @@ def test_damage_in_files_without_dataset(
     write_array_records(path, RECORDS[:300], options=options)
     good = path.read_bytes()
     begin, end = footer_of(good).chunk_offsets[[0, -1]].tolist()
-    (shard,) = list_shards([str(path)], None)
-    chunks = len(footer_of(good).chunk_records)
+    (whole,) = ranges_of(path, 1 << 30)
     count = 40 if hashing == "compiled" else 8  # Damage is looked for singly.
     for at in range(begin, end, (end - begin) // count):
         data = bytearray(good)
         data[at] ^= 0x02
         path.write_bytes(data)
         with pytest.raises(CorruptShardError, match=r"plain\.ar"):
-            list(ChunkRange(shard, 0, chunks).batches())
+            list(whole._replace(file=whole.file._replace(version=None)).batches())
 
 
 @pytest.mark.parametrize("what", ["shard", "index", "short", "other", "records"])
@@ -86,8 +83,11 @@ def test_files_that_are_not_the_dataset(tmp_path: pathlib.Path, what: str) -> No
         index.write_bytes((dataset / layout.index_path(second)).read_bytes())
     else:
         write_array_records(shard, [b"one"])
-    task = next(iter(list_shards([str(dataset)], None)))
-    errors = {"index": "cannot read the index", "other": "not the one of this shard"}
-    errors |= {"records": "not the one that the dataset describes"}
-    with pytest.raises((CorruptShardError, OSError), match=errors.get(what, "size")):
-        list(ChunkRange(task, 0, 1).batches())
+    errors = {
+        "shard": "missing",
+        "index": "cannot read the index",
+        "other": "that of another shard",
+        "records": "not the one that the dataset describes",
+    }
+    with pytest.raises(GristmillError, match=errors.get(what, "wrong size")):
+        ranges_of(dataset, 1)
