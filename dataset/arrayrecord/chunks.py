@@ -494,11 +494,6 @@ class EncodedChunks:
             crcs = map(google_crc32c.value, given)
             return np.fromiter(crcs, np.uint32, len(lengths)), lengths
 
-    def measure(self) -> IntArray:
-        """Returns int64 [records], the length of each; decodes no records."""
-        with self._explained():
-            return _lengths(self.buffer, self._parse())
-
     def survey(self) -> tuple[SimpleChunks, IntArray]:
         """Returns the places of the parts of chunks, and lengths, int64 [records]."""
         with self._explained():

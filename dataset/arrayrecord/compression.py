@@ -123,6 +123,7 @@ _BLOCK_BYTES = 128 << 10
 _WINDOW_LOG, _LEAST_WINDOW_LOG = 27, 17
 
 _NONE, _ZSTD, _BROTLI, _SNAPPY = 0, ord("z"), ord("b"), ord("s")
+_MANY = 255  # Zstd, many in a call, which takes no empty ones.
 
 COMPRESSIONS = (_NONE, _ZSTD, _BROTLI, _SNAPPY)
 """How a chunk's parts are compressed: the first byte of its data."""
@@ -163,49 +164,45 @@ def _decompress_runs(
     end: IntArray,
     decoded_bytes: IntArray,
 ) -> Iterator[Iterable[Any]]:
-    borders = np.flatnonzero(compression[1:] != compression[:-1]) + 1
-    for first, last in itertools.pairwise((0, *borders.tolist(), len(compression))):
+    """Yields the parts of runs that are decompressed alike."""
+    many = (compression == _ZSTD) & (decoded_bytes > 0) & (decoded_bytes < _LARGE_BYTES)
+    kinds = np.where(many, _MANY, compression)
+    borders = np.flatnonzero(kinds[1:] != kinds[:-1]) + 1
+    view = memoryview(buffer)
+    for first, last in itertools.pairwise((0, *borders.tolist(), len(kinds))):
         if first == last:
             continue
         run = slice(first, last)
-        columns = buffer, begin[run], end[run], decoded_bytes[run]
-        kind = int(compression[first])
-        if kind == _ZSTD:
-            yield from decompress_frames(*columns)
-        elif kind == _NONE:
-            yield _stored(*columns[:3])
-        else:
-            yield _decompress_each(kind, *columns)
+        if kinds[first] == _MANY:
+            yield from _decompress_calls(
+                view, begin[run], end[run], decoded_bytes[run].astype("<u8")
+            )
+            continue
+        columns = (column[run].tolist() for column in (begin, end, decoded_bytes))
+        for a, b, size in zip(*columns, strict=True):
+            yield [_decompress_one(int(kinds[first]), view[a:b], size)]
 
 
-def _stored(buffer: Any, begin: IntArray, end: IntArray) -> Iterator[bytes]:
-    view = memoryview(buffer)
-    for a, b in zip(begin.tolist(), end.tolist(), strict=True):
-        yield bytes(view[a:b])
-
-
-def _decompress_each(
-    kind: int, buffer: Any, begin: IntArray, end: IntArray, decoded_bytes: IntArray
-) -> Iterator[bytes]:
+def _decompress_one(kind: int, part: memoryview, size: int) -> bytes:
+    if kind == _NONE:
+        return bytes(part)
+    if kind == _ZSTD:
+        return decompress_frame(part, size) if size else b""
     decode = (
         cramjam.brotli.decompress_into
         if kind == _BROTLI
         else cramjam.snappy.decompress_raw_into
     )
-    view = memoryview(buffer)
-    for a, b, size in zip(
-        begin.tolist(), end.tolist(), decoded_bytes.tolist(), strict=True
-    ):
-        # Into a buffer of the stated size: damaged data cannot make it larger. One
-        # byte more, to tell too much from exactly enough.
-        room = bytearray(size + 1)
-        try:
-            got = decode(view[a:b], room)
-        except Exception as e:  # cramjam's errors have no public base.
-            raise ValueError(f"cannot be decompressed: {e}") from e
-        if got != size:
-            raise ValueError(f"decompressed to {got:,} bytes instead of {size:,}")
-        yield bytes(memoryview(room)[:size])
+    # Into a buffer of the stated size: damaged data cannot make it larger. One byte
+    # more, to tell too much from exactly enough.
+    room = bytearray(size + 1)
+    try:
+        got = decode(part, room)
+    except Exception as e:  # cramjam's errors have no public base.
+        raise ValueError(f"cannot be decompressed: {e}") from e
+    if got != size:
+        raise ValueError(f"decompressed to {got:,} bytes instead of {size:,}")
+    return bytes(memoryview(room)[:size])
 
 
 class _Local(threading.local):
@@ -290,60 +287,29 @@ def _decompress_some(frame: Any, begin: int, end: int) -> bytes:
     return decoded
 
 
-def decompress_frames(
-    buffer: Any, begin: IntArray, end: IntArray, decoded_bytes: IntArray
-) -> Iterator[Any]:
-    """Decompresses zstd frames, as `decompress_parts` does, a few at a time."""
-    view = memoryview(buffer)
-    segments = np.stack([begin, end - begin], axis=1).astype("<u8")
-    claims = decoded_bytes.astype("<u8")
-    ends = np.cumsum(decoded_bytes)
-    # 0: empty, which takes no bytes; 1: small; 2: large.
-    kinds = np.sign(decoded_bytes) + (decoded_bytes >= _LARGE_BYTES)
-    borders = np.flatnonzero(kinds[1:] != kinds[:-1]) + 1
-    for first, last in itertools.pairwise((0, *borders.tolist(), len(kinds))):
-        if first == last:
-            continue
-        if kinds[first] == 0:
-            yield [b""] * (last - first)
-        elif kinds[first] == 2:
-            for part in range(first, last):
-                frame = view[int(begin[part]) : int(end[part])]
-                yield [decompress_frame(frame, int(decoded_bytes[part]))]
-        else:
-            yield from _decompress_calls(
-                buffer, segments[first:last], claims[first:last], ends[first:last]
-            )
-
-
 def _decompress_calls(
-    buffer: Any,
-    segments: npt.NDArray[np.uint64],
-    claims: npt.NDArray[np.uint64],
-    ends: IntArray,
+    view: memoryview, begin: IntArray, end: IntArray, claims: npt.NDArray[np.uint64]
 ) -> Iterator[Any]:
-    """Decompresses many frames in a call. `ends` are the sums of `claims`."""
-    first, view = 0, memoryview(buffer)
+    """Decompresses many zstd frames in a call."""
+    segments = np.stack([begin, end - begin], axis=1).astype("<u8")
+    ends = np.cumsum(claims)
+    first = 0
     while first < len(ends):
         limit = int(ends[first]) - int(claims[first]) + _CALL_BYTES
         last = int(np.searchsorted(ends, limit, side="right"))
-        frames = zstandard.BufferWithSegments(buffer, segments[first:last].tobytes())
+        run = slice(first, last)
+        frames = zstandard.BufferWithSegments(view, segments[run].tobytes())
         decoded: Any
         try:
             decoded = _LOCAL.zstd.multi_decompress_to_buffer(
-                frames, decompressed_sizes=claims[first:last].tobytes()
+                frames, decompressed_sizes=claims[run].tobytes()
             )
         except (zstandard.ZstdError, ValueError):
             # Damage, to be explained one by one, or a frame with a large window.
-            decoded = _decompress_singly(view, segments[first:last], claims[first:last])
+            columns = (column[run].tolist() for column in (begin, end, claims))
+            decoded = [
+                decompress_frame(view[a:b], claim)
+                for a, b, claim in zip(*columns, strict=True)
+            ]
         yield decoded
         first = last
-
-
-def _decompress_singly(
-    view: memoryview, segments: npt.NDArray[np.uint64], claims: npt.NDArray[np.uint64]
-) -> list[bytes]:
-    return [
-        decompress_frame(view[begin : begin + size], claim)
-        for (begin, size), claim in zip(segments.tolist(), claims.tolist(), strict=True)
-    ]

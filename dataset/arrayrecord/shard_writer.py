@@ -1,7 +1,14 @@
-"""The writer of one shard, which checks the finished file.
+"""The writer of one shard, from records or chunks of others, which checks the file.
 
 A shard counts as written only after every chunk of the finished file has been decoded
 and every record's checksum compared: compression and storage can fail silently.
+
+A chunk is copied if all its records are taken and the official reader accepts it: that
+reader expects the same number of records in every chunk but the last. In shards with
+one record per chunk all chunks are copied. In others, those after a removed record are
+encoded again, until whole chunks follow each other. Copied chunks are not decoded,
+unless no index has the checksums of their records. Their hashes are compared when they
+are read, and again in the finished file.
 """
 
 from __future__ import annotations
@@ -11,19 +18,31 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, Self
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.chunks import sums_of
-from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter, check_versions
+from gristmill.dataset.arrayrecord.chunk_hash import HashArray
+from gristmill.dataset.arrayrecord.chunks import (
+    HEADER_DTYPE,
+    BoolArray,
+    IntArray,
+    SimpleChunks,
+    sums_of,
+)
+from gristmill.dataset.arrayrecord.file_writer import (
+    ArrayRecordWriter,
+    Chunks,
+    check_versions,
+)
 from gristmill.dataset.arrayrecord.footer import (
     ChunkRange,
     Footer,
     read_footer,
+    walk_chunks,
     walk_file,
 )
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
@@ -36,6 +55,8 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.storage.open_file import read_range
 
+CrcArray = npt.NDArray[np.uint32]
+
 _CURE = (
     "check free space and permissions, then run the same command again: finished "
     "shards are kept"
@@ -43,7 +64,7 @@ _CURE = (
 
 
 @contextlib.contextmanager
-def failures_told(path: str) -> Iterator[None]:
+def _failures_told(path: str) -> Iterator[None]:
     """Turns failures of a writer into StorageError, with a cure."""
     try:
         yield
@@ -53,7 +74,7 @@ def failures_told(path: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def finished_file(path: str) -> Iterator[BinaryIO]:
+def _finished_file(path: str) -> Iterator[BinaryIO]:
     """Opens a written file; raises StorageError if it cannot be read."""
     unreadable = "the finished file cannot be read"
     try:
@@ -63,17 +84,6 @@ def finished_file(path: str) -> Iterator[BinaryIO]:
         raise _failed(path, f"{unreadable}: {e.summary}") from e
     except OSError as e:
         raise _failed(path, f"{unreadable}: {e.strerror or e}") from e
-
-
-def other_records(where: str, *, expected: str, got: str) -> DataLossError:
-    """Returns the error for a finished shard that holds something else."""
-    return DataLossError(
-        "finished shard does not hold what was written to it",
-        where=where,
-        expected=expected,
-        got=got,
-        cure="check disk and memory of this machine, then run again",
-    )
 
 
 def _failed(path: str, got: str, cure: str = _CURE) -> StorageError:
@@ -99,15 +109,76 @@ class WrittenShard:
     file_crc32c: int
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoredShard:
+    """A shard to copy from.
+
+    Attributes:
+        path: Path of the shard, for messages.
+        footer: Its footer.
+        crc32cs: uint32 [records], the checksum of each record, from its index. None if
+            it has no index: then its records are decoded for them.
+        open: Opens a half-open range of its bytes.
+    """
+
+    path: str
+    footer: Footer
+    crc32cs: CrcArray | None
+    open: Callable[[int, int], contextlib.AbstractContextManager[BinaryIO]]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Copied:
+    """The chunks of a file that were copied.
+
+    Attributes:
+        firsts: int64 [chunks], the number of the first record of each.
+        hashes: uint64 [chunks], their hashes.
+        crc32cs: uint32 [records], the checksums of all records of the file. None if it
+            is no copy: then the hashes of its chunks are not compared.
+    """
+
+    firsts: IntArray
+    hashes: HashArray
+    crc32cs: CrcArray | None
+
+    def checksums(self, chunks: ChunkRange) -> tuple[CrcArray, IntArray]:
+        """Returns crc32cs and lengths of records; decodes none of copied chunks."""
+        if self.crc32cs is None:
+            return chunks.encoded().checksum()
+        encoded = chunks.encoded(hashed=True)
+        parsed, lengths = encoded.survey()
+        counts = parsed.records
+        rows = np.cumsum(counts) - counts
+        at = np.searchsorted(self.firsts, chunks.first_record + rows)
+        is_copied = np.append(self.firsts, -1)[at] == chunks.first_record + rows
+        is_copied &= np.append(self.hashes, 0)[at] == _hashes(
+            encoded.buffer, encoded.starts
+        )
+        crc32cs = np.zeros(len(lengths), np.uint32)
+        known = self.crc32cs[chunks.first_record :][: len(lengths)]
+        crc32cs[: len(known)] = known
+        others = np.flatnonzero(~is_copied)
+        if len(others):
+            own = _rows(rows[others], counts[others])
+            crc32cs[own], _ = chunks.encoded(others).checksum()
+        return crc32cs, lengths
+
+
+_NO_COPY = _Copied(np.empty(0, np.int64), np.empty(0, np.uint64), None)
+
+
 class ShardWriter:
     """Writes records to a local file, then checks that the file holds them.
 
     Memory: the buffers of the writer (a chunk or a mebibyte, also in encoded form, and
-    a list of its chunks), and 8 bytes a record.
+    a list of its chunks), 8 bytes a record, and 1 MiB of a shard that is copied from
+    (up to 4 MiB decoded), or one chunk if that is larger.
 
     Args:
         path: Local file to create.
-        options: Encoding of the file.
+        options: Encoding of records that are not copied. Nothing is copied unless its
+            group size is that of the shards to copy from.
 
     Raises:
         StorageError: The file cannot be created.
@@ -115,28 +186,111 @@ class ShardWriter:
     """
 
     def __init__(self, path: str, *, options: WriterOptions):
-        self._path = path
-        self._options = options
+        self._path, self._group = path, options.group_size
         self._crc32cs = array.array("I")
+        self._is_copy = False
+        self._copied_firsts = [np.empty(0, np.int64)]
+        self._copied_hashes = [np.empty(0, np.uint64)]
         check_versions(options, where=path)
-        with failures_told(self._path):
+        with _failures_told(path):
             self._writer = ArrayRecordWriter(path, options)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        if error is not None:
-            self.abandon()
+        self.abandon()  # Has no effect on a finished file.
 
     def write(self, records: Sequence[bytes], crc32cs: Sequence[int]) -> None:
         """Appends records. The finished shard is checked by their checksums.
 
         Raises StorageError if they cannot be written.
         """
-        with failures_told(self._path):
+        with _failures_told(self._path):
             self._writer.write(records)
         self._crc32cs.extend(crc32cs)
+
+    def copy(
+        self, shard: StoredShard, first_record: int, taken: BoolArray
+    ) -> tuple[CrcArray, IntArray]:
+        """Appends records of a shard, in their order.
+
+        Args:
+            shard: The shard.
+            first_record: The first of some consecutive records.
+            taken: bool [records], whether to take each.
+
+        Returns:
+            The original checksum, uint32 [records], and length, int64 [records], of
+            each, taken or not.
+
+        Raises:
+            CorruptShardError: The shard is damaged, or its index belongs to another
+                shard.
+            TransposedChunkError: It holds transposed chunks.
+            StorageError: It cannot be read, or the copy cannot be written.
+        """
+        footer, end_record = shard.footer, first_record + len(taken)
+        if not 0 <= first_record <= end_record <= footer.records:
+            raise IndexError("no such records")
+        self._is_copy = True
+        if not len(taken):
+            return np.empty(0, np.uint32), np.empty(0, np.int64)
+        ends = np.cumsum(footer.chunk_records)
+        first = int(np.searchsorted(ends, first_record, side="right"))
+        last = int(np.searchsorted(ends, end_record, side="left")) + 1
+        # Whole chunks are read: the records around these are not taken.
+        begin = int(ends[first - 1]) if first else 0
+        own = slice(first_record - begin, end_record - begin)
+        mask = np.zeros(int(ends[last - 1]) - begin, np.bool_)
+        mask[own] = taken
+        offsets = footer.chunk_offsets
+        with shard.open(int(offsets[first]), int(offsets[last])) as file:
+            of_chunks = [
+                self._take(shard, chunks, mask[chunks.first_record - begin :])
+                for chunks in walk_chunks(
+                    file, footer, path=shard.path, first_chunk=first, last_chunk=last
+                )
+            ]
+        crc32cs, lengths = map(np.concatenate, zip(*of_chunks, strict=True))
+        return crc32cs[own], lengths[own]
+
+    def _take(
+        self, shard: StoredShard, chunks: ChunkRange, taken: BoolArray
+    ) -> tuple[CrcArray, IntArray]:
+        """Appends records of a range of chunks; gives checksums and lengths of all."""
+        encoded = chunks.encoded(hashed=True)
+        parsed, lengths = encoded.survey()
+        _check_lengths(lengths, chunks)
+        counts, taken = parsed.records, taken[: len(lengths)]
+        firsts = np.cumsum(counts) - counts
+        kept = sums_of(taken.astype(np.int64), counts)
+        if shard.crc32cs is None:
+            crc32cs, _ = chunks.encoded().checksum()
+        else:
+            crc32cs = shard.crc32cs[chunks.first_record :][: len(taken)]
+        wanted = np.flatnonzero(kept)
+        whole = (kept == counts)[wanted] & (counts == self._group)[wanted]
+        for run, copied in _runs(wanted, whole):
+            rows = _rows(firsts[run], counts[run])
+            if copied and self._writer.at_chunk_end:
+                stored = _stored(encoded.buffer, encoded.starts[run], parsed, run)
+                with _failures_told(self._path):
+                    self._writer.append(stored)
+                before = np.cumsum(counts[run]) - counts[run]
+                self._copied_firsts.append(len(self._crc32cs) + before)
+                self._copied_hashes.append(stored.data_hashes)
+                self._crc32cs.frombytes(crc32cs[rows].tobytes())
+                continue
+            records = chunks.encoded(run).decode()
+            if shard.crc32cs is not None:
+                got = np.fromiter(map(google_crc32c.value, records), np.uint32)
+                _compare(shard, chunks.first_record + rows, got)
+            chosen = np.flatnonzero(taken[rows])
+            self.write(
+                [records[at] for at in chosen.tolist()], crc32cs[rows[chosen]].tolist()
+            )
+        return crc32cs, lengths
 
     def abandon(self) -> None:
         """Closes the file unchecked, for an abandoned shard."""
@@ -150,30 +304,43 @@ class ShardWriter:
             StorageError: The file could not be finished.
             DataLossError: It does not hold the records that were written.
         """
-        with failures_told(self._path):
+        with _failures_told(self._path):
             self._writer.finish()
-        with finished_file(self._path) as file:
-            written = read_shard(file, path=self._path)
-        expected, got = np.frombuffer(self._crc32cs, np.uint32), written.crc32cs
+        expected = np.frombuffer(self._crc32cs, np.uint32)
+        copied = _Copied(
+            np.concatenate(self._copied_firsts),
+            np.concatenate(self._copied_hashes),
+            expected if self._is_copy else None,
+        )
+        with _finished_file(self._path) as file:
+            written = read_shard(file, path=self._path, copied=copied)
+        got = written.crc32cs
         if np.array_equal(expected, got):
             return written
         same = min(len(expected), len(got))
         differs = np.flatnonzero(expected[:same] != got[:same])
-        raise other_records(
-            f"{self._path}, record {differs[0] if len(differs) else same}",
+        raise DataLossError(
+            "finished shard does not hold what was written to it",
+            where=f"{self._path}, record {differs[0] if len(differs) else same}",
             expected=f"{len(expected):,} records as they were written",
             got=f"{len(got):,} records, {len(differs):,} of them different",
+            cure="check disk and memory of this machine, then run again",
         )
 
 
-def read_shard(file: BinaryIO, *, path: str) -> WrittenShard:
-    """Reads a whole shard file and decodes every record.
+def read_shard(
+    file: BinaryIO, *, path: str, copied: _Copied = _NO_COPY
+) -> WrittenShard:
+    """Reads a whole shard file and decodes every record that was not copied.
 
     Memory: a range of 1 MiB of the file (up to 4 MiB decoded), and 20 bytes a record.
     Raises CorruptShardError if it is damaged, TransposedChunkError if it holds
     transposed chunks.
     """
-    footer, size = footer_of_file(file, path)
+    size = os.fstat(file.fileno()).st_size
+    read = functools.partial(read_range, file.fileno())
+    # Records that were written are compared with it.
+    footer = read_footer(read, size, path=path, hashed=False)
     crc32cs = [np.empty(0, np.uint32)]
     digest = RecordsDigest()
     file_crc = 0
@@ -181,8 +348,8 @@ def read_shard(file: BinaryIO, *, path: str) -> WrittenShard:
         file_crc = google_crc32c.extend(file_crc, data)
         if chunks is None:
             continue
-        crcs, lengths = chunks.encoded().checksum()
-        check_lengths(lengths, chunks)
+        crcs, lengths = copied.checksums(chunks)
+        _check_lengths(lengths, chunks)
         crc32cs.append(crcs)
         digest += RecordsDigest.of(crcs, lengths)
     return WrittenShard(
@@ -194,7 +361,7 @@ def read_shard(file: BinaryIO, *, path: str) -> WrittenShard:
     )
 
 
-def check_lengths(lengths: npt.NDArray[np.int64], chunks: ChunkRange) -> None:
+def _check_lengths(lengths: npt.NDArray[np.int64], chunks: ChunkRange) -> None:
     """Checks that chunks have the sizes in the footer."""
     got = sums_of(lengths, chunks.chunk_records)
     expected = chunks.chunk_decoded_bytes
@@ -209,10 +376,61 @@ def check_lengths(lengths: npt.NDArray[np.int64], chunks: ChunkRange) -> None:
         )
 
 
-def footer_of_file(file: BinaryIO, path: str) -> tuple[Footer, int]:
-    """Returns the footer of an open file, and the file's size."""
-    descriptor = file.fileno()
-    size = os.fstat(descriptor).st_size
-    read = functools.partial(read_range, descriptor)
-    # Records that were written are compared with it.
-    return read_footer(read, size, path=path, hashed=False), size
+def _compare(shard: StoredShard, numbers: IntArray, got: CrcArray) -> None:
+    """Compares the checksums of some records with those in the index."""
+    assert shard.crc32cs is not None
+    expected = shard.crc32cs[numbers]
+    wrong = np.flatnonzero(got != expected)
+    if len(wrong):
+        at = wrong[0]
+        raise CorruptShardError(
+            "a record is not the one that the shard's index describes",
+            where=f"{shard.path}, record {numbers[at]:,}",
+            expected=f"crc32c {expected[at]:#010x}",
+            got=f"{got[at]:#010x}",
+            cure="restore the shard and its index from a copy, or convert the "
+            "dataset again",
+        )
+
+
+def _runs(chunks: IntArray, whole: BoolArray) -> Iterator[tuple[IntArray, bool]]:
+    """Yields runs of chunks that are all whole, or all partial."""
+    borders = np.flatnonzero(whole[1:] != whole[:-1]) + 1
+    for run in np.split(np.arange(len(chunks)), borders):
+        if len(run):
+            yield chunks[run], bool(whole[run[0]])
+
+
+def _rows(firsts: IntArray, counts: IntArray) -> IntArray:
+    """Returns the numbers first to first + count - 1 for each, one after the other."""
+    places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.asarray(np.repeat(firsts, counts) + places)
+
+
+def _hashes(buffer: bytes | memoryview, starts: IntArray) -> HashArray:
+    """Returns uint64 [chunks], the hashes in the headers of chunks."""
+    data = np.frombuffer(buffer, np.uint8)
+    count = max(0, len(data) - HEADER_DTYPE.itemsize + 1)
+    headers = np.ndarray(count, HEADER_DTYPE, data, strides=(1,))
+    found: HashArray = headers[starts]["data_hash"]
+    return found
+
+
+def _stored(
+    buffer: bytes | memoryview, starts: IntArray, parsed: SimpleChunks, run: IntArray
+) -> Chunks:
+    """Returns some chunks of a buffer, without the bytes between them."""
+    ends = parsed.values.end[run]
+    gaps = np.flatnonzero(starts[1:] != ends[:-1])
+    begins = starts[np.append(0, gaps + 1)].tolist()
+    stops = ends[np.append(gaps, len(ends) - 1)].tolist()
+    view = memoryview(buffer)
+    pieces = [view[begin:stop] for begin, stop in zip(begins, stops, strict=True)]
+    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return Chunks(
+        data,
+        ends - starts,
+        parsed.values.decoded_bytes[run],
+        parsed.records[run],
+        _hashes(buffer, starts),
+    )

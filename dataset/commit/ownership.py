@@ -22,7 +22,8 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import OF_SHARDS
 from gristmill.dataset.metadata.manifest import Manifest, read_table
-from gristmill.dataset.storage.lookup import matcher_below, storage_for
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.paths import matcher_below
 
 
 def check_dataset_name(output: str, manifest: Manifest, name: str) -> None:

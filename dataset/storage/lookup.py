@@ -46,23 +46,6 @@ def storage_for(path: str) -> Storage:
     return gcs_storage()
 
 
-def matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:
-    """Returns a function that tells whether a pattern would match a file.
-
-    Args:
-        pattern: A path or pattern; a directory stands for the files directly in it.
-        directory: Directory of the files. The function takes names relative to it.
-
-    Returns:
-        None if the pattern can match nothing there.
-    """
-    if is_remote(pattern) != is_remote(directory):
-        return None
-    if is_remote(pattern):
-        return paths.matcher_below(pattern, directory)
-    return paths.local_matcher_below(pattern, directory)
-
-
 def version_of(path: str) -> str:
     """Returns the version of a file for `replaces`, "" if there is none."""
     found = storage_for(path).stat(path)

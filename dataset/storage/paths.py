@@ -88,7 +88,19 @@ def listing_of(pattern: str) -> tuple[str, bool]:
 
 
 def matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:
-    """The version of `lookup.matcher_below` for objects."""
+    """Returns a function that tells whether a pattern would match a file.
+
+    Args:
+        pattern: A path or pattern; a directory stands for the files directly in it.
+        directory: Directory of the files. The function takes names relative to it.
+
+    Returns:
+        None if the pattern can match nothing there.
+    """
+    if is_remote(pattern) != is_remote(directory):
+        return None
+    if not is_remote(pattern):
+        return _local_matcher_below(pattern, directory)
     bucket, name = split_path(pattern)
     other, folder = split_path(directory)
     base = (folder.rstrip("/") + "/").lstrip("/")
@@ -268,11 +280,8 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
         return list(entries)
 
 
-def local_matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:
-    """The version of `lookup.matcher_below` for local files.
-
-    Links are resolved in the directory, and in the plain part of the pattern.
-    """
+def _local_matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:
+    # Links are resolved in the directory, and in the plain part of the pattern.
     parts = pattern.split("/")
     plain = next((i for i, part in enumerate(parts) if has_magic(part)), len(parts))
     for end in range(len(parts), plain, -1):

@@ -46,12 +46,13 @@ from gristmill.dataset.base.errors import (
     SystemLimitError,
     TransposedChunkError,
 )
+from gristmill.dataset.storage.open_file import OpenFile
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.shard_file import (
     READ_LIMITS,
-    Bytes,
     ReadLimits,
     ShardFile,
+    StoredBytes,
 )
 from gristmill.loader.reading.shard_list import OpenShards, ShardList
 from gristmill.loader.remote.read_options import ReadOptions
@@ -508,7 +509,7 @@ def _bad_index(shard: ShardFile, number: int, name: str) -> InvalidDatasetError:
 
 
 def read_ranges(
-    files: Sequence[Bytes], begins: Sequence[int], ends: Sequence[int]
+    files: Sequence[OpenFile | StoredBytes], begins: Sequence[int], ends: Sequence[int]
 ) -> list[bytes]:
     """Returns the bytes [begin, end) of files, one for each; raises as a file does.
 
@@ -524,16 +525,17 @@ def read_ranges(
 
 def _reader_of_plan(plan: ReadPlan) -> ReadChunks:
     """Returns the function that reads chunks of a plan from its local files."""
-    columns = (
-        [plan.files[file].data for file in plan.file.tolist()],
-        plan.begin.tolist(),
-        plan.end.tolist(),
-    )
+    files = [plan.files[file].data for file in plan.file.tolist()]
+    begins, ends = plan.begin.tolist(), plan.end.tolist()
 
     def read(chunks: list[int]) -> list[bytes]:
-        if len(chunks) == len(columns[0]):
-            return read_ranges(*columns)
-        return read_ranges(*([column[n] for n in chunks] for column in columns))
+        if len(chunks) == len(files):
+            return read_ranges(files, begins, ends)
+        if len(chunks) == 1:
+            (chunk,) = chunks
+            return [files[chunk][begins[chunk] : ends[chunk]]]
+        places = (files, begins, ends)
+        return read_ranges(*([place[n] for n in chunks] for place in places))
 
     return read
 
@@ -561,16 +563,19 @@ def _lone_records(
     last = plan.row[np.searchsorted(plan.chunk, chunks, side="right") - 1]
     alone = first == last
     chunks = chunks[alone]
-    columns = chunks, first[alone], *(c[chunks] for c in (plan.held, plan.limit))
+    of_chunks = (plan.held[chunks], plan.limit[chunks], plan.hashed[chunks])
+    columns = chunks, first[alone], *of_chunks
     found = {}
-    for chunk, row, count, limit in zip(*map(np.ndarray.tolist, columns), strict=True):
+    for chunk, row, count, limit, hashed in zip(
+        *map(np.ndarray.tolist, columns), strict=True
+    ):
         (piece,) = read([chunk])
         record = decode_lone_record(
             _without_headers(plan, chunk, piece),
             row=row,
             count=count,
             max_decoded_bytes=limit,
-            hashed=bool(plan.hashed[chunk]),
+            hashed=hashed,
         )
         if record is not None:
             found[chunk] = record

@@ -115,13 +115,11 @@ class RemoteShards:
         except GristmillError:  # Deleted or damaged since it was written.
             self._fetch([shard])
             index = map_index(place)
-        path = self._stored.paths[shard]
-        return self.copy(shard, index) or ShardFile(
-            path=path,
-            data=StoredBytes(path),
-            index=index,
-            version=self._stored.version(shard),
-        )
+        if (copy := self.copy(shard, index)) is not None:
+            return copy
+        path, version = self._stored.paths[shard], self._stored.version(shard)
+        data = StoredBytes(path, index.file_bytes, version)
+        return ShardFile(path=path, data=data, index=index)
 
     def copy(self, shard: int, index: ShardIndex) -> ShardFile | None:
         """Returns the local copy of a shard, None if there is none."""

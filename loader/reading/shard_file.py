@@ -11,7 +11,6 @@ import errno
 import functools
 import os
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
 
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
 from gristmill.dataset.base.errors import (
@@ -63,31 +62,25 @@ class ReadLimits:
 READ_LIMITS = ReadLimits()
 
 
-class Bytes(Protocol):
-    """The bytes of a file, by half-open ranges.
+@dataclasses.dataclass(frozen=True)
+class StoredBytes:
+    """The bytes of an object.
 
     Attributes:
-        descriptor: Descriptor of an open local file; -1 for others.
+        path: The object.
+        size_bytes: Its size.
+        stamp: Its generation.
     """
 
-    descriptor: int
-
-    def __getitem__(self, range_bytes: slice, /) -> bytes:
-        """Returns the bytes of a range."""
-
-
-class StoredBytes:
-    """The bytes of an object."""
-
-    descriptor = -1
-
-    def __init__(self, path: str):
-        self._path = path
+    path: str
+    size_bytes: int
+    stamp: str
+    descriptor: int = -1
 
     def __getitem__(self, range_bytes: slice) -> bytes:
         """Reads the bytes of a range."""
-        storage = storage_for(self._path)
-        return storage.read(self._path, range_bytes.start, range_bytes.stop)
+        storage = storage_for(self.path)
+        return storage.read(self.path, range_bytes.start, range_bytes.stop)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,14 +91,16 @@ class ShardFile:
         path: The shard.
         data: Its bytes.
         index: Where its records are.
-        version: The generation to read, of a shard in object storage; None for a
-            local file.
     """
 
     path: str
-    data: Bytes
+    data: OpenFile | StoredBytes
     index: ShardIndex
-    version: str | None = None
+
+    @property
+    def version(self) -> str | None:
+        """The generation to read, of a shard in object storage; None for a file."""
+        return self.data.stamp if isinstance(self.data, StoredBytes) else None
 
     @functools.cached_property
     def has_crc32cs(self) -> bool:
@@ -144,31 +139,17 @@ def open_shard(
             cure="if the shard was truncated, restore it from a copy or convert it "
             "again; if it was written again, `gristmill index` it again",
         )
-    return ShardFile(
-        path=path,
-        data=file.data,
-        index=index,
-        version=file.version,
-    )
+    return ShardFile(path=path, data=file, index=index)
 
 
-class _Opened(NamedTuple):
-    size_bytes: int
-    data: Bytes
-    version: str | None  # The generation of an object, None for a local file.
-    stamp: str  # Differs after the file was written again.
-
-
-def _open_bytes(path: str) -> _Opened:
+def _open_bytes(path: str) -> OpenFile | StoredBytes:
     if "://" in path:
         info = storage_for(path).stat(path)
         if info is None:
             raise StorageError("no such shard", where=path, cure="check the path")
-        version = info.version
-        return _Opened(info.size_bytes, StoredBytes(path), version, version)
+        return StoredBytes(path, info.size_bytes, info.version)
     with _disk_errors(path):
-        file = OpenFile(path)
-    return _Opened(file.size_bytes, file, None, file.stamp)
+        return OpenFile(path)
 
 
 def _found_index(path: str) -> str | None:
@@ -180,10 +161,12 @@ def _found_index(path: str) -> str | None:
     return None if storage_for(index_path).stat(index_path) is None else index_path
 
 
-def _footer_index(path: str, file: _Opened, footers: FooterCache | None) -> ShardIndex:
+def _footer_index(
+    path: str, file: OpenFile | StoredBytes, footers: FooterCache | None
+) -> ShardIndex:
     def read() -> Footer:
         return read_footer(
-            lambda begin, end: file.data[begin:end], file.size_bytes, path=path
+            lambda begin, end: file[begin:end], file.size_bytes, path=path
         )
 
     if footers is None:

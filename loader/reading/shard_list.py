@@ -19,7 +19,6 @@ import numpy.typing as npt
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     InputError,
-    InvalidDatasetError,
     StorageChangedError,
     StorageError,
     StorageMissingError,
@@ -86,7 +85,6 @@ class ShardList:
 
         Raises:
             InputError: Some are read from object storage by their tables, others not.
-            InvalidDatasetError: Together they have too many records.
         """
         remotes = [one.remote for one in lists if one.remote is not None]
         if 0 < len(remotes) < len(lists):
@@ -96,12 +94,6 @@ class ShardList:
                 cure="copy them to one place, or make a mixture of them",
             )
         sizes = [one.records for one in lists]
-        if sum(sizes) > 1 << 62:
-            raise InvalidDatasetError(
-                "the datasets together have more than 2^62 records by their own count",
-                where=some_of([one.name for one in lists]),
-                cure="restore them from copies, or convert them again",
-            )
         for remote in remotes:
             # One limit for the requests of all.
             remote.share(remotes[0])

@@ -45,17 +45,6 @@ class AnswerReader:
             there.
     """
 
-    __slots__ = (
-        "_chunked",
-        "_headers",
-        "_keeps",
-        "_left",
-        "_most_bytes",
-        "_pieces",
-        "_rest",
-        "_status",
-    )
-
     def __init__(self, most_bytes: int):
         self._most_bytes = most_bytes
         self._status = 0
@@ -212,17 +201,6 @@ class HttpConnection:
         received_bytes: Bytes received of the answer to the last request.
         requests: Number of requests sent.
     """
-
-    __slots__ = (
-        "_idle_since",
-        "_out",
-        "_reader",
-        "_socket",
-        "fileno",
-        "received_bytes",
-        "requests",
-        "waits_to_write",
-    )
 
     def __init__(self, connected: socket.socket):
         self._socket = connected

@@ -26,7 +26,7 @@ import time
 import urllib.parse
 import weakref
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from gristmill.dataset.base.system import daemon_call
 from gristmill.dataset.storage.lookup import storage_for
@@ -36,8 +36,6 @@ from gristmill.loader.remote.http_connection import Answer, AnswerError, HttpCon
 if TYPE_CHECKING:
     from gristmill.dataset.storage.gcs import GcsStorage
     from gristmill.loader.remote.http_route import Route
-
-T = TypeVar("T")
 
 _LONGEST_WAIT_SECONDS = 60.0  # The system takes no more than some days.
 _MOST_ERROR_BYTES = 1 << 20
@@ -195,15 +193,27 @@ def _storage() -> GcsStorage:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class _Read(Generic[T]):
+class Read:
+    """A read of a range that is in progress.
+
+    Attributes:
+        wanted: The range.
+        number: Its number, for the caller.
+        token: The headers that authorize it.
+        sent_at: When it began.
+        connection: Its connection, None while it waits for one.
+        events: What it waits for.
+    """
+
     wanted: ByteRange
-    tag: T
+    number: int
     token: str
+    sent_at: float
     connection: HttpConnection | None = None
     events: int = 0
 
 
-class ReadsInFlight(Generic[T]):
+class ReadsInFlight:
     """The reads of one thread that are in progress.
 
     Connections are made in threads, and go to the read that waits for the longest time.
@@ -212,51 +222,50 @@ class ReadsInFlight(Generic[T]):
     def __init__(self, reads: ObjectReads):
         self._reads = reads
         self._selector = selectors.DefaultSelector()
-        self._by_tag: dict[T, _Read[T]] = {}
-        self._waiting: collections.deque[_Read[T]] = collections.deque()
+        self._waiting: collections.deque[Read] = collections.deque()
         self._connecting, self._closed = 0, False
         self._made: queue.SimpleQueue[Future[HttpConnection]] = queue.SimpleQueue()
         self._woken, self._waker = socket.socketpair()
         self._waker.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
 
-    def start(self, wanted: ByteRange, tag: T) -> None:
-        """Starts reading a range; `wait` returns the outcome with the tag.
+    def start(self, wanted: ByteRange, number: int) -> Read:
+        """Starts reading a range; `wait` returns the read with its outcome.
 
         Raises:
             StorageError: There are no credentials, or there is no way to the server.
         """
-        read = _Read(wanted, tag, self._reads.token())
-        self._by_tag[tag] = read
+        read = Read(wanted, number, self._reads.token(), time.monotonic())
         self._waiting.append(read)
         self._connect()
+        return read
 
-    def wait(self, seconds: float) -> list[tuple[T, bytes | Failure]]:
+    def wait(self, seconds: float) -> list[tuple[Read, bytes | Failure]]:
         """Returns outcomes as soon as there are any, or none after a time."""
-        done: list[tuple[T, bytes | Failure]] = []
+        done: list[tuple[Read, bytes | Failure]] = []
         for key, _ in self._selector.select(min(seconds, _LONGEST_WAIT_SECONDS)):
-            read: _Read[T] | None = key.data
+            read: Read | None = key.data
             if read is None:
                 self._woken.recv(1 << 12)
                 done += self._take_made()
             elif (outcome := self._advance(read)) is not None:
-                del self._by_tag[read.tag]
-                done.append((read.tag, outcome))
+                done.append((read, outcome))
         return done
 
-    def give_up(self, tag: T) -> None:
-        """Gives up a read if it is in progress."""
-        read = self._by_tag.pop(tag, None)
-        if read is not None and read.connection is not None:
+    def give_up(self, read: Read) -> None:
+        """Gives up a read that is in progress."""
+        if read.connection is not None:
             self._selector.unregister(read.connection.fileno)
             read.connection.close()
-        elif read is not None:
+        else:
             self._waiting.remove(read)
 
     def close(self) -> None:
         """Gives up all reads."""
-        for tag in list(self._by_tag):
-            self.give_up(tag)
+        self._waiting.clear()
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None:
+                self.give_up(key.data)
         self._selector.close()
         self._closed = True
         self._take_made()
@@ -280,9 +289,9 @@ class ReadsInFlight(Generic[T]):
         if self._closed:
             self._take_made()
 
-    def _take_made(self) -> list[tuple[T, bytes | Failure]]:
+    def _take_made(self) -> list[tuple[Read, bytes | Failure]]:
         """Gives new connections to reads that wait; returns those that failed."""
-        failed: list[tuple[T, bytes | Failure]] = []
+        failed: list[tuple[Read, bytes | Failure]] = []
         with contextlib.suppress(queue.Empty):
             while True:
                 made = self._made.get_nowait()
@@ -293,14 +302,12 @@ class ReadsInFlight(Generic[T]):
                 elif not isinstance(error, OSError):
                     raise error
                 elif self._waiting:
-                    read = self._waiting.popleft()
-                    del self._by_tag[read.tag]
-                    failed.append((read.tag, _broken(error)))
+                    failed.append((self._waiting.popleft(), _broken(error)))
         if not self._closed:
             self._connect()
         return failed
 
-    def _send(self, read: _Read[T], connection: HttpConnection) -> None:
+    def _send(self, read: Read, connection: HttpConnection) -> None:
         """Sends the request of a read on its connection."""
         end = read.wanted.end
         most = sys.maxsize if end is None else end - read.wanted.begin
@@ -311,7 +318,7 @@ class ReadsInFlight(Generic[T]):
         read.connection, read.events = connection, _events_of(connection)
         self._selector.register(connection.fileno, read.events, read)
 
-    def _advance(self, read: _Read[T]) -> bytes | Failure | None:
+    def _advance(self, read: Read) -> bytes | Failure | None:
         connection = read.connection
         assert connection is not None
         try:

@@ -8,7 +8,6 @@ While a server throttles, fewer requests are in flight, over all threads.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import heapq
 import itertools
 import os
@@ -25,6 +24,7 @@ from gristmill.loader.remote.object_reads import (
     Failure,
     Kind,
     ObjectReads,
+    Read,
     ReadsInFlight,
 )
 from gristmill.loader.remote.read_options import ReadCounts, ReadOptions
@@ -54,53 +54,32 @@ class RequestLimit:
         self._lock = threading.Lock()
         self._freed = threading.Condition(self._lock)
 
-
-class RequestSlots:
-    """The slots that one caller holds. They are counted so that none is lost."""
-
-    def __init__(self, limit: RequestLimit):
-        self._limit = limit
-        self._held = 0
-
     def take(self, *, wait_seconds: float) -> bool:
         """Takes a slot; returns False if none was free in that time."""
-        limit = self._limit
-        with limit._lock:
-            if limit.taken >= limit.limit and wait_seconds:
-                limit._waiting += 1
+        with self._lock:
+            if self.taken >= self.limit and wait_seconds:
+                self._waiting += 1
                 try:
-                    limit._freed.wait(wait_seconds)
+                    self._freed.wait(wait_seconds)
                 finally:
-                    limit._waiting -= 1
-            if limit.taken >= limit.limit:
+                    self._waiting -= 1
+            if self.taken >= self.limit:
                 return False
-            # Ctrl-C can come at a call, but not between these two.
-            limit.taken += 1
-            self._held += 1
+            self.taken += 1
             return True
 
     def give_back(self, *, answered: bool = True, throttled: bool = False) -> None:
-        """Gives one slot back after an answer, which may report an overload."""
-        limit = self._limit
-        with limit._lock:
-            limit.taken -= 1
-            self._held -= 1
+        """Gives a slot back after an answer, which may report an overload."""
+        with self._lock:
+            self.taken -= 1
             now = time.monotonic()
-            if throttled and now - limit._last_cut > _ONE_EVENT_SECONDS:
-                limit._last_cut = now
-                limit.limit = max(limit.limit / 2, min(_FEWEST_REQUESTS, limit._most))
-            elif answered and not throttled and limit.limit < limit._most:
-                limit.limit = min(limit.limit + 1 / limit.limit, limit._most)
-            if limit._waiting:
-                limit._freed.notify()
-
-    def give_back_all(self) -> None:
-        """Gives back all remaining slots."""
-        limit = self._limit
-        with limit._lock:
-            limit.taken -= self._held
-            self._held = 0
-            limit._freed.notify_all()
+            if throttled and now - self._last_cut > _ONE_EVENT_SECONDS:
+                self._last_cut = now
+                self.limit = max(self.limit / 2, min(_FEWEST_REQUESTS, self._most))
+            elif answered and not throttled and self.limit < self._most:
+                self.limit = min(self.limit + 1 / self.limit, self._most)
+            if self._waiting:
+                self._freed.notify()
 
 
 # At most one request in this many is a second one for a late answer.
@@ -156,51 +135,35 @@ class HedgePolicy:
         return True
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class _Request:
-    """A request sent for a range."""
-
-    number: int
-    sent_at: float
-
-
 class HedgedRequests:
     """The requests for the ranges of one call.
 
     Args:
         ranges: The ranges.
         take: Called with the number of a range and its bytes.
-        options: Options of reading.
-        counts: Counts to add to.
-        slots: Slots for requests in flight.
-        policy: When a late request gets a second one.
-        reads: The connections to use.
+        fetcher: Whose connections, limits and counts they use.
     """
 
     def __init__(
         self,
         ranges: Sequence[ByteRange],
         take: Callable[[int, bytes], None],
-        *,
-        options: ReadOptions,
-        counts: ReadCounts,
-        slots: RequestSlots,
-        policy: HedgePolicy,
-        reads: ObjectReads,
+        fetcher: RangeFetcher,
     ):
         self._ranges, self._take = ranges, take
-        self._options, self._counts = options, counts
-        self._slots, self._policy, self._connections = slots, policy, reads
-        self._reads: ReadsInFlight[_Request] = ReadsInFlight(reads)
-        self._in_flight: set[_Request] = set()
+        self._options, self._counts = fetcher.options, fetcher.counts
+        self._limit, self._policy = fetcher.limit, fetcher.hedging
+        self._connections = fetcher.reads
+        self._reads = ReadsInFlight(fetcher.reads)
+        self._in_flight: set[Read] = set()
         self._waiting = collections.deque(range(len(ranges)))
         # A heap of (when, serial number, item): a range to retry or a request to check.
         # The serial numbers make entries comparable.
-        self._timers: list[tuple[float, int, int | _Request]] = []
+        self._timers: list[tuple[float, int, int | Read]] = []
         self._serials = itertools.count()
         self._open = set(range(len(ranges)))
         self._begun_at: dict[int, float] = {}
-        self._latest: dict[int, _Request] = {}
+        self._latest: dict[int, Read] = {}
         self._failed: collections.Counter[int] = collections.Counter()
         self._wrong: collections.Counter[int] = collections.Counter()
         self._last_errors: dict[int, str] = {}
@@ -225,13 +188,14 @@ class HedgedRequests:
                 elif not self._waiting:  # Only retries are left.
                     time.sleep(self._idle_seconds())
         finally:
-            self._slots.give_back_all()
+            for _ in self._in_flight:
+                self._limit.give_back(answered=False)
             self._reads.close()
 
-    def _finish(self, request: _Request, outcome: bytes | Failure) -> None:
+    def _finish(self, request: Read, outcome: bytes | Failure) -> None:
         self._in_flight.discard(request)
         refused = isinstance(outcome, Failure) and outcome.status in _THROTTLED
-        self._slots.give_back(throttled=refused)
+        self._limit.give_back(throttled=refused)
         self._send_waiting()
         if request.number not in self._open:
             return  # The range's other request was faster.
@@ -250,23 +214,24 @@ class HedgedRequests:
                 continue
             # With nothing in flight there is nothing else to wait for.
             wait_seconds = 0.0 if self._in_flight else 0.1
-            if not self._slots.take(wait_seconds=wait_seconds):
+            if not self._limit.take(wait_seconds=wait_seconds):
                 return
             self._send(self._waiting.popleft())
 
     def _send(self, number: int) -> None:
-        now = time.monotonic()
-        self._begun_at.setdefault(number, now)
-        wanted = self._ranges[number]
         self._counts.requests += 1
-        request = _Request(number, now)
-        self._reads.start(wanted, request)
+        try:
+            request = self._reads.start(self._ranges[number], number)
+        except BaseException:
+            self._limit.give_back(answered=False)
+            raise
+        self._begun_at.setdefault(number, request.sent_at)
         self._in_flight.add(request)
         self._latest[number] = request
-        late = now + self._policy.late_after_seconds
+        late = request.sent_at + self._policy.late_after_seconds
         self._set_timer(min(late, self._times_out_at(request)), request)
 
-    def _times_out_at(self, request: _Request) -> float:
+    def _times_out_at(self, request: Read) -> float:
         """Returns the time when a request, or its range, is given up."""
         number = request.number
         return min(
@@ -281,7 +246,7 @@ class HedgedRequests:
         seconds = self._options.timeout_seconds + size / _SLOWEST_BYTES_PER_SECOND
         return seconds * patience
 
-    def _set_timer(self, due: float, what: int | _Request) -> None:
+    def _set_timer(self, due: float, what: int | Read) -> None:
         heapq.heappush(self._timers, (due, next(self._serials), what))
 
     def _idle_seconds(self) -> float:
@@ -293,13 +258,13 @@ class HedgedRequests:
     def _run_timers(self, now: float) -> None:
         while self._timers and self._timers[0][0] <= now:
             what = heapq.heappop(self._timers)[2]
-            if isinstance(what, _Request):
+            if isinstance(what, Read):
                 if what in self._in_flight and what.number in self._open:
                     self._handle_late(what, now)
             elif what in self._open:
                 self._waiting.appendleft(what)
 
-    def _handle_late(self, request: _Request, now: float) -> None:
+    def _handle_late(self, request: Read, now: float) -> None:
         """Sends a second request for one that is late or has timed out."""
         number = request.number
         silence = f"no answer in {self._timeout_seconds(number):,.1f} seconds"
@@ -309,7 +274,7 @@ class HedgedRequests:
         if now >= self._times_out_at(request):
             self._in_flight.discard(request)
             self._reads.give_up(request)
-            self._slots.give_back(answered=False)
+            self._limit.give_back(answered=False)
             self._last_errors[number] = silence
             if latest:
                 self._failed[number] += 1
@@ -321,7 +286,7 @@ class HedgedRequests:
             self._waiting.appendleft(number)
         self._set_timer(self._times_out_at(request), request)
 
-    def _retry_later(self, request: _Request, outcome: Failure) -> None:
+    def _retry_later(self, request: Read, outcome: Failure) -> None:
         """Schedules a retry after a failure, or raises if that is useless."""
         number = request.number
         wanted, now = self._ranges[number], time.monotonic()
@@ -409,6 +374,8 @@ class RangeFetcher:
         options: Options of reading.
         counts: Counts of requests so far.
         limit: Limit of requests in flight, over all calls.
+        reads: The connections.
+        hedging: When a late request gets a second one.
     """
 
     def __init__(
@@ -416,11 +383,11 @@ class RangeFetcher:
     ):
         self.options = options or ReadOptions()
         self.counts = ReadCounts()
-        self._reads = reads or ObjectReads(timeout_seconds=self.options.timeout_seconds)
+        self.reads = reads or ObjectReads(timeout_seconds=self.options.timeout_seconds)
         self._process = os.getpid()
         self._busy = threading.local()
         self.limit = RequestLimit(self.options.in_flight)
-        self._hedging = HedgePolicy(self.options.hedge_factor)
+        self.hedging = HedgePolicy(self.options.hedge_factor)
 
     def fetch(
         self, ranges: Sequence[ByteRange], take: Callable[[int, bytes], None]
@@ -443,15 +410,7 @@ class RangeFetcher:
             raise RuntimeError("fetch was called inside of another fetch")
         self._busy.fetching = True
         try:
-            HedgedRequests(
-                ranges,
-                take,
-                options=self.options,
-                counts=self.counts,
-                slots=RequestSlots(self.limit),
-                policy=self._hedging,
-                reads=self._reads,
-            ).run()
+            HedgedRequests(ranges, take, self).run()
         finally:
             self._busy.fetching = False
 

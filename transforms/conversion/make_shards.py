@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gristmill.dataset.arrayrecord.file_writer import check_versions
-from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
-from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
+from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
@@ -338,7 +337,7 @@ def _copied(
         with (
             contextlib.suppress(CorruptShardError, TransposedChunkError),
             lock,
-            ShardCopier(local, options=job.writer) as copier,
+            ShardWriter(local, options=job.writer) as copier,
         ):
             for copied in source.copy_to(copier):
                 if not copied:

@@ -17,7 +17,6 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
@@ -165,7 +164,7 @@ class ShardSource:
                 yield Batch(self._source, reader.path, taken, origins)
             self._end(reader, check)
 
-    def copy_to(self, copier: ShardCopier) -> Iterator[bool]:
+    def copy_to(self, copier: ShardWriter) -> Iterator[bool]:
         """Copies the records of each range in the chunks that they are in.
 
         Yields whether that was done: not if they are encoded otherwise.

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.footer import walk_chunks
-from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
+from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, StoredShard
 from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.digest import RecordsDigest, words_of
 from gristmill.dataset.base.errors import (
@@ -122,7 +122,7 @@ def _lengths_of(stored: StoredShard, records: Int64) -> Int64:
         with stored.open(begin, end) as file:
             chunks_of = {"first_chunk": chunk, "last_chunk": chunk + 1}
             for part in walk_chunks(file, footer, path=stored.path, **chunks_of):
-                sizes = part.encoded(hashed=True).measure()
+                _, sizes = part.encoded(hashed=True).survey()
                 found.append(sizes[own - part.first_record])
     return np.concatenate(found)
 
@@ -130,7 +130,7 @@ def _lengths_of(stored: StoredShard, records: Int64) -> Int64:
 def cut_shard(task: CutTask) -> CutShard:
     """Writes a shard without the records that are removed, unless a run before has.
 
-    Memory: see `ShardCopier`.
+    Memory: see `ShardWriter`.
 
     Args:
         task: Which shard.
@@ -155,7 +155,7 @@ def cut_shard(task: CutTask) -> CutShard:
     taken[records] = False
     temporary = layout.temporary_dir(write.output, write.name, write.key)
     with storage_for(write.output).temporary(temporary) as local:
-        with ShardCopier(local, options=stored.footer.options) as copier:
+        with ShardWriter(local, options=stored.footer.options) as copier:
             _, lengths = copier.copy(stored, 0, taken)
             written = copier.finish()
         removed = words_of(index.crc32cs[records], lengths[records])

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
+from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
@@ -291,7 +291,7 @@ class RangeReader(abc.ABC, Generic[Opened]):
         """
 
     def copy(
-        self, copier: ShardCopier, options: WriterOptions
+        self, copier: ShardWriter, options: WriterOptions
     ) -> tuple[RecordsDigest, Int64] | None:
         """Appends the records to a shard, in the chunks that they are in.
 

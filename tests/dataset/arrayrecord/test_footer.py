@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 import pathlib
 import random
 import zlib
@@ -11,14 +10,10 @@ import zlib
 import google_crc32c
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord.chunks import (
     BLOCK_BYTES,
     BLOCK_HEADER_BYTES,
-    blocks_before,
-    logical,
 )
 from gristmill.dataset.base.errors import (
     CorruptShardError,
@@ -138,62 +133,6 @@ class TestOfficialFiles:
 
     def test_a_transposed_file_without_records_is_no_problem(self, folder):
         assert decode_file(written(folder, "group_size:4,transpose:true", [])) == []
-
-
-class TestBlocks:
-    @given(st.integers(0, 5 * BLOCK_BYTES), st.integers(0, 5 * BLOCK_BYTES))
-    def test_blocks_before_counts_multiples(self, origin, length):
-        position = origin + length
-        expected = len(
-            [b for b in range(0, position, BLOCK_BYTES) if origin <= b < position]
-        )
-        assert blocks_before(position, origin) == expected
-        assert blocks_before(np.array([position]), origin).tolist() == [expected]
-
-    @given(st.data())
-    def test_logical_takes_out_what_is_a_block_header(self, data):
-        physical = _numbered_file()
-        outside = st.integers(0, len(physical)).filter(
-            lambda at: not 0 < at % BLOCK_BYTES < BLOCK_HEADER_BYTES
-        )
-        begin = data.draw(outside)
-        end = data.draw(st.integers(begin, len(physical)))
-        kept = [
-            physical[at : at + 1]
-            for at in _interesting(begin, end)
-            if at % BLOCK_BYTES >= BLOCK_HEADER_BYTES
-        ]
-        got = logical(physical[begin:end], begin)
-        headers = sum(
-            min(end, block + BLOCK_HEADER_BYTES) - block
-            for block in range(0, end, BLOCK_BYTES)
-            if block >= begin
-        )
-        assert len(got) == end - begin - headers
-        places = [
-            at - begin - _header_bytes_before(at, begin)
-            for at in _interesting(begin, end)
-            if at % BLOCK_BYTES >= BLOCK_HEADER_BYTES
-        ]
-        assert [got[place : place + 1] for place in places] == kept
-
-
-@functools.cache
-def _numbered_file() -> bytes:
-    return random.Random(9).randbytes(3 * BLOCK_BYTES + 5000)
-
-
-def _interesting(begin: int, end: int) -> list[int]:
-    """Returns offsets in a range: its ends, the edges of blocks and some others."""
-    edges = [b + d for b in range(0, end, BLOCK_BYTES) for d in (-2, -1, 0, 23, 24, 25)]
-    some = random.Random(begin).choices(range(begin, max(end, begin + 1)), k=20)
-    return [at for at in (begin, end - 1, *edges, *some) if begin <= at < end]
-
-
-def _header_bytes_before(position: int, begin: int) -> int:
-    return BLOCK_HEADER_BYTES * len(
-        [block for block in range(0, position, BLOCK_BYTES) if block >= begin]
-    )
 
 
 FOOTER = [footer_metadata(2, 5), footer_entry(64, 9, 3), footer_entry(200, 7, 2)]

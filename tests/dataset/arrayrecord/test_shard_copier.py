@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
-from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
+from gristmill.dataset.arrayrecord.shard_writer import (
+    ShardWriter,
+    StoredShard,
+    WrittenShard,
+)
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import (
     CorruptShardError,
@@ -65,7 +68,7 @@ def copied(
     parts: Sequence[tuple[StoredShard, int, Sequence[bool]]],
     options: WriterOptions,
 ) -> WrittenShard:
-    with ShardCopier(str(path), options=options) as copier:
+    with ShardWriter(str(path), options=options) as copier:
         for shard, first, taken in parts:
             copier.copy(shard, first, np.array(taken, np.bool_))
         return copier.finish()
@@ -113,15 +116,6 @@ class TestCopies:
         if not official:
             assert (folder / "copy").read_bytes() == (folder / "anew").read_bytes()
 
-    @pytest.mark.parametrize("group_size", [1, 4])
-    def test_give_the_length_of_each_record(self, tmp_path, group_size):
-        written(tmp_path / "source", _TEXTS, options_of(group_size))
-        with ShardCopier(str(tmp_path / "copy"), options=options_of(1)) as copier:
-            taken = np.zeros(101, np.bool_)
-            _, lengths = copier.copy(stored(tmp_path / "source", _TEXTS), 17, taken)
-            copier.finish()
-        assert lengths.tolist() == list(map(len, _TEXTS[17:118]))
-
     def test_do_not_encode_whole_chunks(self, tmp_path):
         """Those would be smaller by the options of the copy."""
         records = [b"%d" % n * 200 for n in range(600)]
@@ -157,7 +151,7 @@ class TestDamage:
         taken = [number in keeps for number in range(40)]
         begin, end = made.footer.chunk_offsets[[0, -1]].tolist()
         for at in range(begin, end - 500, 211):
-            with ShardCopier(
+            with ShardWriter(
                 str(copy), options=options_of(4, "uncompressed")
             ) as copier:
                 copier.copy(stored(source, _TEXTS[:40]), 0, np.array(taken))
@@ -177,7 +171,7 @@ class TestDamage:
         other = [bytes([n]) * 100 for n in range(40)]
         written(source, other, options_of(4))
         written(tmp_path / "others", other[::-1], options_of(4))
-        with ShardCopier(str(copy), options=options_of(4)) as copier:
+        with ShardWriter(str(copy), options=options_of(4)) as copier:
             copier.copy(stored(source, other), 0, np.ones(40, np.bool_))
 
             def exchange():

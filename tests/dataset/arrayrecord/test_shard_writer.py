@@ -28,7 +28,6 @@ from gristmill.dataset.base.errors import (
     DataLossError,
     JobChangedError,
     StorageError,
-    TransposedChunkError,
 )
 from tests.support.chunks import (
     array_record_file,
@@ -42,7 +41,6 @@ from tests.support.records import (
     footer_of,
     read_array_records,
     text_records,
-    write_array_records,
 )
 from tests.support.watched import meanwhile
 
@@ -150,10 +148,6 @@ class TestFailing:
             ShardWriter(str(tmp_path / name), options=WriterOptions())
         assert "check free space and permissions" in str(caught.value)
 
-    def test_a_device_that_is_full(self):
-        with pytest.raises(StorageError):
-            write(pathlib.Path("/dev/full"), text_records(10))
-
     @pytest.mark.one_in(3)
     @pytest.mark.parametrize("limit_bytes", [0, 1000, 65_536, 100_000, 400_000])
     def test_no_space_left_is_never_silent(
@@ -221,20 +215,6 @@ class TestReading:
     def read(self, path: pathlib.Path) -> WrittenShard:
         with open(path, "rb", buffering=0) as file:
             return read_shard(file, path=str(path))
-
-    def test_files_of_others(self, tmp_path: pathlib.Path):
-        records = text_records(50)
-        path = tmp_path / "theirs"
-        write_array_records(path, records, options="group_size:7,brotli:3")
-        read = self.read(path)
-        assert read.crc32cs.tolist() == checksums(records).tolist()
-        assert read.file_crc32c == google_crc32c.value(path.read_bytes())
-
-    def test_transposed_files_are_told_apart(self, tmp_path: pathlib.Path):
-        path = tmp_path / "transposed"
-        write_array_records(path, [b"x"], options="group_size:1,transpose:true")
-        with pytest.raises(TransposedChunkError):
-            self.read(path)
 
     def test_damage_is_placed(self, tmp_path: pathlib.Path):
         path = tmp_path / "shard"

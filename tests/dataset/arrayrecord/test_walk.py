@@ -6,56 +6,14 @@ import io
 import pathlib
 import random
 
-import google_crc32c
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord.footer import (
-    Footer,
-    chunk_ranges,
     walk_chunks,
     walk_file,
 )
 from gristmill.dataset.base.errors import CorruptShardError
 from tests.support.records import array_record_bytes, footer_of, text_records
-
-
-class TestRanges:
-    @given(
-        st.lists(
-            st.tuples(st.integers(40, 500), st.integers(0, 3000)),
-            min_size=0,
-            max_size=40,
-        ),
-        st.integers(1, 2000),
-        st.data(),
-    )
-    def test_cover_all_chunks_within_the_limits(self, chunks, range_bytes, data):
-        sizes = [size for size, _ in chunks]
-        decoded = np.array([size for _, size in chunks], np.int64)
-        offsets = 64 + np.append(0, np.cumsum(sizes)).astype(np.int64)
-        footer = Footer(
-            chunk_offsets=offsets,
-            chunk_records=np.ones(len(chunks), np.int64),
-            chunk_decoded_bytes=decoded,
-            writer_options="",
-        )
-        begin, end = sorted(data.draw(st.integers(0, len(chunks))) for _ in "12")
-        ranges = list(
-            chunk_ranges(
-                footer, first_chunk=begin, last_chunk=end, range_bytes=range_bytes
-            )
-        )
-        covered = [i for first, last in ranges for i in range(first, last)]
-        assert covered == list(range(begin, end))
-        for first, last in ranges:
-            assert last > first
-            if last > first + 1:
-                assert offsets[last] - offsets[first] <= range_bytes
-                taken = decoded[first:last].sum() + 48 * (last - first)  # As objects.
-                assert taken <= 4 * range_bytes
 
 
 class SlowFile(io.BytesIO):
@@ -89,23 +47,6 @@ class TestWalking:
         assert b"".join(parts) == data
         assert records == (RECORDS if known else [])
 
-    def test_lengths_and_checksums(self, data: bytes):
-        footer = footer_of(data)
-        file = io.BytesIO(data)
-        file.seek(footer.chunk_offsets[0])
-        (chunks,) = walk_chunks(file, footer, path="x", range_bytes=1 << 30)
-        crcs, lengths = chunks.encoded().checksum()
-        assert (
-            lengths.tolist()
-            == chunks.encoded().measure().tolist()
-            == list(map(len, RECORDS))
-        )
-        assert crcs.tolist() == list(map(google_crc32c.value, RECORDS))
-        some, _ = chunks.encoded(slice(3, None, 64)).checksum()
-        assert some.tolist() == [
-            int(crc) for chunk in range(3, 286, 64) for crc in crcs[7 * chunk :][:7]
-        ]
-
     def test_damage_is_named_by_the_number_in_the_file(self, data: bytes):
         footer = footer_of(data)
         damaged = bytearray(data)
@@ -128,16 +69,7 @@ class TestDecode:
         "options",
         ["group_size:3", "group_size:1,snappy"],
     )
-    def test_all_records(self, options: str, tmp_path, hashing):
-        path = tmp_path / "x"
-        path.write_bytes(written(tmp_path, options))
-        assert decoded(path) == decoded(path, hashed=False) == SOME
-
-    @pytest.mark.parametrize(
-        "options",
-        ["group_size:3", "group_size:1,snappy"],
-    )
-    @pytest.mark.parametrize("step", [4999, pytest.param(1499, marks=pytest.mark.soak)])
+    @pytest.mark.parametrize("step", [9973, pytest.param(1499, marks=pytest.mark.soak)])
     def test_flipped_bits(self, options: str, step: int, tmp_path, hashing):
         data = written(tmp_path, options)
         begin, end = footer_of(data).chunk_offsets[[0, -1]].tolist()

@@ -76,9 +76,3 @@ class TestOptions:
     def test_group_sizes_out_of_range_are_refused(self, group_size: int):
         with pytest.raises(InputError, match="group size"):
             WriterOptions(group_size=group_size)
-
-    @pytest.mark.parametrize("group_size", [1, 3, 1 << 20])
-    def test_group_size_shows_in_the_file(self, tmp_path, group_size: int):
-        options = WriterOptions(group_size=group_size)
-        footer = footer_of_shard(tmp_path, [b"x"] * 10, options)
-        assert footer.chunk_records.max() == min(group_size, 10)

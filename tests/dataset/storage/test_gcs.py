@@ -179,16 +179,6 @@ def test_a_write_replaces_only_what_was_seen(
         storage.write(path, b"four", replaces=first)
 
 
-def test_a_tree_is_deleted(place: str) -> None:
-    storage = storage_for(place)
-    storage.write(f"{place}/tree/a/b", b"x")
-    storage.write(f"{place}/trees", b"x")
-    delete_all(storage.scan(f"{place}/tree", deep=True))
-    assert sorted(storage.scan(f"{place}/tree", deep=True)) == []
-    assert storage.stat(f"{place}/trees") is not None
-    delete_all(storage.scan(f"{place}/tree", deep=True))
-
-
 def test_another_version_is_not_opened(place: str) -> None:
     storage = storage_for(place)
     path = f"{place}/file"

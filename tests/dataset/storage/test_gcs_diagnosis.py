@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import requests
-from google.api_core import exceptions as api
 
 from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.gcs import GcsStorage
-from gristmill.dataset.storage.gcs_connection import diagnosis, names_bucket
 from tests.support.gcs_server import GcsServer
 
 SOURCE, COPY = FileInfo("gs://bucket/a", 1, "1", 0), "gs://bucket/c"
@@ -23,27 +20,6 @@ CALLS: list[Callable[[GcsStorage], object]] = [
     lambda storage: storage.write(COPY, bytes((8 << 20) + 1)),
     lambda storage: storage.delete(SOURCE.path),
 ]
-
-
-def answer(status: int, body: bytes) -> api.GoogleAPICallError:
-    response = requests.Response()
-    response.status_code, response._content = status, body
-    return api.from_http_status(status, "unknown error", response=response)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        *(b"", b"<html>", b"null", b"[]", b"{}", b'{"error": 1}', b'{"error": {}}'),
-        b'{"error": [1]}',
-        b"[" * 100_000,
-    ],
-)
-def test_any_body_of_a_404(body: bytes) -> None:
-    error = answer(404, body)
-    assert names_bucket(error) is None
-    what, _ = diagnosis(error, 1, no_bucket=False, kept="")
-    assert what == "no such object"
 
 
 @pytest.mark.parametrize("status", [200, 403])

@@ -9,8 +9,6 @@ import socket
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset.base.errors import (
@@ -43,40 +41,11 @@ def file(tmp_path: pathlib.Path) -> OpenFile:
     return OpenFile(str(path))
 
 
-@given(
-    bounds=st.lists(
-        st.tuples(st.integers(0, len(DATA)), st.integers(0, len(DATA))).map(sorted),
-        max_size=6,
-    )
-)
-def test_ranges_are_the_bytes_of_the_file(tmp_path_factory, bounds) -> None:
-    path = tmp_path_factory.mktemp("ranges") / "file"
-    path.write_bytes(DATA)
-    files = [OpenFile(str(path)), OpenFile(str(path))]
-    chosen = [files[i % 2] for i in range(len(bounds))]
-    begins, ends = [begin for begin, _ in bounds], [end for _, end in bounds]
-    expected = [DATA[begin:end] for begin, end in bounds]
-    assert read_ranges(chosen, begins, ends) == expected
-    assert [files[0][begin:end] for begin, end in bounds] == expected
-
-
 def test_a_file_that_is_deleted_or_replaced_stays_readable(file) -> None:
     pathlib.Path(f"{file.path}.new").write_bytes(b"another")
     os.replace(f"{file.path}.new", file.path)
     assert file[5:9] == DATA[5:9]
     assert OpenFile(file.path).stamp != file.stamp
-
-
-def test_it_is_closed_when_it_is_no_longer_used(tmp_path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(DATA)
-    file = OpenFile(str(path))
-    descriptor = file.descriptor
-    del file
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(descriptor)
-    with pytest.raises(FileNotFoundError):
-        OpenFile(f"{path}.other")
 
 
 def test_a_file_that_was_truncated_is_named_with_both_sizes(file) -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.storage.paths import (
     compile_pattern,
-    listing_of,
     split_path,
 )
 
@@ -88,12 +87,3 @@ def test_parts_match_as_fnmatch_says(parts: list[str], names: list[str]) -> None
     )
     found = compile_pattern("/".join(parts)).fullmatch("/".join(names))
     assert (found is not None) == expected
-
-
-@given(st.lists(_PART, min_size=1, max_size=3), st.text("abc/.", max_size=8))
-def test_a_listing_has_all_that_matches(parts: list[str], name: str) -> None:
-    pattern = "/".join(parts)
-    if compile_pattern(pattern).fullmatch(name):
-        prefix, deep = listing_of(pattern)
-        assert name.startswith(prefix)
-        assert deep or "/" not in name[len(prefix) :]

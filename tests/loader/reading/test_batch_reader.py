@@ -21,10 +21,9 @@ from gristmill import loader
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     GristmillError,
-    StorageError,
     TransposedChunkError,
 )
-from gristmill.dataset.metadata.shard_index import index_of_footer, map_index
+from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.loader.data.dataset import shards_of
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.shard_file import ReadLimits, open_shard
@@ -33,7 +32,6 @@ from tests.support.datasets import convert
 from tests.support.memory import peak_memory
 from tests.support.records import (
     AWKWARD_RECORDS,
-    footer_of,
     read_array_records,
     text_records,
     write_array_records,
@@ -80,20 +78,6 @@ def test_every_compression_and_group_size_reads_what_the_official_reader_does(
     assert official == RECORDS
     assert [loader.open(path)[i] for i in range(len(RECORDS))] == official
     assert loader.open(path)[order] == [official[i] for i in order]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        "group_size:1,pad_to_block_boundary:true",
-        "group_size:7,snappy",
-    ],
-)
-def test_files_of_the_official_writer(tmp_path: pathlib.Path, options: str) -> None:
-    path = tmp_path / "plain.array_record"
-    write_array_records(path, RECORDS, options=options)
-    order = [5, 80, 0, 5, len(RECORDS) - 1, 33]
-    assert loader.open(path)[order] == [RECORDS[i] for i in order]
 
 
 @pytest.mark.parametrize("wanted", [[40], [3, 50, 40]])
@@ -285,13 +269,6 @@ def test_truncated_shard_is_an_error(copy: str, keep: int) -> None:
         loader.open(copy)[75]
 
 
-def test_missing_shard_is_an_error(copy: str) -> None:
-    path = shard_paths(copy)[2]
-    path.unlink()
-    with pytest.raises(StorageError, match=path.name):
-        loader.open(copy)[75]
-
-
 def test_shard_of_another_dataset_is_an_error(copy: str, tmp_path) -> None:
     other = convert(tmp_path / "other", [text_records(70, seed=9), [], [], [], []])
     path = shard_paths(copy)[0]
@@ -358,28 +335,6 @@ def test_damaged_index_never_gives_a_wrong_record(
     assert "fuzzed" in where
 
 
-@given(
-    counts=st.lists(st.integers(0, 5), min_size=1, max_size=5),
-    group_size=st.sampled_from([1, 2, 5]),
-)
-@settings(max_examples=25)
-def test_place_of_every_record(tmp_path_factory, counts, group_size) -> None:
-    path = tmp_path_factory.getbasetemp() / "places.array_record"
-    records = text_records(sum(counts))
-    write_array_records(path, records, options=f"group_size:{group_size}")
-    data = path.read_bytes()
-    footer = footer_of(data)
-    index = index_of_footer(footer, path=str(path), file_bytes=len(data))
-    numbers = np.arange(len(records))
-    chunks, places = index.chunk_of(numbers)
-    found = index.find_records(numbers.tolist())
-    assert [row[0] for row in found] == chunks.tolist()
-    assert [row[1] for row in found] == index.chunk_offsets(chunks).tolist()
-    assert [row[2] for row in found] == index.chunk_offsets(chunks + 1).tolist()
-    assert [row[3] for row in found] == index.chunk_records(chunks).tolist()
-    assert [row[4] for row in found] == places.tolist()
-
-
 class TestPlainFiles:
     """Files without an index: the hashes of their chunks are compared."""
 
@@ -419,16 +374,6 @@ class TestPlainFiles:
                 file.write(good[at : at + 1])
         records = [FILES[0][i] for i in (22, 3, 60)]
         assert reader.read(np.array([22, 3, 60])) == records
-
-    def test_records_of_other_chunks_are_read(self, plain, hashing) -> None:
-        self.flip(plain, 20)
-        dataset = loader.open(plain, cache_dir="")
-        whole = [i for i in range(len(FILES[0])) if not 20 <= i < 24]
-        assert dataset[whole] == [FILES[0][i] for i in whole]
-        assert [dataset[i] for i in whole[15:25]] == [FILES[0][i] for i in whole[15:25]]
-        for i in range(20, 24):
-            with pytest.raises(CorruptShardError, match=f"record {i} of the shard"):
-                dataset[i]
 
     def test_nothing_is_compared_where_nothing_is_to_be(self, plain, hashing) -> None:
         self.flip(plain, 20, at=16)  # In the hash of the data itself.

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from gristmill import loader
@@ -57,15 +56,6 @@ def test_a_footer_is_read_once(path, cache, opened) -> None:
         assert len(source) == 300
         assert [source[7], source[299]] == [RECORDS[7], RECORDS[299]]
         assert len(entries(cache)) == 1
-
-
-@pytest.mark.parametrize("options", ["group_size:1", "group_size:7"])
-def test_cached_index_finds_all_records(tmp_path, cache, options) -> None:
-    path = tmp_path / "some.array_record"
-    write_array_records(path, RECORDS, options=options)
-    loader.open(path, cache_dir=cache)
-    order = np.random.default_rng(0).permutation(300)
-    assert loader.open(path, cache_dir=cache)[order] == [RECORDS[i] for i in order]
 
 
 def test_a_file_written_again_gets_another_index(path, cache) -> None:

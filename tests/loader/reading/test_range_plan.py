@@ -56,13 +56,3 @@ def test_ranges_hold_every_piece_and_little_else(
         # Neighbours that touch are always joined.
         last, first = laid[a[-1]], laid[b[0]]
         assert last[0] != first[0] or last[2] != first[1]
-
-
-def test_the_smallest_gaps_are_joined_first() -> None:
-    # 1,000 wanted bytes allow 40 more: gaps of 10 and 20, and not another one of 15.
-    begins = np.array([0, 260, 530, 795])
-    ends = np.array([250, 510, 780, 1045])
-    plan = plan_ranges(np.zeros(4, np.int64), begins, ends)
-    assert plan.firsts.tolist() == [0, 2]
-    assert plan.begin_bytes.tolist() == [0, 530]
-    assert plan.end_bytes.tolist() == [510, 1045]

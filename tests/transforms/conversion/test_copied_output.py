@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
-from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
+from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import (
     DataLossError,
@@ -167,7 +167,7 @@ def test_mutated_chunks_give_no_wrong_record(
         unchecked = file._replace(version=None)  # Its change is not the subject.
         reader = source_of(prepared.files.spec).read(unchecked, whole)
         try:
-            with ShardCopier(str(copy), options=options) as copier:
+            with ShardWriter(str(copy), options=options) as copier:
                 copied = reader.copy(copier, options)
                 written = copier.finish()
         except GristmillError:

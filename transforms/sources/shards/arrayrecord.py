@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import chunk_ranges
-from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
+from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, StoredShard
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
@@ -122,7 +122,7 @@ class ShardRangeReader(RangeReader[_Begun]):
         )
 
     def copy(
-        self, copier: ShardCopier, options: WriterOptions
+        self, copier: ShardWriter, options: WriterOptions
     ) -> tuple[RecordsDigest, Int64] | None:
         """Appends the records to a shard; see `RangeReader`."""
         opened, _, file = self._coming()
