@@ -49,12 +49,12 @@ def check_decode(decode: Any, datasets: Sequence[Dataset]) -> None:
 
 def _check_rows(decode: PackedRows, known: Sequence[tuple[Dataset, Split]]) -> None:
     """Raises InputError unless all datasets that say so hold rows for a decoder."""
-    tokenizers: dict[str, Dataset] = {}
+    tokenizers = {decode.tokenizer: "the decoder"} if decode.tokenizer else {}
     for part, split in known:
         if split.packed is not None:
             _check_stored(decode, part, split.packed)
             if digest := str(split.packed.get("tokenizer", "")):
-                tokenizers.setdefault(digest, part)
+                tokenizers.setdefault(digest, repr(part))
         elif any(other.packed is not None for _, other in known):
             raise InputError(
                 "the dataset does not hold packed rows, and others beside it do",
@@ -76,7 +76,7 @@ def _check_rows(decode: PackedRows, known: Sequence[tuple[Dataset, Split]]) -> N
         # Not an error: one vocabulary can be in files of several kinds.
         _log.warning(
             "rows of different tokenizers, in which an id can be another token: %s",
-            ", ".join(f"{part!r} of {digest}" for digest, part in tokenizers.items()),
+            ", ".join(f"{part} of {digest}" for digest, part in tokenizers.items()),
         )
 
 

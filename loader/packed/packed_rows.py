@@ -84,6 +84,8 @@ class PackedRows:
             that does not begin it.
         names: Other names of arrays, by those above; None leaves an array out. The
             arrays below the others have no name unless one is given.
+        tokenizer: The digest of the rows' tokenizer, if it is known; a feed of rows of
+            another one warns.
     """
 
     length: int
@@ -93,6 +95,7 @@ class PackedRows:
     names: Mapping[str, str | None] = dataclasses.field(
         default_factory=dict, hash=False
     )
+    tokenizer: str = ""
 
     def __post_init__(self) -> None:
         checked_count(self.length, what="length")
@@ -138,6 +141,7 @@ class PackedRows:
             FormatVersionError: Another version of gristmill packed them.
         """
         first: dict[str, Any] = {}
+        tokenizer = ""
         named = dataset.values() if isinstance(dataset, Mapping) else (dataset,)
         for part, split in splits_of((*named, *others)):
             if split is None or split.packed is None:
@@ -150,7 +154,7 @@ class PackedRows:
                 )
             described = PackedSplit.parse(split.packed, where=repr(part))
             stored = {name: getattr(described, name) for name in _STORED}
-            first = first or stored
+            first, tokenizer = first or stored, tokenizer or described.tokenizer
             expected = first if length is None else {**first, "length": length}
             if stored != expected:
                 raise InputError(
@@ -161,7 +165,12 @@ class PackedRows:
                     cure="give the length that it has, or pack the documents again "
                     "with another --length",
                 )
-        return cls(**first, document_positions=document_positions, names=names or {})
+        return cls(
+            **first,
+            document_positions=document_positions,
+            names=names or {},
+            tokenizer=tokenizer,
+        )
 
     def __call__(self, records: Sequence[bytes]) -> dict[str, npt.NDArray[Any]]:
         """Decodes a batch.

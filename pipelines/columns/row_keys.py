@@ -44,8 +44,8 @@ def check_feature(target: AttachedSplit, by: JoinBy) -> None:
             "packed rows have no features to join by",
             where=f"{target.dataset}, split {target.name}",
             got=f"the feature {by.feature!r}",
-            cure="give the number of the row with --number, or compute the column with "
-            "--map",
+            cure="attach before packing, and pack --select by the column; or give the "
+            "number of the row with --number",
         )
 
 

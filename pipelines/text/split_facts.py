@@ -41,9 +41,11 @@ def split_facts(split: Split, dataset: str) -> Facts:
     }
     if one:
         nulls = split.source.get("null_rows")
+        by_index = split.source.get("format") in ("megatron", "olmo")
+        noun = "empty document" if by_index else "row"
         facts |= {
             "source": source_text(split),
-            "nulls": nulls and f"{plural(nulls, 'row')} left out",
+            "nulls": nulls and f"{plural(nulls, noun)} left out",
             "--map": _map_text(split),
             "selected": _selected_text(split),
         }

@@ -166,3 +166,20 @@ def test_another_tokenizer_than_the_one_that_packed(here: pathlib.Path) -> None:
         assert "packed with another tokenizer" in said
         assert "b.json" in said
     assert "the sun" in run("head", "out", "--tokenizer", "a.json")
+
+
+def test_a_decoder_of_rows_of_another_tokenizer_warns(
+    here: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write([{"text": "the sun"}] * 4)
+    pathlib.Path("a.json").write_bytes(tokenizer_json())
+    pathlib.Path("b.json").write_text(bpe_json())
+    for name in "ab":
+        given = ("--tokenizer", f"{name}.json", "--workers", "1", "--length", "64")
+        run("pack", "in.jsonl", name, *given)
+    a, b = loader.open("a"), loader.open("b")
+    for rows, warned in ((a, False), (b, True)):
+        with loader.global_batches(rows, batch_size=1).feed(
+            decode=loader.PackedRows.of(a), host=(0, 1)
+        ):
+            assert ("rows of different tokenizers" in caplog.text) == warned

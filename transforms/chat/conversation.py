@@ -117,9 +117,13 @@ def conversation_of(record: bytes, columns: ConversationColumns) -> Conversation
             if isinstance(text, str):
                 _check_text(text)
                 return Conversation([], [], [], text=text)
+            apart = [name for name in fields if name.startswith(f"{MESSAGES}.")]
             raise MalformedError(
-                f"it has none of {MESSAGES}, {CONVERSATIONS}, prompt and completion, "
-                f"or {TEXT}"
+                f"its messages are apart, as {', '.join(apart)}; convert them again "
+                f"with --columns '*,{MESSAGES}:json'"
+                if apart
+                else f"it has none of {MESSAGES}, {CONVERSATIONS}, prompt and "
+                f"completion, or {TEXT}"
             )
         messages = _messages(prompt, "user")
         prompted = len(messages)

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.sources.formats import FORMATS, RecordOptions, SourceSpec
+from gristmill.transforms.sources.formats import (
+    FORMATS,
+    MAY_LACK,
+    RecordOptions,
+    SourceSpec,
+)
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.tokens.documents import DocumentReader, Tell
 
@@ -90,6 +95,8 @@ def document_records(
             got=pack.column,
             cure="leave it out; of a table name the format, such as --input-format csv",
         )
+    if known is not None and known.tokens and "no-end" in pack.accept.split(","):
+        return dataclasses.replace(records, record=records.record + MAY_LACK)
     if mapped or records.input_format not in _WITH_COLUMNS:
         return records
     if not pack.column:

@@ -121,8 +121,9 @@ def finish_split(prepared: PreparedJob, collected: ShardCollector) -> Split:
         **made_by.described(),
         "options": job.options(),
     }
-    if job.records.nulls == "skip":
-        source["null_rows"] = table.total("null_rows")
+    nulls = table.total("null_rows")
+    if nulls or job.records.nulls == "skip":
+        source["null_rows"] = nulls
     if selects:
         source["selected"] = job.records.select
     split = write_table(

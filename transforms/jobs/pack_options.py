@@ -17,10 +17,11 @@ YesNo = Literal["yes", "no"]
 LEFT_OUT = {"thinking": "thinking", "tools": "tool_call"}
 """Parts of the assistant's messages that `--train-without` names -> their roles."""
 
-ACCEPTED = ("open-turns", "long", "unknown", "bytes")
+ACCEPTED = ("open-turns", "long", "unknown", "bytes", "no-end")
 """What `--accept` can name: trained messages without a trained end; conversations of
 which most are too long for a row; text of which most is unknown to the tokenizer; texts
-that are Python's notation of bytes."""
+that are Python's notation of bytes; files of tokens without the id that ends
+documents."""
 
 _SPEAKERS = ("system", "developer", "user", "assistant", "tool", "other")
 

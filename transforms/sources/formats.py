@@ -59,6 +59,9 @@ def _of_lines(
     )
 
 
+MAY_LACK = "?"
+"""Stands after the id that ends documents of tokens if a file may lack it."""
+
 FORMATS: dict[str, SourceFormat] = {
     "tfrecord": SourceFormat("TFRecord", "tfrecord:TFRecordSource"),
     "arrayrecord": SourceFormat(
@@ -165,7 +168,7 @@ class RecordOptions:
                 got=repr(",".join(self.columns)),
                 cure="give each column once, separated by commas without blanks",
             )
-        kinds = r"|example|json|line|(?s:column:.+)|u?int(16|32|64)(:\d+)?"
+        kinds = r"|example|json|line|(?s:column:.+)|u?int(16|32|64)(:\d+\??)?"
         if not re.fullmatch(kinds, self.record):
             raise InputError(
                 "unknown --record",

@@ -95,6 +95,10 @@ MALFORMED = {
     "not a number of JSON": (b'{"weight": NaN}', "JSON"),
     "a number": (b"7", "object is needed"),
     "nothing of use": ({"title": "x"}, "none of messages"),
+    "messages taken apart": (
+        encode_example({"messages.role": ["user"], "messages.content": ["x"]}),
+        "messages:json",
+    ),
     "no messages": ({"messages": []}, "no messages"),
     "not a list": ({"messages": {"role": "user"}}, "not a list"),
     "a message that is text": ({"messages": ["hello"]}, "not an object"),

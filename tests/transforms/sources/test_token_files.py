@@ -193,6 +193,22 @@ WRONG: dict[str, tuple[Callable[[], list[str]], Callable[[], Any], str]] = {
         ),
         "do not follow one another",
     ),
+    "no end of documents": (
+        nano,
+        lambda: pathlib.Path("in.bin").write_bytes(flat("<u2").replace(b"\2\0", b"")),
+        "--accept no-end",
+    ),
+    "a shard that is missing": (
+        mds,
+        lambda: pathlib.Path("index.json").write_text(
+            pathlib.Path("index.json")
+            .read_text()
+            .replace(
+                '"shards": [', '"shards": [{"raw_data": {"basename": "other.mds"}}, '
+            )
+        ),
+        "shard that the index lists",
+    ),
     "no index of shards": (mds, lambda: pathlib.Path("index.json").unlink(), "MDS"),
 }
 
@@ -219,12 +235,23 @@ def test_options_that_are_missing_or_do_not_go() -> None:
     assert "--input-format megatron" in pack(["in.idx"], code=2)
 
 
+def test_a_file_without_the_last_id_is_one_document_if_that_is_accepted() -> None:
+    given = nano()
+    pathlib.Path("in.bin").write_bytes(np.arange(5, 405, dtype="<u2").tobytes())
+    assert "400 other ids" in pack(given, code=2)
+    pack(given, "--accept", "no-end")
+    data = loader.open("out")
+    rows = loader.PackedRows.of(data)([*data])
+    assert rows["inputs"][0, :400].tolist() == [*range(5, 405)]
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 def test_documents_without_tokens_take_no_place(
     shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{__name__}.DOCUMENTS", [[], [5, END], [], [], [7, 9], []])
     pack([*megatron(), "--pack", "none"], "--num-shards", str(shards))
+    assert "4 empty documents left out" in run("inspect", "out")
     data = loader.open("out")
     rows: Any = loader.PackedRows.of(data)(list(data))
     assert [ids[ids > 0].tolist() for ids in rows["inputs"]] == [[5, END], [7, 9]]

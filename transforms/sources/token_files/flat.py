@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.dataset.base.errors import InputError
+from gristmill.transforms.sources.formats import MAY_LACK, RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.token_files.token_documents import (
     Layout,
@@ -66,6 +67,17 @@ class FlatSource(TokenSource):
             if len(ends) and ends[-1] >= end:
                 break
         found = np.concatenate(parts)
+        # The only place is the start of the file, and all of it was read.
+        lacks = begin <= head and at >= size > head and len(found) == 1
+        if lacks and last is not None and not self.spec.record.endswith(MAY_LACK):
+            raise InputError(
+                "the id that ends documents is not in the file",
+                where=file.path,
+                expected=f"documents that end with {last:,}, as --record says",
+                got=f"{(size - head) // width:,} other ids",
+                cure="give the id of the tokenizer that made them; or --accept no-end "
+                "to take such a file for one document",
+            )
         inside = found[(found >= begin) & (found < min(end, size))]
         decode = functools.partial(np.frombuffer, dtype=dtype)
         if not len(inside):
@@ -132,7 +144,7 @@ class OlmoSource(FlatSource):
         except (EOFError, IndexError, OSError, ValueError, zlib.error) as error:
             raise damaged(beside, 0, str(error)) from error
         decode = functools.partial(np.frombuffer, dtype=dtype)
-        return Layout(in_range(places, begin, end), decode)
+        return in_range(places, begin, end, decode)
 
 
 def _beside(path: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.token_files.token_documents import (
@@ -43,7 +44,18 @@ class MdsSource(TokenSource):
         """
         beside = list_beside(map(_beside, files.paths), "the index of MDS")
         spec = SourceSpec(format="mds", schema=beside)
-        shard = cls(spec)._described(files.paths[0])
+        source, given = cls(spec), {*files.paths}
+        for path in {_beside(each): each for each in files.paths}.values():
+            for name in source._described(path):
+                listed = posixpath.join(posixpath.dirname(path), name)
+                if listed not in given and storage_for(listed).stat(listed) is None:
+                    raise InputError(
+                        "a shard that the index lists is missing",
+                        where=listed,
+                        expected=f"all shards of {_beside(path)}",
+                        cure="copy it there, or take it out of the index",
+                    )
+        shard = source._of(files.paths[0])
         names, kinds = shard["column_names"], shard["column_encodings"]
         encodings = dict(zip(names, kinds, strict=True))
         arrays = [name for name in names if encodings[name].startswith("ndarray")]
@@ -58,23 +70,27 @@ class MdsSource(TokenSource):
             )
         return spec._replace(columns=tuple(chosen))
 
-    def _described(self, path: str) -> dict[str, Any]:
-        """Returns the entry of a shard in the index beside it."""
-        beside, name = _beside(path), posixpath.basename(path)
+    def _described(self, path: str) -> dict[str, dict[str, Any]]:
+        """Returns the entries of shards in the index beside one, by their names."""
+        beside = _beside(path)
         content = self.read_beside(beside)
         try:
-            found: dict[str, Any] = next(
-                shard
-                for shard in json.loads(content)["shards"]
-                if shard["raw_data"]["basename"] == name
-            )
-        except (ValueError, KeyError, StopIteration) as error:
-            raise damaged(beside, 0, f"no shard {name}") from error
+            shards = json.loads(content)["shards"]
+            return {shard["raw_data"]["basename"]: shard for shard in shards}
+        except (ValueError, KeyError, TypeError) as error:
+            raise damaged(beside, 0, f"no list of shards: {error!r}") from error
+
+    def _of(self, path: str) -> dict[str, Any]:
+        """Returns the entry of a shard."""
+        name = posixpath.basename(path)
+        found = self._described(path).get(name)
+        if found is None:
+            raise damaged(_beside(path), 0, f"no shard {name}")
         return found
 
     def layout(self, file: InputFile, begin: int, end: int) -> Layout:
         """Returns the documents that begin in a range."""
-        shard = self._described(file.path)
+        shard = self._of(file.path)
         names, sizes = shard["column_names"], shard["column_sizes"]
         try:
             (count,) = np.frombuffer(read_part(file, 0, 4), "<u4").tolist()
@@ -88,7 +104,7 @@ class MdsSource(TokenSource):
         except ValueError as error:
             raise damaged(file.path, 0, str(error)) from error
         decode = functools.partial(_ids, sizes=sizes, number=number, kind=kind)
-        return Layout(in_range(places, begin, end), decode)
+        return in_range(places, begin, end, decode)
 
 
 def _beside(path: str) -> str:

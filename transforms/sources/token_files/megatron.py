@@ -40,7 +40,7 @@ class MegatronSource(TokenSource):
         """Returns the documents that begin in a range."""
         dtype, places = self._index(_beside(file.path), file.size_bytes)
         decode = functools.partial(np.frombuffer, dtype=dtype)
-        return Layout(in_range(places, begin, end), decode)
+        return in_range(places, begin, end, decode)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - Sources are few, and kept.
     def _index(

@@ -20,7 +20,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.sources.formats import MAY_LACK, RecordOptions
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.source import RangeReader, ReadRequest, Source
 
@@ -36,10 +36,12 @@ class Layout(NamedTuple):
     Attributes:
         places: int64 [documents + 1], the first byte of each, and where the last ends.
         decode: Returns the tokens of a document from its bytes.
+        empty: Number of documents without tokens among them, which have no place.
     """
 
     places: npt.NDArray[np.int64]
     decode: Callable[[bytes], Ids]
+    empty: int = 0
 
 
 class TokenSource(Source):
@@ -105,8 +107,10 @@ class TokenRange(RangeReader[Layout]):
 
     def batches(self) -> Iterator[RecordBatch]:
         """Yields the documents; see `RangeReader`."""
-        places, decode = self._coming()
+        places, decode, empty = self._coming()
         begins = places.tolist()
+        if empty:
+            yield RecordBatch([], [], [], null_rows=empty)
         if len(begins) > 1:
             # What stands before the first document of a file belongs to it.
             self._start = begins[0] if self._source.begin_bytes else 0
@@ -153,18 +157,28 @@ def damaged(path: str, place: int, got: str) -> CorruptInputError:
     )
 
 
-def in_range(places: npt.NDArray[np.int64], begin: int, end: int) -> Any:
-    """Returns the places of the documents that begin in a range, and where they end.
+def in_range(
+    places: npt.NDArray[np.int64],
+    begin: int,
+    end: int,
+    decode: Callable[[bytes], Ids],
+) -> Layout:
+    """Returns the documents that begin in a range.
 
     Args:
         places: int64 [documents + 1], of all documents of a file.
         begin: First byte of the range.
         end: The byte after its last.
+        decode: As in `Layout`.
     """
     # A document without tokens has no bytes, and so no place.
-    places = places[np.append(True, np.diff(places) > 0)]
+    filled = np.diff(places) > 0
+    empty = places[:-1][~filled]
+    inside = (empty >= begin) & ((empty < end) | (end >= places[-1]))
+    places = places[np.append(True, filled)]
     first, stop = np.searchsorted(places[:-1], (begin, end), "left")
-    return places[first : stop + 1] if stop > first else places[:0]
+    own = places[first : stop + 1] if stop > first else places[:0]
+    return Layout(own, decode, int(np.count_nonzero(inside)))
 
 
 def kind_of(record: str, name: str) -> tuple[np.dtype[Any], int | None]:
@@ -173,7 +187,7 @@ def kind_of(record: str, name: str) -> tuple[np.dtype[Any], int | None]:
     Raises:
         InputError: It does not say so.
     """
-    kind, _, end = record.partition(":")
+    kind, _, end = record.removesuffix(MAY_LACK).partition(":")
     known = kind in ("uint16", "uint32", "int32", "int64")
     if not known or int(end or 0) > np.iinfo(kind).max:
         raise no_kind(record, name)
