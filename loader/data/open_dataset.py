@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import logging
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -35,11 +34,15 @@ from gristmill.dataset.metadata.manifest import (
 )
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
+from gristmill.dataset.storage.paths import StrPath, has_magic, path_text, path_texts
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.data.dataset import Dataset, shards_of
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
-from gristmill.loader.reading.host_cache import cache_dir_text, footer_cache
+from gristmill.loader.reading.host_cache import (
+    FooterCache,
+    cache_dir_text,
+    footer_cache,
+)
 from gristmill.loader.reading.shard_file import ShardFile
 from gristmill.loader.reading.shard_list import ShardList, count_files
 from gristmill.loader.remote.read_options import ReadOptions
@@ -108,18 +111,45 @@ def open_files(patterns: tuple[str, ...], how: HowToRead) -> Dataset:
         )
     if notice := check_joined(patterns, paths):
         _log.warning("%s: %s", patterns[0], notice)
-    footers = footer_cache(how.cache_dir)
-    counts, file_bytes, opened = count_files(paths, footers=footers)
-    shards = ShardList(
-        paths=paths,
-        starts=np.zeros_like(counts),
-        ends=checked_ends(counts, paths[0]),
-        file_records=counts,
-        file_bytes=file_bytes,
+    shards, opened = counted_shards(
+        [(path, 0, None) for path in paths],
+        footers=footer_cache(how.cache_dir),
         name=patterns[0] if len(patterns) == 1 else f"{paths[0]} and others",
-        footers=footers,
     )
     return _open_counted(shards, how, opened)
+
+
+def counted_shards(
+    parts: Sequence[tuple[str, int, int | None]],
+    *,
+    footers: FooterCache | None,
+    name: str,
+) -> tuple[ShardList, dict[int, ShardFile]]:
+    """Returns plain files as shards, and those that were opened to count them.
+
+    Args:
+        parts: The files, each with its range of records: to None for all.
+        footers: Keeps their indexes.
+        name: What messages call them.
+    """
+    whole = [number for number, (_, _, end) in enumerate(parts) if end is None]
+    paths = [path for path, _, _ in parts]
+    records, sizes, opened = count_files([paths[n] for n in whole], footers=footers)
+    starts = np.array([start for _, start, _ in parts], np.int64)
+    ends = np.array([0 if end is None else end for _, _, end in parts], np.int64)
+    ends[whole] = records
+    file_records, file_bytes = (np.full(len(parts), -1) for _ in range(2))
+    file_records[whole], file_bytes[whole] = records, sizes
+    shards = ShardList(
+        paths=paths,
+        starts=starts,
+        ends=checked_ends(ends - starts, paths[0]),
+        file_records=file_records,
+        file_bytes=file_bytes,
+        name=name,
+        footers=footers,
+    )
+    return shards, {whole[number]: one for number, one in opened.items()}
 
 
 def _open_counted(
@@ -142,7 +172,6 @@ def _reopened(shards: ShardList, how: HowToRead, content: object) -> Dataset:
 
 
 _TRIES = 10  # Each time, the dataset was replaced meanwhile.
-_MAGIC = re.compile(r"[*?\[]")
 
 
 @limits_named()
@@ -243,7 +272,7 @@ def _open_one(
         if how.cache_bytes is not None:
             raise no_shards_to_cache(place)
         _check_no_edition(edition, place)
-        if not _MAGIC.search(place) and not storage_for(place).match(place):
+        if not has_magic(place) and not storage_for(place).match(place):
             try:
                 return _open_tfds(place, split, how)
             except ReplacedError:  # There is a `dataset.json` by now.
@@ -277,17 +306,16 @@ def _joined(
     path: StrPath | Sequence[StrPath], split: str | Sequence[str] | None
 ) -> list[tuple[str, str | None]]:
     """Returns paths and splits to join; none for a dataset, or for plain files."""
+    alone = isinstance(path, (str, os.PathLike))
     if isinstance(split, str) or not isinstance(split, Sequence):
-        if isinstance(path, (str, os.PathLike)):
-            return []
-        paths = list(path_texts(path, "file"))
+        paths = (
+            [] if alone else list(path_texts(cast("Sequence[StrPath]", path), "file"))
+        )
         joined = paths and _is_dataset(paths[0])
         return [(place, split) for place in paths] if joined else []
     splits = list(split)
-    if isinstance(path, (str, os.PathLike)):
-        paths = [path_text(path, "dataset")] * len(splits)
-    else:
-        paths = list(path_texts(path, "file"))
+    each: Any = [path] * len(splits) if alone else path
+    paths = list(path_texts(each, "file"))
     if not splits or len(splits) != len(paths):
         raise InputError(
             "the splits to join are not as many as the datasets",

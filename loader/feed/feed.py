@@ -16,6 +16,7 @@ from multiprocessing.util import Finalize
 from typing import Any, NoReturn, Self, TypeAlias
 
 import grain
+import numpy as np
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system import limits_named
@@ -89,10 +90,11 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         raise AttributeError(f"{type(self).__name__} has no parent")
 
     def __repr__(self) -> str:
+        size = self.batches.batch_size_at(self._step)
+        rows = np.arange(size)[self._rows_of(size)].size
         return (
-            f"<Feed of {self.batches!r}: step {self._step:,}, "
-            f"{_describe_rows(self.rows, self.batches.batch_size_at(self._step))}, "
-            f"{self._workers} workers, prefetch {self._prefetch}>"
+            f"<Feed of {self.batches!r}: step {self._step:,}, {rows:,} of {size:,} "
+            f"rows, {self._workers} workers, prefetch {self._prefetch}>"
         )
 
     def __next__(self) -> Any:
@@ -246,15 +248,3 @@ def _rows_from(step: int, batches: Batches, rows_of: RowsOf) -> RowsBySize:
             "the state of a later step, leaves earlier sizes out"
         )
         raise
-
-
-def _describe_rows(rows: RowsBySize, batch_size: int) -> str:
-    if isinstance(rows, Mapping):
-        rows = rows[batch_size]
-    elif callable(rows):
-        rows = rows(batch_size)
-    if not isinstance(rows, slice):
-        return f"{len(rows):,} of {batch_size:,} rows"
-    begin, end, _ = rows.indices(batch_size)
-    hosts = batch_size // max(end - begin, 1)
-    return f"host {begin // max(end - begin, 1)} of {hosts}, rows [{begin:,}, {end:,})"

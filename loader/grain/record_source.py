@@ -22,10 +22,11 @@ from gristmill.dataset.base.system import limits_named
 from gristmill.dataset.formats.file_formats import check_joined
 from gristmill.dataset.metadata.tfds import match_shards
 from gristmill.dataset.storage.paths import StrPath, has_magic, path_text
+from gristmill.loader.data.open_dataset import counted_shards
 from gristmill.loader.grain.worker_process import allow_unparsed_flags, end_with_trainer
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.host_cache import cache_dir_text, footer_cache
-from gristmill.loader.reading.shard_list import ShardList, count_files
+from gristmill.loader.reading.shard_list import ShardList
 
 _log = logging.getLogger(__name__)
 
@@ -74,31 +75,13 @@ class ArrayRecordDataSource(Sequence[bytes]):
         footers = footer_cache(cache_dir_text(cache_dir))
         items = _as_list(paths)
         parts = [part for item in items for part in _parts_of(item)]
-        whole = [number for number, (_, _, end) in enumerate(parts) if end is None]
-        paths = [path for path, _, _ in parts]
-        if notice := check_joined(items, paths):
+        if notice := check_joined(items, [path for path, _, _ in parts]):
             _log.warning("ArrayRecordDataSource: %s", notice)
-        records, sizes, opened = count_files(
-            [paths[number] for number in whole], footers=footers
-        )
-        starts = np.array([start for _, start, _ in parts], np.int64)
-        ends = np.array([0 if end is None else end for _, _, end in parts], np.int64)
-        ends[whole] = records
-        file_records = np.full(len(parts), -1)
-        file_records[whole] = records
-        file_bytes = np.full(len(parts), -1)
-        file_bytes[whole] = sizes
-        shards = ShardList(
-            paths=paths,
-            starts=starts,
-            ends=np.cumsum(ends - starts),
-            file_records=file_records,
-            file_bytes=file_bytes,
-            name="ArrayRecordDataSource",
-            footers=footers,
+        shards, opened = counted_shards(
+            parts, footers=footers, name="ArrayRecordDataSource"
         )
         self.__setstate__((shards, verify))
-        self._reader.open_shards.keep({whole[i]: one for i, one in opened.items()})
+        self._reader.open_shards.keep(opened)
 
     @property
     def paths(self) -> list[str]:

@@ -168,15 +168,15 @@ if libc.mount(b"none", b"/dev/shm", b"tmpfs", 0, b"size=1m"):
 
 import numpy as np
 from gristmill.dataset.base.errors import StorageError
-from gristmill.loader.feed import shared_memory
+from gristmill.loader.feed.workers import pack, unpack
 
-kept = shared_memory.pack(np.zeros(700_000, np.uint8), prefix="kept-")
+kept = pack(np.zeros(700_000, np.uint8), prefix="kept-")
 try:
-    shared_memory.pack(np.zeros(700_000, np.uint8), prefix="more-")
+    pack(np.zeros(700_000, np.uint8), prefix="more-")
 except StorageError as e:
     assert len(os.listdir("/dev/shm")) == 1
     print(e)
-shared_memory.unpack(kept)
+unpack(kept)
 assert os.listdir("/dev/shm") == []
 """
 

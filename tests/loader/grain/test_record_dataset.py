@@ -129,6 +129,20 @@ def test_any_host_worker_and_state_has_the_records_of_its_rows(
     iterator.close()
 
 
+def test_every_host_has_the_weights_of_a_mixture(several) -> None:
+    batches = loader.global_batches(
+        several, batch_size=32, weights={"a": 4, "b": 3, "c": 1}
+    )
+    named = {
+        record: name for name, part in zip("abc", FILES, strict=True) for record in part
+    }
+    for host in range(2):
+        iterator = iter(batches.records(host=(host, 2)))
+        for _ in range(6):
+            names = [named[next(iterator)] for _ in range(16)]
+            assert [names.count(name) for name in "abc"] == [8, 6, 2]
+
+
 def test_a_dataset_begins_anew_pickles_and_leaves_nothing(single) -> None:
     batches = loader.global_batches(single, batch_size=8, seed=1)
     dataset = batches.records(host=(1, 2))
