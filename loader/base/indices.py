@@ -8,6 +8,7 @@ Functions whose names end in `_unchecked` take arrays that are already checked.
 from __future__ import annotations
 
 import operator
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,9 @@ import numpy.typing as npt
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
 
 IntArray = npt.NDArray[np.int64]
+
+Rows: TypeAlias = slice | IntArray
+ALL_ROWS = slice(None)
 
 POSITION_LIMIT = 1 << 63
 """First position that int64 cannot hold: orders without a last epoch end here."""
@@ -140,3 +144,15 @@ def checked_integer(value: int, *, what: str, expected: str = "an integer") -> i
         got=f"{value!r:.100}",
         cure=f"give {what} as an integer",
     )
+
+
+def by_value(values: IntArray) -> list[tuple[int, Rows]]:
+    """Returns each of some values, such as datasets, and the rows that have it."""
+    if not values.size:
+        return []
+    first = int(values[0])
+    if (values == first).all():
+        return [(first, ALL_ROWS)]
+    return [
+        (value, np.flatnonzero(values == value)) for value in np.unique(values).tolist()
+    ]

@@ -9,20 +9,23 @@ from fractions import Fraction
 from typing import Literal, NamedTuple, Self, TypeVar, cast
 
 from gristmill.dataset.base.errors import InputError, SystemLimitError
-from gristmill.loader.base.indices import IntArray, checked_count
+from gristmill.loader.base.indices import (
+    ALL_ROWS,
+    IntArray,
+    Rows,
+    by_value,
+    checked_count,
+)
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.order.hosts import Host
 from gristmill.loader.order.mixture import Mixture, Weight
 from gristmill.loader.order.schedule import (
-    ALL_ROWS,
     DatasetOrder,
     MixedBatch,
     Phase,
-    Rows,
     RowsBySize,
     Schedule,
     Sighting,
-    by_dataset,
 )
 
 
@@ -347,7 +350,7 @@ def _token_shares(batches: Batches) -> list[Fraction]:
 def read_batch(batches: Batches, batch: MixedBatch) -> list[bytes]:
     """Returns the records of what `schedule.batch` returned."""
     out = [b""] * len(batch.records)
-    for number, rows in by_dataset(batch.datasets):
+    for number, rows in by_value(batch.datasets):
         found = batches.datasets[number].read_unchecked(batch.records[rows])
         if isinstance(rows, slice):
             return found

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol, Self
+from typing import Any, NamedTuple, NoReturn, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -51,14 +51,6 @@ class Ragged(NamedTuple):
 
     values: npt.NDArray[Any]
     row_splits: IntArray
-
-
-class Feature(Protocol):
-    """The decoder of one feature."""
-
-    def array(self, name: str, scan: Scan) -> Any:
-        """Returns the array of a batch."""
-        ...
 
 
 def _decode(
@@ -163,7 +155,7 @@ class FixedFeature:
         return constant(self.default, dtype, shape=self.shape)
 
     def array(self, name: str, scan: Scan) -> Any:
-        """See `Feature.array`."""
+        """Returns the array of a batch."""
         dtype = checked_dtype(self.dtype)
         optional = self.default is not None
         (values, counts), there = _decode(name, scan, dtype, optional=optional)
@@ -206,20 +198,14 @@ class RaggedFeature:
         object.__setattr__(self, "dtype", checked_dtype(self.dtype))
 
     def array(self, name: str, scan: Scan) -> Any:
-        """See `Feature.array`."""
+        """Returns the array of a batch."""
         dtype = checked_dtype(self.dtype)
         (values, counts), _ = _decode(name, scan, dtype, optional=self.optional)
         row_splits = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         return Ragged(values, row_splits)
 
 
-class HasFeatures(Protocol):
-    """An object that describes its records, such as a `Dataset`."""
-
-    @property
-    def features(self) -> Mapping[str, FeatureSpec] | None:
-        """Descriptions of the features by name; None if not known."""
-        ...
+Feature: TypeAlias = FixedFeature | RaggedFeature
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,7 +235,7 @@ class ExampleDecoder:
     @classmethod
     def of(
         cls,
-        dataset: HasFeatures,
+        dataset: Any,
         names: Sequence[str] | None = None,
         *,
         defaults: Mapping[str, Any] | None = None,
@@ -269,7 +255,7 @@ class ExampleDecoder:
             InputError: The dataset does not describe its features, lacks one of the
                 names, or a default does not fit.
         """
-        described = dataset.features
+        described: Mapping[str, FeatureSpec] | None = dataset.features
         if described is None:
             raise InputError(
                 "the dataset does not say what features its records have",

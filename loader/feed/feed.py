@@ -20,14 +20,14 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system import limits_named
-from gristmill.loader.base.indices import POSITION_LIMIT, checked_count
+from gristmill.loader.base.indices import POSITION_LIMIT, Rows, checked_count
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.feed.read_ahead import Passes
 from gristmill.loader.feed.state import resumed, state_of
 from gristmill.loader.feed.stats import FeedStats, ReadBatch, span
 from gristmill.loader.feed.step_reads import Decode, StepReads
 from gristmill.loader.feed.workers import WorkerReads
-from gristmill.loader.order.schedule import Rows, RowsBySize
+from gristmill.loader.order.schedule import RowsBySize
 
 RowsOf: TypeAlias = Callable[[int], Rows]
 """Returns a host's rows of a batch of a size, or raises InputError."""

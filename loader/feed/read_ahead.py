@@ -26,10 +26,10 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system import daemon_call
-from gristmill.loader.base.indices import IntArray
+from gristmill.loader.base.indices import IntArray, Rows
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.feed.stats import BatchesRead, ReadBatch
-from gristmill.loader.order.schedule import Rows, RowsBySize, Schedule
+from gristmill.loader.order.schedule import RowsBySize, Schedule
 from gristmill.loader.order.shuffle import BlockShuffle
 
 # The time and the records of a pass, and its steps: more of them save little.

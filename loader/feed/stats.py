@@ -54,14 +54,8 @@ class FeedStats:
 
     def __add__(self, other: FeedStats) -> FeedStats:
         """Returns the stats of both."""
-        return FeedStats(
-            batches=self.batches + other.batches,
-            records=self.records + other.records,
-            record_bytes=self.record_bytes + other.record_bytes,
-            wait_seconds=self.wait_seconds + other.wait_seconds,
-            read_seconds=self.read_seconds + other.read_seconds,
-            decode_seconds=self.decode_seconds + other.decode_seconds,
-        )
+        pairs = vars(other).items()
+        return FeedStats(**{name: vars(self)[name] + value for name, value in pairs})
 
     def __sub__(self, before: FeedStats) -> FeedStats:
         """Returns the stats since `before`."""

@@ -25,11 +25,12 @@ from gristmill.dataset.base.errors import (
     InputError,
     UserFunctionError,
 )
+from gristmill.loader.base.indices import by_value
 from gristmill.loader.columns.column import Column
 from gristmill.loader.data.batches import Batches, describe_row, noted, read_batch
 from gristmill.loader.feed.read_ahead import WindowReads
 from gristmill.loader.feed.stats import BatchesRead, ReadBatch
-from gristmill.loader.order.schedule import MixedBatch, RowsBySize, Schedule, by_dataset
+from gristmill.loader.order.schedule import MixedBatch, RowsBySize, Schedule
 
 Values = npt.NDArray[Any]
 
@@ -234,7 +235,7 @@ class StepReads:
         first = int(batch.datasets[0]) if len(batch.datasets) else 0
         for name in self._columns:
             found[name] = self._column(first, name).kind.empty(len(batch.records))
-            for number, rows in by_dataset(batch.datasets):
+            for number, rows in by_value(batch.datasets):
                 own = self._column(number, name).read(batch.records[rows])
                 found[name][rows] = own
         return found

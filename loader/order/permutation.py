@@ -21,7 +21,6 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -97,78 +96,16 @@ class Permutation:
         return flat.view(np.int64).reshape(indices.shape)
 
 
-class Permutations:
-    """Several permutations, each applied to its own indices, all in one go.
-
-    One at a time, each would take a hundred short array operations.
-
-    Args:
-        permutations: Permutations of any sizes, seeds and names.
-    """
-
-    def __init__(self, permutations: Sequence[Permutation]):
-        self._permutations = tuple(permutations)
-        # Adding to the keys takes as long as mapping fifty indices.
-        self._moved = functools.lru_cache(maxsize=16)(self._moved_by)
-        networks = [_network_of(permutation) for permutation in permutations]
-        self._networks = _Network(
-            *(
-                np.stack([getattr(network, field.name) for network in networks], -1)
-                for field in dataclasses.fields(_Network)
-            )
-        )
-
-    def _moved_by(self, epoch: int) -> _Network:
-        """Returns the networks with the keys of an epoch."""
-        tweaks = self._networks.tweaks(np.array([epoch], np.int64), None)
-        moved = self._networks.round_keys + tweaks
-        return dataclasses.replace(self._networks, round_keys=moved)
-
-    def map(
-        self,
-        indices: IntArray,
-        which: IntArray,
-        *,
-        epoch: IntArray,
-        lane: IntArray | None = None,
-        inverse: bool = False,
-    ) -> IntArray:
-        """Maps indices, int64 [n], each by the permutation whose number `which` has.
-
-        `which`, `epoch` and `lane` are [n], or [1]: one for all.
-        """
-        if which.size and (which == which[0]).all():
-            one = self._permutations[int(which[0])]
-            return one.map(indices, epoch=epoch, lane=lane, inverse=inverse)
-        shared = epoch.size == 1 and lane is None
-        networks = self._moved(int(epoch.ravel()[0])) if shared else self._networks
-        flat = indices.astype(np.uint64)  # a copy: worked on in place
-        for start in range(0, flat.size, _CHUNK):
-            part = slice(start, start + _CHUNK)
-            network = networks.taken(which[part])
-            tweak = None
-            if not shared:
-                tweak = network.tweaks(
-                    epoch if epoch.size == 1 else epoch[part],
-                    lane if lane is None or lane.size == 1 else lane[part],
-                )
-            network.walk(flat[part], tweak, inverse=inverse)
-        return flat.view(np.int64)
-
-
 @dataclasses.dataclass(frozen=True)
 class _Network:
-    """The rounds of one key on the rectangle left_size x right_size.
-
-    With a column for each of several networks, it stands for all of them.
-    """
+    """The rounds of one key on the rectangle left_size x right_size."""
 
     size: _U64
     left_size: _U64
     right_size: _U64
     epoch_key: _U64
     lane_key: _U64
-    round_keys: _U64  # [ROUNDS], or [ROUNDS, networks]
+    round_keys: _U64
 
     @classmethod
     def of(cls, permutation: Permutation) -> _Network:
@@ -191,17 +128,6 @@ class _Network:
             round_keys=keys[2:],
         )
 
-    def taken(self, which: IntArray) -> _Network:
-        """Returns the network of each index, of several networks."""
-        return _Network(
-            size=self.size[which],
-            left_size=self.left_size[which],
-            right_size=self.right_size[which],
-            epoch_key=self.epoch_key[which],
-            lane_key=self.lane_key[which],
-            round_keys=self.round_keys.take(which, axis=1),
-        )
-
     def tweaks(self, epoch: IntArray, lane: IntArray | None) -> _U64:
         """The offset of the rounds' keys: 64 bits for each epoch and lane.
 
@@ -215,25 +141,18 @@ class _Network:
             mixed + np.atleast_1d(lane).astype(np.uint64) * _MIX_A + self.lane_key
         )
 
-    def walk(self, values: _U64, tweak: _U64 | None, *, inverse: bool) -> None:
+    def walk(self, values: _U64, tweak: _U64, *, inverse: bool) -> None:
         """Maps `values` in place, again and again those not yet below the size."""
-        keys = self.round_keys
-        if tweak is not None and tweak.size == 1:
-            keys, tweak = keys + tweak, None
-        self._rounds(values, keys, tweak, inverse=inverse)
+        keys, each = self.round_keys, tweak.size != 1
+        if not each:
+            keys = keys + tweak
+        self._rounds(values, keys, tweak if each else None, inverse=inverse)
         outside = np.flatnonzero(values >= self.size)
-        if not outside.size:
-            return
-        network = self
         while outside.size:
             again = values[outside]
-            if self.size.ndim:
-                network = self.taken(outside)
-                keys = network.round_keys
-            moved = None if tweak is None else tweak[outside]
-            network._rounds(again, keys, moved, inverse=inverse)
+            self._rounds(again, keys, tweak[outside] if each else None, inverse=inverse)
             values[outside] = again
-            outside = outside[again >= network.size]
+            outside = outside[again >= self.size]
 
     def _rounds(
         self, values: _U64, keys: _U64, tweak: _U64 | None, *, inverse: bool

@@ -24,8 +24,11 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
 from gristmill.loader.base.indices import (
+    ALL_ROWS,
     POSITION_LIMIT,
     IntArray,
+    Rows,
+    by_value,
     checked_count,
     checked_indices,
     checked_integer,
@@ -118,11 +121,8 @@ class DatasetOrder:
             yield self.records(np.arange(start, stop, dtype=np.int64))
 
 
-Rows: TypeAlias = slice | IntArray
 RowsBySize: TypeAlias = Rows | Mapping[int, Rows] | Callable[[int], Rows]
 """Rows of every batch, those of the batches of each size, or those of so many rows."""
-
-ALL_ROWS = slice(None)
 
 _ONE_DATASET = Mixture.of([1])
 
@@ -145,19 +145,6 @@ class MixedBatch(NamedTuple):
 
     datasets: IntArray
     records: IntArray
-
-
-def by_dataset(datasets: IntArray) -> list[tuple[int, Rows]]:
-    """Returns each dataset of some rows, and its rows."""
-    if not datasets.size:
-        return []
-    first = int(datasets[0])
-    if (datasets == first).all():
-        return [(first, ALL_ROWS)]
-    return [
-        (dataset, np.flatnonzero(datasets == dataset))
-        for dataset in np.unique(datasets).tolist()
-    ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,7 +192,7 @@ class Phase:
     def batch(self, positions: IntArray) -> MixedBatch:
         """Returns the records at positions of the phase."""
         datasets, places = self.dealing.locate(positions)
-        parts = by_dataset(datasets)
+        parts = by_value(datasets)
         if len(parts) == 1:
             records = self.orders[parts[0][0]].records(places)
         else:
@@ -437,7 +424,7 @@ class Schedule:
             return self.phases[0].batch(positions)
         numbers = np.searchsorted(self._starts, positions, side="right") - 1
         found = MixedBatch(np.empty_like(positions), np.empty_like(positions))
-        for number, rows in by_dataset(numbers):
+        for number, rows in by_value(numbers):
             part = self.phases[number].batch(positions[rows] - self._starts[number])
             for column, values in zip(found, part, strict=True):
                 column[rows] = values

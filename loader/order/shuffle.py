@@ -24,11 +24,10 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from gristmill.dataset.base.errors import FormatVersionError, InputError
-from gristmill.loader.base.indices import IntArray, checked_count
+from gristmill.loader.base.indices import IntArray, by_value, checked_count
 from gristmill.loader.order.permutation import (
     PERMUTATION_VERSION,
     Permutation,
-    Permutations,
 )
 
 # Number of epochs for which the places of the short block are cached.
@@ -64,15 +63,12 @@ class Blocks:
         self.fewer, self.longer = divmod(count, -(-count // window_blocks))
         self.missing = count * block - size
         self.blocks = Permutation(count, seed=seed, name=f"block/blocks/{name}")
-        self.windows = Permutations(
-            [
-                Permutation(
-                    window * block - lacking, seed=seed, name=f"block/window/{name}"
-                )
-                for window in (self.fewer, self.fewer + 1)
-                for lacking in (0, self.missing)
-            ]
-        )
+        name = f"block/window/{name}"
+        self.windows = [
+            Permutation(window * block - lacking, seed=seed, name=name)
+            for window in (self.fewer, self.fewer + 1)
+            for lacking in (0, self.missing)
+        ]
         self._short_slot = functools.lru_cache(maxsize=256)(self._short_slot_of)
 
     def _short_slot_of(self, epoch: int) -> int:
@@ -159,9 +155,15 @@ class BlockLayout(NamedTuple):
         start = self.slot_start(self.window_slot(window))
         which = 2 * (window < self.blocks.longer)
         which = which + (window == self.window_of(self.short_slot))
-        mixed = self.blocks.windows.map(
-            place - start, which, epoch=self.epochs, lane=window, inverse=inverse
-        )
+        offsets, epochs = place - start, self.epochs
+        mixed = np.empty_like(offsets)
+        for kind, own in by_value(which):
+            mixed[own] = self.blocks.windows[kind].map(
+                offsets[own],
+                epoch=epochs if epochs.size == 1 else epochs[own],
+                lane=window[own],
+                inverse=inverse,
+            )
         moved: IntArray = start + mixed
         return moved
 

@@ -7,6 +7,8 @@ reading tells which rows are shorter.
 
 from __future__ import annotations
 
+import bisect
+import sys
 from collections.abc import Mapping, Sequence, Sized
 from fractions import Fraction
 from typing import NamedTuple, Protocol, TypeAlias
@@ -136,8 +138,8 @@ def run_of_tokens(
         InputError: All steps together have fewer.
     """
     wanted = checked_count(tokens, what="tokens", least=0)
-    few, enough = -1, schedule.step_limit
-    whole = run_of_steps(schedule, held, steps=enough)
+    limit = schedule.step_limit
+    whole = run_of_steps(schedule, held, steps=limit)
     if whole.tokens < wanted:
         raise InputError(
             "all batches together have fewer tokens",
@@ -146,10 +148,9 @@ def run_of_tokens(
             got=f"{wanted:,}",
             cure="choose more epochs, or none for no end",
         )
-    while enough - few > 1:
-        middle = (few + enough) // 2
-        if run_of_steps(schedule, held, steps=middle).tokens < wanted:
-            few = middle
-        else:
-            enough = middle
-    return run_of_steps(schedule, held, steps=enough)
+    most = min(limit, sys.maxsize)
+
+    def run(steps: int) -> TokenRun:
+        return run_of_steps(schedule, held, steps=steps)
+
+    return run(bisect.bisect_left(range(most), wanted, key=lambda n: run(n).tokens))
