@@ -17,6 +17,8 @@ from collections.abc import Iterator
 
 import grimp
 import packaging.requirements
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gristmill.dataset.base.errors import MissingPackageError
@@ -369,3 +371,22 @@ def test_package_import_is_lazy_about_heavy_optional_libraries(package: str) -> 
     # TensorFlow alone takes seconds: nobody who imports a package asked for it.
     loaded = loaded_after(f"import gristmill.{package}")
     assert loaded & {"tensorflow", "tensorflow_datasets", "matplotlib"} == set()
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_tables_are_read_without_pandas(tmp_path: pathlib.Path, ending: str) -> None:
+    rows = [
+        {"n": None, "f": [0.5], "s": "a", "b": True},
+        {"n": 1, "f": None, "s": None, "b": None},
+    ]
+    path = tmp_path / f"in.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code = (
+        "from gristmill.transforms.sources.find_inputs import find_inputs\n"
+        "from gristmill.transforms.sources.source import first_records\n"
+        f"assert len([*first_records(find_inputs([{str(path)!r}]))]) == 2"
+    )
+    assert "pandas" not in loaded_after(code)

@@ -18,11 +18,13 @@ from gristmill.dataset.base.example import BYTES, FLOATS, INTS, ordered_names
 from gristmill.dataset.base.varints import encode_varint
 from gristmill.dataset.metadata.features import Features, FeatureSpec, Kind
 from gristmill.transforms.tables.leaves import (
+    ZERO,
     Leaf,
     ends_of,
     is_meaning,
     leaf_values,
     leaves_of,
+    numpy_of,
     row_of,
 )
 from gristmill.transforms.tables.table_features import (
@@ -57,7 +59,8 @@ def entry_headers(name: bytes, kind: Kind, *, single: bool, sizes: Any) -> Any:
 def _looked_up(header: Callable[[int], bytes], sizes: Any) -> Any:
     found = sizes.dictionary_encode()
     headers = [header(size) for size in found.dictionary.to_pylist()]
-    return pc.take(pa.array(headers, pa.large_binary()), found.indices)
+    table = binary_array(b"".join(headers), ends_of(list(map(len, headers))))
+    return pc.take(table, found.indices)
 
 
 @functools.lru_cache(1 << 16)
@@ -111,17 +114,17 @@ def payloads(
     if counts is None:
         present = None
         if values.null_count:
-            present = pc.is_valid(values).to_numpy(zero_copy_only=False)
+            present = numpy_of(pc.is_valid(values))
             values = values.drop_null()
         ends = np.arange(len(values) + 1) if present is None else ends_of(present)
     else:
         present = None
         if counts.null_count:
-            present = pc.is_valid(counts).to_numpy(zero_copy_only=False)
-            counts = pc.fill_null(counts, 0)
-        ends = ends_of(counts.to_numpy(zero_copy_only=False))
+            present = numpy_of(pc.is_valid(counts))
+            counts = pc.coalesce(counts, ZERO)
+        ends = ends_of(numpy_of(counts))
         if values.null_count:
-            item = int(np.argmax(pc.is_null(values).to_numpy(zero_copy_only=False)))
+            item = int(np.argmax(numpy_of(pc.is_null(values))))
             row = row_of(ends, item)
             raise RowError(
                 f"a list in column {name!r} has an item that is null, which no "
@@ -158,6 +161,11 @@ def binary_array(
     places = pa.py_buffer(np.ascontiguousarray(offsets, np.int64))
     buffers = [valid, places, pa.py_buffer(data)]
     return pa.LargeBinaryArray.from_buffers(BINARY, len(offsets) - 1, buffers)
+
+
+def _empty() -> Any:
+    """Returns the scalar of no bytes."""
+    return binary_array(b"", np.zeros(2, np.int64))[0]
 
 
 def _too_large(of: str, most: object, got: object, *, row: int, name: str) -> RowError:
@@ -205,7 +213,7 @@ def _items(values: Any) -> tuple[Any, IntArray]:
     """Returns bytes with the length of each before it, and their bounds."""
     values = _bytes(values)
     headers = length_headers(b"\n", pc.binary_length(values))
-    joined = pc.binary_join_element_wise(headers, values, pa.scalar(b"", BINARY))
+    joined = pc.binary_join_element_wise(headers, values, _empty())
     _, places, data = joined.buffers()
     bounds = np.frombuffer(places, np.int64, len(joined) + 1, 8 * joined.offset)
     return data if data is not None else b"", bounds
@@ -214,7 +222,7 @@ def _items(values: Any) -> tuple[Any, IntArray]:
 def _packed_floats(
     values: Any, ends: IntArray, name: str, *, rounds: bool
 ) -> tuple[Any, IntArray]:
-    given = values.to_numpy(zero_copy_only=False)
+    given = numpy_of(values)
     with np.errstate(over="ignore"):
         floats = np.ascontiguousarray(given, "<f4")
     if given.dtype.itemsize > floats.dtype.itemsize:
@@ -257,7 +265,7 @@ def _packed_ints(values: Any, ends: IntArray, name: str) -> tuple[Any, IntArray]
 
 def _whole(values: Any, ends: IntArray, name: str) -> IntArray:
     """Returns floats that are integers."""
-    given = values.to_numpy(zero_copy_only=False).astype(np.float64)
+    given = numpy_of(values).astype(np.float64)
     wrong = ~are_integers(given)
     if wrong.any():
         item = int(np.argmax(wrong))
@@ -280,7 +288,7 @@ def _int64s(values: Any) -> IntArray:
         values = values.cast(pa.uint8())
     elif not pa.types.is_integer(kind):
         values = values.view(pa.int64() if kind.bit_width == 64 else pa.int32())
-    ints: IntArray = values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    ints: IntArray = numpy_of(values).astype(np.int64, copy=False)
     return ints
 
 
@@ -438,8 +446,8 @@ def _encoded(
         )
         pieces += [header, payload]
         for piece in (header, payload):
-            length = pc.fill_null(pc.binary_length(piece), 0)
-            sizes += length.to_numpy(zero_copy_only=False)
+            length = pc.coalesce(pc.binary_length(piece), ZERO)
+            sizes += numpy_of(length)
     largest = int(sizes.max(initial=0))
     if largest > _MAX_RECORD_BYTES:
         raise RowError(
@@ -449,10 +457,11 @@ def _encoded(
             cure="leave out its largest column with --columns",
             row=int(np.argmax(sizes)),
         )
+    numbers = pa.Array.from_buffers(pa.int64(), len(sizes), [None, pa.py_buffer(sizes)])
     joined = pc.binary_join_element_wise(
-        length_headers(b"\n", pa.array(sizes)),
+        length_headers(b"\n", numbers),
         *pieces,
-        pa.scalar(b"", BINARY),  # Between the pieces.
+        _empty(),  # Between the pieces.
         null_handling="replace",
         null_replacement=b"",
     )

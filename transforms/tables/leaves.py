@@ -280,7 +280,7 @@ def _check_lengths(lengths: Any, counts: Any, size: int, name: str) -> None:
     if at < 0:
         return
     if counts is not None:
-        row = row_of(ends_of(pc.fill_null(counts, 0)), at)
+        row = row_of(ends_of(pc.coalesce(counts, ZERO)), at)
     got = lengths[at].as_py()
     raise RowError(
         f"a list in column {name!r} has another number of items than all others",
@@ -291,6 +291,17 @@ def _check_lengths(lengths: Any, counts: Any, size: int, name: str) -> None:
         row=row,
         column=name,
     )
+
+
+# `pa.scalar` and `pa.array` import pandas, where that is installed.
+ZERO = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(bytes(8))])[0]
+
+
+def numpy_of(values: Any) -> npt.NDArray[Any]:
+    """Returns an array without nulls as one of numpy; so does `to_numpy`, by pandas."""
+    if pa.types.is_boolean(values.type):
+        return np.from_dlpack(values.cast(pa.uint8())).view(np.bool_)
+    return np.from_dlpack(values)
 
 
 def ends_of(counts: Any) -> npt.NDArray[np.int64]:
@@ -326,7 +337,7 @@ def rows_without_nulls(
             continue
         kept &= _valid(counts)
         if values.null_count:
-            ends = ends_of(pc.fill_null(counts, 0).to_numpy(zero_copy_only=False))
+            ends = ends_of(numpy_of(pc.coalesce(counts, ZERO)))
             before = np.concatenate([[0], np.cumsum(~_valid(values))])
             kept &= np.diff(before[ends]) == 0
     for column in batch.schema:  # It has no leaf, and no value.
@@ -336,5 +347,5 @@ def rows_without_nulls(
 
 
 def _valid(values: Any) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = pc.is_valid(values).to_numpy(zero_copy_only=False)
+    found: npt.NDArray[np.bool_] = numpy_of(pc.is_valid(values))
     return found

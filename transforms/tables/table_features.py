@@ -22,6 +22,7 @@ from gristmill.transforms.tables.leaves import (
     file_type,
     leaf_values,
     leaves_of,
+    numpy_of,
     refused,
 )
 
@@ -327,7 +328,7 @@ def seen_numbers(batches: Iterable[pa.RecordBatch], doubles: Features) -> set[st
                 values, _ = leaf_values(batch, leaf)
             except RowError:
                 continue  # The maker of records reports the fault.
-            given = values.drop_null().to_numpy(zero_copy_only=False)
+            given = numpy_of(values.drop_null())
             lost, whole = are_lost(given), are_integers(given)
             seen[leaf.name].add(
                 (int(number) for number in given[lost][:1]),

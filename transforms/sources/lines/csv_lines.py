@@ -25,6 +25,7 @@ from gristmill.transforms.sources.lines.line_reader import (
     newline_ends,
 )
 from gristmill.transforms.sources.lines.line_schema import TableLines
+from gristmill.transforms.tables.leaves import ZERO
 from gristmill.transforms.tables.table_features import (
     INT64,
     NumbersSeen,
@@ -410,9 +411,9 @@ class CsvLines(TableLines):
 
 def _numbers(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
     """Returns texts as numbers, empty ones as null; raises ValueError for others."""
-    empty = pc.equal(column, "")
+    empty = pc.equal(pc.binary_length(column), ZERO)
     if pc.any(empty).as_py():
-        column = pc.if_else(empty, pa.scalar(None, pa.string()), column)
+        column = pc.if_else(empty, pa.nulls(1, pa.string())[0], column)
     if pa.types.is_integer(kind):
         return _integers(column)
     if not pa.types.is_floating(kind):
@@ -423,9 +424,7 @@ def _numbers(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
     if pc.any(pc.invert(pc.is_finite(numbers))).as_py():
         raise ValueError("no finite number")
     if kind == pa.float64():
-        long = column.filter(
-            pc.fill_null(pc.match_substring_regex(column, _LONG), False)
-        )
+        long = column.filter(pc.match_substring_regex(column, _LONG))
         found = map(whole_number, long.to_pylist())
         if any(whole is not None and is_lost(whole) for whole in found):
             raise ValueError("no whole number that a float32 holds")
