@@ -82,11 +82,10 @@ def read_whole(file: BinaryIO, path: str, begin: int = 0) -> bytes:
 
 def read_range(descriptor: int, begin: int, end: int) -> bytes:
     """Returns bytes of an open file; fewer where it ends before."""
-    pieces = []
-    # A mounted bucket may return fewer bytes than requested.
-    while begin < end and (piece := os.pread(descriptor, end - begin, begin)):
-        pieces.append(piece)
-        begin += len(piece)
+    pieces = [os.pread(descriptor, end - begin, begin)]
+    # A read ends after 2 GiB; a mounted bucket may return fewer bytes than requested.
+    while pieces[-1] and (begin := begin + len(pieces[-1])) < end:
+        pieces.append(os.pread(descriptor, end - begin, begin))
     return b"".join(pieces)
 
 
@@ -141,39 +140,22 @@ class OpenFile:
         """
         begin, end = range_bytes.start, range_bytes.stop
         try:
-            data = os.pread(self.descriptor, end - begin, begin)
+            data = read_range(self.descriptor, begin, end)
         except OSError as e:
-            raise self._unreadable(e) from e
-        if len(data) == end - begin:
-            return data
-        return self._read_on(data, begin, end)
-
-    def _read_on(self, data: bytes, begin: int, end: int) -> bytes:
-        """Reads what follows: a read ends after 2 GiB, and at the end of the file."""
-        pieces = [data]
-        begin += len(data)
-        while begin < end:
-            try:
-                pieces.append(os.pread(self.descriptor, end - begin, begin))
-            except OSError as e:
-                raise self._unreadable(e) from e
-            if not pieces[-1]:
-                raise CorruptShardError(
-                    "file was truncated while it was in use",
-                    where=self.path,
-                    expected=f"{self.size_bytes:,} bytes, as when it was opened",
-                    got=f"{os.fstat(self.descriptor).st_size:,} bytes",
-                    cure="restore it from a copy or convert it again; replace files by "
-                    "renaming, never by writing into them",
-                )
-            begin += len(pieces[-1])
-        return b"".join(pieces)
-
-    def _unreadable(self, error: OSError) -> StorageError | SystemLimitError:
-        return SystemLimitError.of(error) or StorageError(
-            "the disk cannot read a file",
-            where=self.path,
-            got=error.strerror,
-            cure="look for errors of the disk or the mount (dmesg), and restore the "
-            "file from a copy",
-        )
+            raise SystemLimitError.of(e) or StorageError(
+                "the disk cannot read a file",
+                where=self.path,
+                got=e.strerror,
+                cure="look for errors of the disk or the mount (dmesg), and restore "
+                "the file from a copy",
+            ) from e
+        if len(data) < end - begin:
+            raise CorruptShardError(
+                "file was truncated while it was in use",
+                where=self.path,
+                expected=f"{self.size_bytes:,} bytes, as when it was opened",
+                got=f"{os.fstat(self.descriptor).st_size:,} bytes",
+                cure="restore it from a copy or convert it again; replace files by "
+                "renaming, never by writing into them",
+            )
+        return data
