@@ -102,7 +102,6 @@ def test_whole_rows(tmp_path) -> None:
     cuts = counts.pieces - counts.documents
     assert f"  documents {counts.documents:,}, cut at {cuts:,} places" in text
     assert f"{counts.empty_documents} documents without a token" in text
-    assert "every piece of a document" in found.checked
     fields = json.loads(json_text(found))
     assert fields["targets"] == counts.targets
     assert PackedCounts.of_dict(fields["packed"]) == counts

@@ -95,9 +95,10 @@ def match_inputs(pattern: str) -> list[FileInfo]:
         raise InputError(
             "no input file matches",
             where=pattern,
-            cure="check the path; a directory stands for the files directly in it, and "
-            "patterns match files; quote a pattern with * so that it reaches gristmill "
-            "as it is",
+            cure="check the path; patterns match files, and need quotes so that they "
+            "reach gristmill as they are"
+            if has_magic(pattern)
+            else "check the path; a directory stands for the files directly in it",
         )
     return found
 

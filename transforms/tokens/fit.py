@@ -86,7 +86,8 @@ def misfits(
                 "or --accept open-turns",
             )
         most = pack.chat.max_rejected
-        if too_many(counts.aside_rejected, most, total):
+        rejected = too_many(counts.aside_rejected, most, total)
+        if rejected:
             yield Misfit(
                 "rejected",
                 "conversations cannot be used with this template",
@@ -103,7 +104,7 @@ def misfits(
                 share(counts.aside_long, total, noun),
                 "raise --length; or --accept long",
             )
-        if not counts.documents and not tried:
+        if not (counts.documents or tried or rejected):
             yield Misfit(
                 "untrained",
                 "no row can be made: no conversation has a token that is trained on",

@@ -109,6 +109,15 @@ def test_what_pack_would_fail_for_is_said(folder: pathlib.Path) -> None:
     assert "UNFIT" not in text
 
 
+def test_a_template_that_fails_is_one_cause(folder: pathlib.Path) -> None:
+    (folder / "fails.jinja").write_text("{{ raise_exception('no') }}")
+    options = ("--template", folder / "fails.jinja")
+    text = run(folder, "audit", folder / "a.jsonl", *options).stdout
+    assert "UNFIT     conversations cannot be used with this template" in text
+    assert "the template fails: no" in text
+    assert "no row can be made" not in text
+
+
 def test_what_cannot_be_audited_says_so(folder: pathlib.Path) -> None:
     (folder / "none.jsonl").write_text("\n")
     done = run(folder, "audit", folder / "none.jsonl", code=2)

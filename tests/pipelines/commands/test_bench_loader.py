@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gristmill import loader
-from gristmill.dataset.base.errors import InputError
-from gristmill.loader.feed.bench import measure
 from gristmill.pipelines.commands.main import cli
 from tests.support.datasets import convert
 from tests.support.records import text_records
@@ -66,12 +63,3 @@ def test_a_decode_that_fails(dataset, tmp_path, monkeypatch, workers):
     assert "where:    bad_module:decode, in the batch of step 0" in text
     assert ("bad_module.py, line 2: return 1 / 0" in text) == (workers == 0)
     assert "to do: " in text
-
-
-def test_wrong_usage_is_told(dataset, tmp_path):
-    assert "no such split" in bench(dataset, "--split", "test", code=2)
-    assert "nowhere" in bench(dataset, "--decode", "nowhere:decode", code=2)
-    assert "dataset" in bench(tmp_path, code=3)
-    batches = loader.global_batches(loader.open(dataset), batch_size=9, epochs=1)
-    with pytest.raises(InputError, match="epochs=None"):
-        measure(batches)

@@ -6,8 +6,6 @@ import hashlib
 import json
 import pathlib
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -84,15 +82,6 @@ def test_head_of_random_records(odd):
     assert len({row["record"] for rows in seeds for row in rows}) > 9
     every = rows_of(odd, "--random", "-n", 99)
     assert [row["record"] for row in every] == list(range(60))
-
-
-@pytest.mark.slow
-def test_head_gives_bytes_as_they_are(odd, tmp_path):
-    with open(tmp_path / "bytes", "wb") as file:
-        command = [sys.executable, "-m", "gristmill", "head", odd, "--raw"]
-        subprocess.run(command, stdout=file, check=True, timeout=120)
-    assert (tmp_path / "bytes").read_bytes() == b"".join(ODD)
-    assert run("head", odd, "--raw", "--offset=1", "-n1").stdout_bytes == ODD[1]
 
 
 @pytest.mark.slow

@@ -77,11 +77,3 @@ def test_inputs_in_a_bucket(
         "gristmill convert 'gs://bucket/raw/texts/*.tfrecord' "
         "gs://bucket/raw/texts-arrayrecord --group-size 16 --compression zstd:3"
     ) in out
-
-
-def test_what_cannot_be_planned(
-    source: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = run(capsys, "plan", "nowhere/*")
-    assert code == 2
-    assert "no input file matches" in err

@@ -154,4 +154,4 @@ def test_lines_by_their_numbers(lines: pathlib.Path) -> None:
     assert f"line {line:,}, byte offset {at:,}\n" in out
     for line in (0, 10_000):
         document = ("--document", f"{lines}/in/a.txt@line:{line}")
-        assert "there is no such line" in refused(lines / "out", *order, *document)
+        assert "names no place of a file" in refused(lines / "out", *order, *document)
