@@ -19,7 +19,6 @@ from gristmill.pipelines.text.split_facts import (
     feature_facts,
     split_facts,
     storage_facts,
-    storage_lines,
 )
 from gristmill.pipelines.text.supervision import template_lines
 from gristmill.pipelines.text.unfinished import Unfinished
@@ -50,9 +49,12 @@ def manifest_text(
     }
     lines = [f"{manifest.name} at {dataset}", *fact_lines(facts)]
     for name, split in sorted(manifest.splits.items()):
+        stored = storage_facts(dataset, split)
+        stored_bytes = stored["input_bytes"]
         facts = {
             **split_facts(split, dataset),
-            **storage_lines(storage_facts(dataset, split)),
+            "input": stored_bytes and f"{size_text(stored_bytes)} as stored",
+            "warning": stored["warnings"],
             "template": template_lines(dataset, name, split, texts),
             "features": feature_facts(split),
             **_history(manifest, name, dataset),

@@ -206,46 +206,25 @@ def feature_text(spec: FeatureSpec) -> str:
 
 
 def storage_facts(dataset: str, split: Split) -> Facts:
-    """Returns how a split, or an edition, is stored, and what is not as one would wish.
+    """Returns the size of the inputs of a split, or an edition, and warnings about it.
 
     It reads the table of shards and the list of inputs: what these do not tell is None.
     """
     warnings = []
-    facts: Facts = dict.fromkeys(("smallest_bytes", "median_bytes", "largest_bytes"))
     try:
         sizes = read_table(dataset, split).file_bytes
     except (InvalidDatasetError, StorageError) as e:
         warnings.append(f"sizes of shards are not known: {e.what}")
     else:
         if len(sizes):
-            found = [int(size) for size in (sizes.min(), np.median(sizes), sizes.max())]
-            facts = dict(zip(facts, found, strict=True))
-            warnings += _uneven(dataset, *found[1:])
+            warnings += _uneven(dataset, int(np.median(sizes)), int(sizes.max()))
     inputs = [read_inputs(dataset, part) for part in split.parts]
     stored = [files.stored_bytes or 0 for files in inputs if files is not None]
     known = len(stored) == len(inputs) and all(stored)
     input_bytes = sum(stored) if known else None
     if input_bytes is not None:
         warnings += _larger(split, input_bytes)
-    more = {"input_bytes": input_bytes, "map": map_name(split), "warnings": warnings}
-    return facts | more
-
-
-def storage_lines(facts: Facts) -> Facts:
-    """Returns `storage_facts` for people."""
-    sizes = [
-        facts[name] for name in ("smallest_bytes", "median_bytes", "largest_bytes")
-    ]
-    shards = None
-    if None not in sizes:
-        low, middle, high = map(size_text, sizes)
-        shards = f"{low} the smallest, {middle} the median, {high} the largest"
-    stored = facts["input_bytes"]
-    return {
-        "shards": shards,
-        "input": stored and f"{size_text(stored)} as stored",
-        "warning": facts["warnings"],
-    }
+    return {"input_bytes": input_bytes, "map": map_name(split), "warnings": warnings}
 
 
 def _uneven(dataset: str, median: int, largest: int) -> list[str]:
