@@ -80,7 +80,6 @@ class Audit:
         set_aside: The conversations that would be set aside.
         shown: The first conversations.
         pieces: Pieces of the template, the most frequent first.
-        special: Names of special tokens, by id.
         texts: Shows tokens as text.
     """
 
@@ -94,7 +93,6 @@ class Audit:
     set_aside: tuple[SetAside, ...]
     shown: tuple[ShownConversation, ...]
     pieces: tuple[TemplatePiece, ...] = dataclasses.field(repr=False)
-    special: dict[int, str] = dataclasses.field(repr=False)
     texts: TokenTexts = dataclasses.field(repr=False)
 
     def text(self) -> str:
@@ -114,7 +112,7 @@ class Audit:
             **supervision_facts(counts, named=True),
             "UNFIT": [f"{each.what}: {each.got}; {each.cure}" for each in self.unfit],
             **{reason: some[:_EXAMPLES] for reason, some in aside.items()},
-            "template": piece_lines(self.pieces, self.special, self.texts),
+            "template": piece_lines(self.pieces, self.texts),
         }
         head = f"{self.source}: the first {plural(self.records, 'record')}"
         lines = [head, *fact_lines(facts)]
@@ -192,7 +190,7 @@ def audit_conversations(options: PackingOptions, *, records: int, shown: int) ->
             expected="conversations",
             cure="see whether they are whole",
         )
-    special = {number: text for text, number in pack.found.special_ids.items()}
+    special = pack.found.special_ids.values()
     return Audit(
         source=" ".join(options.input),
         records=read,
@@ -202,7 +200,6 @@ def audit_conversations(options: PackingOptions, *, records: int, shown: int) ->
         set_aside=tuple(aside),
         pieces=tuple(template_pieces(found, special)),
         shown=tuple(examples),
-        special=special,
         texts=texts,
     )
 

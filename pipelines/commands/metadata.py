@@ -13,14 +13,12 @@ from gristmill.pipelines.commands.messages import (
     next_batch,
     next_step,
     show,
-    texts_of,
 )
 from gristmill.pipelines.commands.shared_options import (
     argument,
     edition,
     flag,
     split,
-    tokenizer_of_rows,
 )
 from gristmill.pipelines.options.job_options import usual_split
 
@@ -32,15 +30,12 @@ from gristmill.pipelines.options.job_options import usual_split
 @flag(
     "--files", "Print the paths of the shards instead, in the order of their records."
 )
-@tokenizer_of_rows("shows pieces of a template as text.")
 def inspect(given: Any) -> None:
     """Show splits, sizes, features and source of a dataset.
 
     It also shows editions and the commands that made them, changes by --map,
     skipped input, and how far unfinished work is. It warns of shards that are
-    uneven or take more than their input. It reads only metadata and, from rows of
-    conversations, the first 64, to list the pieces of the template that are most often
-    trained on, or not.
+    uneven or take more than their input. It reads only metadata.
 
     Editions with equal digests have the same records. With --files, it prints the
     shards of one split, for Grain and other readers that take a list of files.
@@ -77,8 +72,7 @@ def inspect(given: Any) -> None:
     if as_json():
         show(manifest_fields(manifest, dataset, unfinished))
     else:
-        texts = texts_of(given.tokenizer)
-        show(None, manifest_text(manifest, dataset, texts, unfinished))
+        show(None, manifest_text(manifest, dataset, unfinished))
     if manifest.splits:
         name = usual_split(manifest.splits)
         next_batch(dataset, name, manifest.splits[name])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,17 +20,12 @@ from gristmill.pipelines.text.split_facts import (
     split_facts,
     storage_facts,
 )
-from gristmill.pipelines.text.supervision import template_lines
 from gristmill.pipelines.text.unfinished import Unfinished
-
-if TYPE_CHECKING:
-    from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
 
 
 def manifest_text(
     manifest: Manifest,
     dataset: str,
-    texts: TokenTexts | None = None,
     unfinished: Sequence[Unfinished] = (),
 ) -> str:
     """Returns a description of a dataset.
@@ -38,7 +33,6 @@ def manifest_text(
     Args:
         manifest: Its metadata.
         dataset: Its directory.
-        texts: Shows tokens as text; None for names of special tokens, and ids.
         unfinished: Work that is not committed.
     """
     known = manifest.features is not None
@@ -55,7 +49,6 @@ def manifest_text(
             **split_facts(split, dataset),
             "input": stored_bytes and f"{size_text(stored_bytes)} as stored",
             "warning": stored["warnings"],
-            "template": template_lines(dataset, name, split, texts),
             "features": feature_facts(split),
             **_history(manifest, name, dataset),
         }

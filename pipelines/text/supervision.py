@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
+from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
-from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.pipelines.text.printer import plural
 
 if TYPE_CHECKING:
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 BEGIN, END = "[[", "]]"
 """Around the tokens that are trained on."""
 
-_SAMPLE_ROWS = 64
 _PIECES_SHOWN = 10
 _PIECE_WIDTH = 60
 _REASONS = {
@@ -164,13 +161,6 @@ def supervised_documents(
         yield own, by_token(spans, number, len(own))
 
 
-def _pieces_of_rows(rows: Iterable[bytes], row_format: RowFormat) -> Iterator[Document]:
-    for row in rows:
-        batch = decode_rows(row_format, [row])
-        if batch.spans is not None:
-            yield from supervised_documents(batch.tokens, batch.lengths, batch.spans)
-
-
 def template_pieces(
     documents: Iterable[Document], special: Iterable[int]
 ) -> list[TemplatePiece]:
@@ -193,21 +183,16 @@ def template_pieces(
     return [TemplatePiece(*key, count) for key, count in counts.most_common()]
 
 
-def piece_lines(
-    found: Sequence[TemplatePiece],
-    special: Mapping[int, str],
-    texts: TokenTexts | None,
-) -> list[str]:
+def piece_lines(found: Sequence[TemplatePiece], texts: TokenTexts) -> list[str]:
     """Returns the most frequent pieces of a template, for people.
 
     Args:
         found: The pieces, the most frequent first.
-        special: Names of special tokens, by id.
-        texts: Shows tokens as text; None for names of special tokens, and ids.
+        texts: Shows tokens as text.
     """
     lines = []
     for piece in found[:_PIECES_SHOWN]:
-        shown = _shown(piece.ids, special, texts)
+        shown = repr(texts.decode(piece.ids))
         if len(shown) > _PIECE_WIDTH:
             shown = f"{shown[:_PIECE_WIDTH]}... ({plural(len(piece.ids), 'token')})"
         state = "trained" if piece.trained else "not trained"
@@ -215,54 +200,3 @@ def piece_lines(
     if len(found) > _PIECES_SHOWN:
         lines.append(f"and {len(found) - _PIECES_SHOWN:,} others")
     return lines
-
-
-def template_lines(
-    dataset: str, name: str, split: Split, texts: TokenTexts | None
-) -> list[str]:
-    """Returns the template's pieces of the first rows of a split, for people.
-
-    Args:
-        dataset: The dataset's directory.
-        name: The split.
-        split: The same.
-        texts: Shows tokens as text; None for names of special tokens, and ids.
-    """
-    if split.packed is None:
-        return []
-    from gristmill.loader import open as open_dataset
-
-    packed = PackedSplit.parse(split.packed, where=dataset)
-    if texts is not None:
-        texts.check(split.packed, dataset)
-    if not packed.supervised:
-        return []
-    special = _special_ids(split)
-    row_format = RowFormat(
-        packed.length,
-        packed.id_bytes,
-        "example" if packed.rows != "packed" else "packed",
-    )
-    rows = open_dataset(dataset, name, verify="never", cache_dir="")[:_SAMPLE_ROWS]
-    documents = [*_pieces_of_rows(rows, row_format)]
-    found = template_pieces(documents, special)
-    how = ", as ids; --tokenizer shows them as text" * (texts is None)
-    head = f"in the first {plural(len(rows), 'row')}, a sample{how}:"
-    return [head, *role_lines(documents), *piece_lines(found, special, texts)]
-
-
-def _special_ids(split: Split) -> Mapping[int, str]:
-    """Returns the names of special tokens, by id, as far as they are known."""
-    found: Any = split.source
-    for name in ("options", "pack", "found", "special_ids"):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    named = found if isinstance(found, Mapping) else {}
-    return {int(number): str(name) for name, number in named.items()}
-
-
-def _shown(
-    ids: Sequence[int], special: Mapping[int, str], texts: TokenTexts | None
-) -> str:
-    if texts is not None:
-        return repr(texts.decode(ids))
-    return " ".join(special.get(number, str(number)) for number in ids)
