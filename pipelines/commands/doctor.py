@@ -66,9 +66,8 @@ class Finding:
 def doctor(given: Any) -> None:
     """Check this machine, and where DATASET is stored.
 
-    It looks at versions, compiled parts, memory and disks; for a dataset also at its
-    state, at locks in its directory, or at its bucket. The exit code is 1 if there is
-    an error.
+    It looks at versions, compiled parts, memory and disks; for a dataset also at locks
+    in its directory, or at its bucket. The exit code is 1 if there is an error.
     """
     dataset = given.dataset
     findings = examine(dataset)
@@ -104,7 +103,6 @@ def examine(dataset: str | None, *, seconds: float = 15.0) -> list[Finding]:
             looks["bucket"] = lambda: _bucket(path, seconds)
         else:
             looks["locks"] = lambda: _locks(path)
-        looks["dataset"] = lambda: _dataset(path)
     running = {
         name: daemon_call(look, thread_name=f"gristmill-doctor-{name}")
         for name, look in looks.items()
@@ -230,18 +228,3 @@ def _bucket(path: str, seconds: float) -> _Answer:
     where = "+".join(found.regions) or found.location or "an unknown location"
     writes = "" if found.permissions.issuperset(clients.WRITE) else ", not write"
     return f"gs://{name} is in {where}; this account may read{writes}", ""
-
-
-def _dataset(path: str) -> _Answer:
-    from gristmill.dataset.metadata.manifest import open_manifest, read_manifest
-    from gristmill.pipelines.text.unfinished import read_unfinished
-
-    manifest = read_manifest(path)
-    unfinished = read_unfinished(path, manifest)
-    said = [f"NOT committed: {one.text()}" for one in unfinished]
-    if manifest is not None or not unfinished:
-        manifest = open_manifest(path)
-        records = plural(sum(one.records for one in manifest.splits.values()), "record")
-        said.insert(0, f"{manifest.name}: {records}, committed")
-    again = "run the same command again, unless it runs: it keeps finished shards"
-    return "; ".join(said), again if unfinished else ""
