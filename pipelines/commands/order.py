@@ -173,7 +173,7 @@ def refuse_value(wrong: object, option: str, text: str | None, expected: str) ->
         f"{option} cannot be read",
         expected=expected,
         got=text,
-        cure="give it as expected",
+        cure=f"correct {option}, or leave it out",
     )
 
 
@@ -185,7 +185,7 @@ def numbers_by_name(text: str | None, option: str) -> dict[str, list[int]]:
     Raises:
         InputError: A part is not a number or range, or there are over 1,000.
     """
-    expected = "N, or A:B from A to before B, with commas between"
+    expected = "N, or A:B from A to before B, with commas between, such as 3,7:9"
     found: dict[str, list[int]] = {}
     for name, values in _by_name(text, option, expected).items():
         for value in values:
@@ -373,7 +373,11 @@ def _weights(datasets: Mapping[str, Dataset], order: Any) -> Any:
         "--tokens-per-row is for --token-weights",
         cure="leave it out, or give --token-weights",
     )
-    shares = _each(order.weights, "--weights", "NAME=SHARE,..., each name once")
+    shares = _each(
+        order.weights,
+        "--weights",
+        "NAME=SHARE,..., each name once, such as web=3,books=1",
+    )
     if order.token_weights is None:
         return shares or None
     option, expected = "--tokens-per-row", "N, or NAME=N,..."
@@ -382,7 +386,11 @@ def _weights(datasets: Mapping[str, Dataset], order: Any) -> Any:
     refuse_value(None in sizes.values(), option, order.tokens_per_row, expected)
     return token_weights(
         datasets,
-        _each(order.token_weights, "--token-weights", "NAME=SHARE,..., each name once"),
+        _each(
+            order.token_weights,
+            "--token-weights",
+            "NAME=SHARE,..., each name once, such as web=3,books=1",
+        ),
         tokens_per_row=sizes[""] if sizes.keys() == {""} else sizes or None,
     )
 
