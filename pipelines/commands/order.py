@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gristmill.loader.data.batches import Batches
 
 _MOST_NUMBERS = 1000
+_SHARES = "NAME=SHARE,..., each name once, such as web=3,books=1"
 
 ORDER = together(
     paths("dataset"),
@@ -373,11 +374,7 @@ def _weights(datasets: Mapping[str, Dataset], order: Any) -> Any:
         "--tokens-per-row is for --token-weights",
         cure="leave it out, or give --token-weights",
     )
-    shares = _each(
-        order.weights,
-        "--weights",
-        "NAME=SHARE,..., each name once, such as web=3,books=1",
-    )
+    shares = _each(order.weights, "--weights", _SHARES)
     if order.token_weights is None:
         return shares or None
     option, expected = "--tokens-per-row", "N, or NAME=N,..."
@@ -386,11 +383,7 @@ def _weights(datasets: Mapping[str, Dataset], order: Any) -> Any:
     refuse_value(None in sizes.values(), option, order.tokens_per_row, expected)
     return token_weights(
         datasets,
-        _each(
-            order.token_weights,
-            "--token-weights",
-            "NAME=SHARE,..., each name once, such as web=3,books=1",
-        ),
+        _each(order.token_weights, "--token-weights", _SHARES),
         tokens_per_row=sizes[""] if sizes.keys() == {""} else sizes or None,
     )
 
