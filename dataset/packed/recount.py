@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import CorruptShardError, DecodeError
 from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.dataset.packed.message_spans import trained_counts
+from gristmill.dataset.packed.message_spans import counts_of, trained_counts
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 
@@ -90,29 +90,28 @@ class RowCounter:
     def _check(self, rows: RowBatch) -> None:
         """Checks that a batch has the pieces of the index."""
         index, begin = self._index, self._pieces
-        expected = index.row_ends[self._rows : self._rows + len(rows.row_ends)] - begin
-        if len(expected) < len(rows.row_ends):
-            self._differs(index.rows, self._rows + len(rows.row_ends))
-        wrong_rows = np.flatnonzero(expected != rows.row_ends)
-        row = int(wrong_rows[0]) if wrong_rows.size else len(expected)
-        before = int(expected[row - 1]) if row else 0
-        firsts = index.piece_firsts[begin : begin + before]
-        positions = rows.firsts[:before]
-        if (wrong := np.flatnonzero(firsts != positions)).size:
+        stop = self._rows + len(rows.row_ends)
+        if stop > index.rows:
+            self._differs(index.rows, stop)
+        expected = counts_of(index.row_ends[self._rows : stop] - begin)
+        got = counts_of(rows.row_ends)
+        if (wrong := np.flatnonzero(expected != got)).size:
+            row = int(wrong[0])
+            raise CorruptShardError(
+                "a row does not have the pieces that the segment index has",
+                where=f"row {self._rows + row:,}",
+                expected=f"{expected[row]:,} pieces",
+                got=f"{got[row]:,}",
+                cure=_CURE,
+            )
+        firsts = index.piece_firsts[begin : begin + len(rows.firsts)]
+        if (wrong := np.flatnonzero(firsts != rows.firsts)).size:
             piece = int(wrong[0])
             raise CorruptShardError(
                 "a piece is not the part of its document that the segment index has",
                 where=piece_place(index, begin + piece),
-                expected=f"from token {int(firsts[piece]):,} of the document on",
-                got=f"from token {int(positions[piece]):,} on",
-                cure=_CURE,
-            )
-        if wrong_rows.size:
-            raise CorruptShardError(
-                "a row does not have the pieces that the segment index has",
-                where=f"row {self._rows + row:,}",
-                expected=f"{int(expected[row]) - before:,} pieces",
-                got=f"{int(rows.row_ends[row]) - before:,}",
+                expected=f"from token {firsts[piece]:,} of the document on",
+                got=f"from token {rows.firsts[piece]:,} on",
                 cure=_CURE,
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from gristmill.transforms.sources.lines.json_values import parsed_line
 
 MESSAGES, CONVERSATIONS, TEXT = "messages", "conversations", "text"
 _SYSTEM = "system"
-_PROMPTS, _COMPLETIONS = ("prompt",), ("completion", "response")
+_PROMPT, _COMPLETIONS = "prompt", ("completion", "response")
 
 _OTHER = ROLES.index("other")
 _ROLE_OF = {
@@ -78,7 +79,7 @@ class ConversationColumns(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """All columns that a conversation can be in."""
-        usual = (MESSAGES, CONVERSATIONS, _SYSTEM, *_PROMPTS, *_COMPLETIONS, TEXT)
+        usual = (MESSAGES, CONVERSATIONS, _SYSTEM, _PROMPT, *_COMPLETIONS, TEXT)
         first = (self.messages, _SYSTEM) if self.messages else usual
         return tuple(dict.fromkeys((*first, self.tools, self.weight)))
 
@@ -110,8 +111,9 @@ def conversation_of(record: bytes, columns: ConversationColumns) -> Conversation
     if found is not None:
         messages = _messages(found, "user")
     else:
-        prompt = _first(fields, _PROMPTS)
-        completion = _first(fields, _COMPLETIONS)
+        prompt = _said(fields.get(_PROMPT))
+        said = (_said(fields.get(name)) for name in _COMPLETIONS)
+        completion = next((each for each in said if each is not None), None)
         if prompt is None or completion is None:
             text = fields.get(TEXT)
             if isinstance(text, str):
@@ -193,22 +195,15 @@ def _value(fields: Mapping[str, Any], name: str) -> Any:
     return found
 
 
-def _first(fields: Mapping[str, Any], names: Sequence[str]) -> Any:
-    for name in names:
-        found = fields.get(name)
-        if isinstance(found, str):
-            # A prompt can be any text. A list of messages is one as JSON, too.
-            if found.lstrip()[:1] == "[":
-                try:
-                    listed = parsed_line(found)
-                except (ValueError, RecursionError):
-                    return found
-                if listed and all(isinstance(each, dict) for each in listed):
-                    return listed
-            return found
-        if found is not None:
-            return found
-    return None
+def _said(found: Any) -> Any:
+    """Returns a text, or messages: a list of them is one as JSON, too."""
+    if isinstance(found, str) and found.lstrip()[:1] == "[":
+        # A prompt can be any text.
+        with contextlib.suppress(ValueError, RecursionError):
+            listed = parsed_line(found)
+            if listed and all(isinstance(each, dict) for each in listed):
+                return listed
+    return found
 
 
 def _messages(found: Any, role: str) -> list[dict[str, Any]]:
