@@ -27,7 +27,7 @@ from gristmill.pipelines.commands.shared_options import (
 )
 
 if TYPE_CHECKING:
-    from gristmill.pipelines.columns.row_keys import JoinBy
+    from gristmill.pipelines.columns.row_store import JoinBy
 
 _OF_TABLES = ("key", "number", "columns", "missing", "allow_unmatched", "repeated")
 
@@ -109,7 +109,7 @@ def attach(given: Any) -> None:
 
 
 def _join_by(given: Any) -> JoinBy:
-    from gristmill.pipelines.columns.row_keys import JoinBy
+    from gristmill.pipelines.columns.row_store import JoinBy
 
     key, number, missing = given.key, given.number, given.missing
     refuse(

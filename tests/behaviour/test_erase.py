@@ -19,7 +19,7 @@ from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.layout import DIRECTORIES
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.columns.attach import attach_tables
-from gristmill.pipelines.columns.row_keys import JoinBy
+from gristmill.pipelines.columns.row_store import JoinBy
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill import dataset
-from gristmill.pipelines.columns.attach import attach_tables
-from gristmill.pipelines.columns.attached import Attached
-from gristmill.pipelines.columns.row_keys import JoinBy
+from gristmill.pipelines.columns.attach import Attached, attach_tables
+from gristmill.pipelines.columns.row_store import JoinBy
 from tests.support.datasets import convert
 
 ID = JoinBy(feature="id", key="id")

@@ -23,7 +23,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.columns.attach import attach_computed, attach_tables
-from gristmill.pipelines.columns.row_keys import JoinBy
+from gristmill.pipelines.columns.row_store import JoinBy
 from gristmill.pipelines.commands.main import cli
 from tests.support.columns import (
     ID,
