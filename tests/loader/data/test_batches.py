@@ -58,6 +58,10 @@ def test_another_host_than_there_is_is_refused(web, host):
     for made in (batches.feed, batches.records, batches.host_rows):
         with pytest.raises(InputError, match="host"):
             made(host=host)
+    for made in (batches.feed, batches.records):
+        with pytest.raises(InputError, match="not said which host") as refused:
+            made()
+        assert "host=(0, 1)" in refused.value.cure
 
 
 def test_a_mixture_without_weights_is_in_proportion_to_the_lengths(web, code):
