@@ -52,6 +52,7 @@ from gristmill.transforms.directories.tfds_directory import (
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     PreparedJob,
+    check_current,
 )
 from gristmill.transforms.jobs.job import Begun
 from gristmill.transforms.sources.input_files import InputFiles
@@ -352,13 +353,9 @@ def commit_shards(
         make = functools.partial(_tfds_files, source, output)
         extra_files = ExtraFiles((*source.files, TFDS_INFO_JSON), make)
 
-    def check() -> None:  # Hours may have passed since the first split was finished.
-        def current() -> None:
-            for own in owners.values():
-                own.check_current()
-
-        check_files(output, splits, check_current=current)
-
+    # Hours may have passed since the first split was finished.
+    current = functools.partial(check_current, owners.values())
+    check = functools.partial(check_files, output, splits, check_current=current)
     manifest = commit_dataset(
         *(output, jobs[0].name, splits),
         based_on={key: own.write.base for key, own in owners.items()},

@@ -14,7 +14,7 @@ import hashlib
 import io
 import json
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -356,6 +356,12 @@ class PreparedJob:
                 got=f"another change noted of {self.files.paths[changed[0]]}",
                 cure="run one conversion at a time into one output",
             )
+
+
+def check_current(jobs: Iterable[PreparedJob]) -> None:
+    """Checks that jobs were not given up, as `PreparedJob.check_current` does."""
+    for job in jobs:
+        job.check_current()
 
 
 def load_prepared(write: Write) -> PreparedJob:
