@@ -14,20 +14,11 @@ from tests.support.conversion import convert, job_of, read_output
 from tests.support.records import frames_of
 
 MODULE = """\
-import json
 import sys
 
 
 def same(record):
     return record
-
-
-def none(record):
-    return None
-
-
-def twice(record):
-    return [record, record.upper()]
 
 
 def mixed(record):
@@ -39,10 +30,6 @@ def fails(record):
     if record == b"7":
         raise ValueError("seven is not allowed")
     return record
-
-
-def parse(record):
-    return json.loads(record)["text"].encode()
 
 
 def text(record):
@@ -123,17 +110,6 @@ class TestLoad:
 
 
 class TestCall:
-    @pytest.mark.parametrize(
-        ("name", "expected"),
-        [
-            ("same", [b"a"]),
-            ("none", []),
-            ("twice", [b"a", b"A"]),
-        ],
-    )
-    def test_what_it_may_return(self, name, expected):
-        assert list(call(load(name), b"a", source="here")) == expected
-
     @pytest.mark.parametrize(
         ("name", "got"),
         [
