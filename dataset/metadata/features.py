@@ -17,14 +17,12 @@ from gristmill.dataset.base.errors import InvalidDatasetError
 Kind = Literal["bytes", "float", "int64"]
 
 # Names of the types, as numpy has them, of the values that each kind of list holds.
-_DTYPES: Mapping[str, frozenset[str]] = {
-    "bytes": frozenset(["bytes"]),
-    "float": frozenset(["float16", "float32"]),
-    "int64": frozenset(
-        [
-            "bool",
-            *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-        ]
+DTYPES: Mapping[Kind, Sequence[str]] = {
+    "bytes": ("bytes",),
+    "float": ("float16", "float32"),
+    "int64": (
+        *("bool", "int8", "int16", "int32", "int64"),
+        *("uint8", "uint16", "uint32", "uint64"),
     ),
 }
 
@@ -59,7 +57,7 @@ class FeatureSpec:
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise ValueError(f"unknown kind of feature {self.kind!r}")
-        if self.dtype not in _DTYPES[self.kind]:
+        if self.dtype not in DTYPES[self.kind]:
             raise ValueError(f"no dtype of a feature of {self.kind}: {self.dtype!r}")
         for size in self.shape:
             if size is not None and (type(size) is not int or size < 0):

@@ -11,24 +11,17 @@ from typing import Any, Literal
 
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.features import FeatureSpec, Kind
+from gristmill.dataset.metadata.features import DTYPES, FeatureSpec, Kind
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 
 _Shape = tuple[int | None, ...]
 
 # Numpy's names of types -> the list that holds them, and their dtype there.
-_TENSORS: Mapping[str, tuple[Kind, str]] = {
-    **{name: ("float", name) for name in ("float16", "float32")},
+_TENSORS: dict[str, tuple[Kind, str]] = {
+    **{name: (kind, name) for kind, names in DTYPES.items() for name in names},
     "float64": ("float", "float32"),
-    **{
-        name: ("int64", name)
-        for name in (
-            *("bool", "int8", "int16", "int32", "int64"),
-            *("uint8", "uint16", "uint32", "uint64"),
-        )
-    },
-    **{name: ("bytes", "bytes") for name in ("string", "object")},
+    **dict.fromkeys(("string", "object"), ("bytes", "bytes")),
 }
 
 

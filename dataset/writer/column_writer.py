@@ -33,6 +33,7 @@ from gristmill.dataset.metadata.layout import VALUES
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.lookup import delete_all, storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text
+from gristmill.dataset.writer.parts import checked_part
 
 Types = Mapping[str, str | tuple[str, Sequence[int]]]
 """The type of each column: a number's name as numpy has it, or `text`; with a shape."""
@@ -86,19 +87,10 @@ class ColumnWriter:
         resume: bool = False,
         overwrite: bool = False,
     ):
-        number, count = (0, 1) if parts is None else (part, parts)
-        if (part is None) != (parts is None) or not 0 <= (number or 0) < count:
-            raise InputError(
-                "not the number of a part",
-                expected="part in [0, parts), or neither",
-                got=f"part={part}, parts={parts}",
-                cure="give both",
-            )
+        number, count = checked_part(part, parts)
         self._columns = _Columns(path, columns, source, split, overwrite=overwrite)
         every = self._columns.tasks
-        first, stop = (
-            len(every) * n // count for n in (number or 0, (number or 0) + 1)
-        )
+        first, stop = (len(every) * n // count for n in (number, number + 1))
         self._tasks, self._commits = every[first:stop], parts is None
         self._begin = every[first].first_record if self._tasks else 0
         self._stop = self._tasks[-1].stop_record if self._tasks else 0

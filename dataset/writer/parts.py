@@ -20,6 +20,7 @@ import functools
 import hashlib
 import itertools
 import json
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -69,6 +70,32 @@ _VERSION = 1
 _AT_ONCE = 16
 _BLOCK = 64
 _PART = "part"  # Column of a table of shards: int64 [shards], the part of each.
+
+
+def checked_part(part: Any, parts: Any) -> tuple[int, int]:
+    """Returns the part and the number of parts, of which there is one by default."""
+    if part is None and parts is None:
+        return 0, 1
+    with contextlib.suppress(TypeError):
+        number, count = operator.index(part), operator.index(parts)
+        if 0 <= number < count:
+            return number, count
+    raise InputError(
+        "not the number of a part",
+        expected="part and parts, with 0 <= part < parts, or neither",
+        got=f"part={part!r}, parts={parts!r}",
+        cure="give each writer its part, and all of them the number of parts",
+    )
+
+
+def unbegun_write(path: StrPath, name: str | None, split: str) -> Write:
+    """Returns the write of a split that has no id yet; raises InputError."""
+    output = path_text(path, "output")
+    return Write(
+        output=output.rstrip("/") or output,
+        name=layout.check_name(layout.base_name(output) if name is None else name),
+        split=layout.check_split(split),
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -497,10 +524,8 @@ def commit_parts(
             finished part again.
         StorageChangedError: Another command has changed the split since they began.
     """
-    output = path_text(path, "output")
-    output = output.rstrip("/") or output
-    name = layout.check_name(layout.base_name(output) if name is None else name)
-    layout.check_split(split)
+    write = unbegun_write(path, name, split)
+    output, name = write.output, write.name
     manifest, _ = read_output(output, name, replaces=overwrite)
     there = None if manifest is None else manifest.splits.get(split)
     base = 0 if there is None else there.edition

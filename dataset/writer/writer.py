@@ -18,17 +18,18 @@ from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import DataLossError, InputError, StorageError
 from gristmill.dataset.base.places import Places
-from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.storage.paths import StrPath, path_text
+from gristmill.dataset.storage.paths import StrPath
 from gristmill.dataset.writer.parts import (
     Part,
     PartsJob,
     begin_parts,
+    checked_part,
     commit_job,
     part_column,
+    unbegun_write,
 )
 
 DEFAULT_SHARD_BYTES = 256 << 20
@@ -110,16 +111,10 @@ class Writer:
         overwrite: bool = False,
         keep_replaced: bool = False,
     ):
-        output = path_text(path, "output")
-        self._part_number, count = _checked_part(part, parts)
+        self._part_number, count = checked_part(part, parts)
         self._commits = parts is None
-        write = Write(
-            output=output.rstrip("/") or output,
-            name=layout.check_name(layout.base_name(output) if name is None else name),
-            split=layout.check_split(split),
-        )
         self._job = PartsJob(
-            write=write,
+            write=unbegun_write(path, name, split),
             parts=count,
             shard_bytes=_positive(shard_bytes, "shard_bytes"),
             records_per_shard=None
@@ -413,27 +408,3 @@ def _checked_sources(sources: Mapping[str, str] | None) -> dict[str, str] | None
             cure="give a dictionary, or leave sources out",
         )
     return None if sources is None else dict(sources)
-
-
-def _checked_part(part: int | None, parts: int | None) -> tuple[int, int]:
-    """Returns the part and the number of parts, of which there is one by default."""
-    if part is None and parts is None:
-        return 0, 1
-    if parts is None:
-        raise InputError(
-            "part is given without parts",
-            expected="parts, the number of all parts",
-            got=f"part={part!r}",
-            cure="give parts to all writers of the split, or leave out part",
-        )
-    count = _positive(parts, "parts")
-    with contextlib.suppress(TypeError):
-        number = operator.index(-1 if part is None else part)
-        if 0 <= number < count:
-            return number, count
-    raise InputError(
-        "there is no such part",
-        expected=f"a number from 0 to {count - 1}",
-        got=repr(part),
-        cure="give each writer its part, and all of them the number of parts",
-    )
