@@ -6,17 +6,20 @@ deleted after the commit.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from gristmill import __version__
-from gristmill.dataset.base.columns import Done, Gathered
+from gristmill.dataset.base.columns import Done, Gathered, last_of_each
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
+    DataLossError,
     InputError,
     JobChangedError,
     StorageChangedError,
@@ -151,6 +154,52 @@ class ShardTask(NamedTuple):
         return self.first_record + self.digest.records
 
 
+class ShardRows:
+    """Numbers about the shards of a split, gathered as rows in any order.
+
+    Args:
+        facts: Names and numpy types of what a row says of a shard.
+    """
+
+    def __init__(self, *facts: tuple[Any, ...]):
+        self._type = np.dtype([("edition", "<i4"), ("number", "<i4"), *facts])
+        self._data = bytearray()
+
+    def add(self, task: ShardTask, *facts: Any) -> None:
+        """Adds the row of a shard. A later one of the same shard replaces it."""
+        row = np.array((task.edition, task.number, *facts), self._type)
+        self._data += row.tobytes()
+
+    def extend(self, other: ShardRows) -> None:
+        """Adds all rows of another collection."""
+        self._data += other._data
+
+    def emptied(self) -> ShardRows:
+        """Returns a collection of such rows without any."""
+        other = copy.copy(self)
+        other._data = bytearray()
+        return other
+
+    def of(self, part: Split) -> npt.NDArray[Any]:
+        """Returns the rows of an edition, by the number of the shard.
+
+        Raises:
+            DataLossError: A shard has none.
+        """
+        rows = np.frombuffer(self._data, self._type)
+        rows = rows[rows["edition"] == part.edition]
+        found: npt.NDArray[Any] = rows[last_of_each(rows["number"])]
+        if len(found) != part.shards:
+            raise DataLossError(
+                "not all shards of the split have got their values",
+                where=f"edition {part.edition}",
+                expected=f"{part.shards:,} shards",
+                got=f"{len(found):,}",
+                cure="run the same command again",
+            )
+        return found
+
+
 class Written(NamedTuple):
     """The values of a shard were written.
 
@@ -163,9 +212,15 @@ class Written(NamedTuple):
     files: Mapping[str, StoredColumn]
 
     def gather(self, gathered: Gathered) -> None:
-        """Notes the files."""
-        place = self.task.edition, self.task.number
-        gathered.notes["files"][place] = self.files
+        """Adds the sizes and checksums of the files."""
+        files = [self.files[name] for name in self.task.attachment.columns]
+        count = (len(files),)
+        rows = ShardRows(("bytes", "<i8", count), ("crc32c", "<u4", count))
+        gathered.rows.setdefault("files", rows).add(
+            self.task,
+            [file.file_bytes for file in files],
+            [file.file_crc32c for file in files],
+        )
 
     @property
     def done(self) -> Done:
@@ -318,17 +373,21 @@ class AttachedSplit:
             StorageChangedError: The split has other editions by now.
         """
         attachment.check_current()
-        files, size = gathered.notes["files"], 0
-        source = {**source, "gristmill_version": __version__}
+        files: ShardRows = gathered.rows.get("files") or ShardRows()
+        source, size = {**source, "gristmill_version": __version__}, 0
         made: dict[int, dict[str, ColumnEntry]] = {}
         for part in self.split.parts:
-            shards, entries = self.table(part.edition), {}
-            own = [files[part.edition, shard] for shard in range(len(shards))]
-            for name, kind in kinds.items():
-                table = ColumnTable.of((each[name] for each in own), shards)
+            shards, rows, entries = self.table(part.edition), files.of(part), {}
+            for at, name in enumerate(attachment.columns):
+                sizes = rows["bytes"][:, at].tolist(), rows["crc32c"][:, at].tolist()
+                paths = (
+                    layout.column_path(path, name, attachment.write.id)
+                    for path in shards.paths
+                )
+                table = ColumnTable.of(map(StoredColumn, paths, *sizes), shards)
                 path = attachment.table_path(part, name)
                 entries[name] = write_column_table(
-                    self.dataset, path, kind, table, source=source
+                    self.dataset, path, kinds[name], table, source=source
                 )
                 size += entries[name].file_bytes
             made[part.edition] = entries

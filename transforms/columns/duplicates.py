@@ -12,6 +12,7 @@ import hashlib
 import os
 import unicodedata
 from collections.abc import Callable, Sequence
+from math import isqrt
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.commit.attached_split import (
     AttachedSplit,
+    ShardRows,
     ShardTask,
     write_values,
 )
@@ -157,29 +159,16 @@ class DuplicatesResult(NamedTuple):
         return self.records - self.duplicates
 
 
-class CompareTask(NamedTuple):
-    """A shard, and into how many parts the digests of all are divided."""
-
-    shard: ShardTask
-    by: Comparison
-    partitions: int
-
-
 class Digested(NamedTuple):
-    """The digests of a shard were written.
-
-    Attributes:
-        shard: The shard.
-        fences: Where those of each partition begin, and all end: [partitions + 1].
-    """
+    """The digests of a shard were written: so many entries."""
 
     shard: ShardTask
-    fences: Array
+    entries: int
 
     def gather(self, gathered: Gathered) -> None:
-        """Notes the fences."""
-        place = self.shard.edition, self.shard.number
-        gathered.notes["fences"][place] = self.fences
+        """Adds their number."""
+        rows = gathered.rows.setdefault("digests", ShardRows(("entries", "<i8")))
+        rows.add(self.shard, self.entries)
 
     @property
     def done(self) -> Done:
@@ -209,7 +198,7 @@ class DuplicatesJob:
     overwrite: bool = False
     block_bits: int = 21
 
-    def begin(self) -> Begun[CompareTask]:
+    def begin(self) -> Begun[ShardTask]:
         """Describes the column; raises InputError if it is there, and by what."""
         by = Comparison.parse(self.by)
         target = AttachedSplit(self.dataset, self.split, overwrite=self.overwrite)
@@ -222,15 +211,12 @@ class DuplicatesJob:
             )
         attachment = target.attachment([COLUMN], ["unique", str(by)])
         columns = BegunColumns(target, attachment, {COLUMN: _KIND}, {"by": str(by)})
-        begun = columns.begin()
-        partitions = _partitions(target, self.block_bits)
-        tasks = [CompareTask(task, by, partitions) for task in begun.tasks]
-        return dataclasses.replace(begun, tasks=tasks, label="comparing")
+        return dataclasses.replace(columns.begin(), label="comparing")
 
     @property
-    def step(self) -> Callable[[CompareTask], Digested]:
+    def step(self) -> Callable[[ShardTask], Digested]:
         """`write_digests`."""
-        return write_digests
+        return functools.partial(write_digests, by=Comparison.parse(self.by))
 
     @property
     def commit(self) -> Callable[[Gathered], DuplicatesResult]:
@@ -238,23 +224,17 @@ class DuplicatesJob:
         return functools.partial(commit_duplicates, block_bits=self.block_bits)
 
 
-def _partitions(target: AttachedSplit, block_bits: int) -> int:
-    """Returns a power of two, by which the digests are divided by their upper bits."""
-    return 1 << (max(target.split.records - 1, 0) >> block_bits).bit_length()
-
-
 def _digests_path(task: ShardTask) -> str:
     path = layout.column_path(task.shard, _DIGESTS, task.attachment.write.id)
     return layout.join(task.attachment.write.output, path)
 
 
-def write_digests(task: CompareTask) -> Digested:
+def write_digests(shard: ShardTask, *, by: Comparison) -> Digested:
     """Writes an entry for the first record with each digest in a shard, by digest.
 
     The row of that follows for each record. So records that are there millions of times
     are an entry a shard. Raises InputError for a record without a text.
     """
-    shard, by, partitions = task
     keys, sha256 = by.keys(), hashlib.sha256  # Processors have instructions for it.
     digests = []
     for batch in batches_of(shard):
@@ -271,11 +251,7 @@ def write_digests(task: CompareTask) -> Digested:
     firsts[order] = np.repeat(rows, np.diff(np.append(begins, len(order))))
     data = entries.tobytes() + firsts.tobytes()
     shard.attachment.publish(shard.shard, _DIGESTS, data)
-    bits = np.uint64(65 - partitions.bit_length())
-    inner = np.arange(1, partitions, dtype=np.uint64) << bits
-    sorted_high = np.ascontiguousarray(entries["high"])
-    fences = [0, *np.searchsorted(sorted_high, inner), len(entries)]
-    return Digested(shard, np.array(fences, np.uint32))
+    return Digested(shard, len(entries))
 
 
 def _place_of(shard: ShardTask, places: Sequence[int], row: int) -> str:
@@ -370,18 +346,24 @@ def commit_duplicates(gathered: Gathered, *, block_bits: int) -> DuplicatesResul
     now = AttachedSplit(target.dataset, target.name, overwrite=target.overwrite)
     if now.has(attachment):
         return _result(now.manifest, begun, done_before=True)
-    fences = gathered.notes["fences"]
-    tasks = [
-        (task, fences[task.edition, task.number]) for task in target.tasks(attachment)
-    ]
+    rows: ShardRows = gathered.rows.get("digests") or ShardRows()
+    counts = [rows.of(part)["entries"] for part in target.split.parts]
+    entries = np.concatenate([np.empty(0, np.int64), *counts])
+    read = np.zeros_like(entries)
+    # Digests are divided by their upper bits: so many are compared at a time.
+    bits = (max(target.split.records - 1, 0) >> block_bits).bit_length()
     duplicates = 0
     with scratch_directory() as directory:
         spool = _Spool(directory, block_bits)
-        for partition in range(_partitions(target, block_bits)):
-            blocks = [_entries(*task, partition) for task in tasks]
-            spool.add(_resolved(np.concatenate([np.empty(0, _ENTRY), *blocks])))
-        for task, ends in tasks:
-            values = _values(task, int(ends[-1]), spool)
+        for partition in range(1 << bits):
+            blocks = [np.empty(0, _ENTRY)]
+            for at, task in enumerate(target.tasks(attachment)):
+                begin, end = int(read[at]), int(entries[at])
+                blocks.append(_entries(task, begin, end, partition, bits))
+                read[at] += len(blocks[-1])
+            spool.add(_resolved(np.concatenate(blocks)))
+        for at, task in enumerate(target.tasks(attachment)):
+            values = _values(task, int(entries[at]), spool)
             duplicates += int((values >= 0).sum())
             write_values(task, {COLUMN: (_KIND, values)}).gather(gathered)
     source = {**source, "duplicates": duplicates}
@@ -392,11 +374,22 @@ def commit_duplicates(gathered: Gathered, *, block_bits: int) -> DuplicatesResul
     return _result(manifest, begun)
 
 
-def _entries(task: ShardTask, fences: Array, partition: int) -> Array:
-    path = _digests_path(task)
-    begin, end = (int(n) * _ENTRY.itemsize for n in fences[partition : partition + 2])
-    data = storage_for(path).read(path, begin, end) if begin < end else b""
-    return np.frombuffer(data, _ENTRY)
+def _entries(task: ShardTask, begin: int, end: int, partition: int, bits: int) -> Array:
+    """Returns those of the entries [begin, end) of a shard that are in a partition."""
+    path, parts = _digests_path(task), (1 << bits) - partition
+    stop = partition + 1 << 64 - bits
+    found = np.empty(0, _ENTRY)
+    while begin < end and (not len(found) or found["high"][-1] < stop):
+        # Digests are spread evenly: rarely it takes a second request.
+        share = (end - begin) // parts
+        some = end if parts == 1 else min(end, begin + share + 4 * isqrt(share) + 16)
+        data = storage_for(path).read(
+            path, begin * _ENTRY.itemsize, some * _ENTRY.itemsize
+        )
+        found, begin = np.concatenate([found, np.frombuffer(data, _ENTRY)]), some
+    if parts == 1:
+        return found
+    return found[: np.searchsorted(found["high"], np.uint64(stop))]
 
 
 def _result(
