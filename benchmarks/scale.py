@@ -35,9 +35,12 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.findings import Finding
+from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.commit.attached_split import AttachedSplit, Written
 from gristmill.dataset.commit.commit import commit_dataset, write_table
 from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.column_table import StoredColumn
 from gristmill.dataset.metadata.shard_report import (
     INDEXED_JOB,
     ShardReport,
@@ -48,6 +51,7 @@ from gristmill.transforms import ConversionJob
 from gristmill.transforms.beam.write_arrayrecords import _GatherFn
 from gristmill.transforms.checking.verification import VerifyJob, plan_verify
 from gristmill.transforms.checking.verify_shard import ShardCheck
+from gristmill.transforms.columns.duplicates import Digested
 from gristmill.transforms.conversion.begin import list_inputs, plan_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import (
@@ -329,7 +333,7 @@ def _written(plan: Any) -> Iterator[GroupResult]:
         first += parts
 
 
-# --- Indexing and verification.
+# --- Indexing, columns and verification.
 
 
 def _names(shards: int) -> list[str]:
@@ -357,8 +361,8 @@ def measure_index(steps: Steps, folder: str, shards: int) -> None:
     steps.timed("commit", lambda: commit_index(found, inputs=[folder]))
 
 
-def measure_verify(steps: Steps, folder: str, shards: int) -> None:
-    """Plans and sums up a verification, of which each hundredth shard is damaged."""
+def _make_dataset(folder: str, shards: int) -> None:
+    """Makes a dataset of shards without content."""
     names = _names(shards)
     _make_shards(folder, names)
     collector = ShardCollector("made up")
@@ -373,6 +377,32 @@ def measure_verify(steps: Steps, folder: str, shards: int) -> None:
         source={"job": "made up"},
     )
     commit_dataset(folder, "c4", {"train": split}, based_on={"train": 0})
+
+
+def measure_columns(steps: Steps, folder: str, shards: int) -> None:
+    """Commits a column, with what a search for duplicates gathers beside it."""
+    _make_dataset(folder, shards)
+    target = AttachedSplit(folder, None)
+    attachment = target.attachment(["duplicate_of"], "made up")
+    tasks = steps.timed("plan", lambda: [*target.tasks(attachment)])
+    attachment.begin()
+    steps.sent(tasks[-1])
+
+    def results() -> Iterator[Any]:
+        for task in tasks:
+            path = layout.column_path(task.shard, "duplicate_of", "0" * 16)
+            yield Digested(task, task.digest.records)
+            yield Written(task, {"duplicate_of": StoredColumn(path, 8, task.number)})
+
+    found = steps.gathered(results())
+    kinds = {"duplicate_of": ColumnType("int64")}
+    commit = functools.partial(target.commit, attachment, kinds, found, source={})
+    steps.timed("commit", commit)
+
+
+def measure_verify(steps: Steps, folder: str, shards: int) -> None:
+    """Plans and sums up a verification, of which each hundredth shard is damaged."""
+    _make_dataset(folder, shards)
     plan = steps.timed("plan", lambda: plan_verify(folder, shards_too=False))
     _expect(len(plan.tasks), shards)
     steps.sent(next(iter(plan.tasks)))
@@ -393,6 +423,7 @@ PATHS = {
     "append": measure_append,
     "write": measure_write,
     "index": measure_index,
+    "columns": measure_columns,
     "verify": measure_verify,
 }
 
