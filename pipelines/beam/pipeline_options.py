@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import difflib
 import importlib
-import io
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NoReturn
 
 import click
 from apache_beam.options.pipeline_options import (
@@ -17,6 +15,7 @@ from apache_beam.options.pipeline_options import (
     StandardOptions,
     _BeamArgumentParser,
 )
+from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineRunner
 
 from gristmill.dataset.base.errors import InputError, MissingPackageError
@@ -35,38 +34,41 @@ _KNOWN = {
 }
 
 
-class Ignored(NamedTuple):
-    """An argument that Beam would ignore.
+class _Parser(_BeamArgumentParser):
+    """The options that Beam knows now. A wrong one is a ValueError."""
 
-    Attributes:
-        argument: As it was given.
-        nearest: The option of Beam that its name is nearest to, if any is near.
+    def __init__(self) -> None:
+        super().__init__(add_help=False, allow_abbrev=False, conflict_handler="resolve")
+        for kind in PipelineOptions.__subclasses__():
+            kind._add_argparse_args(self)
+        self.add_argument(DRY_RUN, action="store_true")
+        self.known: dict[str, argparse.Action] = {
+            spelling: action
+            for action in self._actions
+            for spelling in action.option_strings
+        }
+
+    def error(self, message: str) -> NoReturn:
+        # Beam would print all its options and end the process, with the output taken.
+        raise ValueError(message)
+
+
+def ignored_options(arguments: Sequence[str]) -> list[tuple[str, str | None]]:
+    """Returns the arguments that Beam would ignore, which it says in its log only.
+
+    Each comes with the option of Beam that its name is nearest to, if any is near.
+
+    Raises:
+        ValueError: Beam does not take the others.
     """
-
-    argument: str
-    nearest: str | None
-
-
-def known_options() -> dict[str, argparse.Action]:
-    """Returns the options that Beam knows now, by their spelling."""
-    return {
-        spelling: action
-        for action in _parser()._actions
-        for spelling in action.option_strings
-    }
-
-
-def ignored_options(arguments: Sequence[str]) -> list[Ignored]:
-    """Returns the arguments that Beam would ignore: it says so in its log only."""
-    known = list(known_options())
-    _, unknown = _parser().parse_known_args(list(without_flag_values(arguments)))
-    found = []
+    parser, found = _Parser(), []
+    _, unknown = parser.parse_known_args([*without_flag_values(arguments)])
     for argument in unknown:
         name = argument.partition("=")[0]
         if name not in _OF_LAUNCHERS:
             name = "--" + name.lstrip("-").replace("-", "_")
-            near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
-            found.append(Ignored(argument, near[0] if near else None))
+            near = difflib.get_close_matches(name, parser.known, n=1, cutoff=_NEAR)
+            found.append((argument, near[0] if near else None))
     return found
 
 
@@ -78,7 +80,7 @@ def without_flag_values(arguments: Sequence[str]) -> Iterator[str]:
     >>> list(without_flag_values(["--no_auth=true", "--use_public_ips=false"]))
     ['--no_auth', '--no_use_public_ips']
     """
-    known = known_options()
+    known = _Parser().known
     for argument in arguments:
         name, _, value = argument.partition("=")
         action = known.get(name)
@@ -91,27 +93,16 @@ def without_flag_values(arguments: Sequence[str]) -> Iterator[str]:
             yield from (
                 spelling
                 for spelling, other in known.items()
-                if other.dest == action.dest
-                and other.nargs == 0
+                if (other.dest, other.nargs) == (action.dest, 0)
                 and other.const != action.const
             )
-
-
-def _parser() -> _BeamArgumentParser:
-    parser = _BeamArgumentParser(
-        add_help=False, allow_abbrev=False, conflict_handler="resolve"
-    )
-    for kind in PipelineOptions.__subclasses__():
-        kind._add_argparse_args(parser)
-    parser.add_argument(DRY_RUN, action="store_true")
-    return parser
 
 
 def checked_options(runner: str, given: Sequence[str]) -> list[str]:
     """Returns the options of a pipeline, `--runner` among them.
 
     Args:
-        runner: As `runner_path` takes it.
+        runner: As `find_runner` takes it.
         given: Options for Beam.
 
     Raises:
@@ -132,38 +123,32 @@ def checked_options(runner: str, given: Sequence[str]) -> list[str]:
             cure="drop it, or give --runner DataflowRunner; gristmill plan says what a "
             "conversion would make",
         )
-    of_beam = [f"{each}=True" if each == DRY_RUN else each for each in given]
-    options = [f"--runner={runner_path(runner)}", *of_beam]
-    said = io.StringIO()
+    path, kind = find_runner(runner)
     try:
-        # Beam would print all its options and end the process, with the output taken.
-        with contextlib.redirect_stderr(said):
-            PipelineOptions(options).get_all_options()
-    except SystemExit as e:
+        ignored = ignored_options(given)
+    except ValueError as e:
         raise InputError(
             "Beam does not take these options",
             where=" ".join(given),
-            got=said.getvalue().strip().rpartition("error: ")[2],
+            got=str(e),
             cure="correct the option that is named",
         ) from e
-    if not takes_other_options(runner):
-        _check_none_ignored(given)
-    return options
-
-
-def _check_none_ignored(given: Sequence[str]) -> None:
     # A launcher of the service may say more than Beam knows: it is noted there.
     launched = _value_of("--template_location", given) is not None
-    for argument, nearest in ignored_options(given):
-        if nearest is not None or not launched:
-            raise InputError(
-                "Beam would ignore this option",
-                got=argument,
-                expected=nearest,
-                cure=f"give {nearest}, or drop it"
-                if nearest
-                else "check its name with Beam's documentation, or drop it",
-            )
+    for argument, nearest in ignored:
+        # Job services of portable runners say themselves which options they have.
+        if issubclass(kind, PortableRunner) or (launched and nearest is None):
+            continue
+        raise InputError(
+            "Beam would ignore this option",
+            got=argument,
+            expected=nearest,
+            cure=f"give {nearest}, or drop it"
+            if nearest
+            else "check its name with Beam's documentation, or drop it",
+        )
+    of_beam = (f"{each}=True" if each == DRY_RUN else each for each in given)
+    return [f"--runner={path}", *of_beam]
 
 
 def split_arguments(
@@ -176,30 +161,29 @@ def split_arguments(
     once it is imported.
     """
     if (runner := _value_of("--runner", arguments)) is not None:
-        runner_path(runner)
-    ours = {} if command is None else _options(command)
-    beams = known_options()
+        find_runner(runner)
+    ours = {
+        spelling: parameter.is_flag
+        for parameter in (command.params if command else ())
+        if isinstance(parameter, click.Option)
+        for spelling in parameter.opts
+    }
+    beams = _Parser().known
     kept: list[str] = []
     beside: list[str] = []
-    at = 0
-    while at < len(arguments):
-        name, equals, _ = arguments[at].partition("=")
-        beam_name = (
-            name if name in beams else name.replace("-", "_").replace("__", "--", 1)
-        )
-        if name in ours:
-            takes = 0 if equals else ours[name]
-            target = kept
-        elif name.startswith("--") and beam_name in beams:
-            takes = 0 if equals else _values(beams[beam_name], arguments[at + 1 :])
-            target = beside
-        else:
-            takes, target = 0, kept
-        taken = list(arguments[at : at + 1 + takes])
-        if target is beside:
-            taken[0] = beam_name + taken[0].removeprefix(name)
-        target += taken
-        at += 1 + takes
+    words = iter(arguments)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        spelled = name
+        if name not in beams:
+            spelled = name.replace("-", "_").replace("__", "--", 1)
+        target, is_alone = kept, ours.get(name, True)
+        if name not in ours and name.startswith("--") and spelled in beams:
+            target, is_alone = beside, beams[spelled].nargs == 0
+            word = spelled + word.removeprefix(name)
+        target.append(word)
+        if not (is_alone or equals):
+            target += itertools.islice(words, 1)
     return kept, beside
 
 
@@ -213,30 +197,8 @@ def _value_of(name: str, arguments: Sequence[str]) -> str | None:
     return value
 
 
-def _options(command: click.Command) -> dict[str, int]:
-    """Returns the number of values of each option of a command, by its spelling."""
-    return {
-        spelling: 0 if parameter.is_flag else parameter.nargs
-        for parameter in command.params
-        if isinstance(parameter, click.Option)
-        for spelling in parameter.opts
-    }
-
-
-def _values(action: argparse.Action, following: Sequence[str]) -> int:
-    """Returns the number of further arguments that a Beam option takes."""
-    if action.nargs is None:
-        return 1
-    if isinstance(action.nargs, int):
-        return action.nargs
-    # "?", "*" and "+": all up to the next option.
-    values = itertools.takewhile(lambda text: not text.startswith("-"), following)
-    count = len(list(values))
-    return min(count, 1) if action.nargs == "?" else count
-
-
-def runner_path(name: str) -> str:
-    """Returns the full name of a runner, once its module is imported.
+def find_runner(name: str) -> tuple[str, type[PipelineRunner]]:
+    """Returns the full name of a runner and its class, once its module is imported.
 
     The module of a runner may define options of its own, which Beam then knows.
 
@@ -248,19 +210,18 @@ def runner_path(name: str) -> str:
         MissingPackageError: It needs an optional package that is not installed.
     """
     given = name.lower().removesuffix("runner")
-    short = {
-        known.lower().removesuffix("runner"): path for known, path in _KNOWN.items()
-    }
-    path = short.get(given, name)
+    short = {known.lower().removesuffix("runner"): known for known in _KNOWN}
+    path = _KNOWN.get(short.get(given, ""), name)
     module, _, attribute = path.rpartition(".")
     if not module:
+        near = difflib.get_close_matches(given, short, n=1)
+        meant = f"did you mean {short[near[0]]}? " if near else ""
         raise InputError(
             "unknown Beam runner",
             expected=f"one of {', '.join(sorted(_KNOWN))}",
             got=repr(name),
-            cure=f"{_meant(given, short)}give one of these as --runner, or the full "
-            "name of a class such as my_package.MyRunner; leave out --runner to run "
-            "without Beam",
+            cure=f"{meant}give one of these as --runner, or the full name of a class "
+            "such as my_package.MyRunner; leave out --runner to run without Beam",
         )
     try:
         if path == _DASK:  # Its module can be imported without Dask.
@@ -285,21 +246,4 @@ def runner_path(name: str) -> str:
             got=repr(kind),
             cure="check the name",
         )
-    return path
-
-
-def _meant(given: str, short: dict[str, str]) -> str:
-    near = difflib.get_close_matches(given, short, n=1)
-    return f"did you mean {short[near[0]].rpartition('.')[2]}? " if near else ""
-
-
-def takes_other_options(name: str) -> bool:
-    """Returns whether a runner takes options that Beam's parser does not know.
-
-    Job services of portable runners say themselves which options they have.
-    """
-    from apache_beam.runners.portability.portable_runner import PortableRunner
-
-    module, _, attribute = runner_path(name).rpartition(".")
-    kind = getattr(importlib.import_module(module), attribute)
-    return issubclass(kind, PortableRunner)
+    return path, kind

@@ -212,12 +212,12 @@ def _locks(path: str) -> _Answer:
 
 
 def _bucket(path: str, seconds: float) -> _Answer:
-    from gristmill.pipelines.dataflow import buckets, clients
+    from gristmill.pipelines.dataflow import clients
 
     name, _ = split_path(path)
-    client = clients.storage_client(None, anonymous=False, seconds=seconds)
     third = seconds / 3  # For each of two requests: then there is time to answer.
-    found = buckets.describe(client, name, clients.WRITE, "dataset", seconds=third)
+    connection = clients.connect(timeout_seconds=seconds, deadline_seconds=third)
+    found = clients.describe(connection, name, clients.WRITE, "dataset")
     if missing := clients.READ - found.permissions:
         role = clients.bucket_roles(missing, wanted=clients.READ)
         raise StorageError(
@@ -225,6 +225,6 @@ def _bucket(path: str, seconds: float) -> _Answer:
             where=f"gs://{name}",
             cure=f"grant {role} on the bucket to this account",
         )
-    where = "+".join(found.regions) or found.location or "an unknown location"
+    where = found.location or "an unknown location"
     writes = "" if found.permissions.issuperset(clients.WRITE) else ", not write"
     return f"gs://{name} is in {where}; this account may read{writes}", ""

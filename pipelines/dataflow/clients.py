@@ -1,4 +1,4 @@
-"""Credentials of Google Cloud, permissions, and a client that answers in time.
+"""Buckets, credentials and permissions of Google Cloud, with answers in seconds.
 
 deploy/iam.md lists the permissions; a test compares the two, and takes away one after
 the other.
@@ -7,93 +7,61 @@ the other.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import google.auth
+import requests
+from google.api_core import exceptions as api
+from google.api_core.retry import Retry, if_exception_type
+from google.auth.transport.requests import AuthorizedSession
 
 from gristmill.dataset.base.errors import InputError, StorageError
-from gristmill.dataset.base.system import daemon_call
-
-T = TypeVar("T")
+from gristmill.dataset.storage.gcs_connection import GcsConnection
 
 _SECONDS = 10.0
 _PAUSE_SECONDS = 0.2  # At most, before a request is made for the second time.
-_BUSY = (429, 500, 502, 503, 504)
-_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+# https://cloud.google.com/storage/docs/locations
+_MULTI_REGIONS = {"ASIA": "asia-", "EU": "europe-", "US": "us-"}
+_DUAL_REGIONS = {
+    "ASIA1": ("asia-northeast1", "asia-northeast2"),
+    "EUR4": ("europe-north1", "europe-west4"),
+    "EUR5": ("europe-west1", "europe-west2"),
+    "EUR7": ("europe-west2", "europe-west3"),
+    "EUR8": ("europe-west3", "europe-west6"),
+    "NAM4": ("us-central1", "us-east1"),
+}
 
 
-def within(call: Callable[[], T], *, seconds: float, what: str) -> T:
-    """Returns the result of a call, or raises a StorageError after a timeout."""
+def connect(
+    *, timeout_seconds: float = _SECONDS, deadline_seconds: float = _SECONDS
+) -> GcsConnection:
+    """Returns a connection to Cloud Storage whose calls end in time.
+
+    Args:
+        timeout_seconds: How long a request may take.
+        deadline_seconds: How long it is made again.
+
+    Raises:
+        InputError: There are no credentials.
+    """
     try:
-        return daemon_call(call, thread_name="gristmill-preflight").result(seconds)
-    except TimeoutError as e:
-        raise StorageError(
-            f"timeout after {seconds:.0f} seconds: {what}",
-            cure="check the network, then run the same command again",
-        ) from e
-
-
-def find_credentials() -> Any:
-    """Returns valid credentials, or raises an InputError."""
-    import google.auth
-    import google.auth.transport.requests
-    from google.auth.exceptions import GoogleAuthError
-
-    def find() -> Any:
-        credentials, _ = google.auth.default(scopes=_SCOPES)
-        if not credentials.valid:
-            request = google.auth.transport.requests.Request()
-            credentials.refresh(request)  # type: ignore[no-untyped-call]
-        return credentials
-
-    try:
-        return within(find, seconds=_SECONDS, what="looking for credentials")
-    except (GoogleAuthError, StorageError) as e:
+        found = GcsConnection(
+            timeout_seconds=timeout_seconds, deadline_seconds=deadline_seconds
+        )
+        found.authorization()
+    except StorageError as e:
         raise InputError(
             "no credentials for Google Cloud",
-            got=str(e).splitlines()[0],
+            got=e.got,
             cure="run `gcloud auth application-default login`, or set "
             "GOOGLE_APPLICATION_CREDENTIALS to the path of a key file",
         ) from e
+    return found
 
 
-def storage_client(
-    project: str | None, *, anonymous: bool, seconds: float = _SECONDS
-) -> Any:
-    """Returns a client of google-cloud-storage, whose requests end in time.
-
-    Args:
-        project: Google Cloud project.
-        anonymous: Whether to use no credentials, as with an emulator.
-        seconds: How long a request may take.
-    """
-    from google.auth.credentials import AnonymousCredentials
-    from google.cloud.storage import Client
-
-    from gristmill.dataset.storage.gcs_session import GcsSession, emulator_url
-
-    server = emulator_url()
-    credentials = (
-        AnonymousCredentials()  # type: ignore[no-untyped-call]
-        if anonymous or server
-        else find_credentials()
-    )
-    return Client(
-        project=project,
-        credentials=credentials,
-        client_options={"api_endpoint": server} if server else None,
-        _http=GcsSession(credentials, timeout_seconds=seconds),
-    )
-
-
-def storage_retry(*, seconds: float = _SECONDS) -> Any:
-    """Returns the retries of this client's requests: for seconds, not minutes."""
-    from google.cloud.storage.retry import DEFAULT_RETRY
-
-    return DEFAULT_RETRY.with_delay(_PAUSE_SECONDS).with_timeout(seconds)
-
-
-def get_json(url: str, *, anonymous: bool) -> tuple[int, dict[str, Any]]:
-    """Returns the status and the document that a service of Google Cloud answers with.
+def get_json(url: str, *, anonymous: bool) -> dict[str, Any]:
+    """Returns the document that a service of Google Cloud answers with.
 
     One that is busy is asked again for some seconds.
 
@@ -102,51 +70,88 @@ def get_json(url: str, *, anonymous: bool) -> tuple[int, dict[str, Any]]:
         anonymous: Whether to use no credentials.
 
     Raises:
-        StorageError: It does not answer.
+        GoogleAPIError: There is none, or it is not for this account. Libraries that
+            lead there raise other errors.
     """
-    import requests
-    from google.api_core import exceptions as api
-    from google.api_core.retry import Retry, if_exception_type
-    from google.auth.exceptions import GoogleAuthError
-    from google.auth.transport.requests import AuthorizedSession
+    session = requests.Session()
+    if not anonymous:
+        scopes = ("https://www.googleapis.com/auth/cloud-platform",)
+        session = AuthorizedSession(google.auth.default(scopes=scopes)[0])  # type: ignore[no-untyped-call]
 
-    def ask() -> requests.Response:
+    def ask() -> dict[str, Any]:
         answer = session.get(url, timeout=_SECONDS)
-        if answer.status_code in _BUSY:
-            # By the status alone: a busy proxy may answer with anything.
-            busy = api.from_http_status(answer.status_code, "busy", response=answer)  # type: ignore[no-untyped-call]
-            raise busy
-        return answer
+        if not answer.ok:
+            error: Exception = api.from_http_response(answer)  # type: ignore[no-untyped-call]
+            raise error
+        return dict(answer.json())
 
-    retry = Retry(
-        if_exception_type(api.GoogleAPICallError),
-        initial=_PAUSE_SECONDS,
-        timeout=_SECONDS,
-    )
-    try:
-        session = requests.Session()
-        if not anonymous:
-            session = AuthorizedSession(find_credentials())  # type: ignore[no-untyped-call]
-        with session:
+    busy = if_exception_type(api.TooManyRequests, api.ServerError)
+    retry = Retry(busy, initial=_PAUSE_SECONDS, timeout=_SECONDS)
+    with session:
+        found: dict[str, Any] = retry(ask)()
+    return found
+
+
+class Bucket(NamedTuple):
+    """A bucket as Cloud Storage describes it.
+
+    Attributes:
+        location: Such as `US`, `EU`, `NAM4` or `US-CENTRAL1`, with the two regions of a
+            configurable dual-region; "" if the account may not see it.
+        permissions: Those of the requested permissions that are granted.
+    """
+
+    location: str
+    permissions: frozenset[str]
+
+    def near(self, region: str) -> bool:
+        """Returns whether traffic with workers in a region stays in its location.
+
+        An unknown location counts as near.
+        """
+        location, region = self.location.upper(), region.lower()
+        if location in _MULTI_REGIONS:
+            return region.startswith(_MULTI_REGIONS[location])
+        if location in _DUAL_REGIONS:
+            return region in _DUAL_REGIONS[location]
+        return "-" not in location or region.upper() in location.split("+")
+
+
+def describe(
+    connection: GcsConnection, name: str, wanted: frozenset[str], what: str
+) -> Bucket:
+    """Returns Cloud Storage's description of a bucket.
+
+    Args:
+        connection: The connection; each of two requests takes its time at most.
+        name: The bucket.
+        wanted: Permissions to ask for.
+        what: Its role, for messages.
+
+    Raises:
+        InputError: There is no such bucket.
+        StorageError: There is no answer.
+    """
+    bucket, location = connection.client.bucket(name), ""
+    with connection.explained(f"read the bucket of the {what}", f"gs://{name}"):
+        try:
+            granted = {
+                *bucket.test_iam_permissions(sorted(wanted), retry=connection.retry)
+            }
+            # roles/storage.objectUser does not show buckets, only what is in them.
             try:
-                answer = retry(ask)()
-            except api.RetryError as e:
-                answer = e.cause.response  # Still busy: as it says.
-            document = answer.json()
-    except (
-        requests.RequestException,
-        GoogleAuthError,
-        ValueError,
-        RecursionError,
-    ) as e:
-        raise StorageError(
-            "no answer",
-            where=url,
-            got=str(e).splitlines()[0],
-            cure="check the network and the proxy of this machine, then run the same "
-            "command again",
-        ) from e
-    return answer.status_code, document if isinstance(document, dict) else {}
+                bucket.reload(retry=connection.retry)
+                location = "+".join(bucket.data_locations or ()) or bucket.location
+            except api.Forbidden:
+                granted.discard("storage.buckets.get")
+        except api.NotFound as e:
+            raise InputError(
+                f"the bucket of the {what} does not exist",
+                where=f"gs://{name}",
+                cure=f"create it with gcloud storage buckets create gs://{name}, or "
+                "correct its name",
+            ) from e
+    return Bucket(location or "", frozenset(granted))
 
 
 READ = frozenset({"storage.objects.get", "storage.objects.list"})
@@ -155,7 +160,6 @@ WRITE = READ | {"storage.objects.create", "storage.objects.delete"}
 # it may not see it.
 STAGE = WRITE | {"storage.buckets.get"}
 
-_BUCKET_ROLE = "roles/storage.legacyBucketReader"
 # What Dataflow's refusals name, and the role to grant on the project or the account.
 _ROLES = {
     "compute.subnetworks.get": "roles/compute.networkViewer on the project",
@@ -186,20 +190,25 @@ def bucket_roles(missing: Collection[str], *, wanted: Collection[str]) -> str:
     if any(permission.startswith("storage.objects.") for permission in missing):
         roles.append(f"roles/storage.{objects}")
     if "storage.buckets.get" in missing:
-        roles.append(_BUCKET_ROLE)
+        roles.append("roles/storage.legacyBucketReader")
     return " and ".join(roles)
 
 
-def denied_permission(message: str) -> str | None:
-    """Returns the permission that a refusal of Google's names, None for another error.
+def refusal_of(message: str, *, cure: str) -> dict[str, Any]:
+    """Returns `expected`, `got` and `cure` of an error for what Google says.
 
-    >>> denied_permission("Causes: Permission 'dataflow.jobs.create' denied on project")
-    'dataflow.jobs.create'
+    Args:
+        message: What it says, which may name a permission.
+        cure: What to do where it names none.
     """
-    if _ACT_AS in message:
-        return "iam.serviceAccounts.actAs"
     match = _DENIED.search(message)
-    return None if match is None else match[1]
+    permission = match and match[1]
+    if _ACT_AS in message:
+        permission = "iam.serviceAccounts.actAs"
+    if permission is None:
+        return {"got": message, "cure": cure}
+    expected = f"the permission {permission}"
+    return {"expected": expected, "got": message, "cure": cure_of(permission)}
 
 
 def cure_of(permission: str) -> str:

@@ -10,29 +10,32 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import (
-    GoogleCloudOptions,
-    PipelineOptions,
-    TestOptions,
-)
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineState
-from apache_beam.utils.retry import PermanentException
 
-from gristmill.dataset.base.errors import GristmillError, JobError
+from gristmill.dataset.base.errors import CorruptShardError, GristmillError, JobError
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import has_magic
-from gristmill.pipelines.beam.job_graphs import graph_of
 from gristmill.pipelines.beam.pipeline_options import ignored_options
-from gristmill.pipelines.dataflow.clients import cure_of, denied_permission
+from gristmill.pipelines.dataflow.clients import refusal_of
 from gristmill.pipelines.dataflow.defaults import set_defaults, target_of
-from gristmill.pipelines.dataflow.preflight import preflight
+from gristmill.pipelines.dataflow.preflight import Asked, preflight
 from gristmill.pipelines.dataflow.worker_code import sent_code
+from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import (
+    ConvertOptions,
     IndexOptions,
     LaunchOptions,
     Options,
+    VerifyOptions,
 )
+from gristmill.pipelines.text.printer import plural
+from gristmill.pipelines.text.verification import Verification
+from gristmill.transforms.beam.convert_files import ConvertFiles
+from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
+from gristmill.transforms.beam.verify_dataset import VerifyDataset
+from gristmill.transforms.checking.verification import VerifyResult
 
 State = Literal["submitted", "done", "template", "dry run"]
 
@@ -79,25 +82,64 @@ class Submission:
             f"{self.job_id}?project={self.project}"
         )
 
-    def text(self) -> str:
-        """Returns the state as text."""
+    @property
+    def title(self) -> str:
+        """The state, for people."""
         states = {
             "submitted": f"submitted: job {self.job_id} has NOT finished yet",
             "done": f"done: job {self.job_id} has succeeded",
             "template": f"written: {self.template} describes the job; nothing has run",
             "dry run": "checked: nothing was submitted",
         }
-        lines = [f"{self.pipeline} {states[self.state]}"]
-        if self.url is not None:
-            lines.append(f"  watch     {self.url}")
-        target = shlex.quote(self.target)
-        if self.state in ("submitted", "template") and self.pipeline == "convert":
-            lines.append(f"  progress  gristmill inspect {target}")
-        if self.state == "done":
-            lines.append(f"  dataset   gristmill inspect {target}")
-        lines += [f"  checked   {what}" for what in self.checked]
-        lines += [f"  not yet   {what}" for what in self.not_checked]
-        return "\n".join(lines + [f"note: {note}" for note in self.notes])
+        return f"{self.pipeline} {states[self.state]}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What else people are shown."""
+        inspect = f"gristmill inspect {shlex.quote(self.target)}"
+        begun = self.pipeline == "convert" and self.state in ("submitted", "template")
+        return {
+            "watch": self.url,
+            "progress": inspect if begun else None,
+            "dataset": inspect if self.state == "done" else None,
+            "checked": self.checked,
+            "not yet": self.not_checked,
+            "note": self.notes,
+        }
+
+
+def _report(result: VerifyResult, options: VerifyOptions) -> Verification:
+    """Writes the result to a file, and fails if anything is wrong.
+
+    A service shows nothing but the job's state. Retries write the same report again.
+    """
+    found = Verification(quick=options.quick, **result._asdict())
+    if options.report is not None:
+        found.write(options.report)
+    if found.findings:
+        raise CorruptShardError(
+            f"the dataset is damaged: {plural(found.findings_count, 'finding')}",
+            where=found.dataset,
+            got=str(found.findings[0]),
+            cure=f"see {options.report or 'gristmill verify'} for all findings",
+        )
+    return found
+
+
+def graph_of(options: Options) -> beam.PTransform[beam.pvalue.PBegin, Any]:
+    """Returns a pipeline whose workers list the inputs and plan the shards.
+
+    Building the graph reads only what `conversion_of` does.
+    """
+    if isinstance(options, ConvertOptions):
+        return ConvertFiles(**conversion_of(options)._asdict())
+    if isinstance(options, VerifyOptions):
+        verify: Any = VerifyDataset(options.dataset, quick=options.quick)
+        chain: beam.PTransform[beam.pvalue.PBegin, Any] = verify | "Report" >> beam.Map(
+            _report, options
+        )
+        return chain
+    return IndexArrayRecords(**dataclasses.asdict(options))
 
 
 def submit(
@@ -115,56 +157,38 @@ def submit(
         JobError: The job could not be created, or failed with `--wait`.
     """
     beam_options = PipelineOptions(list(beam_arguments))
-    pipeline = options.command
-    set_defaults(beam_options, pipeline, options)
-    checks = preflight(options, launch, beam_options)
-    checks.notes += [
-        f"Beam ignores {ignored.argument}"
-        for ignored in ignored_options(beam_arguments)
-    ]
-    result = None
-    if not checks.is_offline:
+    set_defaults(beam_options, options)
+    asked = Asked(options, launch, beam_options)
+    result: Any = None
+    target = target_of(options)
+    if preflight(asked):
         with sent_code(options, beam_options):
             result = _run(options, beam_options)
-        checks.done.append("graph of the job")
-    cloud = beam_options.view_as(GoogleCloudOptions)
+        asked.checked.append("graph of the job")
+        if isinstance(options, IndexOptions):
+            # What to index may be a directory: that is asked for.
+            path = options.files[0]
+            if not has_magic(path) and storage_for(path).stat(path) is None:
+                target = path.rstrip("/")
+    given, ignored = asked.beam, ignored_options(beam_arguments)
+    is_dry = result is None or given.dry_run
+    created = not is_dry and result.has_job
     submission = Submission(
-        pipeline=pipeline,
-        state="submitted",
-        target=target_of(options) if checks.is_offline else _dataset(options),
-        project=cloud.project,
-        region=cloud.region,
-        notes=tuple(checks.notes),
+        pipeline=options.command,
+        state="dry run" if is_dry else "submitted" if created else "template",
+        target=target,
+        project=given.project,
+        region=given.region,
+        job_id=result.job_id() if created else None,
+        template=None if is_dry or created else given.template_location,
+        notes=(*asked.notes, *(f"Beam ignores {argument}" for argument, _ in ignored)),
+        checked=tuple(asked.checked if is_dry else ()),
+        not_checked=tuple(asked.not_checked if is_dry else ()),
     )
-    if result is None or beam_options.view_as(TestOptions).dry_run:
-        return dataclasses.replace(
-            submission,
-            state="dry run",
-            checked=tuple(checks.done),
-            not_checked=tuple(checks.left_out),
-        )
-    if not result.has_job:
-        return dataclasses.replace(
-            submission, state="template", template=cloud.template_location
-        )
-    submission = dataclasses.replace(submission, job_id=result.job_id())
-    return _wait(submission, result) if launch.wait else submission
-
-
-def _dataset(options: Options) -> str:
-    """Returns the directory of the dataset, which is asked for what to index is."""
-    target = target_of(options)
-    if isinstance(options, IndexOptions):
-        path = options.files[0]
-        if not has_magic(path) and storage_for(path).stat(path) is None:
-            return path.rstrip("/")
-    return target
+    return _wait(submission, result) if launch.wait and created else submission
 
 
 def _run(options: Options, beam_options: PipelineOptions) -> Any:
-    from google.api_core.exceptions import GoogleAPIError
-    from google.auth.exceptions import GoogleAuthError
-
     label = type(options).__name__.removesuffix("Options")
     try:
         pipeline = beam.Pipeline(options=beam_options)
@@ -172,22 +196,11 @@ def _run(options: Options, beam_options: PipelineOptions) -> Any:
         return pipeline.run()
     except GristmillError:
         raise
-    except (
-        GoogleAPIError,
-        GoogleAuthError,
-        OSError,
-        PermanentException,
-        RuntimeError,
-        ValueError,
-    ) as e:
-        permission = denied_permission(str(e))
+    except Exception as e:  # Beam and Google's clients raise anything.
+        cure = "see deploy/README.md for the messages of Dataflow and what to do"
         raise JobError(
             "the job could not be submitted to Dataflow",
-            expected=permission and f"the permission {permission}",
-            got=str(e),
-            cure="see deploy/README.md for the messages of Dataflow and what to do"
-            if permission is None
-            else cure_of(permission),
+            **refusal_of(str(e), cure=cure),
         ) from e
 
 
@@ -197,14 +210,18 @@ def _wait(submission: Submission, result: Any) -> Submission:
 
     with _failures_of_threads() as failures:
         try:
-            state = result.wait_until_finish()
+            got = str(result.wait_until_finish())
         except DataflowRuntimeException as e:
             got = str(e)
         except AssertionError as e:
             # Beam asks for the state in a thread, and does not say why that has ended.
-            raise _unknown_end(submission, str(failures[-1] if failures else e)) from e
-        else:
-            got = str(state)
+            said = str(failures[-1] if failures else e)
+            cure = "run `gcloud dataflow jobs list`, or look at its page"
+            raise JobError(
+                "the job was submitted and continues, but its state cannot be read",
+                where=submission.url,
+                **refusal_of(said, cure=cure),
+            ) from e
     if got != PipelineState.DONE:
         raise JobError(
             "the Dataflow job has not succeeded",
@@ -233,17 +250,3 @@ def _failures_of_threads() -> Iterator[list[BaseException]]:
         yield failures
     finally:
         threading.excepthook = inherited
-
-
-def _unknown_end(submission: Submission, got: str) -> JobError:
-    permission = denied_permission(got)
-    cure = "run `gcloud dataflow jobs list`, or look at its page"
-    if permission is not None:
-        cure = f"{cure_of(permission)}, or leave out --wait"
-    return JobError(
-        "the job was submitted, but its state cannot be read",
-        where=submission.url,
-        expected=permission and f"the permission {permission}",
-        got=got,
-        cure=f"{cure}; the job continues",
-    )

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from apache_beam.options.pipeline_options import (
     DebugOptions,
@@ -21,13 +22,7 @@ from apache_beam.options.pipeline_options import (
 
 import gristmill
 from gristmill.dataset.base.errors import InputError, JobError
-from gristmill.pipelines.options.job_options import (
-    ConvertOptions,
-    LaunchOptions,
-    Options,
-    PackingOptions,
-)
-from gristmill.transforms.tokens.tokenizers import is_function
+from gristmill.pipelines.options.job_options import Options, PackingOptions
 
 _FOLDERS = ("dataset", "loader", "package", "pipelines", "transforms")
 _BESIDE = (
@@ -40,53 +35,15 @@ _BEAMS_IMAGE = re.compile(r"(?:.*/)?beam_python\d+\.\d+_sdk\w*(?:[:@].*)?")
 _NO_ISOLATION = "pip_no_build_isolation"
 
 
-def has_image(beam_options: PipelineOptions) -> bool:
-    """Returns whether workers start from an image that is not Beam's own."""
-    image = beam_options.view_as(WorkerOptions).sdk_container_image
+def has_image(beam: Any) -> bool:
+    """Returns whether options start workers from an image that is not Beam's own."""
+    image = beam.sdk_container_image
     return bool(image) and not _BEAMS_IMAGE.fullmatch(image)
 
 
-def check_worker_code(
-    options: Options, launch: LaunchOptions, beam_options: PipelineOptions
-) -> None:
-    """Checks that workers can get this package, and the modules that a job names.
-
-    Raises:
-        InputError: They cannot.
-    """
-    setup = beam_options.view_as(SetupOptions)
-    public = beam_options.view_as(WorkerOptions).use_public_ips
-    built = has_image(beam_options) or setup.prebuild_sdk_container_engine
-    if not (built or public or launch.install_on_workers):
-        # Beam's image does not hold what the package requires, such as array_record.
-        raise InputError(
-            "the workers could not install gristmill",
-            expected="an image that holds it, or a package index that the workers can "
-            "reach",
-            got="Beam's own image, and workers without public addresses",
-            cure="give --sdk_container_image=IMAGE, which deploy/build.sh builds; or "
-            "--use_public_ips; or --install-on-workers, if the network of the workers "
-            "reaches a package index, such as through Cloud NAT",
-        )
-    for path in (setup.setup_file, setup.requirements_file):
-        if path is not None and not pathlib.Path(path).exists():
-            raise InputError("no such file", where=path, cure="check the path")
-    needed = None
-    if isinstance(options, ConvertOptions) and options.map is not None:
-        needed = "--map"
-    elif isinstance(options, PackingOptions) and is_function(options.tokenizer or ""):
-        needed = "--tokenizer"
-    if needed and not (has_image(beam_options) or _sends(setup)):
-        raise InputError(
-            f"the workers do not have the module of {needed}",
-            expected="a package or an image that contains it",
-            cure="give --sdk_container_image of an image on top of gristmill's, or "
-            "--setup_file or --extra_package of a package that contains it",
-        )
-
-
-def _sends(setup: SetupOptions) -> bool:
-    return bool(setup.setup_file or setup.extra_packages or setup.requirements_file)
+def sends_code(beam: Any) -> bool:
+    """Returns whether options send code to workers."""
+    return bool(beam.setup_file or beam.extra_packages or beam.requirements_file)
 
 
 @contextlib.contextmanager
@@ -97,14 +54,14 @@ def sent_code(options: Options, beam_options: PipelineOptions) -> Iterator[None]
     """
     setup = beam_options.view_as(SetupOptions)
     with tempfile.TemporaryDirectory(prefix="gristmill-") as directory:
-        if not has_image(beam_options):
+        if not has_image(beam_options.view_as(WorkerOptions)):
             extras = []
             if isinstance(options, PackingOptions) and options.tokenizer is not None:
                 extras.append("gigatoken" if options.fast else "tokenizers")
             package = build_package(pathlib.Path(directory), extras=extras)
             setup.extra_packages = [str(package), *(setup.extra_packages or [])]
         debug = beam_options.view_as(DebugOptions)
-        if _sends(setup) and _NO_ISOLATION not in (debug.experiments or []):
+        if sends_code(setup) and _NO_ISOLATION not in (debug.experiments or []):
             debug.add_experiment(_NO_ISOLATION)
         yield
 

@@ -17,7 +17,7 @@ from google.cloud.monitoring_v3.types import AlertPolicy
 from google.protobuf import json_format
 
 from gristmill.pipelines.commands.template import TEMPLATES, metadata, parameters_of
-from gristmill.pipelines.dataflow import machine_types as worker_disk
+from gristmill.pipelines.dataflow.defaults import MAX_WORKERS
 from gristmill.transforms.beam import job_metrics
 from tests.support import roles
 from tests.support.dataflow_server import DataflowServer
@@ -121,7 +121,7 @@ def test_build_makes_the_image_and_templates(gcloud, docker):
             "additionalUserLabels": {"gristmill": pipeline},
             "ipConfiguration": "WORKER_IP_PRIVATE",
             "kmsKeyName": key,
-            "maxWorkers": worker_disk.MAX_WORKERS,
+            "maxWorkers": MAX_WORKERS,
             "serviceAccountEmail": account,
             "subnetwork": "mine",
             "stagingLocation": "gs://my-bucket/gristmill-tmp/staging",

@@ -9,7 +9,7 @@ import pytest
 from apache_beam.runners.direct.direct_runner import DirectRunner
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.pipelines.beam.pipeline_options import runner_path
+from gristmill.pipelines.beam.pipeline_options import find_runner
 
 FN_API = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
@@ -29,7 +29,7 @@ DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
     ],
 )
 def test_short_and_full_names(name, path):
-    assert runner_path(name) == path
+    assert find_runner(name)[0] == path
 
 
 class Own(DirectRunner):
@@ -48,7 +48,7 @@ class Own(DirectRunner):
 )
 def test_a_name_that_is_none(name, message):
     with pytest.raises(InputError, match="Beam runner") as caught:
-        runner_path(name)
+        find_runner(name)
     assert message in str(caught.value)
 
 
@@ -57,8 +57,8 @@ def test_a_package_that_the_runner_needs_is_named():
     script = (
         "import sys\n"
         "sys.modules['dask'] = None\n"  # As if it were not installed.
-        "from gristmill.pipelines.beam.pipeline_options import runner_path\n"
-        "runner_path('dask')\n"
+        "from gristmill.pipelines.beam.pipeline_options import find_runner\n"
+        "find_runner('dask')\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120

@@ -89,7 +89,7 @@ def test_a_permission_that_is_missing_is_named_in_seconds(cloud, row):
     if row.without.startswith("a note"):
         assert done.code == 0, done.stderr
         said = done.stdout
-        assert "note: " in said
+        assert "note  " in said
     else:
         said = done.stderr
         by_dataflow = row.without == "refused by Dataflow"
@@ -117,5 +117,10 @@ def test_roles_that_grant_what_is_missing():
     ],
 )
 def test_permissions_that_refusals_name(message, permission):
-    assert clients.denied_permission(message) == permission
+    found = clients.refusal_of(message, cure="look")
+    if permission is None:
+        assert found == {"got": message, "cure": "look"}
+    else:
+        assert found["expected"] == f"the permission {permission}"
+        assert found["cure"].startswith("grant roles/")
     assert "deploy/iam.md" in clients.cure_of("compute.zones.get")

@@ -12,8 +12,7 @@ from apache_beam.options.pipeline_options import (
 
 from gristmill.pipelines import dataflow_defaults
 from gristmill.pipelines.beam.pipeline_options import checked_options
-from gristmill.pipelines.dataflow import machine_types as worker_disk
-from gristmill.pipelines.dataflow.defaults import set_defaults
+from gristmill.pipelines.dataflow.defaults import MACHINE_TYPE, set_defaults
 from gristmill.pipelines.options.job_options import ConvertOptions
 from tests.support.cloud import job_of, running
 
@@ -24,7 +23,7 @@ CONVERT = ConvertOptions(input=("gs://raw/texts/*",), output="gs://data/texts")
 def with_defaults(*arguments: str) -> PipelineOptions:
     given = ["--project=p", "--region=us-central1", *arguments]
     options = PipelineOptions(checked_options("DataflowRunner", given))
-    set_defaults(options, "convert", CONVERT)
+    set_defaults(options, CONVERT)
     return options
 
 
@@ -70,7 +69,7 @@ def test_disk_types(arguments, disk_type):
 
 
 def test_prime_chooses_machines():
-    assert workers().machine_type == worker_disk.MACHINE_TYPE
+    assert workers().machine_type == MACHINE_TYPE
     prime = "--dataflow_service_options=enable_prime"
     assert workers(prime).machine_type is None
 
@@ -128,5 +127,5 @@ def test_a_pipeline_of_ones_own_gets_them_too(shard_bytes, machine, disk_gb):
 )
 def test_the_disk_is_that_of_the_shards(arguments, disk_gb):
     options = PipelineOptions(["--project=p", "--region=us-central1"])
-    set_defaults(options, "convert", dataclasses.replace(CONVERT, **arguments))
+    set_defaults(options, dataclasses.replace(CONVERT, **arguments))
     assert options.view_as(WorkerOptions).disk_size_gb == disk_gb

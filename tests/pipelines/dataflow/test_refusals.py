@@ -190,9 +190,9 @@ REFUSALS = {
         elsewhere,
     ),
     "storage": Refusal(
-        "cannot read the bucket of the ...",
+        "cannot list objects",
         CONVERT,
-        ("made to fail", "check the network and the account"),
+        ("made to fail", "give this account the role roles/storage.objectUser"),
         failing,
         code=1,
     ),
