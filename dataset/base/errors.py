@@ -14,6 +14,8 @@ _FACT = re.compile(r"  ({}):\s+(.*)".format("|".join(_LABELS.values())))
 _OPTION = re.compile(
     r"gristmill [a-z-]+[^;,`]*|\btar --\w+|(?<![\w'-])--([a-z][a-z-]*[a-z])(?![\w=-])"
 )
+# The parameters that are not called as their options.
+_PARAMETERS = {"pack": "method"}
 
 
 def some_of(items: Iterable[object], shown: int = 3) -> str:
@@ -115,7 +117,9 @@ class GristmillError(Exception):
 
 def _parameter(option: re.Match[str]) -> str:
     name = option[1]
-    return option[0] if name is None else f"`{name.replace('-', '_')}`"
+    if name is None:
+        return option[0]
+    return f"`{_PARAMETERS.get(name, name.replace('-', '_'))}`"
 
 
 class InputError(GristmillError, ValueError):

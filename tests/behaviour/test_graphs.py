@@ -7,6 +7,7 @@ result; a list of objects takes half a kilobyte a shard.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import pathlib
 
 import apache_beam as beam
@@ -17,6 +18,7 @@ from gristmill.transforms import (
     ConversionJob,
     ConvertFiles,
     IndexArrayRecords,
+    PackOptions,
     ReadAllRecords,
     ReadArrayRecords,
     ReadRecords,
@@ -24,6 +26,10 @@ from gristmill.transforms import (
     VerifyDataset,
     WriteArrayRecords,
 )
+from gristmill.transforms.beam.run_job import RunJob
+from gristmill.transforms.columns.attach_job import ComputeJob
+from gristmill.transforms.columns.duplicates import DuplicatesJob
+from gristmill.transforms.removal.removal_job import RemovalJob
 from tests.support.graphs import graph_of
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -64,6 +70,34 @@ def test_no_default_and_no_side_input(chain: list[beam.PTransform]) -> None:
     # A write in shards of some size needs the number of shards: one number.
     by_size = getattr(chain[-1], "shard_bytes", None) is not None
     assert by_size or not graph.side_inputs
+
+
+CONVERT = ConvertFiles(jobs=(JOB,))
+PACK = ConvertFiles(jobs=(dataclasses.replace(JOB, pack=PackOptions(length=64)),))
+READ = {"read": ReadRecords("in"), "read TFRecords": ReadTFRecords("in")}
+JOBS = {
+    "index": IndexArrayRecords(files="in"),
+    "verify": VerifyDataset("in"),
+    "remove": RunJob(RemovalJob("in", {})),
+    "attach": RunJob(ComputeJob("in", "module:function")),
+    "unique": RunJob(DuplicatesJob("in")),
+}
+
+
+@pytest.mark.parametrize(
+    ("transform", "groups", "stages"),
+    [
+        *((one, 4, 5) for one in (CONVERT, PACK)),
+        # What is replaced is deleted by all workers, after the commit.
+        (dataclasses.replace(CONVERT, overwrite=True), 6, 7),
+        *((one, 2, 3) for one in JOBS.values()),
+        *((one, 4, 5) for one in READ.values()),
+    ],
+    ids=["convert", "pack", "overwrite", *JOBS, *READ],
+)
+def test_shuffles_and_stages_are_few(transform, groups: int, stages: int) -> None:
+    graph = graph_of(transform)
+    assert (graph.groups, graph.stages, graph.side_inputs) == (groups, stages, ())
 
 
 @pytest.mark.slow

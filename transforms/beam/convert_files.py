@@ -22,6 +22,7 @@ from gristmill.transforms.beam.pipeline_input import (
     check_begin,
     check_known,
     displayed,
+    fields_of,
     set_types,
 )
 from gristmill.transforms.beam.result_coders import ResultCoder
@@ -119,7 +120,8 @@ class ConvertFiles(
 
     def display_data(self) -> dict[str, Any]:
         """Returns the display data for a runner's page."""
-        return _displayed(self.jobs) | displayed(overwrite=str(self.overwrite))
+        own = {n: value for n, value in fields_of(self).items() if n != "jobs"}
+        return displayed(**own) | _displayed(self.jobs)
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[ConversionResult]:
         """Builds the chain.
@@ -186,4 +188,6 @@ def _displayed(jobs: Sequence[ConversionJob]) -> dict[str, Any]:
         name=first.name,
         writer=first.writer.described,
         map=first.map,
+        records=first.records,
+        pack=first.pack,
     )

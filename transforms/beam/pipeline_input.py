@@ -94,19 +94,40 @@ def check_collection(applied_to: object, name: str, of: str) -> None:
 
 
 def displayed(**options: Any) -> dict[str, Any]:
-    """Returns options as Beam's display data; those that are None are left out.
+    """Returns options as Beam's display data; those that are not set are left out.
 
     The first three of many paths are shown. Labels are the names of the options.
     """
+    shown = {name: _shown(value) for name, value in options.items()}
     return {
-        name: DisplayDataItem(
-            some_of([*map(str, value)])
-            if isinstance(value, (list, tuple))
-            else value
-            if isinstance(value, (bool, int))
-            else str(value),
-            label=name.replace("_", " ").capitalize(),
-        )
-        for name, value in options.items()
-        if value is not None
+        name: DisplayDataItem(value, label=name.replace("_", " ").capitalize())
+        for name, value in shown.items()
+        if value not in (None, "")
     }
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Returns the fields of a dataclass, by name."""
+    return {
+        field.name: getattr(value, field.name) for field in dataclasses.fields(value)
+    }
+
+
+def _shown(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, (list, tuple, dict)):
+        return some_of([*map(str, value)])
+    if dataclasses.is_dataclass(value):
+        default = {field.name: field.default for field in dataclasses.fields(value)}
+        given = {n: v for n, v in fields_of(value).items() if v != default[n]}
+        return ", ".join(f"{name}={one}" for name, one in given.items())
+    return str(value)
+
+
+class FieldsShown:
+    """A transform that is a dataclass, whose page has its fields."""
+
+    def display_data(self) -> dict[str, Any]:
+        """Returns the display data for a runner's page."""
+        return displayed(**fields_of(self))

@@ -28,10 +28,10 @@ from gristmill.transforms.beam.find_ranges import (
     list_parts,
 )
 from gristmill.transforms.beam.pipeline_input import (
+    FieldsShown,
     check_begin,
     check_collection,
     check_known,
-    displayed,
     set_types,
 )
 from gristmill.transforms.beam.read_ranges import SourceRecord, read_range
@@ -45,7 +45,7 @@ DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
 _PART_RANGES = 16  # A part is walked through in seconds.
 
 
-class _Reader:
+class _Reader(FieldsShown):
     """What both readers do, with the fields of either."""
 
     split: str | None
@@ -70,15 +70,6 @@ class _Reader:
                 cure="write those that fulfil the condition with ConvertFiles, and "
                 "read them",
             )
-
-    def display_data(self) -> dict[str, Any]:
-        """Returns the display data for a runner's page."""
-        return displayed(
-            input=self._inputs,
-            split=self.split,
-            range_bytes=self.range_bytes,
-            with_source=self.with_source,
-        )
 
     def _listing(self, *, parts: bool) -> Listing:
         part_bytes = _PART_RANGES * self.range_bytes if parts else 0

@@ -5,7 +5,6 @@ Every runner executes such a chain.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, TypeVar
@@ -15,9 +14,9 @@ import apache_beam as beam
 from gristmill.dataset.base.columns import Gatherable, Gathered
 from gristmill.transforms.beam.job_metrics import count, report_sink, report_sources
 from gristmill.transforms.beam.pipeline_input import (
+    FieldsShown,
     check_begin,
     check_known,
-    displayed,
     set_types,
 )
 from gristmill.transforms.beam.same_code import sent
@@ -76,7 +75,7 @@ class RunSteps(beam.PTransform[beam.PCollection[Any], beam.PCollection[R]]):
         return committed
 
 
-class JobTransform(RunJob[R]):
+class JobTransform(FieldsShown, RunJob[R]):
     """A job whose options are fields of a dataclass. Subclasses say what it gives."""
 
     _gives: ClassVar[Any]
@@ -93,11 +92,6 @@ class JobTransform(RunJob[R]):
 
     def _make_job(self) -> Job[R]:
         raise NotImplementedError
-
-    def display_data(self) -> dict[str, Any]:
-        """Returns the display data for a runner's page."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        return displayed(**{field.name: getattr(self, field.name) for field in fields})
 
 
 def begun_tasks(job: Job[Any]) -> Iterator[Any]:

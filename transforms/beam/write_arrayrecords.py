@@ -18,7 +18,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, get_type_hints
 
 import apache_beam as beam
 import google_crc32c
@@ -37,6 +37,7 @@ from gristmill.transforms.beam.pipeline_input import (
     check_collection,
     check_known,
     displayed,
+    fields_of,
     set_types,
 )
 from gristmill.transforms.beam.run_job import gather
@@ -64,7 +65,9 @@ _log = logging.getLogger(__name__)
 # As Beam checks it where the pipeline is built.
 _HintedKey: Any = Key | np.integer
 
-# A row, which other languages read.
+# A row, which other languages read. Beam takes the types as they are written: as texts
+# they would be Python's own, and no keys.
+WriteResult.__annotations__.update(get_type_hints(WriteResult))
 beam.coders.registry.register_coder(WriteResult, beam.coders.RowCoder)
 
 _WAITING_RECORDS = 256  # Of a group: more are counted faster, and take more memory.
@@ -268,18 +271,8 @@ class WriteArrayRecords(
 
     def display_data(self) -> dict[str, Any]:
         """Returns the display data for a runner's page."""
-        job = self._job
-        return displayed(
-            output=job.output,
-            name=job.name,
-            split=job.split,
-            num_shards=job.num_shards,
-            shard_bytes=job.shard_bytes,
-            keyed=job.keyed,
-            writer=job.writer.described,
-            overwrite=self.overwrite,
-            keep_replaced=self.keep_replaced,
-        )
+        job = fields_of(self._job) | {"writer": self.writer.described}
+        return displayed(**fields_of(self) | job)
 
     def expand(
         self, records: beam.PCollection[Element]

@@ -426,7 +426,8 @@ def _empty(paths: Sequence[str], got: str) -> InputError:
         expected="at least one record in each file",
         got=got,
         cure="copy them again, or leave them out: a directory as input leaves out "
-        "markers such as _SUCCESS; to accept empty files, give --on-corrupt skip",
+        "markers such as _SUCCESS; to accept empty files, give --on-corrupt skip, or "
+        "allow_empty_files=True to a transform that reads",
     )
 
 

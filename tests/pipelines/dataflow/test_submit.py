@@ -137,7 +137,8 @@ def test_dry_run_submits_nothing(cloud: Cloud, flag: str):
     done = cloud.submit(command, flag, *rest, IMAGE)
     assert done.code == 0, done.stderr
     assert "nothing was submitted" in done.stdout
-    assert "checked   buckets and this account's roles" in done.stdout
+    assert "checked   options" in done.stdout
+    assert "  buckets and this account's roles" in done.stdout
     assert "not yet   the workers' account, quotas" in done.stdout
     assert cloud.dataflow.requests == []
     assert set(cloud.storage.objects.buckets["data"]) == set()

@@ -1,51 +1,71 @@
-"""Display data: what a runner's page shows of each transform."""
+"""Display data: what a runner's page shows of each transform, from its fields."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-import apache_beam as beam
 import pytest
-from apache_beam.portability.api import beam_runner_api_pb2
+from apache_beam.transforms.display import DisplayData
 
 from gristmill.transforms import (
+    ConversionJob,
+    ConvertFiles,
+    IndexArrayRecords,
+    PackOptions,
     ReadAllRecords,
     ReadArrayRecords,
+    ReadRecords,
     ReadTFRecords,
+    RecordOptions,
     VerifyDataset,
+    WriteArrayRecords,
+)
+
+FILES = [f"in/{n}" for n in range(9)]
+TOKENS = RecordOptions(input_format="jsonl", columns=("text",))
+JOB = ConversionJob(
+    *(("in",), "out", "c4"),
+    records=TOKENS,
+    pack=PackOptions(length=64, column="text"),
+    map="module:function",
 )
 
 
-def shown(transform: Any, *before: Any) -> dict[str, Any]:
+def shown(transform: Any) -> dict[str, Any]:
     """Returns label and value of all items, as a runner gets them."""
-    pipeline = beam.Pipeline()
-    applied: Any = pipeline
-    for step in before:
-        applied = applied | step
-    applied | "Shown" >> transform
-    (node,) = (
-        node
-        for node in pipeline.to_runner_api().components.transforms.values()
-        if node.unique_name == "Shown"
-    )
-    found = {}
-    for item in node.display_data:
-        payload = beam_runner_api_pb2.LabelledPayload.FromString(item.payload)
-        value = payload.WhichOneof("value")
-        found[payload.label] = value and getattr(payload, value)
-    return found
+    return {item.label: item.value for item in DisplayData.create_from(transform).items}
 
 
-@pytest.mark.slow
-def test_readers_show_inputs() -> None:
-    found = shown(ReadTFRecords([f"in/{n}" for n in range(9)], with_source=True))
-    assert found["Input"] == "in/0, in/1, in/2 and 6 more"
+@pytest.mark.parametrize(
+    "transform",
+    [
+        ConvertFiles(jobs=(JOB,), tfds_directory="in", overwrite=True),
+        IndexArrayRecords(files="in", name="n", split="s"),
+        *(ReadRecords("in", split="s", records=TOKENS), ReadAllRecords(records=TOKENS)),
+        *(ReadTFRecords("in"), ReadArrayRecords("in", split="s")),
+        WriteArrayRecords("out", num_shards=3, shard_bytes=9, keyed=True),
+        VerifyDataset("in"),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_all_fields_that_are_set_are_shown(transform: Any) -> None:
+    found = shown(transform)
+    for field in dataclasses.fields(transform):
+        value = getattr(transform, field.name)
+        if value is not None and field.name != "jobs":
+            assert field.name.replace("_", " ").capitalize() in found
+
+
+def test_values_are_short() -> None:
+    found = shown(ReadTFRecords(FILES, with_source=True))
+    assert found["Inputs"] == "in/0, in/1, in/2 and 6 more"
     assert (found["With source"], found["Range bytes"]) == (True, 64 << 20)
-    found = shown(ReadArrayRecords("data/c4", split="test"))
-    assert (found["Input"], found["Split"]) == ("data/c4", "test")
-    assert "Split" not in shown(ReadArrayRecords("data/c4"))
-    assert shown(VerifyDataset("data/c4"))["Dataset"] == "data/c4"
-    found = shown(ReadAllRecords(range_bytes=7), beam.Create(["in"]))
-    assert found["Range bytes"] == 7
-    found = shown(ReadAllRecords(split="test"), beam.Create(["in"]))
-    assert found["Split"] == "test"
+    assert found["Records"] == "input_format=tfrecord"
+    assert "Split" not in found
+    found = shown(ConvertFiles(jobs=(JOB,)))
+    assert (found["Input train"], found["Map"]) == ("in", "module:function")
+    assert found["Plan train"] == f"shard_bytes={256 << 20}"
+    assert found["Records"] == "input_format=jsonl, columns=('text',)"
+    assert found["Pack"] == "length=64"
+    assert shown(WriteArrayRecords("a/b"))["Name"] == "b"

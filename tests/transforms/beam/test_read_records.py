@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import json
 import pathlib
 
@@ -12,7 +14,13 @@ from apache_beam.transforms.fully_qualified_named_transform import (
 
 from gristmill.dataset import encode_example
 from gristmill.dataset.base.errors import InputError
-from gristmill.transforms import ReadRecords, RecordOptions, SourceRecord
+from gristmill.dataset.storage.local import LocalStorage
+from gristmill.transforms import (
+    ReadRecords,
+    ReadTFRecords,
+    RecordOptions,
+    SourceRecord,
+)
 from tests.support.conversion import dataset_of, varied_records
 from tests.support.pipelines import BUNDLES_TWICE, run
 from tests.support.records import (
@@ -27,6 +35,7 @@ from tests.support.tars import (
     read_by_webdataset,
     tar_of,
 )
+from tests.support.watched import watched
 
 RECORDS = [*text_records(800), *AWKWARD_RECORDS]
 
@@ -116,6 +125,20 @@ def test_files_that_are_empty_or_none(tmp_path: pathlib.Path) -> None:
         ReadRecords(())
     with pytest.raises(InputError, match="range_bytes must be positive"):
         ReadRecords("in", range_bytes=0)
+
+
+@pytest.mark.parametrize("make", [ReadRecords, ReadTFRecords])
+def test_requests_for_each_file_are_few(tmp_path, monkeypatch, make) -> None:
+    for number in range(30):
+        (tmp_path / str(number)).write_bytes(frames_of([b"one"]))
+    made: collections.Counter[str] = collections.Counter()
+    for name in ("list", "match", "open", "peek", "read", "scan", "stat"):
+        look = functools.partial(made.__class__.update, made, [name])
+        watched(monkeypatch, LocalStorage, name, lambda *_, _add=look, **__: _add())
+    assert len(run(make(f"{tmp_path}/*"))) == 30
+    assert made.pop("stat") <= 2 * 30 + 4
+    # One listing; a look at the first bytes of each file, and its records.
+    assert made == {"match": 1, "read": 30, "open": 30}
 
 
 @pytest.mark.slow

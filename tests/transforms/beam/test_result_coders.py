@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 
 import apache_beam as beam
 import pytest
 from apache_beam.coders import registry
+from apache_beam.portability.api import schema_pb2
+from apache_beam.typehints.schemas import named_tuple_to_schema
 
 from gristmill.dataset import Manifest, PackedCounts, open_manifest
 from gristmill.transforms import (
+    ConversionJob,
     ConversionResult,
     ConvertFiles,
     Finding,
@@ -41,7 +45,7 @@ def test_results_come_back(tmp_path: pathlib.Path) -> None:
         WriteResult: WriteResult("o", "train", 1, 2, 3, 4, True),
     }.items():
         coder = registry.get_coder(kind)
-        assert coder.is_deterministic() or kind is WriteResult
+        assert coder.is_deterministic()
         data = coder.encode(result)
         assert not data.startswith(b"\x80")  # As a pickle does.
         back = coder.decode(data)
@@ -50,16 +54,30 @@ def test_results_come_back(tmp_path: pathlib.Path) -> None:
         assert coder == registry.get_coder(kind)
 
 
+def test_other_languages_read_the_result_of_a_write() -> None:
+    schema = named_tuple_to_schema(WriteResult)
+    kinds = {field.name: field.type.atomic_type for field in schema.fields}
+    texts, counts = ("output", "split"), ("shards", "records", "raw_bytes")
+    assert {kinds[name] for name in texts} == {schema_pb2.STRING}
+    assert {kinds[name] for name in (*counts, "file_bytes")} == {schema_pb2.INT64}
+    assert kinds["committed_before"] == schema_pb2.BOOLEAN
+
+
 @pytest.mark.slow
 def test_results_are_keys_and_rows(tmp_path: pathlib.Path) -> None:
     (tmp_path / "in").write_bytes(frames_of([b"a", b"b"]))
-    written = run(
-        ReadTFRecords(tmp_path / "in"),
-        WriteArrayRecords(tmp_path / "out", num_shards=1),
-        beam.Distinct(),
-        beam.Select("records", "split"),
-        beam.Map(tuple),
-    )
-    assert written == [(2, "train")]
-    verified = run(VerifyDataset(tmp_path / "out"), beam.Distinct())
-    assert [found.records for found in verified] == [2]
+    out = tmp_path / "out"
+    write = WriteArrayRecords(out, num_shards=1)
+    rows = (beam.Select("records", "split"), beam.Map(tuple))
+    assert run(ReadTFRecords(tmp_path / "in"), write, *rows) == [(2, "train")]
+    job = ConversionJob(inputs=(tmp_path / "in",), output=tmp_path / "c", name="c")
+    shutil.copytree(out, tmp_path / "found", ignore=shutil.ignore_patterns("*.json"))
+    count = (beam.Map(lambda one: (one, 1)), beam.GroupByKey(), beam.Keys())
+    for chain, kind in (
+        ([ReadTFRecords(tmp_path / "in"), write], WriteResult),
+        ([ConvertFiles(jobs=(job,))], ConversionResult),
+        ([VerifyDataset(out)], VerifyResult),
+        ([IndexArrayRecords(files=f"{tmp_path}/found/*array_record*")], Manifest),
+    ):
+        (found,) = run(*chain, *count)
+        assert type(found) is kind
