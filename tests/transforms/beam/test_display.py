@@ -25,7 +25,9 @@ from gristmill.transforms import (
 FILES = [f"in/{n}" for n in range(9)]
 TOKENS = RecordOptions(input_format="jsonl", columns=("text",))
 JOB = ConversionJob(
-    *(("in",), "out", "c4"),
+    inputs=("in",),
+    output="out",
+    name="c4",
     records=TOKENS,
     pack=PackOptions(length=64, column="text"),
     map="module:function",
