@@ -35,7 +35,7 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.findings import Finding
-from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.commit.attached_split import AttachedSplit, Written
 from gristmill.dataset.commit.commit import commit_dataset, write_table
 from gristmill.dataset.formats.tfrecord_frames import encode_frame
