@@ -753,7 +753,6 @@ def removals(
         gathered = Gathered.of(
             [removal := begin_removal(output, numbers, edition=edition)]
         )
-        assert removal.removal is not None
         for task in removal.tasks():
             cut_shard(task).gather(gathered)
         yield functools.partial(commit_removal, gathered)
