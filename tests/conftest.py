@@ -229,6 +229,17 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         memory.give_back()
 
 
+@pytest.fixture(scope="module")
+def no_cloud() -> Iterator[None]:
+    """No option may need the network to be judged: here is a storage with buckets."""
+    with (
+        GcsServer("a", "b", "other_bucket") as server,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield
+
+
 # Around all else, so that no timeout counts the time that a test waits here.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from gristmill.dataset.base import errors
-from tests.test_docs import blocks_of
+from tests.documents.test_docs import blocks_of
 
 ROOT = pathlib.Path(__file__).parents[1]
 

@@ -20,17 +20,17 @@ ENVIRONMENT = {
 }
 # Tests that themselves look into /proc, or at locks of directories.
 LOOK_THERE = (
-    "tests/dataset/storage/test_directory_lock.py",
-    "tests/dataset/storage/test_open_file.py",
-    "tests/dataset/storage/test_scratch.py",
-    "tests/dataset/storage/test_timed_http.py",
-    "tests/loader/data/test_open_dataset.py",
+    "tests/storage/test_directory_lock.py",
+    "tests/storage/test_open_file.py",
+    "tests/storage/test_scratch.py",
+    "tests/storage/test_timed_http.py",
+    "tests/feed/test_open_dataset.py",
 )
 # Of requests alone, which are the same with every system.
 OF_REQUESTS = (
-    "tests/dataset/storage/test_gcs_diagnosis.py",
-    "tests/dataset/storage/test_gcs_emulator.py",
-    "tests/dataset/storage/test_uploads.py",
+    "tests/storage/test_gcs_diagnosis.py",
+    "tests/storage/test_gcs_emulator.py",
+    "tests/storage/test_uploads.py",
 )
 
 
@@ -58,7 +58,20 @@ def test_it_is_taken_away(tmp_path: pathlib.Path) -> None:
 @pytest.mark.slow
 def test_storage_writers_and_open_datasets() -> None:
     ignored = [f"--ignore={path}" for path in (*LOOK_THERE, *OF_REQUESTS)]
-    tests = ["tests/dataset/storage", "tests/dataset/writer", "tests/loader/data"]
+    names = {
+        "storage": (
+            "directory_lock gcs gcs_diagnosis gcs_emulator gcs_session "
+            "local lookup open_file paths prefetch_reader scratch "
+            "timed_http uploads "
+        ),
+        "conversion": "column_writer commit_parts writer",
+        "feed": "batches join_datasets open_dataset",
+    }
+    tests = [
+        f"tests/{folder}/test_{name}.py"
+        for folder, some in names.items()
+        for name in some.split()
+    ]
     options = ["-q", "-p", "no:cacheprovider", "-m", "not slow", *ignored]
     assert " passed" in run("-m", "pytest", *options, *tests)
 

@@ -1,7 +1,7 @@
 """A stand-in for MaxText: the functions that gristmill replaces or calls, and settings.
 
 Their signatures and the settings are those of the interface that was recorded from the
-real MaxText, tests/loader/maxtext/interface.json. What they do is as little as shows
+real MaxText, tests/trainers/maxtext/interface.json. What they do is as little as shows
 what reaches them, with the operations of Grain that MaxText's pipeline has.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 from tests.support.maxtext_trainers import add_trainers
 
 RECORDED = json.loads(
-    (pathlib.Path(__file__).parents[1] / "loader/maxtext/interface.json").read_text()
+    (pathlib.Path(__file__).parents[1] / "trainers/maxtext/interface.json").read_text()
 )
 LENGTH = 16
 RECORDS = 53

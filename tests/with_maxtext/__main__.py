@@ -22,7 +22,7 @@ import traceback
 
 from tests.with_maxtext import environment
 
-_RECORDED = environment.ROOT / "tests" / "loader" / "maxtext" / "interface.json"
+_RECORDED = environment.ROOT / "tests" / "trainers" / "maxtext" / "interface.json"
 
 
 def main() -> int:

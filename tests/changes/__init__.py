@@ -1,0 +1,1 @@
+"""Editions, columns, removal, and commands at once."""

@@ -1,0 +1,155 @@
+"""A launcher's arguments, as a command line."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from google.cloud.dataflow_v1beta3.types import TemplateMetadata
+from google.protobuf import json_format
+
+from gristmill.dataset.base.errors import GristmillError
+from gristmill.pipelines.commands.template import (
+    TEMPLATES,
+    command_line,
+    metadata_files,
+    parameters_of,
+    pipeline_of,
+)
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "arguments", "expected"),
+    [
+        (
+            "convert",
+            "--input=gs://a/1,gs://a/2 --output=gs://b/c --num_shards=8 "
+            "--runner=DataflowRunner --template_location=gs://t --labels={}",
+            "convert --num-shards=8 --runner=DataflowRunner gs://a/1 gs://a/2 gs://b/c "
+            "-- --template_location=gs://t --labels={} --sdk_container_image=image",
+        ),
+        (
+            "convert",
+            "--output gs://b/c --input gs://a/1 --match_shards --overwrite=true "
+            "--cross_region=false --sdk_container_image=mine",
+            "convert --match-shards --overwrite --runner=DataflowRunner gs://a/1 "
+            "gs://b/c -- --sdk_container_image=mine",
+        ),
+        (
+            "pack",
+            "--input=gs://a/1 --output=gs://b/c --length=512 --eos=</s> --fast=true",
+            "pack --length=512 --eos=</s> --fast --runner=DataflowRunner gs://a/1 "
+            "gs://b/c -- --sdk_container_image=image",
+        ),
+        (
+            "verify",
+            "--dataset=gs://a/b --quick=true --report=gs://a/r --runner FnApiRunner",
+            "verify --quick --report=gs://a/r --runner=FnApiRunner gs://a/b -- "
+            "--sdk_container_image=image",
+        ),
+        (
+            "index",
+            "--files=gs://a/b* --split=train --cross_region=true",
+            "index --split=train --cross-region --runner=DataflowRunner gs://a/b* -- "
+            "--sdk_container_image=image",
+        ),
+    ],
+)
+def test_a_launchers_arguments_become_a_command_line(pipeline, arguments, expected):
+    assert pipeline_of(arguments.split()) == pipeline
+    found = command_line(pipeline, arguments.split(), image="image")
+    assert found == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "got"),
+    [
+        ("--runner=DataflowRunner", "got: none of these"),
+        ("--dataset=gs://a/b --files=gs://a/c", "got: dataset, files"),
+        (
+            "--length=8 --input=gs://a/b --dataset=gs://a/c",
+            "got: dataset, input, length",
+        ),
+    ],
+)
+def test_parameters_of_no_or_of_two_templates_are_refused(arguments, got):
+    with pytest.raises(GristmillError, match="not those of one template") as error:
+        pipeline_of(arguments.split())
+    assert f"got: {error.value.got}" == got
+    assert "convert: input, output" in str(error.value)
+    assert "pack: input, output, length" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--input=gs://a/b", "parameter output is not given"),
+        ("--input= --output=gs://a/b", "parameter input has no value"),
+        ("--input=gs://a/b --output=gs://a/c --overwrite=yes", "is not a boolean"),
+        ("--input=--overwrite,gs://x/y --output=gs://a/c", "'--overwrite'"),
+        ("--input=gs://a/b,-h --output=gs://a/c", "input would be taken for an option"),
+        ("--input=gs://a/b --output=--", "output would be taken for an option"),
+    ],
+)
+def test_a_launchers_wrong_arguments_are_named(arguments, message):
+    with pytest.raises(GristmillError, match=message):
+        command_line("convert", arguments.split())
+
+
+def test_the_parameter_that_tells_packing_is_asked_for():
+    given = ["--input=gs://a/b", "--output=gs://a/c"]
+    with pytest.raises(GristmillError, match="parameter length is not given"):
+        command_line("pack", given)
+    assert pipeline_of([*given, "--length=8"]) == "pack"
+    assert pipeline_of(given) == "convert"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(("user", "expected"), [("nobody", "nobody"), (None, "root")])
+def test_what_the_launcher_starts_does_not_stay_root(user, expected):
+    code = (
+        "import os, pwd; from gristmill.pipelines.commands.template import leave_root;"
+        "leave_root(); print(pwd.getpwuid(os.getuid())[0], len(os.getgroups()));"
+        "os.seteuid(0) if os.getuid() else None"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **({"GRISTMILL_USER": user} if user else {})},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.split()[0] == expected, done.stderr
+    # Nor can it become root again.
+    assert ("PermissionError" in done.stderr) == (user is not None)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_metadata_is_what_the_service_reads(template):
+    path = ROOT / "deploy" / "templates" / f"{template}.json"
+    again = "run python -m gristmill.pipelines.commands.template"
+    assert metadata_files(ROOT)[path] == path.read_text(encoding="utf-8"), again
+    parsed = json_format.Parse(path.read_text(), TemplateMetadata.pb()())
+    options = parameters_of(template)
+    assert [parameter.name for parameter in parsed.parameters] == list(options)
+    for parameter in parsed.parameters:
+        option = options[parameter.name]
+        assert parameter.help_text.startswith(getattr(option, "help", "") or "")
+        assert re.fullmatch("[a-z_]+", parameter.name)
+        values = [choice.value for choice in parameter.enum_options]
+        assert values == [*getattr(option.type, "choices", ())]
+        (pattern,) = parameter.regexes
+        if parameter.default_value:
+            assert parameter.is_optional or parameter.name == "length"
+            assert re.fullmatch(pattern, parameter.default_value)
+        if parameter.name in ("input", "output", "files", "dataset", "report"):
+            assert parameter.param_type != 0
+            assert re.fullmatch(pattern, "gs://data/c4/part-*")
+            assert not re.fullmatch(pattern, "data/c4")

@@ -1,0 +1,1 @@
+"""Submission to Dataflow, against stand-ins."""

@@ -1,0 +1,1 @@
+"""The pages, the site, and their language."""

@@ -1,0 +1,243 @@
+"""Every bash and python block of the README and docs/ runs as a reader would run it.
+
+The blocks of one document become one Python script with the document's own line
+numbers: python blocks stay where they are, each bash block becomes one call. It runs in
+an empty directory in a fresh interpreter, with this environment's commands on the PATH.
+
+`<!-- no-run: REASON -->` on the line before a fence excludes the block; so does
+`<!-- ci: NAME -->`, because .ci/run itself runs that block. The reason `from PATH` is
+for a part of a file of the repository, which has tests of its own.
+"""
+
+import dataclasses
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TIMEOUT_SECONDS = 240
+
+# A fence of another language that a reader could run would escape this test.
+RUNNABLE = {"bash", "python"}
+QUIET = {
+    "",
+    "text",
+    "json",
+    "toml",
+    "yaml",
+    "dockerfile",
+    "java",
+    "mermaid",
+    "proto",
+    "{eval-rst}",
+}
+
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w+{}-]*)\s*$")
+_SKIP = re.compile(r"^ *<!-- (no-run: (from (?P<source>\S+)|\S.*)|ci: \w+) -->$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, first line number (from 1) and text.
+
+    `source` is the file that it is a part of, if the document says so.
+    """
+
+    language: str
+    line: int
+    text: str
+    skipped: bool
+    source: str | None
+
+
+def blocks_of(markdown: str) -> list[Block]:
+    blocks = []
+    lines = markdown.splitlines()
+    at = 0
+    while at < len(lines):
+        opening = _FENCE.match(lines[at])
+        if opening is None:
+            at += 1
+            continue
+        start = at + 1
+        end = start
+        while end < len(lines) and lines[end].strip() != "```":
+            end += 1
+        if end == len(lines):
+            pytest.fail(f"line {at + 1}: the fence is never closed")
+        before = next((line for line in reversed(lines[:at]) if line.strip()), "")
+        skip = _SKIP.match(before)
+        blocks.append(
+            Block(
+                language=opening["language"],
+                line=start + 1,
+                text=textwrap.dedent("\n".join(lines[start:end])),
+                skipped=skip is not None,
+                source=skip["source"] if skip else None,
+            )
+        )
+        at = end + 1
+    return blocks
+
+
+def script_of(blocks: list[Block]) -> str:
+    """Returns the script that runs the blocks, each at its own line."""
+    script: list[str] = []
+    for block in blocks:
+        if block.skipped or block.language not in RUNNABLE:
+            continue
+        script += [""] * (block.line - 1 - len(script))
+        if block.language == "python":
+            script += block.text.splitlines()
+        else:
+            command = ["bash", "-euo", "pipefail", "-c", block.text]
+            # Worker processes may import the script again: bash runs once. -3 is
+            # subprocess.DEVNULL.
+            script.append(
+                "if __name__ == '__main__': __import__('subprocess')"
+                f".run({command!r}, check=True, stdin=-3)"
+            )
+    return "\n".join(script) + "\n"
+
+
+def run(document: pathlib.Path, folder: pathlib.Path) -> subprocess.CompletedProcess:
+    script = folder / f"{document.stem}.py"
+    script.write_text(script_of(blocks_of(document.read_text(encoding="utf-8"))))
+    work = folder / "work"
+    work.mkdir()
+    commands = pathlib.Path(sys.executable).parent
+    return subprocess.run(
+        [sys.executable, str(script)],
+        cwd=work,
+        env={
+            **os.environ,
+            "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
+            # A program that several blocks run is compiled once.
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+
+
+def runs_something(document: pathlib.Path) -> bool:
+    blocks = blocks_of(document.read_text(encoding="utf-8"))
+    return any(not block.skipped and block.language in RUNNABLE for block in blocks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "document",
+    [*filter(runs_something, DOCUMENTS)],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_document_runs(document: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    done = run(document, tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_document_uses_known_languages(document: pathlib.Path) -> None:
+    blocks = blocks_of(document.read_text(encoding="utf-8"))
+    unknown = [
+        f"line {block.line}: ```{block.language}"
+        for block in blocks
+        if block.language not in RUNNABLE | QUIET
+    ]
+    assert unknown == []
+
+
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_document_shows_its_sources_as_they_are(document: pathlib.Path) -> None:
+    for block in blocks_of(document.read_text(encoding="utf-8")):
+        if block.source is not None:
+            source = (ROOT / block.source).read_text(encoding="utf-8")
+            found = [block.text, textwrap.indent(block.text, "    ")]
+            assert any(text in source for text in found), f"line {block.line}"
+
+
+DOCUMENT = """\
+# Title
+```python
+x = 1
+```
+
+1. In a list:
+
+   ```bash
+   echo "from bash" > said.txt
+   ```
+
+<!-- no-run: needs a cluster -->
+```bash
+exit 3
+```
+
+```python
+assert x == 1
+print(open("said.txt").read())
+```
+"""
+
+
+def test_blocks_share_names_and_folder(tmp_path: pathlib.Path) -> None:
+    document = tmp_path / "doc.md"
+    document.write_text(DOCUMENT)
+    done = run(document, tmp_path)
+    assert (done.returncode, done.stdout.strip()) == (0, "from bash")
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        ("```python\n\nraise KeyError('x')\n```", 'doc.py", line 4'),
+        ("```bash\nfalse | true\necho not reached\n```", "returned non-zero"),
+        ("<!-- a comment -->\n```bash\nexit 3\n```", "exit status 3"),
+    ],
+)
+def test_failing_block_fails_the_document(
+    block: str, expected: str, tmp_path: pathlib.Path
+) -> None:
+    document = tmp_path / "doc.md"
+    document.write_text(f"# Title\n{block}\n")
+    done = run(document, tmp_path)
+    assert done.returncode != 0
+    assert expected in done.stdout
+    assert "\nnot reached" not in done.stdout
+
+
+def test_ci_blocks_are_left_to_ci() -> None:
+    blocks = blocks_of((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert [block.language for block in blocks if block.skipped][:2] == ["bash"] * 2
+
+
+def test_gristmill_is_installed_from_the_clone() -> None:
+    """No index has it: pip finds nothing by its name, or a package of someone else."""
+    clone = re.compile(r"""(?:-e )?(?:"\.\[|'\.\[|\.(?=\s|$))""")
+    found = []
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        for match in re.finditer(r"pip install ((?:-\S+ +)*)([^`\n#&]*)", text):
+            words = match[2].split()
+            if any("gristmill" in word for word in words):
+                found.append(f"{document.name}: {match[0]}")
+            local = [word for word in words if word.startswith((".", "'.", '".'))]
+            found += [
+                f"{document.name}: {word}" for word in local if not clone.match(word)
+            ]
+    assert found == []

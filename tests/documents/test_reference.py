@@ -1,0 +1,68 @@
+"""Pages of docs/reference list all options, metrics and variables."""
+
+import ast
+import pathlib
+import re
+from collections.abc import Iterator
+
+import click
+
+from gristmill.pipelines.commands.main import cli, find_command
+from gristmill.transforms.beam import job_metrics
+
+ROOT = pathlib.Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "reference"
+PACKAGES = ("dataset", "loader", "package", "pipelines", "transforms")
+# Types of parameters, and options of all commands, which cli.md lists, are none.
+_NONE = "GCS_(?:READ|WRITE)|GRISTMILL_(?:JSON|LOG_FILE|QUIET|VERBOSE)$"
+_LIKE_A_VARIABLE = re.compile(rf"(?!{_NONE})(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|TMPDIR)")
+
+
+def page(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def test_every_command_has_a_row_and_every_option_a_help() -> None:
+    text = page("cli.md")
+    for name in cli.list_commands(click.Context(cli)):
+        command = find_command(name)
+        assert command is not None
+        assert re.search(rf"\| \[?`{name}[`\]]", text), name
+        options = [each for each in command.params if isinstance(each, click.Option)]
+        assert all(option.help for option in options), name
+
+
+def test_the_table_of_metrics_is_what_the_code_says() -> None:
+    rows = [
+        f"| `{name}` | {kind} | {text.replace('|', chr(92) + '|')}. |"
+        for kind, metrics in (
+            ("counter", job_metrics.COUNTERS),
+            ("distribution", job_metrics.DISTRIBUTIONS),
+        )
+        for name, text in metrics.items()
+    ]
+    table = "\n".join(rows)
+    assert f"--- |\n{table}\n" in page("metrics.md"), f"it must have:\n{table}"
+
+
+def variables_in(source: str) -> Iterator[str]:
+    """Yields texts of a module that may be variables, if it uses the environment."""
+    if "environ" not in source and "getenv" not in source and "envvar" not in source:
+        return
+    for node in ast.walk(ast.parse(source)):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and _LIKE_A_VARIABLE.fullmatch(text):
+            yield text
+
+
+def test_every_variable_of_the_environment_is_listed() -> None:
+    found = {
+        name
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for name in variables_in(path.read_text(encoding="utf-8"))
+    }
+    listed = re.findall(r"^\| `(\w+)` \|", page("environment.md"), re.MULTILINE)
+    # Libraries read these.
+    theirs = {"GOOGLE_APPLICATION_CREDENTIALS", "NO_COLOR", "TMPDIR"}
+    assert sorted(listed) == sorted({*found, *theirs})

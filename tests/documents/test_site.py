@@ -1,0 +1,224 @@
+"""The site of docs/: its links, its navigation, and what Sphinx makes of it."""
+
+import functools
+import html.parser
+import importlib
+import json
+import pathlib
+import re
+import shutil
+import urllib.parse
+
+import pytest
+
+from docs import build_site
+from docs.conf import entries_of, version
+from gristmill.pipelines.commands.main import COMMANDS
+from tests.documents.test_docs import ROOT
+from tests.support import shared
+from tests.test_faces import FACES, public_names
+
+BESIDE = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"]
+# What the site shows, and what links to it.
+PAGES = sorted(
+    [
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "deploy").glob("*.md"),
+        *(ROOT / name for name in BESIDE),
+    ]
+)
+HOME = ROOT / "README.md"
+
+_FENCED = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(r"`[^`\n]+`")
+_NAMED_FILE = re.compile(r"`((?:[\w.-]+/)+[\w-]+\.(?:md|py|sh|toml|ya?ml))`")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
+
+
+@functools.cache
+def headings(page: pathlib.Path) -> frozenset[str]:
+    """Returns the anchors that GitHub gives to the headings of a page."""
+    text = _FENCED.sub("", page.read_text(encoding="utf-8"))
+    found: dict[str, int] = {}
+    anchors = set()
+    for line in re.findall(r"^#+ +(.*)$", text, re.MULTILINE):
+        line = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line.strip().lower())
+        anchor = re.sub(r"[^\w\- ]", "", line).replace(" ", "-")
+        count = found.get(anchor, 0)
+        found[anchor] = count + 1
+        anchors.add(f"{anchor}-{count}" if count else anchor)
+    return frozenset(anchors)
+
+
+def broken_links(page: pathlib.Path) -> list[str]:
+    """Returns the links of a page that lead to no file or heading of the repository."""
+    text = _CODE.sub("", _FENCED.sub("", page.read_text(encoding="utf-8")))
+    broken = []
+    for link in (a or b for a, b in _LINK.findall(text)):
+        if urllib.parse.urlsplit(link).scheme:
+            continue
+        name, _, heading = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        exists = target.exists() and target.is_relative_to(ROOT)
+        if target.suffix == ".md" and target not in PAGES:
+            exists = False  # It is no page of the site.
+        if not exists or (heading and heading not in headings(target)):
+            broken.append(link)
+    return broken
+
+
+def test_links_of_pages_lead_somewhere() -> None:
+    found = {
+        str(page.relative_to(ROOT)): links
+        for page in PAGES
+        if (links := broken_links(page))
+    }
+    assert found == {}
+
+
+def test_files_that_pages_name_exist() -> None:
+    pages = {*PAGES, *ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.md")}
+    pages.remove(ROOT / "CHANGELOG.md")  # It also names what is gone.
+    named = {
+        (page.relative_to(ROOT).as_posix(), path)
+        for page in pages
+        for path in _NAMED_FILE.findall(page.read_text(encoding="utf-8"))
+        if (ROOT / path.partition("/")[0]).is_dir() and "NAME" not in path
+    }
+    assert len(named) > 50
+    assert [each for each in sorted(named) if not (ROOT / each[1]).exists()] == []
+
+
+def navigation(page: pathlib.Path = HOME) -> list[pathlib.Path]:
+    """Returns the pages that can be reached by the lists of index pages."""
+    found = [page]
+    if page == HOME or page.name == "index.md":
+        for _, target in entries_of(page.read_text(encoding="utf-8")):
+            found += navigation((page.parent / target).resolve())
+    return found
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    found = sorted(navigation())
+    missing = sorted({*PAGES} - {*found})
+    assert not missing, "add `- [Title](page.md): what it is for` to an index.md"
+    assert found == PAGES
+
+
+# --- What is built.
+
+
+class Found(html.parser.HTMLParser):
+    """The links, the parts and the anchors of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+        self.parts: set[str] = set()
+        self.anchors: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if "id" in given:
+            self.anchors.add(given["id"])
+        if tag == "a":
+            self.links.add(given.get("href", ""))
+        elif tag in {"img", "script", "iframe", "source"} and "src" in given:
+            self.parts.add(given["src"])
+        elif tag == "link" and given.get("rel") not in {"canonical", "author"}:
+            self.parts.add(given["href"])
+
+
+def build_once(folder: pathlib.Path) -> None:
+    """Builds the site of two made-up versions, of which one is a copy."""
+    assert build_site.main([str(folder), "--jobs", "1"]) == 0
+    shutil.copytree(folder / version, folder / "0.0.1")
+    build_site.link_versions(folder)
+
+
+@pytest.mark.first
+@pytest.mark.slow
+def test_site_is_built_without_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    folder = shared.made_once("documentation", build_once)
+    assert capfd.readouterr().err == ""
+    menu = json.loads((folder / "switcher.json").read_text())
+    assert [entry["url"] for entry in menu] == [f"/{version}/", "/0.0.1/"]
+    site = folder / version
+
+    # Every page has a title, and all of its links lead somewhere, without a network.
+    pages = {}
+    for path in site.rglob("*.html"):
+        if path.is_relative_to(site / "_static"):
+            continue  # The theme's.
+        pages[path] = Found()
+        pages[path].feed(path.read_text(encoding="utf-8"))
+    title = re.compile(r"<title>\s*\w.*</title>", re.DOTALL)
+    untitled = [path for path in pages if not title.search(path.read_text("utf-8"))]
+    assert untitled == []
+    wrong = []
+    assert len(pages) > 50
+    for path, found in pages.items():
+        for link in found.links | found.parts:
+            url = urllib.parse.urlsplit(link)
+            if url.scheme or url.netloc:
+                if link in found.parts and url.scheme != "data":
+                    wrong.append(f"{path}: outside part {link}")
+                continue
+            target = (path.parent / urllib.parse.unquote(url.path)).resolve()
+            target = target if url.path else path
+            anchor = urllib.parse.unquote(url.fragment)
+            if not target.exists() or (
+                anchor and target in pages and anchor not in pages[target].anchors
+            ):
+                wrong.append(f"{path}: {link}")
+    assert wrong == []
+    for name in [*site.rglob("*.css"), *site.rglob("*.html")]:
+        text = name.read_text(encoding="utf-8")
+        assert not re.search(r"url\(\W?https?:|@import\W+https?:", text), name
+
+    # The menu of versions knows the version, and finds the list of all of them.
+    options = (site / "README.html").read_text(encoding="utf-8")
+    assert f"theme_switcher_version_match = '{version}'" in options
+    assert "theme_switcher_json_url = '../switcher.json'" in options
+
+    # Every public name is described, and a page of its package shows it.
+    objects = (site / "docs" / "reference" / "api").glob("*.html")
+    shown = {name for path in objects for name in pages[path].anchors}
+    for face in FACES:
+        for name in public_names(face):
+            value = getattr(importlib.import_module(face), name)
+            own = getattr(value, "__name__", name)  # Of an alias.
+            names = {f"{each}.{one}" for each in FACES for one in (name, own)}
+            assert names & shown, f"{face}.{name}"
+    api = (site / "docs/train/loader.html").read_text(encoding="utf-8")
+    assert 'href="../reference/api/loader.html#gristmill.loader.global_batches"' in api
+
+    # What is linked is ours: `tf.data.Dataset` is another.
+    pattern = re.compile(
+        r'<a class="reference internal" href="[^"]*#(gristmill\.[^"]+)"[^>]*>'
+        r'<code[^>]*><span class="pre">([^<]+)</span>'
+    )
+    packages = re.compile(r"(gristmill\.)?((loader|order|dataset|transforms)\.)*")
+    linked = 0
+    for path in pages:
+        text = path.read_text(encoding="utf-8")
+        text = text.replace('</span><wbr><span class="pre">', "")  # Names may break.
+        for anchor, name in pattern.findall(text):
+            linked += 1
+            name = packages.sub("", name.removesuffix("()"), count=1)
+            assert f"{anchor}.".endswith(f".{name}."), (path, anchor, name)
+    assert linked > 100
+
+    # Every command has its options.
+    commands = (site / "docs/reference/cli.html").read_text(encoding="utf-8")
+    for command in COMMANDS:
+        assert f'id="gristmill-{command}"' in commands
+
+    # Language models get each page as text.
+    listed = (site / "llms.txt").read_text(encoding="utf-8")
+    whole = (site / "llms-full.txt").read_text(encoding="utf-8")
+    for page in PAGES:
+        name = page.relative_to(ROOT).as_posix()
+        assert f"](_sources/{name}.txt)" in listed
+        assert (site / "_sources" / f"{name}.txt").is_file()
+        assert page.read_text(encoding="utf-8").splitlines()[0] in whole

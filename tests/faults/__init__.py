@@ -1,0 +1,1 @@
+"""Damage, kills, and services that fail."""

@@ -1,0 +1,1 @@
+"""Which record is in which row, and back."""

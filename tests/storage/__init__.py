@@ -1,0 +1,1 @@
+"""Bytes on disk and in buckets: codec, indexes, manifest, stores."""

@@ -1,0 +1,1 @@
+"""Trainers that a feed serves."""

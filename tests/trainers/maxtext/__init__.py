@@ -1,0 +1,1 @@
+"""MaxText, by a stand-in."""
