@@ -87,7 +87,7 @@ def test_verify_names_what_is_wrong(output: str) -> None:
     assert "column has the wrong size" in run("verify", output, "--quick").output
     values.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     assert run("verify", output, "--quick").exit_code == 0  # It reads no file.
-    assert "values of a column are damaged" in run("verify", output).output
+    assert "column is not the file that was written" in run("verify", output).output
 
 
 def test_appended_records_have_no_values(tmp_path: pathlib.Path, output: str) -> None:
