@@ -270,7 +270,7 @@ def measure_read(steps: Steps, folder: str, shards: int) -> None:
     _link(names, (1 << 20 for _ in range(shards)), encode_frame(bytes(100)))
     inputs, how = (f"{folder}/in/*",), Listing(None, RecordOptions(), False, 1 << 30)
     looks = steps.timed("list", lambda: list(list_looks(inputs, how)))
-    steps.sent(looks[0])
+    steps.sent(looks[0], "gathered_bytes")
     gathered = steps.gathered(map(look_at_part, looks))
     begin = time.process_time()
     parts = sum(1 for _ in list_looked(gathered, inputs, how))

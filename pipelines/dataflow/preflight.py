@@ -86,7 +86,7 @@ class Use(NamedTuple):
     permissions: frozenset[str]
 
 
-class Asked:
+class AskedJob:
     """A job as it is asked for.
 
     Args:
@@ -141,7 +141,7 @@ class Asked:
         return connect()
 
 
-def check_options(asked: Asked) -> None:
+def check_options(asked: AskedJob) -> None:
     """Raises InputError for options with which no worker could begin."""
     beam, options = asked.beam, asked.options
     own_image, key = has_image(beam), beam.dataflow_kms_key
@@ -216,7 +216,7 @@ def check_options(asked: Asked) -> None:
             raise error
 
 
-def check_buckets(asked: Asked) -> Iterator[str]:
+def check_buckets(asked: AskedJob) -> Iterator[str]:
     """Checks that buckets exist, may be used, and are near the workers."""
     region = asked.region
     places: dict[str, list[Use]] = {}
@@ -253,7 +253,7 @@ def check_buckets(asked: Asked) -> Iterator[str]:
             yield f"gs://{name} is in {bucket.location}, the workers in {region}"
 
 
-def subnetwork_of(asked: Asked) -> tuple[str, str]:
+def subnetwork_of(asked: AskedJob) -> tuple[str, str]:
     """Returns the project and the name of the subnetwork that workers will be in."""
     given, region = asked.beam.subnetwork, asked.region
     if not given:
@@ -272,7 +272,7 @@ def subnetwork_of(asked: Asked) -> tuple[str, str]:
     return match["project"] or asked.beam.project, match["name"]
 
 
-def check_private_access(asked: Asked) -> Iterator[str]:
+def check_private_access(asked: AskedJob) -> Iterator[str]:
     """Checks that workers without public addresses would reach Google's services."""
     if asked.beam.use_public_ips:
         return
@@ -339,7 +339,7 @@ def list_input(path: str, *, ends: float) -> tuple[list[int], str, bool]:
     return sizes, f"{said} gs://{bucket}/{prefix}{example}", whole
 
 
-def check_inputs(asked: Asked) -> Iterator[str]:
+def check_inputs(asked: AskedJob) -> Iterator[str]:
     """Checks that inputs are there, and that workers have the disk for their shards.
 
     They also need the memory. The inputs are listed for some seconds.
@@ -392,7 +392,7 @@ def shards_of(
     return number, largest * copies
 
 
-def check_output(asked: Asked) -> Iterator[str]:
+def check_output(asked: AskedJob) -> Iterator[str]:
     """Checks where the output is, and that not all splits are committed already."""
     options = asked.options
     if isinstance(options, VerifyOptions):
@@ -431,7 +431,7 @@ def check_output(asked: Asked) -> Iterator[str]:
             yield f"split {split} is committed already and will be kept"
 
 
-CHECKS: dict[str, Callable[[Asked], Iterator[str]]] = {
+CHECKS: dict[str, Callable[[AskedJob], Iterator[str]]] = {
     "buckets and this account's roles": check_buckets,
     "subnetwork": check_private_access,
     "inputs, and disk and memory of the workers": check_inputs,
@@ -439,7 +439,7 @@ CHECKS: dict[str, Callable[[Asked], Iterator[str]]] = {
 }
 
 
-def preflight(asked: Asked) -> bool:
+def preflight(asked: AskedJob) -> bool:
     """Checks what can be checked before the job runs.
 
     Returns:

@@ -20,7 +20,7 @@ from gristmill.dataset.storage.paths import has_magic
 from gristmill.pipelines.beam.pipeline_options import ignored_options
 from gristmill.pipelines.dataflow.clients import refusal_of
 from gristmill.pipelines.dataflow.defaults import set_defaults, target_of
-from gristmill.pipelines.dataflow.preflight import Asked, preflight
+from gristmill.pipelines.dataflow.preflight import AskedJob, preflight
 from gristmill.pipelines.dataflow.worker_code import sent_code
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import (
@@ -158,7 +158,7 @@ def submit(
     """
     beam_options = PipelineOptions(list(beam_arguments))
     set_defaults(beam_options, options)
-    asked = Asked(options, launch, beam_options)
+    asked = AskedJob(options, launch, beam_options)
     result: Any = None
     target = target_of(options)
     if preflight(asked):

@@ -14,7 +14,7 @@ from gristmill.dataset.base.system import daemon_call
 from gristmill.pipelines.dataflow import clients
 from gristmill.pipelines.dataflow.defaults import check_machine, copies_of
 from gristmill.pipelines.dataflow.preflight import (
-    Asked,
+    AskedJob,
     check_buckets,
     check_private_access,
     list_input,
@@ -64,10 +64,10 @@ def accepted(cloud: Cloud, *arguments: str) -> str:
     return done.stdout
 
 
-def asked(*arguments: str, options=VERIFY) -> Asked:
+def asked(*arguments: str, options=VERIFY) -> AskedJob:
     """Returns a job of which nothing was checked yet."""
     given = ["--project=p", "--no_auth", "--region=us-central1", *arguments]
-    return Asked(options, LaunchOptions(), PipelineOptions(given))
+    return AskedJob(options, LaunchOptions(), PipelineOptions(given))
 
 
 def test_missing_credentials_are_told_in_seconds(cloud, monkeypatch, tmp_path):
