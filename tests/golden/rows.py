@@ -26,7 +26,7 @@ from tests.support.tokenizer_files import (
     tokenizer_json,
 )
 
-TEMPLATES = pathlib.Path(__file__).parents[1] / "transforms/chat/templates"
+TEMPLATES = pathlib.Path(__file__).parents[1] / "rows/templates"
 WORDS = (
     *("the", "a", "of", "sun", "river", "été", "北京", "🙂", "foo-bar", "17", "3.5"),
     *("x=1;", "{json}", "end.", "\n"),

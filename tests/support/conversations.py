@@ -24,7 +24,7 @@ from gristmill.transforms.jobs.pack_options import (
 from gristmill.transforms.tokens.documents import Documents
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
-TEMPLATES = pathlib.Path(__file__).parents[1] / "transforms/chat/templates"
+TEMPLATES = pathlib.Path(__file__).parents[1] / "rows/templates"
 
 WORDS = [
     "the",
