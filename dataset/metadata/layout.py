@@ -165,7 +165,6 @@ DATASET_JSON = DATASET.pattern
 TFDS_INFO_JSON = TFDS_INFO.pattern
 INDEX_DIR = INDEX.directory
 ERRORS_DIR = ERRORS.directory
-COLUMNS_DIR = VALUES.directory
 
 
 def join(directory: str, *parts: str) -> str:

@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -323,24 +323,6 @@ class ShardTable:
             columns |= columns_of(PACKED_COLUMNS, map(dataclasses.astuple, packed))
             columns |= columns_of(_SEGMENT_COLUMNS, map(_segment_values, reports))
         return cls(paths=[report.path for report in reports], columns=columns)
-
-    @classmethod
-    def of_columns(
-        cls, paths: Sequence[str], columns: Mapping[str, npt.NDArray[Any]]
-    ) -> Self:
-        """Returns the table of shards that come from no files.
-
-        Args:
-            paths: Relative to the dataset.
-            columns: Numbers of each shard by name; missing ones are 0.
-        """
-        none = np.zeros(len(paths))
-        full = {
-            name: np.asarray(columns.get(name, none), dtype)
-            for name, dtype in _SHARD_TYPES.items()
-        }
-        full |= {name: np.zeros(0, dtype) for name, dtype in _SPAN_COLUMNS.items()}
-        return cls(paths=paths, columns=full | {"span_ends": none.astype("<i8")})
 
     def encode(self, *, gathered: bool = False) -> bytes:
         """Returns the table as the bytes of its file.

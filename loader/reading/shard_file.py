@@ -29,9 +29,6 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.open_file import OpenFile
 from gristmill.loader.reading.host_cache import FooterCache
 
-# The type of a chunk is in its header at this offset.
-_CHUNK_TYPE_AT = 24
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadLimits:

@@ -177,7 +177,9 @@ def _disk(path: str | None) -> _Answer:
             seen.append(f"{size_text(_free(there))} free for {what} in {place}")
             if not os.access(there, os.W_OK | os.X_OK):
                 seen[-1] += ", where this user cannot write"
-                cure = "choose another place by TMPDIR, GRISTMILL_CACHE_DIR or --output"
+                cure = (
+                    "choose another place: TMPDIR, GRISTMILL_CACHE_DIR, another output"
+                )
             elif _free(there) < _FREE_BYTES:
                 cure = cure or "free some space, or choose another place"
     return "; ".join(seen), cure
