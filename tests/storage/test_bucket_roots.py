@@ -34,7 +34,7 @@ COMMANDS = {
         NO_BUCKET,
     ),
     "append BUCKET gs://files/p.tfrecord": (NO_DATASET, "0 nothing to do", NO_BUCKET),
-    "doctor BUCKET": ("0 gs://", "0 gs://", NO_BUCKET),
+    "doctor BUCKET": ("0 gs://", "0 gs://", "1 of the dataset does not exist"),
     "view BUCKET --html OUT.html": (NO_DATASET, "0 OUT.html", NO_BUCKET),
     "index BUCKET": (
         "2 not an ArrayRecord file",
