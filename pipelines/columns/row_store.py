@@ -324,7 +324,7 @@ def check_feature(target: AttachedSplit, by: JoinBy) -> None:
             where=f"{target.dataset}, split {target.name}",
             got=f"the feature {by.feature!r}",
             cure="attach before packing, and pack --select by the column; or give the "
-            "number of the row with --number",
+            "number of the row with --number, or a function of it with --map",
         )
 
 

@@ -299,8 +299,8 @@ FIT = together(
         "NAME,...",
         "Allow trained messages without an end of turn (open-turns), mostly "
         "conversations too long for a row (long), mostly unknown tokens (unknown), "
-        "text in Python's notation of bytes (bytes), or files of tokens without the id "
-        "that ends documents (no-end).",
+        "text in Python's notation of bytes (bytes), or no end id in a file of tokens "
+        "(no-end).",
     ),
 )
 MAX_REJECTED = option(

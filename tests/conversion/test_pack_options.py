@@ -26,7 +26,7 @@ SPEC = TokenizerSpec(
     [
         ({"length": 1}, "`length` is out of range"),
         ({"length": (1 << 24) + 1}, "`length` is out of range"),
-        ({"method": "first-fit"}, "unknown `pack`"),
+        ({"method": "first-fit"}, "unknown `method`"),
         ({"rows": "json"}, "unknown `rows`"),
         ({"fast": True}, "`fast` has no effect without `tokenizer`"),
         ({"tokenizer": "t.json", "vocabulary_size": 9}, "`vocabulary_size` has no"),
