@@ -6,6 +6,7 @@ deleted after the commit.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -23,6 +24,7 @@ from gristmill.dataset.base.errors import (
     InputError,
     JobChangedError,
     StorageChangedError,
+    StorageError,
 )
 from gristmill.dataset.columns.column_file import ColumnType, Values, encode_column
 from gristmill.dataset.commit.commit import commit
@@ -122,9 +124,15 @@ class Attachment(NamedTuple):
             )
 
         manifest = commit(write.output, change, check=self.check_current)
-        storage_for(write.output).delete(write.description)
-        delete_leftovers(write.output, write.name, ())
+        self.tidy()
         return manifest
+
+    def tidy(self) -> None:
+        """Deletes what committed columns need no more; `verify` names the rest."""
+        write = self.write
+        with contextlib.suppress(StorageError):
+            storage_for(write.output).delete(write.description)
+        delete_leftovers(write.output, write.name, ())
 
 
 class ShardTask(NamedTuple):
@@ -318,6 +326,13 @@ class AttachedSplit:
                 cure="add --overwrite to replace it, or rename the column",
             )
         return found
+
+    def is_done(self, attachment: Attachment) -> bool:
+        """Returns whether columns are committed; deletes what a killed commit left."""
+        done = self.has(attachment)
+        if done:
+            attachment.tidy()
+        return done
 
     def has(self, attachment: Attachment) -> bool:
         """Returns whether the split has these columns already."""

@@ -112,7 +112,7 @@ class ColumnWriter:
     def __enter__(self) -> Self:
         """Takes over the work; raises StorageError."""
         columns = self._columns
-        if columns.target.has(columns.attachment):
+        if columns.target.is_done(columns.attachment):
             self._done, self._records = len(self._tasks), len(self.records)
             return self
         columns.attachment.begin()
@@ -238,7 +238,7 @@ def commit_columns(
         JobChangedError: No writer has begun, or the work was given up.
     """
     found = _Columns(path, columns, source, split, overwrite=overwrite)
-    if found.target.has(found.attachment):
+    if found.target.is_done(found.attachment):
         return found.target.manifest
     written = [found.finished(task) for task in found.tasks]
     if missing := written.count(None):

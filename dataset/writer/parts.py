@@ -226,12 +226,13 @@ def begin_parts(
     def with_versions(of: Mapping[str, Any] | None) -> PartsJob:
         return dataclasses.replace(job, writer=settled(job.writer, of))
 
-    if there is not None and not overwrite:
+    if manifest is not None and there is not None and not overwrite:
         made = with_versions(there.options.get("writer"))
         first = there.parts[0]  # Later editions are of others.
         if not (resume and first.source.get("content") == made.content):
             raise _not_free(made, there)
         check_files(output, {split: there})
+        _tidy(output, manifest, split)
         return made, first
     begun = [*described_jobs(*place, manifest)]
     base = 0 if there is None else there.edition
@@ -551,13 +552,17 @@ def commit_parts(
             expected="the parts that `Writer(path, part=..., parts=...)` has written",
             cure="check path, name and split; write the parts first",
         )
-    # What a commit that was killed has left to delete.
-    key = layout.write_key(split, there.parts[0].write)
+    _tidy(output, manifest, split)
+    return manifest
+
+
+def _tidy(output: str, manifest: Manifest, split: str) -> None:
+    """Deletes what a killed commit has left of the parts of a split."""
+    key = layout.write_key(split, manifest.splits[split].parts[0].write)
     tidy_split(output, manifest, split)
     with contextlib.suppress(GristmillError):
         SplitFiles(output, manifest, split).delete_strays(key)
-        _delete_description(output, name, key)
-    return manifest
+        _delete_description(output, manifest.name, key)
 
 
 def _delete_description(output: str, name: str, key: str) -> None:

@@ -128,7 +128,7 @@ def attach_tables(
         fill = fills_of(kinds, by.fill)
         how = [dataclasses.asdict(by), tables.identity, repr(fill)]
         attachment = target.attachment([*kinds], how)
-        if target.has(attachment):
+        if target.is_done(attachment):
             before = attached_before(target, attachment)
             return Attached(**before._asdict())
         last = by.repeated == "last"

@@ -79,7 +79,7 @@ class BegunColumns(NamedTuple):
         """Describes them beside the dataset, unless they are there already."""
         target = self.target
         tasks: Iterable[ShardTask] = ()
-        if not target.has(self.attachment):
+        if not target.is_done(self.attachment):
             self.attachment.begin()
             tasks = target.tasks(self.attachment)
         return Begun.on(target.dataset, "writing", tasks, self)
@@ -89,7 +89,7 @@ def commit_columns(gathered: Gathered) -> AttachResult:
     """Commits columns of which all shards are written; see `AttachedSplit.commit`."""
     target, attachment, kinds, source = gathered.notes["begun"][""]
     now = AttachedSplit(target.dataset, target.name, overwrite=target.overwrite)
-    if now.has(attachment):
+    if now.is_done(attachment):
         return attached_before(now, attachment)
     manifest, size = target.commit(attachment, kinds, gathered, source=source)
     return AttachResult(manifest, target.name, kinds, size)

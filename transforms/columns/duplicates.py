@@ -344,7 +344,7 @@ def commit_duplicates(gathered: Gathered, *, block_bits: int) -> DuplicatesResul
     begun: BegunColumns = gathered.notes["begun"][""]
     target, attachment, kinds, source = begun
     now = AttachedSplit(target.dataset, target.name, overwrite=target.overwrite)
-    if now.has(attachment):
+    if now.is_done(attachment):
         return _result(now.manifest, begun, done_before=True)
     rows: ShardRows = gathered.rows.get("digests") or ShardRows()
     counts = [rows.of(part)["entries"] for part in target.split.parts]
