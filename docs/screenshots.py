@@ -58,6 +58,7 @@ _TEMPLATE = (
     "{% if message['tool_calls'] %}{% for call in message['tool_calls'] %}"
     "<tool_call>{{ call['function'] | tojson }}</tool_call>{% endfor %}"
     "{% else %}{{ message['content'] }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _ENDS = ("<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>")
 
