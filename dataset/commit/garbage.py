@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Self
 
 import numpy as np
@@ -225,20 +225,20 @@ class SplitFiles:
     @functools.cached_property
     def _left(self) -> _Left:
         named = NamedFiles.of(self.manifest, ()).described
-        left, columns, begun = _Left(), list[tuple[str, FileInfo]](), set[str]()
+        left, columns = _Left(), list[Found]()
         of_kind = {TABLE: left.tables, JOB: left.jobs}
-        for info, path, kind, parts in self._walk(*DESCRIBING, COLUMN):
-            key = layout.key_in(parts)
-            if kind is COLUMN:
-                if path not in named:
-                    columns.append((parts["KEY"], info))
-            elif not self.is_over(key):
-                begun |= {parts.get("WRITE", "")} if kind is JOB else set()
-            elif path not in named:
-                of_kind.get(kind, left.lists).append(info)
+        for one in self._walk(*DESCRIBING, COLUMN):
+            key = layout.key_in(one.parts)
+            if one.kind is COLUMN:
+                columns.append(one)
+            elif self.is_over(key) and one.path not in named:
+                of_kind.get(one.kind, left.lists).append(one.info)
                 if key not in self.manifest.known:
                     left.keys.add(key)
-        left.columns += [info for key, info in columns if key not in begun]
+        left.columns += self._lost(
+            columns,
+            lambda manifest: NamedFiles.of(manifest, ()).described if manifest else (),
+        )
         return left
 
     def garbage(
@@ -277,21 +277,26 @@ class SplitFiles:
             delete_tree(layout.temporary_dir(self.output, self.manifest.name, key))
 
     def _lost_values(self) -> Iterator[FileInfo]:
-        """Yields files of values that no table names, and nobody is about to name.
+        found = walk(self.output, (VALUES,), listings=self._listings)
+        if (first := next(found, None)) is not None:
+            yield from self._lost(itertools.chain((first,), found), self._named_values)
 
-        In this order: values are listed, then who is at work, then what is committed.
+    def _lost(
+        self,
+        listed: Iterable[Found],
+        named_by: Callable[[Manifest | None], Collection[str]],
+    ) -> Iterator[FileInfo]:
+        """Yields files of columns that nothing names, and nobody is about to name.
+
+        In this order: files are listed, then who is at work, then what is committed.
         Work is described before its first file, and until it is committed.
         """
-        found = walk(self.output, (VALUES,), listings=self._listings)
-        if (first := next(found, None)) is None:
-            return
-        named = self._named_values(self.manifest)
-        every = itertools.chain((first,), found)
-        lost = [one for one in every if one.path not in named]
+        named = named_by(self.manifest)
+        lost = [one for one in listed if one.path not in named]
         begun = self._begun() if lost else set()
         lost = [one for one in lost if one.parts["KEY"] not in begun]
         if lost and (now := read_manifest(self.output)) not in (None, self.manifest):
-            named = self._named_values(now)
+            named = named_by(now)
         yield from (one.info for one in lost if one.path not in named)
 
     def _named_values(self, manifest: Manifest | None) -> set[str]:

@@ -17,7 +17,7 @@ from gristmill.dataset.columns.column_file import ColumnType, encode_column
 from gristmill.dataset.commit.attached_split import Attachment
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.editions import without_replaced
-from gristmill.dataset.commit.garbage import find_leftovers
+from gristmill.dataset.commit.garbage import SplitFiles, find_leftovers
 from gristmill.dataset.commit.listings import Listings
 from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata.column_table import (
@@ -99,6 +99,19 @@ def test_a_killed_attachment_is_finished_or_given_up(output: str) -> None:
     again.commit(write(again))
     assert loader.open(output).column("rank")[:].tolist() == [*range(7)]
     assert not leftovers(output)
+
+
+def test_columns_that_are_committed_after_another_commit_stay(
+    tmp_path: pathlib.Path, output: str
+) -> None:
+    other = SplitFiles(
+        output, open_manifest(output), "train"
+    )  # It commits, then tidies.
+    attach_numbers(output, tmp_path, 7)
+    other.delete_garbage()
+    assert loader.open(output).column("language")[:].tolist() == [
+        "de" if number % 3 else "en" for number in range(7)
+    ]
 
 
 def test_states_that_are_kept_keep_their_columns(
