@@ -110,7 +110,8 @@ def attach(output: str, tag: str) -> None:
         output, {"text": "text"}, source=source, resume=True, overwrite=True
     )
     now = loader.open(output, "train", verify="never", cache_dir="")
-    if now.edition != dataset.edition:
+    # A rollback in between can give the split its edition again.
+    if now.edition != dataset.edition or len(writer.records) != len(texts):
         raise InputError("another command has changed the split while this one ran")
     with writer:
         if rest := texts[writer.position_records :]:
