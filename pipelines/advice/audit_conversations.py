@@ -142,7 +142,7 @@ def audit_conversations(options: PackingOptions, *, records: int, shown: int) ->
 
     Args:
         options: The options of packing them.
-        records: Most records to read.
+        records: Maximum number of records to read.
         shown: Conversations to show as text.
 
     Raises:
