@@ -224,7 +224,6 @@ def commit_dataset(
     features: Mapping[str, Any] | None = None,
     extra_files: ExtraFiles | None = None,
     check: Callable[[], None] = lambda: None,
-    delete: bool = True,
 ) -> Manifest:
     """Commits finished editions, as `commit` does. Splits that are there already stay.
 
@@ -240,7 +239,6 @@ def commit_dataset(
         features: The schema, where known.
         extra_files: Small files to write before `dataset.json`.
         check: As in `commit`.
-        delete: The same.
 
     Raises:
         InputError: The directory holds a dataset of another name, or another split
@@ -304,7 +302,6 @@ def commit_dataset(
         or_replace=bool(replaces),
         extra_files=extra_files,
         check=check,
-        delete=delete,
     )
     delete_leftovers(output, name, {*splits, *names.values()})
     for key, only in names.items():

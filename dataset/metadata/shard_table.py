@@ -461,6 +461,9 @@ class ShardCollector:
         self._pack()
         where = f"reports of job {self.job}"
         blocks = [ShardTable.decode(block, where=where) for block in self._blocks]
+        for block in blocks:
+            for read, written in zip(_READ_DIGEST, _WRITTEN_DIGEST, strict=True):
+                block.columns[read] += block.columns[written]
         table = ShardTable.joined(blocks or [ShardTable.of(())])
         return table.taken(last_of_each(table.numbers))
 
@@ -470,7 +473,11 @@ class ShardCollector:
 
     def _pack(self) -> None:
         if self._pending:
-            self._blocks.append(ShardTable.of(self._pending).encode(gathered=True))
+            table = ShardTable.of(self._pending)
+            # Differences are mostly 0, which compresses to nothing.
+            for read, written in zip(_READ_DIGEST, _WRITTEN_DIGEST, strict=True):
+                table.columns[read] -= table.columns[written]
+            self._blocks.append(table.encode(gathered=True))
             self._pending = []
 
     def __getstate__(self) -> dict[str, Any]:

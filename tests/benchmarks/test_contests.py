@@ -235,7 +235,8 @@ def test_a_contest_runs(name: str, tmp_path: pathlib.Path) -> None:
 def test_plans_grow_as_they_should(path: str) -> None:
     found = scale.measure(path, 500)
     assert found["element_bytes"] <= 800  # With the path of a temporary file.
-    assert found["gathered_shard_bytes"] <= 100
+    # Of so few, what is gathered once counts.
+    assert found["gathered_shard_bytes"] <= 90
 
 
 # What loaders take of other data, they take without a look at it.

@@ -73,6 +73,8 @@ def test_no_default_and_no_side_input(chain: list[beam.PTransform]) -> None:
 
 
 CONVERT = ConvertFiles(jobs=(JOB,))
+APPEND = ConvertFiles(jobs=(dataclasses.replace(JOB, appends=True),))
+OVERWRITE = dataclasses.replace(CONVERT, overwrite=True)
 PACK = ConvertFiles(jobs=(dataclasses.replace(JOB, pack=PackOptions(length=64)),))
 JOBS = {
     "index": IndexArrayRecords(files="in"),
@@ -86,14 +88,12 @@ JOBS = {
 @pytest.mark.parametrize(
     ("transform", "groups", "stages"),
     [
-        *((one, 4, 5) for one in (CONVERT, PACK)),
-        # What is replaced is deleted by all workers, after the commit.
-        (dataclasses.replace(CONVERT, overwrite=True), 6, 7),
+        *((one, 4, 5) for one in (CONVERT, APPEND, OVERWRITE, PACK)),
         *((one, 2, 3) for one in JOBS.values()),
         (ReadRecords("in"), 5, 6),
         (ReadTFRecords("in"), 3, 4),
     ],
-    ids=["convert", "pack", "overwrite", *JOBS, "read", "read TFRecords"],
+    ids=["convert", "append", "overwrite", "pack", *JOBS, "read", "read TFRecords"],
 )
 def test_shuffles_and_stages_are_few(transform, groups: int, stages: int) -> None:
     graph = graph_of(transform)

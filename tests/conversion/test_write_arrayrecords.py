@@ -527,23 +527,3 @@ def test_memory_does_not_grow_with_the_shard(tmp_path: pathlib.Path) -> None:
         result = write_one(plan, 0, random_records(count, size))
     assert len(result.reports) == 2
     assert commit_write(Gathered.of([result])).records == count
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE])
-def test_what_is_replaced_is_deleted_by_workers(
-    tmp_path: pathlib.Path, argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    write_plainly(out, num_shards=30)
-    # As if a run was killed between the commit and the deletion.
-    plan = plan_of(out, RECORDS[:9], num_shards=2, overwrite=True)
-    rows = rows_of(plan, RECORDS[:9])
-    commit_write(rows, delete=False)
-    assert len(list(out.glob("*.array_record*"))) == 32
-    again = write(
-        out, RECORDS[:9], argv=argv, name="data", num_shards=2, overwrite=True
-    )
-    assert again.committed_before
-    assert len(list(out.rglob("*.array_record*"))) == 4
-    assert_whole(out)

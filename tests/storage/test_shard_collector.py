@@ -67,5 +67,5 @@ def test_reports_that_arrive_one_by_one_are_joined():
         one = pickle.dumps(collected([each], job=JOB))
         assert len(one) < 1500
         whole.extend(pickle.loads(one))
-    assert len(pickle.dumps(whole)) < 1000 * 130
+    assert len(pickle.dumps(whole)) < 1000 * 120
     assert whole.table().encode(gathered=True) == encoded(made)

@@ -17,7 +17,6 @@ import apache_beam as beam
 
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.transforms.beam.parallel_deletions import DeleteReplaced
 from gristmill.transforms.beam.pipeline_input import (
     check_begin,
     check_known,
@@ -72,10 +71,6 @@ class _Plan:
             for note in notes:
                 _log.warning("%s: %s", job.output, note)
         return self.work.begun_by(taken)
-
-
-def _output_of(_: ConversionResult, output: str) -> str:
-    return output
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -135,16 +130,12 @@ class ConvertFiles(
             features=self.features,
             tfds_directory=None if tfds is None else path_text(tfds, "TFDS directory"),
             keep_replaced=self.keep_replaced,
-            delete=not self.overwrite,
         )
         work = MakeShards(jobs=self.jobs, options=options)
         plan = PlanConversion(jobs=self.jobs, overwrite=self.overwrite)
         done: beam.PCollection[ConversionResult] = (
             begin | "Plan" >> RunJob(_Plan(plan, work)) | "MakeShards" >> RunSteps(work)
         )
-        if self.overwrite:
-            output = self.jobs[0].output
-            _ = done | "Committed" >> beam.Map(_output_of, output) | DeleteReplaced()
         return done
 
 

@@ -32,7 +32,6 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.beam.job_metrics import count, report_sink
-from gristmill.transforms.beam.parallel_deletions import DeleteReplaced
 from gristmill.transforms.beam.pipeline_input import (
     check_collection,
     check_known,
@@ -165,14 +164,10 @@ def _write_group(element: tuple[int, Iterable[Any]], job: WriteJob) -> GroupResu
     return result
 
 
-def _commit(gathered: Gathered, *, keep_replaced: bool, delete: bool) -> WriteResult:
-    result = commit_write(gathered, keep_replaced=keep_replaced, delete=delete)
+def _commit(gathered: Gathered, *, keep_replaced: bool) -> WriteResult:
+    result = commit_write(gathered, keep_replaced=keep_replaced)
     report_sink(result.output)
     return result
-
-
-def _output_of(result: WriteResult) -> str:
-    return result.output
 
 
 @dataclasses.dataclass
@@ -325,15 +320,8 @@ class WriteArrayRecords(
             | "GroupRecords" >> beam.GroupByKey()
             | "WriteShards" >> beam.Map(_write_group, job)
             | "GatherReports" >> gather()
-            | "Commit"
-            >> beam.Map(
-                _commit,
-                keep_replaced=self.keep_replaced,
-                delete=not self.overwrite,
-            )
+            | "Commit" >> beam.Map(_commit, keep_replaced=self.keep_replaced)
         )
-        if self.overwrite:
-            _ = written | "Committed" >> beam.Map(_output_of) | DeleteReplaced()
         return written
 
     def _groups(self, records: beam.PCollection[Element]) -> Any:

@@ -225,13 +225,11 @@ class CommitOptions:
         tfds_directory: The TFDS directory that the jobs come from, if any: its
             metadata is compared with what was read, and written for the output.
         keep_replaced: Whether what is replaced is kept, to go back to.
-        delete: As for `commit`.
     """
 
     features: Mapping[str, Any] | None = None
     tfds_directory: str | None = None
     keep_replaced: bool = False
-    delete: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -365,7 +363,6 @@ def commit_shards(
         features=features,
         extra_files=extra_files,
         check=check,
-        delete=options.delete,
     )
     for job in jobs:
         split = manifest.splits[job.split]

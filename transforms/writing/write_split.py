@@ -389,15 +389,12 @@ class WriteResult(NamedTuple):
     committed_before: bool
 
 
-def commit_write(
-    gathered: Gathered, *, keep_replaced: bool = False, delete: bool = True
-) -> WriteResult:
+def commit_write(gathered: Gathered, *, keep_replaced: bool = False) -> WriteResult:
     """Checks that all records are in the shards, and commits the dataset.
 
     Args:
         gathered: The results of all groups; a shard may be there twice.
         keep_replaced: Whether the split that is replaced is kept, to go back to.
-        delete: Whether to delete what is replaced, by this run or a killed one.
 
     Raises:
         DataLossError: Shards are missing, or do not hold all records.
@@ -408,8 +405,7 @@ def commit_write(
     job, own = write.job, write.own
     if write.committed:
         manifest = open_manifest(job.output)
-        if delete:
-            tidy_split(job.output, manifest, job.split)
+        tidy_split(job.output, manifest, job.split)
         return _result(write, manifest)
     table = gathered.rows[""].table()
     written = table.digest()
@@ -438,7 +434,6 @@ def commit_write(
         replaces=[own.key] if own.replaces else (),
         keep_replaced=keep_replaced,
         check=functools.partial(check_files, job.output, made, check_current=current),
-        delete=delete,
     )
     return _result(write, manifest)
 
