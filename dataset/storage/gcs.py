@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import concurrent.futures
 import contextlib
 import functools
@@ -30,10 +31,9 @@ from gristmill.dataset.storage.directory_lock import scratch_directory
 from gristmill.dataset.storage.gcs_connection import (
     GcsConnection,
     blob_info,
-    encode_crc32c,
+    emulator_url,
     odd_answer,
 )
-from gristmill.dataset.storage.gcs_session import emulator_url
 from gristmill.dataset.storage.paths import (
     compile_pattern,
     has_magic,
@@ -116,6 +116,7 @@ class GcsStorage:
         deadline_seconds: How long to retry after transient failures.
 
     Attributes:
+        connection: For requests that are made without this class.
         block_bytes: Bytes of an open file in one request.
 
     Raises:
@@ -131,38 +132,21 @@ class GcsStorage:
         timeout_seconds: float = _TIMEOUT_SECONDS,
         deadline_seconds: float = _DEADLINE_SECONDS,
     ):
-        self._connection = GcsConnection(
+        self.connection = GcsConnection(
             timeout_seconds=timeout_seconds, deadline_seconds=deadline_seconds
         )
         # For concurrent requests. Its threads start when needed.
         self._pool = concurrent.futures.ThreadPoolExecutor(_AT_ONCE)
 
-    @property
-    def endpoint(self) -> str:
-        """The address of the server, for requests that are made without this class."""
-        return str(self._connection.client.api_endpoint)
-
-    def authorization(self, *, refused: str = "") -> dict[str, str]:
-        """Returns the headers that authorize such a request, with a valid token.
-
-        Args:
-            refused: The header `authorization` that the server did not accept; a new
-                token is requested.
-
-        Raises:
-            StorageError: There is no token.
-        """
-        return self._connection.authorization(refused=refused)
-
     def _listing(self, path: str, prefix: str, *, deep: bool) -> Iterator[FileInfo]:
         bucket, _ = split_path(path)
-        with self._connection.explained("list objects", path):
-            blobs = self._connection.client.list_blobs(
+        with self.connection.explained("list objects", path):
+            blobs = self.connection.client.list_blobs(
                 bucket,
                 prefix=prefix,
                 delimiter=None if deep else "/",
                 fields=_FIELDS,
-                retry=self._connection.retry,
+                retry=self.connection.retry,
             )
             tokens = set()
             for page in blobs.pages:
@@ -201,12 +185,12 @@ class GcsStorage:
     def stat(self, path: str) -> FileInfo | None:
         if not split_path(path)[1]:
             return None  # A bucket is a directory.
-        blob = self._connection.blob(path)
-        with self._connection.explained("inspect the object", path):
+        blob = self.connection.blob(path)
+        with self.connection.explained("inspect the object", path):
             try:
-                blob.reload(retry=self._connection.retry)
+                blob.reload(retry=self.connection.retry)
             except api.NotFound as e:
-                if self._connection.lacks_bucket(e, path):
+                if self.connection.lacks_bucket(e, path):
                     raise
                 return None
         return blob_info(blob)
@@ -221,9 +205,9 @@ class GcsStorage:
                 got="a bucket",
                 cure="give the path of a file in it",
             )
-        with self._connection.explained("read the object", path):
+        with self.connection.explained("read the object", path):
             try:
-                return self._connection.fetch(path, begin, end, version)
+                return self.connection.fetch(path, begin, end, version)
             except api.RequestRangeNotSatisfiable:
                 found = self._same(path, version)
                 if begin < found.size_bytes:
@@ -326,7 +310,7 @@ class GcsStorage:
         self, path: str, file: BinaryIO, written: tuple[int, int], replaces: str | None
     ) -> None:
         """Writes an object of a size and crc32c, or finds it written."""
-        with self._connection.explained("write the object", path, writes=True):
+        with self.connection.explained("write the object", path, writes=True):
             try:
                 found = self._send(path, file, written, replaces)
             except api.RetryError:
@@ -350,10 +334,10 @@ class GcsStorage:
         """Sends a file; begins again if it arrives damaged, or only in parts."""
         generation = None if replaces is None else int(replaces or 0)
         for left in reversed(range(_UPLOADS)):
-            blob = self._connection.blob(path)
+            blob = self.connection.blob(path)
             blob.chunk_size = PIECE_BYTES
             # The server checks it before it creates the object.
-            blob.crc32c = encode_crc32c(written[1])
+            blob.crc32c = base64.b64encode(written[1].to_bytes(4, "big")).decode()
             try:
                 blob.upload_from_file(
                     file,
@@ -362,7 +346,7 @@ class GcsStorage:
                     checksum=None,
                     content_type=_CONTENT_TYPE,
                     if_generation_match=generation,
-                    retry=self._connection.retry,
+                    retry=self.connection.retry,
                 )
                 break
             except GoogleAuthError:
@@ -380,7 +364,7 @@ class GcsStorage:
         if error.code == 400:
             return "crc32c" in str(error).lower()
         if error.code == 404:
-            return not self._connection.lacks_bucket(error, path)
+            return not self.connection.lacks_bucket(error, path)
         return error.code in (308, 410)
 
     def _after_failure(
@@ -411,14 +395,14 @@ class GcsStorage:
         ) from error
 
     def delete(self, path: str, *, version: str | None = None) -> None:
-        with self._connection.explained("delete the object", path, writes=True):
+        with self.connection.explained("delete the object", path, writes=True):
             try:
-                self._connection.blob(path).delete(
+                self.connection.blob(path).delete(
                     if_generation_match=None if version is None else int(version),
-                    retry=self._connection.retry,
+                    retry=self.connection.retry,
                 )
             except api.NotFound as e:
-                if self._connection.lacks_bucket(e, path):
+                if self.connection.lacks_bucket(e, path):
                     raise
             except api.PreconditionFailed as e:
                 raise changed_error(

@@ -10,11 +10,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import email.utils
 import enum
 import functools
 import http
-import json
 import queue
 import re
 import selectors
@@ -29,18 +27,23 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from gristmill.dataset.base.system import daemon_call
+from gristmill.dataset.storage.gcs_answers import (
+    content_range,
+    message_of,
+    retry_after_seconds,
+    strange,
+)
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import split_path
 from gristmill.loader.remote.http_connection import Answer, AnswerError, HttpConnection
 
 if TYPE_CHECKING:
     from gristmill.dataset.storage.gcs import GcsStorage
+    from gristmill.dataset.storage.gcs_connection import GcsConnection
     from gristmill.loader.remote.http_route import Route
 
 _LONGEST_WAIT_SECONDS = 60.0  # The system takes no more than some days.
 _MOST_ERROR_BYTES = 1 << 20
-_SHOWN_CHARS = 200
-_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 _BEARER = re.compile(r"(?im)^authorization: (.*?)\r?$")
 _DOUBTFUL = (204, 304, 404, 410, 412)
 _TEMPORARY = (407, 408, 421, 425, 429)
@@ -124,7 +127,7 @@ class ObjectReads:
         """The route to the server; it raises StorageError if there is none."""
         from gristmill.loader.remote.http_route import Route
 
-        return Route(_storage().endpoint)
+        return Route(str(_connection().client.api_endpoint))
 
     def idle(self) -> HttpConnection | None:
         """Returns an idle connection, if there is one."""
@@ -176,7 +179,7 @@ class ObjectReads:
             fresh = time.monotonic() - self._token_at < self._same_token_seconds
             if renews or not fresh:
                 match = _BEARER.search(refused) if renews else None
-                headers = _storage().authorization(refused=match[1] if match else "")
+                headers = _connection().authorization(refused=match[1] if match else "")
                 lines = (f"{name}: {value}\r\n" for name, value in headers.items())
                 self._token, self._token_at = "".join(lines), time.monotonic()
             return self._token
@@ -188,8 +191,8 @@ def _close(connections: collections.deque[HttpConnection]) -> None:
             connections.pop().close()
 
 
-def _storage() -> GcsStorage:
-    return cast("GcsStorage", storage_for("gs://"))
+def _connection() -> GcsConnection:
+    return cast("GcsStorage", storage_for("gs://")).connection
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -198,7 +201,6 @@ class Read:
 
     Attributes:
         wanted: The range.
-        number: Its number, for the caller.
         token: The headers that authorize it.
         sent_at: When it began.
         connection: Its connection, None while it waits for one.
@@ -206,7 +208,6 @@ class Read:
     """
 
     wanted: ByteRange
-    number: int
     token: str
     sent_at: float
     connection: HttpConnection | None = None
@@ -229,13 +230,13 @@ class ReadsInFlight:
         self._waker.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
 
-    def start(self, wanted: ByteRange, number: int) -> Read:
+    def start(self, wanted: ByteRange) -> Read:
         """Starts reading a range; `wait` returns the read with its outcome.
 
         Raises:
             StorageError: There are no credentials, or there is no way to the server.
         """
-        read = Read(wanted, number, self._reads.token(), time.monotonic())
+        read = Read(wanted, self._reads.token(), time.monotonic())
         self._waiting.append(read)
         self._connect()
         return read
@@ -367,15 +368,15 @@ def _judged(answer: Answer, wanted: ByteRange, token: str) -> bytes | Failure:
     status, headers, body = answer.status, answer.headers, answer.body
     if status != 206:
         return _refusal(answer, token)
-    match = _RANGE.fullmatch(headers.get("content-range", ""))
-    if match is None:
+    text = headers.get("content-range", "")
+    stated = content_range(text)
+    if stated is None:
         return Failure(Kind.TEMPORARY, _strange(answer), status)
-    first, last, total = map(int, match.groups())
-    end = total if wanted.end is None else wanted.end
-    if (first, last + 1) != (wanted.begin, end) or len(body) != end - first:
-        asked = "all" if wanted.end is None else f"[{wanted.begin:,}, {end:,})"
-        text = f"asked for bytes {asked}, got {len(body):,} bytes as {match[0]}"
-        return Failure(Kind.WRONG, text, status)
+    begin, end, total = stated
+    asked = wanted.begin, total if wanted.end is None else wanted.end
+    if (begin, end) != asked or len(body) != end - begin:
+        text = f"asked for bytes [{asked[0]:,}, {asked[1]:,}), got {len(body):,} bytes"
+        return Failure(Kind.WRONG, f"{text} as {headers['content-range']}", status)
     generation = headers.get("x-goog-generation", "no")
     if wanted.version is not None and generation != wanted.version:
         return Failure(Kind.DOUBTFUL, f"{generation} version", status)
@@ -383,13 +384,13 @@ def _judged(answer: Answer, wanted: ByteRange, token: str) -> bytes | Failure:
 
 
 def _refusal(answer: Answer, token: str) -> Failure:
-    status = answer.status
+    status, headers = answer.status, answer.headers
     if status < 300 and status != 204:
-        text, kind = _strange(answer), Kind.TEMPORARY
-        if "x-goog-generation" in answer.headers:
-            text, kind = f"HTTP {status}: not a part of the object", Kind.WRONG
-        return Failure(kind, text, status)
-    text = f"HTTP {status}: {_message(answer) or 'no text'}"
+        if "x-goog-generation" in headers:
+            text = f"HTTP {status}: not a part of the object"
+            return Failure(Kind.WRONG, text, status)
+        return Failure(Kind.TEMPORARY, _strange(answer), status)
+    text = f"HTTP {status}: {message_of(answer.body) or 'no text'}"
     if status == 401:
         return Failure(Kind.UNAUTHORIZED, text, status, token=token)
     if status in _DOUBTFUL:
@@ -398,40 +399,9 @@ def _refusal(answer: Answer, token: str) -> Failure:
         return Failure(Kind.WRONG, text, status)
     if status in _STANDARD and status not in _TEMPORARY:
         return Failure(Kind.REFUSED, text, status)
-    pause = _retry_after_seconds(answer.headers)
+    pause = retry_after_seconds(headers.get("retry-after"), headers.get("date"))
     return Failure(Kind.TEMPORARY, text, status, pause)
 
 
-def _retry_after_seconds(headers: dict[str, str]) -> float:
-    """Returns the seconds that an answer asks to wait, 0 by default.
-
-    A date is compared with the server's own, as clocks may differ.
-    """
-    text = headers.get("retry-after", "").strip()
-    if text.isascii() and text.isdigit():
-        return float(text)
-    try:
-        due, now = (
-            email.utils.parsedate_to_datetime(date).timestamp()
-            for date in (text, headers.get("date", email.utils.formatdate()))
-        )
-    except (ValueError, OverflowError):
-        return 0.0
-    return max(due - now, 0.0)
-
-
-def _message(answer: Answer) -> str:
-    """Returns the message of an answer, in the service's words if it is its own."""
-    text = answer.body[:1000].decode("utf-8", "replace")
-    with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
-        text = str(json.loads(answer.body)["error"]["message"])
-    text = " ".join(text.split())
-    return f"{text[:_SHOWN_CHARS]}..." if len(text) > _SHOWN_CHARS else text
-
-
 def _strange(answer: Answer) -> str:
-    kind = answer.headers.get("content-type", "no Content-Type")
-    return (
-        f"answer that is not from Cloud Storage: status {answer.status}, {kind}, "
-        f"{_message(answer)!r}"
-    )
+    return strange(answer.status, answer.headers.get("content-type"), answer.body)

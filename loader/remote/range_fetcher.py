@@ -8,6 +8,7 @@ While a server throttles, fewer requests are in flight, over all threads.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import heapq
 import itertools
 import os
@@ -135,6 +136,31 @@ class HedgePolicy:
         return True
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class _Range:
+    """A range that is read, and what became of its requests so far.
+
+    Attributes:
+        number: Its number, for the caller.
+        wanted: The range.
+        begun_at: When the first request was sent.
+        latest: The last request that was sent.
+        failed: Failed requests.
+        wrong: Answers with other bytes.
+        error: The last error.
+        done: Whether its bytes are here.
+    """
+
+    number: int
+    wanted: ByteRange
+    begun_at: float | None = None
+    latest: Read | None = None
+    failed: int = 0
+    wrong: int = 0
+    error: str = ""
+    done: bool = False
+
+
 class HedgedRequests:
     """The requests for the ranges of one call.
 
@@ -150,23 +176,16 @@ class HedgedRequests:
         take: Callable[[int, bytes], None],
         fetcher: RangeFetcher,
     ):
-        self._ranges, self._take = ranges, take
+        self._take, self._fetcher = take, fetcher
         self._options, self._counts = fetcher.options, fetcher.counts
-        self._limit, self._policy = fetcher.limit, fetcher.hedging
-        self._connections = fetcher.reads
         self._reads = ReadsInFlight(fetcher.reads)
-        self._in_flight: set[Read] = set()
-        self._waiting = collections.deque(range(len(ranges)))
-        # A heap of (when, serial number, item): a range to retry or a request to check.
-        # The serial numbers make entries comparable.
-        self._timers: list[tuple[float, int, int | Read]] = []
+        self._in_flight: dict[Read, _Range] = {}
+        self._waiting = collections.deque(map(_Range, itertools.count(), ranges))
+        self._left = len(ranges)
+        # A heap of (when, serial number, range, request): the range is to be asked for
+        # again, or its request to be checked. Serial numbers make entries comparable.
+        self._timers: list[tuple[float, int, _Range, Read | None]] = []
         self._serials = itertools.count()
-        self._open = set(range(len(ranges)))
-        self._begun_at: dict[int, float] = {}
-        self._latest: dict[int, Read] = {}
-        self._failed: collections.Counter[int] = collections.Counter()
-        self._wrong: collections.Counter[int] = collections.Counter()
-        self._last_errors: dict[int, str] = {}
 
     def run(self) -> None:
         """Sends them, and hands over the bytes of all ranges.
@@ -176,7 +195,7 @@ class HedgedRequests:
             StorageChangedError: An object was deleted or written again.
         """
         try:
-            while self._open:
+            while self._left:
                 self._run_timers(time.monotonic())
                 self._send_waiting()
                 if self._in_flight:
@@ -189,65 +208,66 @@ class HedgedRequests:
                     time.sleep(self._idle_seconds())
         finally:
             for _ in self._in_flight:
-                self._limit.give_back(answered=False)
+                self._fetcher.limit.give_back(answered=False)
             self._reads.close()
 
     def _finish(self, request: Read, outcome: bytes | Failure) -> None:
-        self._in_flight.discard(request)
+        one = self._in_flight.pop(request)
         refused = isinstance(outcome, Failure) and outcome.status in _THROTTLED
-        self._limit.give_back(throttled=refused)
+        self._fetcher.limit.give_back(throttled=refused)
         self._send_waiting()
-        if request.number not in self._open:
+        if one.done:
             return  # The range's other request was faster.
         if isinstance(outcome, bytes):
-            self._open.remove(request.number)
-            self._policy.add_answer(time.monotonic() - request.sent_at)
+            one.done, self._left = True, self._left - 1
+            self._fetcher.hedging.add_answer(time.monotonic() - request.sent_at)
             self._counts.received_bytes += len(outcome)
-            self._take(request.number, outcome)
+            self._take(one.number, outcome)
         else:
-            self._retry_later(request, outcome)
+            self._retry_later(one, request, outcome)
 
     def _send_waiting(self) -> None:
         while self._waiting:
-            if self._waiting[0] not in self._open:
+            if self._waiting[0].done:
                 self._waiting.popleft()  # A late answer has arrived meanwhile.
                 continue
             # With nothing in flight there is nothing else to wait for.
             wait_seconds = 0.0 if self._in_flight else 0.1
-            if not self._limit.take(wait_seconds=wait_seconds):
+            if not self._fetcher.limit.take(wait_seconds=wait_seconds):
                 return
             self._send(self._waiting.popleft())
 
-    def _send(self, number: int) -> None:
+    def _send(self, one: _Range) -> None:
         self._counts.requests += 1
         try:
-            request = self._reads.start(self._ranges[number], number)
+            request = self._reads.start(one.wanted)
         except BaseException:
-            self._limit.give_back(answered=False)
+            self._fetcher.limit.give_back(answered=False)
             raise
-        self._begun_at.setdefault(number, request.sent_at)
-        self._in_flight.add(request)
-        self._latest[number] = request
-        late = request.sent_at + self._policy.late_after_seconds
-        self._set_timer(min(late, self._times_out_at(request)), request)
+        if one.begun_at is None:
+            one.begun_at = request.sent_at
+        self._in_flight[request] = one
+        one.latest = request
+        late = request.sent_at + self._fetcher.hedging.late_after_seconds
+        self._set_timer(min(late, self._times_out_at(one, request)), one, request)
 
-    def _times_out_at(self, request: Read) -> float:
+    def _ends_at(self, one: _Range) -> float:
+        """Returns the time when a range is given up."""
+        return (one.begun_at or 0.0) + self._options.deadline_seconds
+
+    def _times_out_at(self, one: _Range, request: Read) -> float:
         """Returns the time when a request, or its range, is given up."""
-        number = request.number
-        return min(
-            request.sent_at + self._timeout_seconds(number),
-            self._begun_at[number] + self._options.deadline_seconds,
-        )
+        return min(request.sent_at + self._timeout_seconds(one), self._ends_at(one))
 
-    def _timeout_seconds(self, number: int) -> float:
-        wanted = self._ranges[number]
+    def _timeout_seconds(self, one: _Range) -> float:
+        wanted = one.wanted
         size = 0 if wanted.end is None else wanted.end - wanted.begin
-        patience = 1 << min(self._failed[number], _MOST_DOUBLINGS)
         seconds = self._options.timeout_seconds + size / _SLOWEST_BYTES_PER_SECOND
+        patience: int = 1 << min(one.failed, _MOST_DOUBLINGS)
         return seconds * patience
 
-    def _set_timer(self, due: float, what: int | Read) -> None:
-        heapq.heappush(self._timers, (due, next(self._serials), what))
+    def _set_timer(self, due: float, one: _Range, request: Read | None = None) -> None:
+        heapq.heappush(self._timers, (due, next(self._serials), one, request))
 
     def _idle_seconds(self) -> float:
         """Returns how long to wait for answers."""
@@ -257,90 +277,87 @@ class HedgedRequests:
 
     def _run_timers(self, now: float) -> None:
         while self._timers and self._timers[0][0] <= now:
-            what = heapq.heappop(self._timers)[2]
-            if isinstance(what, Read):
-                if what in self._in_flight and what.number in self._open:
-                    self._handle_late(what, now)
-            elif what in self._open:
-                self._waiting.appendleft(what)
+            _, _, one, request = heapq.heappop(self._timers)
+            if one.done:
+                continue
+            if request is None:
+                self._waiting.appendleft(one)
+            elif request in self._in_flight:
+                self._handle_late(one, request, now)
 
-    def _handle_late(self, request: Read, now: float) -> None:
+    def _handle_late(self, one: _Range, request: Read, now: float) -> None:
         """Sends a second request for one that is late or has timed out."""
-        number = request.number
-        silence = f"no answer in {self._timeout_seconds(number):,.1f} seconds"
-        if now - self._begun_at[number] >= self._options.deadline_seconds:
-            self._give_up(number, self._last_errors.get(number, silence))
-        latest = self._latest[number] is request
-        if now >= self._times_out_at(request):
-            self._in_flight.discard(request)
+        silence = f"no answer in {self._timeout_seconds(one):,.1f} seconds"
+        if now >= self._ends_at(one):
+            self._give_up(one, one.error or silence)
+        latest = one.latest is request
+        if now >= self._times_out_at(one, request):
+            del self._in_flight[request]
             self._reads.give_up(request)
-            self._limit.give_back(answered=False)
-            self._last_errors[number] = silence
+            self._fetcher.limit.give_back(answered=False)
+            one.error = silence
             if latest:
-                self._failed[number] += 1
+                one.failed += 1
                 self._counts.retries += 1
-                self._waiting.appendleft(number)
+                self._waiting.appendleft(one)
             return
-        if latest and self._policy.take_hedge():
+        if latest and self._fetcher.hedging.take_hedge():
             self._counts.hedges += 1
-            self._waiting.appendleft(number)
-        self._set_timer(self._times_out_at(request), request)
+            self._waiting.appendleft(one)
+        self._set_timer(self._times_out_at(one, request), one, request)
 
-    def _retry_later(self, request: Read, outcome: Failure) -> None:
+    def _retry_later(self, one: _Range, request: Read, outcome: Failure) -> None:
         """Schedules a retry after a failure, or raises if that is useless."""
-        number = request.number
-        wanted, now = self._ranges[number], time.monotonic()
-        self._last_errors[number] = outcome.text
+        now, last = time.monotonic(), self._ends_at(one)
+        one.error = outcome.text
         if outcome.status in _THROTTLED:
             self._counts.throttled += 1
         if outcome.kind is not Kind.TEMPORARY:
-            self._wrong[number] += 1
-            final = outcome.kind is Kind.REFUSED
-            if final or self._wrong[number] == _WRONG_ANSWERS:
-                self._refuse(wanted, outcome)
+            one.wrong += 1
+            if outcome.kind is Kind.REFUSED or one.wrong == _WRONG_ANSWERS:
+                _refuse(one.wanted, outcome)
         if outcome.kind is Kind.DOUBTFUL:
-            _look_again(wanted)
+            _look_again(one.wanted)
         elif outcome.kind is Kind.UNAUTHORIZED:
-            self._connections.token(refused=outcome.token)
-        if now - self._begun_at[number] >= self._options.deadline_seconds:
-            self._give_up(number, outcome.text)
-        if self._latest[number] is not request:
+            self._fetcher.reads.token(refused=outcome.token)
+        if now >= last:
+            self._give_up(one, outcome.text)
+        if one.latest is not request:
             return  # Another request is on its way.
-        pause = _FIRST_PAUSE_SECONDS * 2 ** min(self._failed[number], 10)
+        pause = _FIRST_PAUSE_SECONDS * 2 ** min(one.failed, 10)
         pause = min(pause, _LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)
-        deadline = self._options.deadline_seconds
-        last = self._begun_at[number] + deadline
         # If a server asks for more time than is left, the try is before the deadline.
-        margin = min(_LAST_TRY_SECONDS, _LAST_TRY_SHARE * deadline)
+        share = _LAST_TRY_SHARE * self._options.deadline_seconds
+        margin = min(_LAST_TRY_SECONDS, share)
         pause = max(pause, min(outcome.pause_seconds, last - margin - now))
-        self._failed[number] += 1
+        one.failed += 1
         self._counts.retries += 1
-        self._set_timer(min(now + pause, max(last, now)), number)
+        self._set_timer(min(now + pause, max(last, now)), one)
 
-    def _refuse(self, wanted: ByteRange, failure: Failure) -> NoReturn:
-        cure = "run the same again; if it fails again, look at the object"
-        if failure.kind is Kind.UNAUTHORIZED:
-            cure = (
-                "run `gcloud auth application-default login`, or let "
-                "GOOGLE_APPLICATION_CREDENTIALS name a key file"
-            )
-        elif failure.status == 403:
-            cure = "give this account the role roles/storage.objectViewer on the bucket"
-        elif not failure.status:
-            cure = "let REQUESTS_CA_BUNDLE name the certificates to trust"
-        elif failure.kind in (Kind.WRONG, Kind.DOUBTFUL):
-            # The object may have been replaced by a shorter one.
-            _look_again(wanted)
-        raise _error(wanted, failure.text, cure)
-
-    def _give_up(self, number: int, text: str) -> NoReturn:
-        tries = self._failed[number] + 1
+    def _give_up(self, one: _Range, text: str) -> NoReturn:
         raise _error(
-            self._ranges[number],
+            one.wanted,
             f"no success in {self._options.deadline_seconds:,.0f} seconds and "
-            f"{tries:,} tries; last: {text}",
+            f"{one.failed + 1:,} tries; last: {text}",
             "check the network and the status of Cloud Storage, then run again",
         )
+
+
+def _refuse(wanted: ByteRange, failure: Failure) -> NoReturn:
+    cure = "run the same again; if it fails again, look at the object"
+    if failure.kind is Kind.UNAUTHORIZED:
+        cure = (
+            "run `gcloud auth application-default login`, or let "
+            "GOOGLE_APPLICATION_CREDENTIALS name a key file"
+        )
+    elif failure.status == 403:
+        cure = "give this account the role roles/storage.objectViewer on the bucket"
+    elif not failure.status:
+        cure = "let REQUESTS_CA_BUNDLE name the certificates to trust"
+    elif failure.kind in (Kind.WRONG, Kind.DOUBTFUL):
+        # The object may have been replaced by a shorter one.
+        _look_again(wanted)
+    raise _error(wanted, failure.text, cure)
 
 
 def _look_again(wanted: ByteRange) -> None:

@@ -37,32 +37,17 @@ class ReadOptions:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
+            least = 1 if name in ("in_flight", "hedge_factor") else 1e-9
             number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-            if not number and not (name == "hedge_factor" and value is None):
+            # Not NaN, which is not at least anything.
+            fits = number and (value >= least or name == "window_bytes")
+            if not fits and not (value is None and name == "hedge_factor"):
                 raise InputError(
-                    f"{name} of the read options is not a number",
+                    f"{name} of the read options is out of range",
+                    expected=f"{'1 or more' if least == 1 else 'a number over 0'}",
                     got=f"{value!r:.100}",
-                    cure=f"give {name} as a number",
+                    cure=f"give such a {name}, or leave it out",
                 )
-        # Written so that it also holds for NaN.
-        if not (
-            self.in_flight >= 1
-            and self.timeout_seconds > 0
-            and self.deadline_seconds > 0
-        ):
-            raise InputError(
-                "read options leave no requests or no time to read with",
-                expected="in_flight, timeout_seconds and deadline_seconds over 0",
-                got=str(self),
-                cure="give these more than 0, or leave them out",
-            )
-        if self.hedge_factor is not None and not self.hedge_factor >= 1:
-            raise InputError(
-                "hedge_factor is below 1",
-                expected="at least 1, or None for no second requests",
-                got=self.hedge_factor,
-                cure="give 1 or more, or None",
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,7 @@ from gristmill.dataset.commit.ownership import check_not_matched
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_manifest
 from gristmill.dataset.storage.gcs import storage_with
-from gristmill.dataset.storage.gcs_connection import GcsConnection
-from gristmill.dataset.storage.gcs_session import emulator_url
+from gristmill.dataset.storage.gcs_connection import GcsConnection, emulator_url
 from gristmill.dataset.storage.paths import (
     compile_pattern,
     has_magic,

@@ -319,6 +319,26 @@ def test_writing_survives(
     assert storage.read("gs://bucket/a") == b"new"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", ["stat", "media", "insert", "start", "chunk"])
+def test_a_server_is_left_alone_as_long_as_it_asks(
+    server: GcsServer, operation: str
+) -> None:
+    def seconds(deadline_seconds: float, retry_after: str) -> float:
+        storage = GcsStorage(timeout_seconds=30, deadline_seconds=deadline_seconds)
+        server.fail("503", operation, headers={"Retry-After": retry_after})
+        begin = time.monotonic()
+        storage.write("gs://bucket/a", DATA if operation == "insert" else LARGE)
+        assert storage.stat("gs://bucket/a") is not None
+        storage.read("gs://bucket/a", 0, 9)
+        assert not server.faults[-1].times
+        return time.monotonic() - begin
+
+    assert seconds(60, "2") >= 2
+    # But there is another try before the deadline.
+    assert seconds(4, "999") < 60
+
+
 @pytest.mark.parametrize("data", [DATA, LARGE], ids=["small", "large"])
 def test_what_arrives_damaged_is_sent_again(
     server: GcsServer, storage: GcsStorage, data: bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.storage.gcs_session import emulator_url
+from gristmill.dataset.storage.gcs_connection import emulator_url
 from gristmill.dataset.storage.lookup import storage_for
 
 

@@ -20,7 +20,7 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from google.oauth2.credentials import Credentials
 
 from gristmill.dataset.base.system import daemon_call
-from gristmill.dataset.storage.gcs_session import GcsSession
+from gristmill.dataset.storage.gcs_connection import GcsSession
 
 TOKEN = b'{"access_token": "it", "expires_in": 3600, "token_type": "Bearer"}'
 

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from google.auth.credentials import AnonymousCredentials
 
 from gristmill.dataset.base.system import daemon_call
-from gristmill.dataset.storage.gcs_session import GcsSession
+from gristmill.dataset.storage.gcs_connection import GcsSession
 
 # The request's first line and headers, which are not looked at, are in the first piece.
 Talk = Callable[[socket.socket], None]
