@@ -1,4 +1,4 @@
-"""What answers of Cloud Storage say, whichever client received them."""
+"""Answers of Cloud Storage: their ranges, messages and waits, for any client."""
 
 from __future__ import annotations
 
