@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import CorruptRecordError, InputError
-from gristmill.transforms.sources.lines.csv_lines import (
+from gristmill.transforms.sources.lines.csv_source import (
     CsvLines,
     CsvSplitter,
     column_type,
 )
-from gristmill.transforms.sources.lines.line_reader import (
+from gristmill.transforms.sources.lines.line_source import (
     BadLineError,
     LineReader,
     Lines,

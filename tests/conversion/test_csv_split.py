@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gristmill.transforms.sources.lines.csv_lines import CsvSplitter
+from gristmill.transforms.sources.lines.csv_source import CsvSplitter
 
 SPLITTER = CsvSplitter(b",")
 CELL = st.text('ab",\n\ré 1', max_size=5)

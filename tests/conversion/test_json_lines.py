@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.transforms.sources.lines.json_lines import JsonLines
+from gristmill.transforms.sources.lines.json_source import JsonLines
 from gristmill.transforms.sources.lines.json_values import DifferentTypesError, type_of
-from gristmill.transforms.sources.lines.line_reader import (
+from gristmill.transforms.sources.lines.line_source import (
     BadLineError,
     Lines,
     newline_ends,

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import CorruptRecordError
 from gristmill.dataset.formats.streams import InflatedStream
-from gristmill.transforms.sources.lines.line_reader import LineReader
-from gristmill.transforms.sources.lines.line_source import TextLines
+from gristmill.transforms.sources.lines.line_source import LineReader, TextLines
 
 LINE = st.text(st.characters(exclude_characters="\n\0", codec="utf-8"), max_size=12)
 TEXT = st.tuples(

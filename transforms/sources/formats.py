@@ -106,13 +106,13 @@ FORMATS: dict[str, SourceFormat] = {
     ),
     **{
         name: SourceFormat(
-            found_as, f"token_files.{source}", compressed=False, tokens=True
+            found_as, f"token_files:{source}", compressed=False, tokens=True
         )
         for name, found_as, source in (
-            ("megatron", "Megatron", "megatron:MegatronSource"),
-            ("olmo", "OLMo", "flat:OlmoSource"),
-            ("mds", "MDS", "mds:MdsSource"),
-            ("flat", "flat array", "flat:FlatSource"),
+            ("megatron", "Megatron", "MegatronSource"),
+            ("olmo", "OLMo", "OlmoSource"),
+            ("mds", "MDS", "MdsSource"),
+            ("flat", "flat array", "FlatSource"),
         )
     },
 }

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import CorruptStreamError
 from gristmill.dataset.formats.streams import Readable
-from gristmill.transforms.sources.lines.line_reader import LineReader
+from gristmill.transforms.sources.lines.line_source import LineReader
 
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _STEPS = np.zeros(256, np.int64)

@@ -17,16 +17,16 @@ from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.lines.json_values import JSON_TEXT
-from gristmill.transforms.sources.lines.line_reader import (
+from gristmill.transforms.sources.lines.line_source import (
     BYTE_ORDER_MARK,
     BadLineError,
     LineParser,
     LineReader,
     Lines,
+    LineSource,
     Made,
     Positions,
 )
-from gristmill.transforms.sources.lines.line_source import LineSource
 from gristmill.transforms.tables.example_rows import (
     check_column,
     encode_rows,

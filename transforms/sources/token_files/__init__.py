@@ -1,1 +1,0 @@
-"""Files of tokens, whose documents are packed as they are."""
