@@ -100,28 +100,21 @@ class Attachment(NamedTuple):
             JobChangedError: The work was given up meanwhile.
             StorageChangedError: The split has other editions by now.
         """
-        write, where = self.write, self.write.where
+        write = self.write
         described = {
             number: {name: entry.described() for name, entry in columns.items()}
             for number, columns in made.items()
         }
 
-        def change(old: Manifest | None) -> Manifest:
-            split = None if old is None else old.splits.get(write.split)
-            if old is None or split is None:
+        def change(old: Manifest) -> Manifest:
+            if (split := old.splits.get(write.split)) is None:
                 raise StorageChangedError(
                     "the split is gone to which columns are attached",
-                    where=where,
+                    where=write.where,
                     cure="run one command at a time on a dataset",
                 )
-            changed = with_columns(
-                split, described, self.editions, where=where, replaces=write.replaces
-            )
-            return dataclasses.replace(
-                old,
-                splits={**old.splits, write.split: changed},
-                created_by=f"gristmill {__version__}",
-            )
+            changed = with_columns(split, described, self.editions, write)
+            return dataclasses.replace(old, splits={**old.splits, write.split: changed})
 
         manifest = commit(write.output, change, check=self.check_current)
         self.tidy()

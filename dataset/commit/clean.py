@@ -5,12 +5,11 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
 
 from gristmill.dataset.base.errors import InvalidDatasetError, StorageError
-from gristmill.dataset.commit.commit import commit, with_spent
+from gristmill.dataset.commit.commit import commit, read_to_change, with_spent
 from gristmill.dataset.commit.editions import without_replaced
 from gristmill.dataset.commit.garbage import (
     SplitFiles,
@@ -24,19 +23,12 @@ from gristmill.dataset.commit.listings import Listings, walk
 from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import JOB
-from gristmill.dataset.metadata.manifest import (
-    Manifest,
-    not_a_dataset,
-    read_manifest,
-    read_versioned_manifest,
-)
+from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.storage.base import FileInfo, is_unfinished
 from gristmill.dataset.storage.directory_lock import delete_tree
 from gristmill.dataset.storage.lookup import delete_all, storage_for
 
 _TRIES = 5
-
-Files = Iterable[FileInfo]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,20 +73,14 @@ def clean(
         StorageChangedError: Other commands commit all the time.
     """
 
-    def change(old: Manifest | None) -> Manifest:
-        old = old or (_described_dataset(output) if unfinished else None)
-        if old is None:
-            raise not_a_dataset(output)
+    def change(old: Manifest) -> Manifest:
         splits = {name: without_replaced(one) for name, one in old.splits.items()}
         spent = old.spent
         for name in splits_of(output, old) if unfinished else ():
             spent |= SplitFiles(output, old, name).unfinished_writes()
         return with_spent(old, dataclasses.replace(old, splits=splits, spent=spent))
 
-    before = read_manifest(output)
-    found: dict[str, int] = {}
-
-    def noted(files: Files) -> Iterator[FileInfo]:
+    def noted(files: Iterable[FileInfo]) -> Iterator[FileInfo]:
         for info in files:
             path = info.path.removeprefix(layout.join(output, ""))
             if path not in found:
@@ -102,18 +88,20 @@ def clean(
             found[path] = info.size_bytes
             yield info
 
+    before, found = read_manifest(output), dict[str, int]()
+    name = _described_name(output) if unfinished and before is None else ""
     for left in reversed(range(_TRIES)):
         if delete:
-            after = commit(output, change, delete=False)
+            after = commit(output, change, name=name, delete=False)
         else:
-            after = change(read_versioned_manifest(output)[0])
+            after = change(read_to_change(output, name)[0])
         try:
-            for name in splits_of(output, after):
-                _sweep(SplitFiles(output, after, name), noted, delete=delete)
+            for split in splits_of(output, after):
+                _sweep(SplitFiles(output, after, split), noted, delete=delete)
             break
         except (InvalidDatasetError, StorageError):
             # Another command may have replaced what was read.
-            if not left or change(read_versioned_manifest(output)[0]) == after:
+            if not left or change(read_to_change(output, name)[0]) == after:
                 raise
     if delete:
         delete_leftovers(output, after.name, after.splits if unfinished else ())
@@ -130,15 +118,14 @@ def _numbers(manifest: Manifest | None) -> Iterator[tuple[str, int]]:
             yield name, number
 
 
-def _described_dataset(output: str) -> Manifest | None:
-    """Returns a dataset without splits, of which only unfinished work tells."""
+def _described_name(output: str) -> str:
+    """Returns the name of a dataset of which only unfinished work tells, or ""."""
     for found in walk(output, (JOB,)):
         content = storage_for(output).load(found.info.path)
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            name = json.loads(content.data)["name"] if content else ""
-            if name:
-                return Manifest(name=str(name), splits={})
-    return None
+            if content and (name := json.loads(content.data)["name"]):
+                return str(name)
+    return ""
 
 
 def give_up(output: str, split: str) -> Manifest:
@@ -150,9 +137,7 @@ def give_up(output: str, split: str) -> Manifest:
         The dataset as it is then.
     """
 
-    def change(old: Manifest | None) -> Manifest:
-        if old is None:
-            raise not_a_dataset(output)
+    def change(old: Manifest) -> Manifest:
         given_up = SplitFiles(output, old, split).unfinished_writes()
         return dataclasses.replace(old, spent=old.spent | given_up)
 
@@ -162,11 +147,10 @@ def give_up(output: str, split: str) -> Manifest:
 def give_up_write(write: Write) -> None:
     """Gives up one write, also where nothing is committed yet."""
 
-    def change(old: Manifest | None) -> Manifest:
-        old = old or Manifest(name=write.name, splits={})
+    def change(old: Manifest) -> Manifest:
         return dataclasses.replace(old, spent=old.spent | {write.id})
 
-    commit(write.output, change, delete=False)
+    commit(write.output, change, name=write.name, delete=False)
 
 
 def sweep(output: str, manifest: Manifest, name: str) -> tuple[str, ...]:
@@ -183,19 +167,18 @@ def sweep(output: str, manifest: Manifest, name: str) -> tuple[str, ...]:
 
 def _sweep(
     files: SplitFiles,
-    noted: Callable[[Files], Iterator[FileInfo]],
+    noted: Callable[[Iterable[FileInfo]], Iterator[FileInfo]],
     *,
     delete: bool = True,
 ) -> None:
     """Deletes the garbage of a split, and directories of unfinished files."""
     trees = files.idle_trees()
-    inside = itertools.chain.from_iterable(map(files_in, trees))
-    for step in itertools.chain((inside,), files.garbage()):
-        if not delete:
+    inside = (info for tree in trees for info in files_in(tree))
+    for step in (inside, *files.garbage()):
+        if delete:
+            delete_all(noted(step))
+        else:
             collections.deque(noted(step), maxlen=0)
-            continue
-        delete_all(noted(step))
-        for tree in trees:  # What is left of them: directories.
-            with contextlib.suppress(StorageError):  # A command makes files there.
-                delete_tree(tree)
-        trees = []
+    for tree in trees if delete else ():  # What is left of them: directories.
+        with contextlib.suppress(StorageError):  # A command makes files there.
+            delete_tree(tree)

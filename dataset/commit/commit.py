@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gristmill import __version__
 from gristmill.dataset.base.errors import (
     DataLossError,
     GristmillError,
+    InvalidDatasetError,
     StorageChangedError,
     StorageMissingError,
     some_of,
@@ -31,7 +31,7 @@ from gristmill.dataset.commit.editions import rolled_back, with_write
 from gristmill.dataset.commit.garbage import SplitFiles, delete_leftovers
 from gristmill.dataset.commit.listings import check_split
 from gristmill.dataset.commit.ownership import check_dataset_name, check_other_splits
-from gristmill.dataset.commit.write import DAMAGED, check_not_spent
+from gristmill.dataset.commit.write import DAMAGED, Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import unlike_features
 from gristmill.dataset.metadata.manifest import (
@@ -46,12 +46,12 @@ from gristmill.dataset.metadata.manifest import (
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.sources import common_inputs, read_inputs
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.metadata.tfds import FILEPATH_TEMPLATE, path_template
+from gristmill.dataset.metadata.tfds import TfdsSplit, parse_info
 from gristmill.dataset.storage.lookup import stat_all, storage_for, version_of
 
 _TRIES = 5
 
-Change = Callable[[Manifest | None], Manifest]
+Change = Callable[[Manifest], Manifest]
 
 
 class ExtraFiles(NamedTuple):
@@ -67,9 +67,7 @@ class ExtraFiles(NamedTuple):
 
 
 def write_table(
-    output: str,
-    name: str,
-    key: str,
+    write: Write,
     table: ShardTable,
     *,
     writer_options: str,
@@ -78,33 +76,30 @@ def write_table(
 ) -> Split:
     """Writes the table of a finished edition, and returns its entry for the commit.
 
-    Raises StorageChangedError if another writer has written the table.
+    Raises StorageChangedError if another process writes it at this moment.
 
     Args:
-        output: The dataset's directory.
-        name: Its name.
-        key: The edition's `layout.write_key`.
+        write: What made the edition.
         table: All shards of it.
         writer_options: How the shards are encoded.
         source: Where the records come from, as plain values.
-        check_current: Raises if another command has the output by now. None if there
-            must be no table.
+        check_current: Raises if another command has the output by now; by default as
+            `Write.check_current`.
     """
-    encoded, replaces = table.encode(), ""
-    path = layout.table_path(name, key)
-    place = layout.join(output, path)
-    if check_current is not None:
-        # In this order: who takes over the output later is not written over.
-        replaces = version_of(place)
-        check_current()
-    storage_for(output).write(place, encoded, replaces=replaces)
+    encoded, path = table.encode(), layout.table_path(write.name, write.key)
+    place = layout.join(write.output, path)
+    # In this order: who takes over the output later is not written over.
+    version = version_of(place)
+    (check_current or write.check_current)()
+    storage_for(write.output).write(place, encoded, replaces=version)
+    source = {"job": write.id, **source, "gristmill_version": __version__}
     return Split.of_table(
         table,
         encoded,
         path=path,
         writer_options=writer_options,
-        source={**source, "gristmill_version": __version__},
-        write=layout.parse_write_key(key)[1],
+        source=source,
+        write=write.mark,
     )
 
 
@@ -142,6 +137,7 @@ def commit(
     output: str,
     change: Change,
     *,
+    name: str = "",
     or_replace: bool = False,
     extra_files: ExtraFiles | None = None,
     check: Callable[[], None] = lambda: None,
@@ -151,9 +147,10 @@ def commit(
 
     Args:
         output: The dataset's directory.
-        change: Returns the dataset as it is to be, given what is there, None for no
-            dataset. It is called again when another command has changed the dataset
-            meanwhile, and raises if it cannot be applied to that.
+        change: Returns the dataset as it is to be, given what is there. It is called
+            again when another command has changed the dataset meanwhile, and raises if
+            it cannot be applied to that.
+        name: The dataset's name, where there may be none yet.
         or_replace: Whether a `dataset.json` that cannot be read counts as none.
         extra_files: Small files to write before it.
         check: Called when nothing is left but to write: raises if the change is not to
@@ -164,24 +161,25 @@ def commit(
         The dataset as it is now.
 
     Raises:
+        NotADatasetError: There is no dataset, and no name for one.
         StorageChangedError: Other commands commit all the time.
     """
     storage = storage_for(output)
-    read = read_replaced_manifest if or_replace else read_versioned_manifest
     names, make = extra_files or ExtraFiles()
     for left in reversed(range(_TRIES)):
         # Versions come first: what another commit writes from here on stays.
         extra = stat_all([layout.join(output, file) for file in names])
-        old, seen = read(output)
+        old, seen = read_to_change(output, name, or_replace=or_replace)
         try:
-            manifest = change(old)
+            manifest = with_spent(old, change(old))
         except StorageChangedError:
             check()  # If another command has the output, its error says so.
             raise
-        manifest = with_spent(old, manifest)
         if old == manifest and not names:
             break
         check()
+        created_by = f"gristmill {__version__}"
+        manifest = dataclasses.replace(manifest, created_by=created_by)
         try:
             for file, data, info in zip(names, make(manifest), extra, strict=True):
                 version = info.version if info else ""
@@ -196,18 +194,32 @@ def commit(
         else:
             break
     withdraw_tfds_info(output, manifest)
-    for name in manifest.splits if delete else ():
+    for split in manifest.splits if delete else ():
         # What cannot be deleted is found by the next command.
         with contextlib.suppress(GristmillError):
-            SplitFiles(output, manifest, name).delete_garbage()
+            SplitFiles(output, manifest, split).delete_garbage()
     return manifest
 
 
-def with_spent(old: Manifest | None, new: Manifest) -> Manifest:
+def read_to_change(
+    output: str, name: str = "", *, or_replace: bool = False
+) -> tuple[Manifest, str]:
+    """Returns the dataset that is to be changed, and the version of its file.
+
+    Raises NotADatasetError if there is none, and no name for one.
+    """
+    read = read_replaced_manifest if or_replace else read_versioned_manifest
+    old, seen = read(output)
+    if old is None and not name:
+        raise not_a_dataset(output)
+    return old or Manifest(name=name, splits={}), seen
+
+
+def with_spent(old: Manifest, new: Manifest) -> Manifest:
     """Returns a dataset that remembers the writes that it has lost."""
     had, has = (
         {one for split in manifest.splits.values() for one in split.writes}
-        for manifest in (old or new, new)
+        for manifest in (old, new)
     )
     return dataclasses.replace(new, spent=new.spent | (had - has))
 
@@ -215,122 +227,112 @@ def with_spent(old: Manifest | None, new: Manifest) -> Manifest:
 def commit_dataset(
     output: str,
     name: str,
-    splits: Mapping[str, Split],
+    made: Mapping[Write, Split],
     *,
-    based_on: Mapping[str, int],
-    replaces: Collection[str] = (),
     keep_replaced: bool = False,
     keeps: Iterable[str] = (),
     features: Mapping[str, Any] | None = None,
     extra_files: ExtraFiles | None = None,
-    check: Callable[[], None] = lambda: None,
+    check_current: Callable[[], object] | None = None,
 ) -> Manifest:
     """Commits finished editions, as `commit` does. Splits that are there already stay.
+
+    An edition replaces its split if its write does; else it is appended to that.
 
     Args:
         output: The dataset's directory.
         name: Its name.
-        splits: The finished editions, by `layout.write_key`.
-        based_on: The newest edition of the split of each when it began, as
-            `Write.base`.
-        replaces: Those that replace their split; others are appended to it.
+        made: The finished editions, of which all files are looked for.
         keep_replaced: Whether what they replace is kept, to go back to.
         keeps: Editions that are there already, as far as the caller knows.
         features: The schema, where known.
         extra_files: Small files to write before `dataset.json`.
-        check: As in `commit`.
+        check_current: Raises if another command has the output by now; by default as
+            `Write.check_current`.
 
     Raises:
         InputError: The directory holds a dataset of another name, or another split
             has a file of these.
         JobChangedError: One of the writes was given up.
-        DataLossError: A split of `keeps` is not there, or there is no split at all.
+        DataLossError: A split of `keeps` is not there, or there is no split at all; or
+            a file of an edition is gone.
         StorageChangedError: Another process has changed one of the splits meanwhile.
     """
-    names = {key: layout.parse_write_key(key)[0] for key in splits}
+    editions = {write.key: split for write, split in made.items()}
 
-    def change(old: Manifest | None) -> Manifest:
-        there = {} if old is None else old.editions
-        gone = sorted({*keeps} - there.keys())
-        if gone or not (splits or there):
+    def change(old: Manifest) -> Manifest:
+        gone = sorted({*keeps} - old.editions.keys())
+        if gone or not (made or old.splits):
             raise DataLossError(
                 "a split that was there is gone" if gone else "no split to commit",
                 where=f"{output}, split {some_of(gone)}" if gone else output,
                 cure="run one job at a time into one output, then run this one again",
             )
-        if old is None:
-            old = Manifest(name=name, splits={})
-            if DAMAGED in based_on.values():
-                # The numbers of what was begun would be those of other records.
-                for only in names.values():
-                    begun = SplitFiles(output, old, only).unfinished_writes()
-                    old = dataclasses.replace(old, spent=old.spent | begun)
-                own = {split.source["job"] for split in splits.values()}
-                old = dataclasses.replace(old, spent=old.spent - own)
         check_dataset_name(output, old, name)
-        made = dict(old.splits)
-        for key, split in splits.items():
-            only, before = names[key], made.get(names[key])
-            check_not_spent(output, old, {only: split.source["job"]})
-            made[only] = with_write(
-                before,
-                split,
-                base=based_on[key],
-                where=f"{output}, split {only}",
-                replaces=key in replaces,
-                keep=keep_replaced,
-            )
-            if key not in replaces and before is not None:
-                since = [part for part in before.parts if part.edition > based_on[key]]
-                _check_together(output, only, split, since)
+        if not old.splits and any(write.base == DAMAGED for write in made):
+            # The numbers of what was begun would be those of other records.
+            begun = [SplitFiles(output, old, write.split) for write in made]
+            spent = old.spent.union(*(files.unfinished_writes() for files in begun))
+            spent -= {write.id for write in made}
+            old = dataclasses.replace(old, spent=spent)
+        splits = dict(old.splits)
+        for write, split in made.items():
+            before = splits.get(write.split)
+            write.check_not_spent(old)
+            splits[write.split] = with_write(before, split, write, keep=keep_replaced)
+            if not write.replaces and before is not None:
+                since = [part for part in before.parts if part.edition > write.base]
+                _check_together(write, split, since)
         # What they replace may have their own files, where these are indexed again.
-        own = {*splits, *(names[key] for key in replaces)}
+        own = {*editions, *(write.split for write in made if write.replaces)}
         if any({key, key.partition(".")[0]}.isdisjoint(own) for key in old.editions):
-            tables = [read_table(output, split) for split in splits.values()]
+            tables = [read_table(output, split) for split in editions.values()]
             paths = {path for table in tables for path in table.paths}
             check_other_splits(output, old, splits=own, takes=paths.__contains__)
-        return dataclasses.replace(
-            old,
-            splits=made,
-            features=old.features if features is None else features,
-            created_by=f"gristmill {__version__}",
-        )
+        features_now = old.features if features is None else features
+        return dataclasses.replace(old, splits=splits, features=features_now)
+
+    def still_current() -> None:
+        if check_current is not None:
+            check_current()
+            return
+        for write in made:
+            write.check_current()
 
     manifest = commit(
         output,
         change,
-        or_replace=bool(replaces),
+        name=name,
+        or_replace=any(write.replaces for write in made),
         extra_files=extra_files,
-        check=check,
+        check=lambda: check_files(output, editions, check_current=still_current),
     )
-    delete_leftovers(output, name, {*splits, *names.values()})
-    for key, only in names.items():
+    delete_leftovers(output, name, {*editions, *(write.split for write in made)})
+    for write in made:
         # Where a split was replaced, they go with what was replaced.
-        if keep_replaced or key not in replaces:
+        if keep_replaced or not write.replaces:
             with contextlib.suppress(GristmillError):
-                SplitFiles(output, manifest, only).delete_strays(key)
+                SplitFiles(output, manifest, write.split).delete_strays(write.key)
     return manifest
 
 
-def _check_together(
-    output: str, name: str, made: Split, others: Iterable[Split]
-) -> None:
+def _check_together(write: Write, made: Split, others: Iterable[Split]) -> None:
     """Raises StorageChangedError if an append and later ones cannot both stand.
 
     They have an input in common, or features that do not go together. What was made by
     the same write does not count.
     """
     for other in others:
-        if other.source.get("job") == made.source["job"]:
+        if other.source.get("job") == write.id:
             continue
-        paths = [file.path for file in read_inputs(output, made) or ()]
-        common = common_inputs(output, other, paths)
+        paths = [file.path for file in read_inputs(write.output, made) or ()]
+        common = common_inputs(write.output, other, paths)
         unlike = unlike_features(other.features, made.features)
         if common or unlike:
             shared = f"of the same {some_of(common)}"
             raise StorageChangedError(
                 "another command has changed the split while this one ran",
-                where=f"{output}, split {name}",
+                where=write.where,
                 expected="an append of other inputs, with the same features",
                 got=f"edition {other.edition:,} "
                 + (shared if common else f"with another feature {some_of(unlike)}"),
@@ -339,53 +341,44 @@ def _check_together(
             )
 
 
-def described_by_tfds(output: str, name: str, splits: Iterable[str]) -> str | None:
-    """Returns the version of `dataset_info.json` if it describes one of some splits."""
-    version, described = _load(output, name)
-    return version if described.keys() & {*splits} else None
+def described_by_tfds(output: str, name: str) -> tuple[str, dict[str, TfdsSplit]]:
+    """Returns the version of `dataset_info.json`, and the splits that it describes.
+
+    None of another dataset, or of files of TFRecord in the same directory.
+    """
+    path = layout.join(output, layout.TFDS_INFO_JSON)
+    content = storage_for(output).load(path)
+    if content is not None:
+        with contextlib.suppress(GristmillError):
+            info, splits = parse_info(
+                content.data, path, "array_record", InvalidDatasetError
+            )
+            if (info["name"], info.get("fileFormat")) == (name, "array_record"):
+                return content.version, splits
+    return "", {}
 
 
 def withdraw_tfds_info(output: str, manifest: Manifest) -> None:
     """Removes `dataset_info.json` if it describes a split as it is no longer.
 
-    TFDS treats a directory without it as unfinished, which is right then. A file that
-    describes another dataset, or TFRecord files in the same directory, stays.
+    TFDS treats a directory without it as unfinished, which is right then.
     """
-    version, described = _load(output, manifest.name)
-    for name, fields in described.items():
+    version, described = described_by_tfds(output, manifest.name)
+    for name, found in described.items():
         split = manifest.splits.get(name)
         if split is None or any("indexed" in part.source for part in split.parts):
             continue  # Files that were indexed have the names that TFDS gave them.
-        wanted = path_template(layout.write_key(name, split.write))
-        template = fields.get("filepathTemplate") or FILEPATH_TEMPLATE
-        lengths = fields["shardLengths"]
+        key = layout.write_key(name, split.write)
+        first = layout.shard_name(manifest.name, key, 0, split.shards)
         if (
             split.editions
             or split.removed is not None
-            or template != wanted
-            or (len(lengths), sum(lengths)) != (split.shards, split.records)
+            or found.files[:1] != (first,)
+            or sum(found.file_records) != split.records
         ):
             path = layout.join(output, layout.TFDS_INFO_JSON)
             storage_for(output).delete(path, version=version)
             return
-
-
-def _load(output: str, name: str) -> tuple[str, dict[str, Any]]:
-    """Returns the file's version and its splits by name; none of another dataset."""
-    path = layout.join(output, layout.TFDS_INFO_JSON)
-    content = storage_for(output).load(path)
-    if content is None:
-        return "", {}
-    try:
-        info = json.loads(content.data)
-        splits = {each["name"]: each for each in info["splits"]}
-        # Numbers, as protocol buffers write them.
-        for each in splits.values():
-            each["shardLengths"] = [int(n) for n in each.get("shardLengths", ())]
-        own = (info["name"], info["fileFormat"]) == (name, "array_record")
-    except (KeyError, TypeError, ValueError):
-        return "", {}
-    return (content.version, splits) if own else ("", {})
 
 
 def roll_back(output: str, split: str, edition: int) -> Manifest:
@@ -403,15 +396,11 @@ def roll_back(output: str, split: str, edition: int) -> Manifest:
         StorageChangedError: Other commands commit all the time.
     """
 
-    def change(old: Manifest | None) -> Manifest:
-        if old is None:
-            raise not_a_dataset(output)
+    def change(old: Manifest) -> Manifest:
         there = old.splits[chosen_split(output, old, split)]
         state_of(output, there, edition)  # Raises where there is none.
         new = rolled_back(there, edition)
-        if new == there:
-            return old
-        for part in new.parts:
+        for part in new.parts if new != there else ():
             if findings := check_split(output, part):
                 raise StorageMissingError(
                     "a file of the edition to go back to is not there any more",
@@ -420,10 +409,7 @@ def roll_back(output: str, split: str, edition: int) -> Manifest:
                     cure="restore it from a copy, or choose another edition that "
                     "`gristmill inspect` shows",
                 )
-        made = {**old.splits, split: new}
-        return dataclasses.replace(
-            old, splits=made, created_by=f"gristmill {__version__}"
-        )
+        return dataclasses.replace(old, splits={**old.splits, split: new})
 
     manifest = commit(output, change)
     delete_leftovers(output, manifest.name, ())

@@ -7,54 +7,49 @@ before.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gristmill.dataset.base.errors import StorageChangedError, some_of
+from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_replaced_manifest
 from gristmill.dataset.metadata.splits import Split
 
 
 def with_write(
-    split: Split | None,
-    made: Split,
-    *,
-    base: int,
-    where: str,
-    replaces: bool = False,
-    keep: bool = False,
+    split: Split | None, made: Split, write: Write, *, keep: bool = False
 ) -> Split:
     """Returns a split with what a write made, which gets its number by this.
 
     Args:
         split: The split as it is, or None if there is none.
         made: What was made.
-        base: The newest edition when the write began, 0 for no split or less where
-            that could not be told.
-        where: The dataset and the split, for messages.
-        replaces: Whether it replaces what was there. By default it is appended to
-            that, and to what was appended meanwhile.
+        write: What made it. If it replaces nothing, it is appended to what was there,
+            and to what was appended meanwhile.
         keep: Whether the state that it replaces is kept.
 
     Raises:
         StorageChangedError: The split is not as it was, or the same write has made
             something else meanwhile.
     """
-    known = {} if split is None else split.known
-    job = made.source["job"]
-    own = [number for number, one in known.items() if one.source.get("job") == job]
+    base, known = write.base, {} if split is None else split.known
+    own = [n for n, one in known.items() if one.source.get("job") == write.id]
     if split is not None and own:
+        before = known[own[0]]
         # A loop can give other records each time.
-        if known[own[0]].shards_digest != made.shards_digest:
-            raise changed_since(split, base, where=where)
-        return _made_again(split, dataclasses.replace(made, edition=own[0]))
-    if not (_is_at(split, base) if replaces else stands(split, base)):
-        raise changed_since(split, base, where=where)
+        if before.shards_digest != made.shards_digest:
+            raise changed_since(split, base, where=write.where)
+        # Columns stay: their readers refuse other records.
+        again = dataclasses.replace(made, edition=own[0], columns=before.columns)
+        return _changed_parts(split, {own[0]: again})
+    if not (_is_at(split, base) if write.replaces else stands(split, base)):
+        raise changed_since(split, base, where=write.where)
     if split is None:
         return made
     made = dataclasses.replace(made, edition=split.last_edition + 1)
-    return _of_parts(split, [made] if replaces else [*split.parts, made], keep=keep)
+    parts = [made] if write.replaces else [*split.parts, made]
+    return _of_parts(split, parts, keep=keep)
 
 
 def _is_at(split: Split | None, base: int) -> bool:
@@ -108,60 +103,49 @@ def newest_edition(output: str, key: str) -> str:
 def _newest(split: Split | None) -> str:
     if split is None:
         return "no such split"
-    newest = split.part(split.edition)
-    return f"edition {newest.edition:,}{_made_by(newest)}"
-
-
-def _made_by(part: Split) -> str:
-    if part.removed is not None:
-        return " by gristmill remove"
-    inputs = part.source.get("inputs")
-    return f" of {some_of(map(str, inputs))}" if isinstance(inputs, list) else ""
+    newest, made_by = split.part(split.edition), ""
+    if newest.removed is not None:
+        made_by = " by gristmill remove"
+    elif isinstance(inputs := newest.source.get("inputs"), list):
+        made_by = f" of {some_of(inputs)}"
+    return f"edition {newest.edition:,}{made_by}"
 
 
 def with_parts(
-    split: Split | None,
-    made: Mapping[int, Split],
-    *,
-    before: Split,
-    where: str,
-    keep: bool = True,
+    split: Split | None, made: Mapping[int, Split], *, before: Split, where: str
 ) -> Split:
     """Returns a split with other editions in place of some, which get their numbers.
+
+    The state before is kept.
 
     Args:
         split: The split as it is, None if there is none.
         made: The new editions by the number of the one that each replaces.
         before: The split when the work began.
         where: The dataset and the split, for messages.
-        keep: Whether the state before is kept.
 
     Raises:
         StorageChangedError: The split is not as it was.
     """
-    known = {} if split is None else split.known
-    had = {part.source.get("job") for part in known.values()}
-    own = {new.source["job"] for new in made.values()}
-    if split is not None and own <= had:
-        return split  # By an attempt before this one, which is repeated.
+    if split is not None:
+        had = {part.source.get("job") for part in split.known.values()}
+        if had.issuperset(new.source["job"] for new in made.values()):
+            return split  # By an attempt before this one, which is repeated.
     if split is None or split.parts != before.parts:
         raise changed_since(split, before.edition, where=where)
-    numbers = range(split.last_edition + 1, split.last_edition + 1 + len(made))
     numbered = {
-        before: dataclasses.replace(new, edition=number)
-        for number, (before, new) in zip(numbers, made.items(), strict=True)
+        old: dataclasses.replace(new, edition=number)
+        for number, (old, new) in enumerate(made.items(), split.last_edition + 1)
     }
     parts = [numbered.get(part.edition, part) for part in split.parts]
-    return _of_parts(split, parts, keep=keep)
+    return _of_parts(split, parts, keep=True)
 
 
 def with_columns(
     split: Split,
     made: Mapping[int, Mapping[str, Any]],
     of: Mapping[int, str],
-    *,
-    where: str,
-    replaces: bool = False,
+    write: Write,
 ) -> Split:
     """Returns a split with columns beside the records of its editions.
 
@@ -171,8 +155,7 @@ def with_columns(
         split: The split as it is.
         made: The columns of each edition, as `Split.columns` has them.
         of: The `shards_digest` of each edition to which they belong.
-        where: The dataset and the split, for messages.
-        replaces: Whether they may take the places of others of their names.
+        write: What made them, which may replace others of their names.
 
     Raises:
         StorageChangedError: The split has other editions by now, or other columns.
@@ -181,26 +164,24 @@ def with_columns(
     if {number: part.shards_digest for number, part in there.items()} != of:
         raise StorageChangedError(
             "another command has changed the split while this one ran",
-            where=where,
+            where=write.where,
             expected=f"editions {', '.join(map(str, of))} as they were",
             got=f"editions {', '.join(map(str, split.numbers))}",
             cure="run this command again: it attaches the columns to these",
         )
+    changed = {}
     for number, columns in made.items():
         known = there[number].columns
         taken = [n for n in columns if n in known and known[n] != columns[n]]
-        if taken and not replaces:
+        if taken and not write.replaces:
             raise StorageChangedError(
                 "another command has attached a column of this name meanwhile",
-                where=where,
+                where=write.where,
                 got=f"column {taken[0]} of edition {number:,}",
                 cure="run this command again, with --overwrite to replace the column",
             )
-
-    def changed(part: Split) -> Split:
-        columns = {**part.columns, **made.get(part.edition, {})}
-        return dataclasses.replace(part, columns=columns)
-
+        both = {**known, **columns}
+        changed[number] = dataclasses.replace(there[number], columns=both)
     return _changed_parts(split, changed)
 
 
@@ -220,7 +201,7 @@ def without_replaced(split: Split) -> Split:
 
 def _of_parts(split: Split, parts: Sequence[Split], *, keep: bool) -> Split:
     new = Split.of_editions(parts)
-    states = [*split.replaced, *([split.alone] if keep else ())]
+    states = [*split.replaced, split.alone] if keep else split.replaced
     return dataclasses.replace(
         new,
         # The beginning of a state need not be kept beside it.
@@ -237,19 +218,12 @@ def _begins_with(split: Split, state: Split) -> bool:
         return False
 
 
-def _made_again(split: Split, made: Split) -> Split:
-    def renewed(part: Split) -> Split:
-        if part.edition != made.edition:
-            return part
-        # Their readers refuse other records.
-        return dataclasses.replace(made, columns=part.columns)
+def _changed_parts(split: Split, changed: Mapping[int, Split]) -> Split:
+    """Returns a split with other descriptions of some editions, in all its states."""
 
-    return _changed_parts(split, renewed)
-
-
-def _changed_parts(split: Split, change: Callable[[Split], Split]) -> Split:
     def renewed(state: Split) -> Split:
-        return Split.of_editions([*map(change, state.parts)])
+        parts = (changed.get(part.edition, part) for part in state.parts)
+        return Split.of_editions([*parts])
 
     return dataclasses.replace(
         renewed(split),

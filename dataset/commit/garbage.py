@@ -9,12 +9,18 @@ they are there, whoever comes next finds what is left.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Self
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,9 +35,7 @@ from gristmill.dataset.commit.listings import (
     Names,
     blocks,
     check_no_link,
-    decode_name,
     encode_names,
-    files_of_shards,
     find_names,
     walk,
 )
@@ -43,7 +47,10 @@ from gristmill.dataset.metadata.layout import (
     DESCRIBING,
     DIRECTORIES,
     JOB,
+    LIST,
+    OF_SHARDS,
     RESULT,
+    SHARD,
     SHARD_NAME,
     TABLE,
     TEMPORARY,
@@ -71,54 +78,27 @@ from gristmill.dataset.storage.lookup import delete_all, load_all, storage_for
 _LOOKED_AT = 64
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NamedFiles:
-    """The files that a dataset names. Takes as much memory as the names of its shards.
-
-    Attributes:
-        described: The files that describe editions, relative to the dataset.
-        shards: The shards of all editions, encoded and sorted.
-    """
-
-    described: frozenset[str]
-    shards: Names
-
-    @classmethod
-    def of(cls, manifest: Manifest, tables: Iterable[ShardTable]) -> Self:
-        """Returns the files that a dataset names.
-
-        Args:
-            manifest: What `dataset.json` says.
-            tables: The tables of all editions in `Manifest.known`.
-        """
-        described: set[object] = set()
-        for key, edition in manifest.known.items():
-            described |= {*layout.split_paths(manifest.name, key), edition.table}
-            described |= {removed.get("list") for _, removed in edition.removals()}
-            described |= {column.get("table") for column in edition.columns.values()}
-            described.add(edition.source.get("file_list"))
-        names = [np.empty(0, "S1"), *(encode_names(table.paths) for table in tables)]
-        return cls(
-            described=frozenset(path for path in described if isinstance(path, str)),
-            shards=np.sort(np.concatenate(names)),
-        )
-
-    def has_shards(self, shards: Iterable[str]) -> list[bool]:
-        """Returns whether each of some shards is named."""
-        rows = find_names(self.shards, encode_names(shards))
-        found: list[bool] = (rows >= 0).tolist()
-        return found
+def described_files(manifest: Manifest) -> set[str]:
+    """Returns the files that describe the editions of a dataset, relative to it."""
+    found: set[object] = set()
+    for key, edition in manifest.known.items():
+        found |= {*layout.split_paths(manifest.name, key), edition.table}
+        found |= {removed.get("list") for _, removed in edition.removals()}
+        found |= {column.get("table") for column in edition.columns.values()}
+        found.add(edition.source.get("file_list"))
+    return {path for path in found if isinstance(path, str)}
 
 
-@dataclasses.dataclass
-class _Left:
+def named_shards(tables: Iterable[ShardTable]) -> Names:
+    """Returns the shards of tables, encoded and sorted."""
+    return np.sort(encode_names(path for table in tables for path in table.paths))
+
+
+class _Left(NamedTuple):
     """Files that describe writes which are over and not named, and their write keys."""
 
-    lists: list[FileInfo] = dataclasses.field(default_factory=list)
-    jobs: list[FileInfo] = dataclasses.field(default_factory=list)
-    tables: list[FileInfo] = dataclasses.field(default_factory=list)
-    columns: list[FileInfo] = dataclasses.field(default_factory=list)
-    keys: set[str] = dataclasses.field(default_factory=set)
+    files: Mapping[Kind, Sequence[FileInfo]]
+    keys: Collection[str]
 
 
 class SplitFiles:
@@ -157,9 +137,10 @@ class SplitFiles:
         found = storage_for(self.output).load(layout.join(self.output, job))
         return None if found is None else id_in(found.data)
 
-    def _walk(self, *kinds: Kind) -> Iterator[Found]:
+    def _walk(self, *kinds: Kind, prefix: str = "") -> Iterator[Found]:
         known = layout.parts_of(self.manifest.name, self.name)
-        return walk(self.output, kinds, known, listings=self._listings)
+        listings = self._listings
+        return walk(self.output, kinds, known, listings=listings, prefix=prefix)
 
     def _mark_of(self, shard: str) -> str | None:
         return layout.shard_mark(shard, self.manifest.name, self.name)
@@ -171,30 +152,24 @@ class SplitFiles:
             own: Keys of writes that are left out.
         """
 
-        def is_begun(key: str) -> bool:
-            return key not in own and not self.is_over(key)
+        def found() -> Iterator[tuple[str, str]]:
+            for one in self._walk(*DESCRIBING):
+                yield one.path, layout.key_in(one.parts)
+            for one in self._walk(SHARD, prefix=self._prefix):
+                if (mark := self._mark_of(one.path)) is not None:
+                    yield one.path, layout.write_key(self.name, mark)
+            for key, tree in self._trees().items():
+                yield layout.base_name(tree), key
 
-        for one in self._walk(*DESCRIBING):
-            if is_begun(layout.key_in(one.parts)):
-                yield one.path, one.parts.get("WRITE", "")
-        listed = self._listings or storage_for(self.output)
-        place = "" if self._listings else self.output
-        for info in listed.scan(place, prefix=self._prefix):
-            file = info.path.rpartition("/")[2]
-            mark = self._mark_of(file)
-            if mark is not None and is_begun(layout.write_key(self.name, mark)):
-                yield file, mark
-        for key, tree in self._trees().items():
-            if is_begun(key):
-                yield layout.base_name(tree), key.partition(".")[2]
+        for path, key in found():
+            if key not in own and not self.is_over(key):
+                yield path, key.partition(".")[2]
 
     def unfinished_writes(self) -> frozenset[str]:
         """Returns the ids of the writes that are not finished."""
-        marks = {mark for _, mark in self.unfinished()}
-        if "" in marks:
-            job = layout.job_path(self.manifest.name, self.name)
-            marks.add(self._id_of(job) or "")
-        return frozenset(marks - {""})
+        plain = layout.job_path(self.manifest.name, self.name)
+        ids = {mark or self._id_of(plain) or "" for _, mark in self.unfinished()}
+        return frozenset(ids - {""})
 
     def _trees(self) -> dict[str, str]:
         """Returns the directories of unfinished files, by write key."""
@@ -224,32 +199,28 @@ class SplitFiles:
 
     @functools.cached_property
     def _left(self) -> _Left:
-        named = NamedFiles.of(self.manifest, ()).described
-        left, columns = _Left(), list[Found]()
-        of_kind = {TABLE: left.tables, JOB: left.jobs}
+        named, columns, keys = described_files(self.manifest), list[Found](), set[str]()
+        files: dict[Kind, list[FileInfo]] = {kind: [] for kind in DESCRIBING}
         for one in self._walk(*DESCRIBING, COLUMN):
             key = layout.key_in(one.parts)
             if one.kind is COLUMN:
                 columns.append(one)
             elif self.is_over(key) and one.path not in named:
-                of_kind.get(one.kind, left.lists).append(one.info)
+                files[one.kind].append(one.info)
                 if key not in self.manifest.known:
-                    left.keys.add(key)
-        left.columns += self._lost(
-            columns,
-            lambda manifest: NamedFiles.of(manifest, ()).described if manifest else (),
-        )
-        return left
+                    keys.add(key)
+        files[COLUMN] = [*self._lost(columns, described_files)]
+        return _Left(files, keys)
 
     def garbage(
-        self, *, named: NamedFiles | None = None, quick: bool = False
+        self, *, named: Names | None = None, quick: bool = False
     ) -> Iterator[Iterable[FileInfo]]:
         """Yields what can be deleted, in steps: each is to go before the next.
 
         Files that were indexed and not written are left, whatever their names.
 
         Args:
-            named: All that the dataset names, where that was read.
+            named: All shards that the dataset names, where they were read.
             quick: Whether to list shards and values only where a description of them
                 is left.
 
@@ -258,13 +229,18 @@ class SplitFiles:
                 what belongs to that is not known.
             StorageError: The same, or files cannot be listed.
         """
-        left = self._left
-        yield left.lists
-        if left.columns or not quick:
-            yield self._lost_values()
-        if left.keys or not quick:
+        files, keys = self._left
+        yield files[LIST]
+        if files[COLUMN] or not quick:
+            yield self._lost(
+                self._walk(VALUES),
+                lambda manifest: set().union(
+                    *(named_values(self.output, s) for s in manifest.splits.values())
+                ),
+            )
+        if keys or not quick:
             yield self._lost_shards(named)
-        yield from (left.columns, left.jobs, left.tables)
+        yield from (files[COLUMN], files[JOB], files[TABLE])
 
     def delete_garbage(self) -> None:
         """Deletes what is garbage, as far as something describes it.
@@ -276,32 +252,24 @@ class SplitFiles:
         for key in self._left.keys:
             delete_tree(layout.temporary_dir(self.output, self.manifest.name, key))
 
-    def _lost_values(self) -> Iterator[FileInfo]:
-        found = walk(self.output, (VALUES,), listings=self._listings)
-        if (first := next(found, None)) is not None:
-            yield from self._lost(itertools.chain((first,), found), self._named_values)
-
     def _lost(
-        self,
-        listed: Iterable[Found],
-        named_by: Callable[[Manifest | None], Collection[str]],
+        self, listed: Iterable[Found], named_by: Callable[[Manifest], Collection[str]]
     ) -> Iterator[FileInfo]:
         """Yields files of columns that nothing names, and nobody is about to name.
 
         In this order: files are listed, then who is at work, then what is committed.
         Work is described before its first file, and until it is committed.
         """
+        if not (found := [*listed]):
+            return
         named = named_by(self.manifest)
-        lost = [one for one in listed if one.path not in named]
+        lost = [one for one in found if one.path not in named]
         begun = self._begun() if lost else set()
         lost = [one for one in lost if one.parts["KEY"] not in begun]
-        if lost and (now := read_manifest(self.output)) not in (None, self.manifest):
+        now = read_manifest(self.output) if lost else None
+        if now is not None and now != self.manifest:
             named = named_by(now)
         yield from (one.info for one in lost if one.path not in named)
-
-    def _named_values(self, manifest: Manifest | None) -> set[str]:
-        splits = manifest.splits.values() if manifest else ()
-        return {path for split in splits for path in named_values(self.output, split)}
 
     def _begun(self) -> set[str]:
         """Returns the ids of the unfinished writes of all splits."""
@@ -313,12 +281,12 @@ class SplitFiles:
             and not is_over(self.manifest, layout.key_in(one.parts))
         }
 
-    def _lost_shards(self, named: NamedFiles | None) -> Iterator[FileInfo]:
+    def _lost_shards(self, named: Names | None) -> Iterator[FileInfo]:
         if named is None:
             known = self.manifest.known.values()
-            tables = [read_table(self.output, edition) for edition in known]
-            named = NamedFiles.of(self.manifest, tables)
+            named = named_shards(read_table(self.output, edition) for edition in known)
         listed, given_up = self._listed_shards(), self._given_up()
+        ids = given_up - {""}
 
         @functools.cache
         def is_lost(shard: str) -> bool:
@@ -333,20 +301,18 @@ class SplitFiles:
                 return self.is_over(self.name) and anew
             if parser(SHARD_NAME)(shard):  # It is of another split.
                 return False
-            ids = given_up - {""}
             return any(id_ in shard for id_ in ids) or (
                 next(_jobs(self.output, [shard]), "") in ids
             )
 
         only = not given_up and all(one.startswith(self._prefix) for one in listed)
-        files = files_of_shards(
-            self.output, self._prefix if only else "", listings=self._listings
-        )
-        for block in blocks(files):
-            kept = named.has_shards(shard for _, shard in block)
-            for (info, shard), keep in zip(block, kept, strict=True):
+        prefix = self._prefix if only else ""
+        for block in blocks(self._walk(*OF_SHARDS, prefix=prefix)):
+            shards = [one.parts["SHARD"] for one in block]
+            kept = find_names(named, encode_names(shards)) >= 0
+            for one, shard, keep in zip(block, shards, kept, strict=True):
                 if not keep and is_lost(shard):
-                    yield info
+                    yield one.info
 
     def _listed_shards(self) -> set[str]:
         """Returns the shards of tables that are left, but for those with a mark."""
@@ -354,7 +320,7 @@ class SplitFiles:
         known = () if split is None else split.known.values()
         if any("indexed" in edition.source for edition in known):
             return found
-        for info in self._left.tables:
+        for info in self._left.files[TABLE]:
             # Shards of a damaged one are found if TFDS would name them so.
             with contextlib.suppress(InvalidDatasetError, StorageError):
                 data = storage_for(self.output).read(info.path)
@@ -366,15 +332,13 @@ class SplitFiles:
 
     def _given_up(self) -> set[str]:
         """Returns marks and ids of writes given up that have no table of shards."""
-        own, tables = layout.join(self.output, ""), {t.path for t in self._left.tables}
-        found = set()
-        for info in self._left.jobs:
+        own, name = layout.join(self.output, ""), self.manifest.name
+        tables, found = {info.path for info in self._left.files[TABLE]}, set[str]()
+        for info in self._left.files[JOB]:
             path = info.path.removeprefix(own)
-            parts = JOB.parse(path, NAME=self.manifest.name, SPLIT=self.name) or {}
+            parts = JOB.parse(path, NAME=name, SPLIT=self.name) or {}
             id_, mark = self._id_of(path), parts.get("WRITE", "")
-            table = layout.table_path(
-                self.manifest.name, layout.write_key(self.name, mark)
-            )
+            table = layout.table_path(name, layout.write_key(self.name, mark))
             over = id_ and is_over(self.manifest, layout.write_key(self.name, id_))
             if id_ and over and own + table not in tables:
                 found |= {id_, mark}
@@ -393,8 +357,8 @@ class SplitFiles:
         if "." in key and edition is not None:
             shards = {*read_table(self.output, edition).paths}
             prefix = layout.shard_prefix(self.manifest.name, key)
-            files = files_of_shards(self.output, prefix)
-            delete_all(info for info, shard in files if shard not in shards)
+            found = self._walk(*OF_SHARDS, prefix=prefix)
+            delete_all(one.info for one in found if one.parts["SHARD"] not in shards)
 
 
 def splits_of(
@@ -484,10 +448,7 @@ def write_keys(manifest: Manifest, name: str) -> set[str]:
 
 
 def find_leftovers(
-    dataset: str,
-    manifest: Manifest,
-    listings: Listings,
-    named: NamedFiles | None = None,
+    dataset: str, manifest: Manifest, listings: Listings, named: Names | None = None
 ) -> Iterator[str]:
     """Yields files that no edition names, or that are being written.
 
@@ -498,16 +459,14 @@ def find_leftovers(
         dataset: The dataset's directory.
         manifest: What it says of itself.
         listings: Listings of its files.
-        named: All that it names, where that was read.
+        named: All shards that it names, where they were read.
     """
-    storage = storage_for(dataset)
+    storage, own = storage_for(dataset), layout.join(dataset, "")
     for directory in (RESULT.directory,) if storage.remote else DIRECTORIES:
-        for name in listings.of(directory).with_prefix("."):
-            file = decode_name(name)
-            path = layout.join(directory, file)
-            if is_unfinished(file) or RESULT.parse(path):
+        for info in listings.scan(directory, "."):
+            path = info.path.removeprefix(own)
+            if is_unfinished(layout.base_name(path)) or RESULT.parse(path):
                 yield path
-    own = layout.join(dataset, "")
     for split in splits_of(dataset, manifest, listings=listings):
         files = SplitFiles(dataset, manifest, split, listings)
         # Where a table cannot be read, that is a finding, and nothing is deleted.

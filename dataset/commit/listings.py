@@ -19,7 +19,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.base.findings import Finding, Findings, finding_of, wrong_size
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.layout import OF_SHARDS, Kind, parser
+from gristmill.dataset.metadata.layout import Kind, parser
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
@@ -243,20 +243,6 @@ def check_no_link(place: str, directory: str) -> None:
             cure="move that directory to the place of the link; nothing is deleted "
             "where it leads",
         )
-
-
-def files_of_shards(
-    dataset: str, prefix: str = "", *, listings: Listings | None = None
-) -> Iterator[tuple[FileInfo, str]]:
-    """Yields the files of shards in a dataset, with the shard of each.
-
-    Args:
-        dataset: The dataset's directory.
-        prefix: How the names of the files begin.
-        listings: As in `walk`.
-    """
-    for found in walk(dataset, OF_SHARDS, listings=listings, prefix=prefix):
-        yield found.info, found.parts["SHARD"]
 
 
 def _encoded(name: str) -> bytes:

@@ -137,30 +137,24 @@ def check_other_splits(
         takes: Returns whether a file is meant, by its path relative to the dataset.
     """
     for name, split in sorted(manifest.editions.items()):
-        if name in splits or layout.parse_write_key(name)[0] in splits:
+        if {name, name.partition(".")[0]}.intersection(splits):
             continue
         paths: Sequence[str] = ()
         # A split that cannot be read must not prevent work on others.
         with contextlib.suppress(InvalidDatasetError, StorageError):
             paths = read_table(output, split).paths
-        for path in paths:
-            if takes(path):
-                raise InputError(
-                    "a file belongs to another split",
-                    where=layout.join(output, path),
-                    expected=f"a file of split {some_of(splits)}, or of none",
-                    got=f"one of split {name}",
-                    cure=f"choose another output, or work on split {name}",
-                )
+        if taken := next(filter(takes, paths), None):
+            raise InputError(
+                "a file belongs to another split",
+                where=layout.join(output, taken),
+                expected=f"a file of split {some_of(splits)}, or of none",
+                got=f"one of split {name}",
+                cure=f"choose another output, or work on split {name}",
+            )
 
 
 def check_no_strangers(
-    output: str,
-    name: str,
-    split: str,
-    *,
-    shards: Collection[str] = (),
-    written: Collection[str] = (),
+    output: str, name: str, split: str, *, shards: Collection[str]
 ) -> None:
     """Raises InputError if a file has the name of a shard that is to be written.
 
@@ -172,15 +166,12 @@ def check_no_strangers(
         split: The split. All names that TFDS gives to its shards are looked for, not
             those with the id of a write.
         shards: Other names to look for.
-        written: Files that may be there.
     """
     prefix = layout.shard_prefix(name, split)
     own = all(shard.startswith(prefix) for shard in shards)
     # In order, so that the message names the same file every time.
-    for info in sorted(storage_for(output).scan(output, prefix=prefix * own)):
+    for info in sorted(storage_for(output).scan(output, prefix=prefix if own else "")):
         file = posixpath.basename(info.path)
-        if file in written:
-            continue
         plain = layout.shard_mark(file, name, split) in (None, "")
         if file in shards or (file.startswith(prefix) and plain):
             raise InputError(

@@ -105,18 +105,16 @@ class Write:
         """Raises JobChangedError if the write was given up."""
         manifest, _ = read_replaced_manifest(self.output)
         if manifest is not None:
-            check_not_spent(self.output, manifest, {self.split: self.id})
+            self.check_not_spent(manifest)
 
-
-def check_not_spent(output: str, manifest: Manifest, ids: Mapping[str, Any]) -> None:
-    """Raises JobChangedError if one of some writes, by their splits, was given up."""
-    for split, id_ in ids.items():
-        if id_ in manifest.spent:
+    def check_not_spent(self, manifest: Manifest) -> None:
+        """Raises JobChangedError if a dataset has given up the write."""
+        if self.id in manifest.spent:
             raise JobChangedError(
                 "this write was given up: its files may be deleted",
-                where=f"{output}, split {split}",
-                got=f"write {id_} among those that gristmill clean --unfinished, or "
-                "what replaced it, has given up",
+                where=self.where,
+                got=f"write {self.id} among those that gristmill clean --unfinished, "
+                "or what replaced it, has given up",
                 cure="run the same command again: it starts over",
             )
 
@@ -193,14 +191,12 @@ def next_write(
         InputError: There are files with these names that nobody is known to have
             written, and it replaces nothing.
     """
-    over = replaces
     there = None if manifest is None else manifest.splits.get(split)
     base = (DAMAGED if damaged else 0) if there is None else there.edition
-    replaces = replaces and base != 0
     decides: tuple[Any, ...] = ()
     if there is not None and replaces:
         decides = base, there.shards_digest
-    used = frozenset[str]() if manifest is None else manifest.spent
+    used = frozenset() if manifest is None else manifest.spent
     used |= frozenset() if there is None else there.writes
     id_ = next(one for one in write_ids(split, content, *decides) if one not in used)
     write = Write(
@@ -208,27 +204,25 @@ def next_write(
         name=name,
         split=split,
         id=id_,
-        mark=id_,
+        mark="" if plain and there is None else id_,
         base=base,
-        replaces=replaces,
+        replaces=replaces and base != 0,
     )
-    unmarked = dataclasses.replace(write, mark="")
-    if plain and there is None and _is_free(unmarked, shards, over=over):
-        return unmarked
-    return write
+    if write.mark or _is_free(write, shards, over=replaces):
+        return write
+    return dataclasses.replace(write, mark=id_)
 
 
 def _is_free(plain: Write, shards: Collection[str], *, over: bool) -> bool:
     """Returns whether nobody else has TFDS's plain names; as for `next_write`."""
-    storage, name, split = storage_for(plain.output), plain.name, plain.split
-    found = storage.load(plain.description)
+    output, name, split = plain.output, plain.name, plain.split
+    found = storage_for(output).load(plain.description)
     if found is not None:
         return id_in(found.data) == plain.id
-    paths = [layout.join(plain.output, p) for p in layout.split_paths(name, split)]
-    if any(stat_all(paths)):
+    if any(stat_all([layout.join(output, p) for p in layout.split_paths(name, split)])):
         return False
     try:
-        check_no_strangers(plain.output, name, split, shards=shards)
+        check_no_strangers(output, name, split, shards=shards)
     except InputError:
         if not over:
             raise

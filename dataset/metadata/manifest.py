@@ -31,11 +31,8 @@ from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import (
     TOTALS,
     Split,
-    encode_splits,
-    mapping_or_none,
-    merge_extra,
-    parse_splits,
-    unknown_fields,
+    encode_split,
+    parse_split,
 )
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for, version_of
@@ -97,23 +94,27 @@ class Manifest:
         """Returns a split, or an edition by `layout.write_key`; or None."""
         return self.splits.get(key) or self.editions.get(key)
 
+    @property
+    def _totals(self) -> dict[str, int]:
+        """Sums over all splits, for whoever reads the file without gristmill."""
+        splits = self.splits.values()
+        return {name: sum(getattr(s, name) for s in splits) for name in TOTALS[:3]}
+
     def encode(self) -> bytes:
         """Returns the text of `dataset.json`."""
         document = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "name": self.name,
-            "records": sum(split.records for split in self.splits.values()),
-            "raw_bytes": sum(split.raw_bytes for split in self.splits.values()),
-            "file_bytes": sum(split.file_bytes for split in self.splits.values()),
+            **self._totals,
             "content_digest": self.content_digest,
-            "splits": encode_splits(self.splits),
+            "splits": {name: encode_split(one) for name, one in self.splits.items()},
             "features": self.features,
             "created_by": self.created_by,
             **({"spent": sorted(self.spent)} if self.spent else {}),
-            "extra": dict(self.extra),
+            **self.extra,
         }
-        text = json.dumps(merge_extra(document), indent=2, ensure_ascii=False)
+        text = json.dumps(document, indent=2, ensure_ascii=False)
         # File names can hold bytes that are not UTF-8, which Python keeps as lone
         # surrogates: written as JSON escapes, so that any JSON reader accepts them.
         return text.encode("utf-8", "backslashreplace") + b"\n"
@@ -144,36 +145,34 @@ class Manifest:
                 "dataset", where=where, expected=FORMAT_VERSION, got=got
             )
         try:
-            splits = parse_splits(document["splits"])
+            splits = {
+                layout.check_split(name): parse_split(fields)
+                for name, fields in document["splits"].items()
+            }
+            features = document.get("features")
             manifest = cls(
                 name=layout.check_name(document["name"]),
                 splits=splits,
-                features=mapping_or_none(document.get("features"), "features"),
+                features=None if features is None else dict(features),
                 created_by=str(document.get("created_by", "")),
                 spent=frozenset(map(str, document.get("spent", ()))),
-                extra=unknown_fields(document, _DOCUMENT_FIELDS),
+                extra={n: document[n] for n in document if n not in _DOCUMENT_FIELDS},
             )
-        except (TypeError, KeyError, ValueError, AttributeError) as e:
+        except (TypeError, KeyError, ValueError, AttributeError, RecursionError) as e:
             raise invalid("dataset.json lacks a field, or has a bad one", got=e) from e
         if not splits and not manifest.spent:
             raise invalid("dataset.json has no split, and no write was given up")
         for name, split in splits.items():
             for part in split.known.values():
                 layout.check_relative(part.table, where=f"{where}, split {name}")
-        for total in ("records", "raw_bytes", "file_bytes"):
-            added = sum(getattr(split, total) for split in splits.values())
-            if document.get(total) != added:
+        sums = {"content_digest": manifest.content_digest, **manifest._totals}
+        for name, own in sums.items():
+            if document.get(name) != own:
                 raise invalid(
-                    f"the splits' {total} do not add up",
-                    expected=document.get(total),
-                    got=added,
+                    f"the {name} of dataset.json does not fit its splits",
+                    expected=document.get(name),
+                    got=own,
                 )
-        if document.get("content_digest") != manifest.content_digest:
-            raise invalid(
-                "content digest does not fit the splits",
-                expected=document.get("content_digest"),
-                got=manifest.content_digest,
-            )
         return manifest
 
 

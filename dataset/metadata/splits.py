@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import google_crc32c
 
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import joined_descriptions
 from gristmill.dataset.metadata.layout import COLUMN
 from gristmill.dataset.metadata.shard_table import ShardTable
@@ -144,10 +143,7 @@ class Split:
     @property
     def origin(self) -> int:
         """The edition that its records came with, before some of them were removed."""
-        removed, origin = self.removed, self.edition
-        while removed is not None:
-            origin, removed = removed["edition"], removed.get("before")
-        return origin
+        return [self.edition, *(number for number, _ in self.removals())][-1]
 
     def part(self, edition: int) -> Split:
         """Returns one of the editions; raises IndexError for an unknown number."""
@@ -165,7 +161,7 @@ class Split:
         Each is the number of the edition that it was removed from, and its `removed`.
         """
         removed = self.removed
-        while isinstance(removed, Mapping):
+        while removed is not None:
             yield removed["edition"], removed
             removed = removed.get("before")
 
@@ -259,158 +255,83 @@ TOTALS = (
     *("records", "raw_bytes", "file_bytes", "dropped_records", "added_records"),
     *("skipped_regions", "skipped_bytes"),
 )
-_DIGESTS = {
-    "records_digest": "[0-9a-f]{32}",
-    "shards_digest": "sha256:[0-9a-f]{64}",
-}
-# Fields for the order of editions, written only if needed.
-_HISTORY = ("editions", "edition", "replaced", "last_edition", "removed")
-_SPLIT_FIELDS = {
-    field.name: field.type
-    for field in dataclasses.fields(Split)
-    if field.name not in (*_HISTORY, "extra")
-}
+_FIELDS = {field.name: field.type for field in dataclasses.fields(Split)}
+del _FIELDS["extra"]
+_LISTS = ("editions", "replaced")
 # Fields that each of several editions has, but their split does not.
-_EDITION_FIELDS = (
+_OF_EDITIONS = (
     *("table", "table_bytes", "table_crc32c", "writer_options", "source", "features"),
-    "packed",
-    "columns",
-    "write",
+    *("packed", "edition", "removed", "columns", "write"),
 )
+# Fields that are written only if there is something to say.
+_OPTIONAL = ("removed", "columns", "write", *_LISTS)
 
 
-def merge_extra(fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns fields with those in `extra` among them."""
-    extra: Mapping[str, Any] = fields.pop("extra")
-    return fields | dict(extra)
-
-
-def mapping_or_none(value: Any, name: str) -> Mapping[str, Any] | None:
-    """Returns a JSON object or null; raises ValueError for anything else."""
-    if value is not None and not isinstance(value, dict):
-        raise ValueError(f"{name} must be an object, got {value!r}")
-    return value
-
-
-def unknown_fields(fields: Mapping[str, Any], known: Any) -> dict[str, Any]:
-    """Returns the unknown fields, to be kept."""
-    return {name: value for name, value in fields.items() if name not in known}
-
-
-def encode_splits(splits: Mapping[str, Split]) -> dict[str, Any]:
-    """Returns splits as JSON objects, by name."""
-    return {name: _encode_split(split) for name, split in splits.items()}
-
-
-def _encode_split(split: Split, position: int = 1) -> dict[str, Any]:
-    fields = dataclasses.asdict(dataclasses.replace(split, editions=(), replaced=()))
-    for name in _HISTORY:
-        del fields[name]
-    if not split.editions and split.edition != position:
-        fields["edition"] = split.edition
-    if split.removed is not None:
-        fields["removed"] = dict(split.removed)
-    if split.replaced:
-        fields["replaced"] = [_encode_split(state) for state in split.replaced]
-    if split.last_edition > max(split.known):
-        fields["last_edition"] = split.last_edition
-    for name in ("features", "packed"):
-        if fields[name] is None:
-            del fields[name]
-    for name in ("columns", "write"):
-        if not fields[name]:
-            del fields[name]
+def encode_split(split: Split, position: int = 1) -> dict[str, Any]:
+    """Returns a split, or the edition at a position, as a JSON object."""
+    fields = dict(vars(split))
+    extra = fields.pop("extra")
+    absent = {name for name in _OPTIONAL if not fields[name]}
+    absent |= {name for name in ("features", "packed") if fields[name] is None}
     if split.editions:
-        for name in _EDITION_FIELDS:
-            fields.pop(name, None)
-        fields["editions"] = [
-            _encode_split(one, position)
-            for position, one in enumerate(split.editions, 1)
-        ]
-    return merge_extra(fields)
+        absent |= {*_OF_EDITIONS}
+    if split.edition == position:
+        absent.add("edition")
+    if split.last_edition <= max(split.known):
+        absent.add("last_edition")
+    for name in _LISTS:
+        fields[name] = [encode_split(one, n) for n, one in enumerate(fields[name], 1)]
+    return {name: fields[name] for name in fields if name not in absent} | dict(extra)
 
 
-def parse_splits(fields: Mapping[str, Any]) -> dict[str, Split]:
-    """Parses such objects; raises a builtin error of any kind if they are invalid."""
-    return {
-        layout.check_split(name): _parse_split(split) for name, split in fields.items()
-    }
+def _is_removed(value: Any) -> bool:
+    return value is None or (
+        type(value["edition"]) is int and _is_removed(value.get("before"))
+    )
 
 
-def _parse_split(fields: Mapping[str, Any]) -> Split:
-    split = _parse_state(fields)
-    replaced, last = fields.get("replaced", []), fields.get("last_edition", 0)
-    if not isinstance(replaced, list) or type(last) is not int:
-        raise ValueError("replaced must be a list, and last_edition a count")
-    states = tuple(map(_parse_state, replaced))
-    split = dataclasses.replace(split, replaced=states, last_edition=last)
-    known = split.known
-    for state in (*states, split):
-        for part in state.parts:
-            if part != known[part.edition]:
-                raise ValueError(f"edition {part.edition} is described in two ways")
-    if len({part.write for part in known.values()}) != len(known):
-        raise ValueError("two editions of a split have files of the same names")
-    return split
+_CHECKS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "int": ("a count", lambda value: type(value) is int and 0 <= value < 1 << 62),
+    "str": ("a text", lambda value: isinstance(value, str)),
+    "Mapping[str, Any] | None": (
+        "an object",
+        lambda value: value is None or isinstance(value, dict),
+    ),
+    "tuple[Split, ...]": ("a list", lambda value: isinstance(value, list)),
+    "source": (
+        "an object, with options",
+        lambda value: isinstance(value.get("options", {}), dict),
+    ),
+    "removed": ("what was removed, and from where", _is_removed),
+    "columns": (
+        "objects by name",
+        lambda value: all(isinstance(one, dict) for one in value.values()),
+    ),
+}
 
 
-def _parse_state(fields: Mapping[str, Any]) -> Split:
-    if "editions" in fields:
-        return _parse_editions(fields)
-    return _parse_edition(fields, 1)
-
-
-def _parse_edition(fields: Mapping[str, Any], position: int) -> Split:
-    known = {name: fields[name] for name in fields if name in _SPLIT_FIELDS}
-    known |= {name: fields[name] for name in TOTALS}
+def parse_split(fields: Mapping[str, Any], position: int = 1) -> Split:
+    """Parses such an object; raises a builtin error of any kind if it is none."""
+    known = {name: fields[name] for name in fields if name in _FIELDS}
     for name, value in known.items():
-        kind = _SPLIT_FIELDS[name]
-        if kind == "int" and (type(value) is not int or not 0 <= value < 1 << 62):
-            raise ValueError(f"{name} must be a count, got {value!r}")
-        if kind == "str" and not isinstance(value, str):
-            raise ValueError(f"{name} must be a text, got {value!r}")
-        if name in _DIGESTS and not re.fullmatch(_DIGESTS[name], value):
-            raise ValueError(f"{name} is not a digest, got {value!a}")
-    source = mapping_or_none(fields["source"], "source")
-    if source is None or not isinstance(source.get("options", {}), dict):
-        raise ValueError("source and its options must be objects")
-    for name in ("features", "packed"):
-        mapping_or_none(fields.get(name), name)
-    columns = mapping_or_none(fields.get("columns", {}), "columns")
-    if columns is None or not all(isinstance(c, dict) for c in columns.values()):
-        raise ValueError("columns must be objects by name")
-    removed = mapping_or_none(fields.get("removed"), "removed")
-    while removed is not None:
-        if type(removed["edition"]) is not int:
-            raise ValueError(f"removed names no edition, but {removed['edition']!r}")
-        removed = mapping_or_none(removed.get("before"), "before")
-    edition = fields.get("edition", position)
-    if type(edition) is not int or not 1 <= edition < 10**9:
-        raise ValueError(f"edition must be a number from 1 on, got {edition!r}")
-    return Split(
-        **known,
-        edition=edition,
-        removed=fields.get("removed"),
-        extra=unknown_fields(fields, {*_SPLIT_FIELDS, *_HISTORY}),
+        what, fits = _CHECKS.get(name) or _CHECKS[str(_FIELDS[name])]
+        good = False
+        with contextlib.suppress(AttributeError, KeyError, TypeError):
+            good = fits(value)
+        if not good:
+            raise ValueError(f"{name} must be {what}, got {value!a:.100}")
+    extra = {name: fields[name] for name in fields if name not in _FIELDS}
+    editions, replaced = (
+        tuple(parse_split(one, n) for n, one in enumerate(known.pop(name, ()), 1))
+        for name in _LISTS
     )
-
-
-def _parse_editions(fields: Mapping[str, Any]) -> Split:
-    editions = fields["editions"]
-    if not isinstance(editions, list) or len(editions) < 2:
-        raise ValueError("editions must be a list of two or more")
-    for one in editions:
-        if not isinstance(one, dict) or "editions" in one:
-            raise ValueError(f"not an edition: {one!a:.100}")
-    own = {name: _SPLIT_FIELDS[name] for name in _SPLIT_FIELDS.keys() - _EDITION_FIELDS}
-    extra = unknown_fields(fields, {*own, *_HISTORY})
-    split = Split.of_editions(
-        [_parse_edition(one, place) for place, one in enumerate(editions, 1)],
-        extra=extra,
-    )
-    if len({*split.numbers}) != len(editions):
-        raise ValueError("two editions of a split have the same number")
-    for name in own:
-        if fields[name] != getattr(split, name):
+    if not editions:
+        return Split(**{"edition": position, **known}, replaced=replaced, extra=extra)
+    split = Split.of_editions(editions, extra=extra)
+    if len({*split.numbers}) < len(editions) or any(one.editions for one in editions):
+        raise ValueError("editions of a split have one number, or editions, each")
+    last = known.pop("last_edition", 0)
+    for name in _FIELDS.keys() - {*_OF_EDITIONS, *_LISTS, "last_edition"}:
+        if known[name] != getattr(split, name):
             raise ValueError(f"{name} of a split is not that of its editions")
-    return split
+    return dataclasses.replace(split, replaced=replaced, last_edition=last)

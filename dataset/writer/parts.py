@@ -148,7 +148,6 @@ class PartsJob:
         del options["features"]
         options.pop("sources", None)
         return {
-            "job": self.write.id,
             "content": self.content,
             "parts": self.parts,
             "options": options,
@@ -594,24 +593,17 @@ def commit_job(job: PartsJob, *, keep_replaced: bool) -> Manifest:
         storage_for(output).write(layout.join(output, path), data)
         source["file_list"] = path
     made = write_table(
-        output,
-        name,
-        key,
+        job.write,
         table,
         check_current=check_current,
         writer_options=job.writer.described,
         source=source,
     )
     made = dataclasses.replace(made, features=job.features)
-    splits = {job.write.split: made}
     manifest = commit_dataset(
-        output,
-        name,
-        {key: made},
-        based_on={key: job.write.base},
-        replaces=[key] if job.write.replaces else (),
+        *(output, name, {job.write: made}),
         keep_replaced=keep_replaced,
-        check=lambda: check_files(output, splits, check_current=check_current),
+        check_current=check_current,
     )
     with contextlib.suppress(GristmillError):  # The split is committed.
         _delete_description(output, name, key)

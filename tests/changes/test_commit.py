@@ -15,6 +15,7 @@ from gristmill.dataset.commit.commit import (
     write_table,
 )
 from gristmill.dataset.commit.listings import check_split
+from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.metadata.shard_report import ShardReport
@@ -62,15 +63,9 @@ def write_shard(
 
 def finish(output: str, split: str, reports: list[ShardReport]) -> Split:
     """Writes the table of a split."""
-    return write_table(
-        output,
-        NAME,
-        split,
-        ShardTable.of(reports),
-        check_current=lambda: None,
-        writer_options=OPTIONS.described,
-        source={"made": "here", "job": split},
-    )
+    write = Write(output=output, name=NAME, split=split, id=split)
+    table = ShardTable.of(reports)
+    return write_table(write, table, writer_options=OPTIONS.described, source={})
 
 
 def written(output: str, split: str = "train", shards: int = 2) -> Split:
@@ -81,23 +76,6 @@ def written(output: str, split: str = "train", shards: int = 2) -> Split:
 @pytest.fixture
 def output(tmp_path: pathlib.Path) -> str:
     return str(tmp_path / "out")
-
-
-def test_a_table_that_another_writer_wrote_meanwhile_stays(output: str) -> None:
-    report = write_shard(output, "train", 0, 1)
-    finish(output, "train", [report])
-    before = pathlib.Path(output, layout.table_path(NAME, "train")).read_bytes()
-    with pytest.raises(StorageChangedError):
-        write_table(
-            output,
-            NAME,
-            "train",
-            ShardTable.of([report, report]),
-            writer_options="",
-            source={},
-        )
-    after = pathlib.Path(output, layout.table_path(NAME, "train")).read_bytes()
-    assert after == before
 
 
 def test_a_shard_that_another_writer_published_meanwhile_stays(output: str) -> None:

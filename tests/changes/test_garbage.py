@@ -14,6 +14,7 @@ from gristmill.dataset.commit.editions import (
     without_replaced,
 )
 from gristmill.dataset.commit.garbage import SplitFiles
+from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
@@ -104,7 +105,8 @@ def test_what_a_replacement_leaves_and_nothing_else(output: str, kind: str) -> N
     everything = files.all()
     assert not files.garbage(first)
     assert not files.garbage(Split.of_editions([first, second]))
-    kept = with_write(first, second, base=1, where="x", replaces=True, keep=True)
+    write = Write(output=output, name=NAME, split="train", base=1, replaces=True)
+    kept = with_write(first, second, write, keep=True)
     assert not files.garbage(kept)
     found = files.garbage(without_replaced(kept), 1)
     assert {*found} == old

@@ -12,6 +12,7 @@ import pytest
 
 from gristmill.dataset.base.errors import StorageChangedError
 from gristmill.dataset.commit.commit import commit_dataset, write_table
+from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
@@ -23,21 +24,19 @@ from tests.support.watched import watched
 SPLITS = ("first", "second", "third")
 
 
+def write_of(output: str, name: str) -> Write:
+    return Write(output=output, name="data", split=name, id=name)
+
+
 def split_of(output: str, name: str) -> Split:
-    return write_table(
-        output,
-        "data",
-        name,
-        ShardTable.of([]),
-        writer_options="",
-        source={"job": name},
-    )
+    write, table = write_of(output, name), ShardTable.of([])
+    return write_table(write, table, writer_options="", source={})
 
 
 def commit(output: str, name: str, split: Split) -> str | None:
     """Commits a split, and returns its name if it did."""
     try:
-        commit_dataset(output, "data", {name: split}, based_on={name: 0})
+        commit_dataset(output, "data", {write_of(output, name): split})
     except StorageChangedError:
         return None
     return name

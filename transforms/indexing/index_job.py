@@ -415,14 +415,14 @@ def commit_index(
     task: IndexTask = next(iter(indexed.notes["task"].values()))
     dataset, name = task.dataset, task.name
     before = read_manifest(dataset)
-    made: dict[str, Split] = {}
-    writes: dict[str, Write] = {}
+    kept: dict[str, Split] = {}
+    made: dict[Write, Split] = {}
     for split in sorted(indexed.rows):
         options = {o for s, o in indexed.notes["writer_options"] if s == split}
         old = None if before is None else before.splits.get(split)
         table, encoding = indexed.rows[split].table(), " | ".join(sorted(options))
         if old is not None and _is_made_of(old, table, encoding, inputs):
-            made[layout.write_key(split, old.write)] = old
+            kept[layout.write_key(split, old.write)] = old
             continue
         text = json.dumps([table.shards_digest, encoding, list(inputs)])
         write = next_write(
@@ -431,21 +431,14 @@ def commit_index(
             replaces=True,
             plain=False,
         )
-        writes[write.key] = write
-        made[write.key] = write_table(
-            *(dataset, name, write.key, table),
-            check_current=write.check_current,
+        made[write] = write_table(
+            *(write, table),
             writer_options=encoding,
-            source={"indexed": list(inputs), "job": write.id},
+            source={"indexed": list(inputs)},
         )
-    manifest = commit_dataset(
-        *(dataset, name, {key: made[key] for key in writes}),
-        based_on={key: write.base for key, write in writes.items()},
-        replaces=[key for key, write in writes.items() if write.replaces],
-        keep_replaced=keep_replaced,
-        check=functools.partial(check_files, dataset, made),
-    )
-    for key, one in made.items():
+    check_files(dataset, kept)
+    manifest = commit_dataset(*(dataset, name, made), keep_replaced=keep_replaced)
+    for key, one in (kept | {write.key: one for write, one in made.items()}).items():
         _log.info(
             "%s: committed; split %s: %d records in %d shards",
             *(dataset, key, one.records, one.shards),

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill import __version__
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest, lanes_of
 from gristmill.dataset.base.errors import (
@@ -56,7 +55,6 @@ from gristmill.dataset.metadata.manifest import (
     Manifest,
     chosen_split,
     is_over,
-    not_a_dataset,
     open_manifest,
     read_manifest,
     read_table,
@@ -385,21 +383,15 @@ def commit_removal(cuts: Gathered) -> RemovalResult:
         shards, cut_shards = shards + one.base.shards, cut_shards + cut
     new = {layout.write_key(name, part.write): part for part in made.values()}
 
-    def change(old: Manifest | None) -> Manifest:
-        split = None if old is None else old.splits.get(name)
-        if old is None:
-            raise not_a_dataset(dataset)
+    def change(old: Manifest) -> Manifest:
+        split = old.splits.get(name)
         if made:
             split = with_parts(split, made, before=removal.before, where=where)
         if split is None:
             raise changed_since(split, removal.before.edition, where=where)
         if removal.erase:
             split = without_replaced(split)
-        return dataclasses.replace(
-            old,
-            splits={**old.splits, name: split},
-            created_by=f"gristmill {__version__}",
-        )
+        return dataclasses.replace(old, splits={**old.splits, name: split})
 
     def check() -> None:
         check_files(dataset, new, check_current=removal.check_current)
@@ -493,10 +485,11 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
     storage_for(dataset).write(place, out.getvalue(), replaces=version_of(place))
     source = {n: v for n, v in base.source.items() if n not in _OWN_SOURCE}
     split = write_table(
-        *(dataset, removal.name, key, new),
+        one.write,
+        new,
         check_current=removal.check_current,
         writer_options=base.writer_options,
-        source={**source, "job": one.write.id},
+        source=source,
     )
     try:
         columns = {}

@@ -13,7 +13,6 @@ shards  |   0   |   1   |  2  |  3  |  4  |      of 5
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 import logging
@@ -35,7 +34,7 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import DIGEST_ROW, RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, InputError, JobChangedError
-from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
+from gristmill.dataset.commit.commit import commit_dataset, write_table
 from gristmill.dataset.commit.garbage import tidy_split
 from gristmill.dataset.commit.listings import check_split
 from gristmill.dataset.commit.ownership import check_removal
@@ -419,21 +418,15 @@ def commit_write(gathered: Gathered, *, keep_replaced: bool = False) -> WriteRes
             got=f"{len(table):,} shards, {written.summary}",
             cure="run again; if it repeats, please report it",
         )
-    made = {
-        own.key: write_table(
-            *(job.output, job.name, own.key, table),
-            check_current=own.check_current,
-            writer_options=job.writer.described,
-            source={"job": own.id, "content": write.content, "options": job.options()},
-        )
-    }
-    current = own.check_current
+    made = write_table(
+        own,
+        table,
+        writer_options=job.writer.described,
+        source={"content": write.content, "options": job.options()},
+    )
     manifest = commit_dataset(
-        *(job.output, job.name, made),
-        based_on={own.key: own.base},
-        replaces=[own.key] if own.replaces else (),
+        *(job.output, job.name, {own: made}),
         keep_replaced=keep_replaced,
-        check=functools.partial(check_files, job.output, made, check_current=current),
     )
     return _result(write, manifest)
 
