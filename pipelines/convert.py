@@ -39,7 +39,7 @@ from gristmill.transforms.jobs.conversion_job import (
     check_jobs,
 )
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.tokens.tokenizers import is_function
+from gristmill.transforms.tokens.load_tokenizer import is_function
 
 _log = logging.getLogger(__name__)
 

@@ -188,34 +188,6 @@ class MessageSpans(NamedTuple):
             *(column[kept] for column in self.columns[2:]),
         )
 
-    def check(self, lengths: npt.NDArray[Any]) -> None:
-        """Checks the spans of documents of these lengths.
-
-        Args:
-            lengths: [documents], in tokens.
-
-        Raises:
-            ValueError: A span is empty, overlaps the one before it, ends after its
-                document, or has a role or weight that does not exist; or the arrays are
-                not of one length.
-        """
-        sizes = {len(column) for column in self.columns}
-        ends = np.concatenate([[0], self.ends])
-        if len(sizes) != 1 or ends[-1] not in sizes or (np.diff(ends) < 0).any():
-            raise ValueError(f"spans of {[*sizes]} values end at {ends[-1]:,}")
-        if len(lengths) != len(self.ends):
-            raise ValueError(f"spans of {len(self.ends):,}, not {len(lengths):,}")
-        documents, begins, stops = self.documents, self.begins, self.stops
-        before = np.append(0, stops)[:-1]
-        before[np.append(True, documents[1:] != documents[:-1])[: len(before)]] = 0
-        wrong = (self.lengths == 0) | (begins < before)
-        wrong |= stops > np.asarray(lengths)[documents]
-        wrong |= (self.roles >= len(ROLES)) | (self.weights < 0)
-        wrong |= ~np.isfinite(self.weights)
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            raise ValueError(f"span {at:,}: {[column[at] for column in self.columns]}")
-
 
 def trained_counts(spans: MessageSpans) -> tuple[int, int]:
     """Returns the trained tokens of pieces, and those with a predecessor there."""

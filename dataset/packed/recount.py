@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from gristmill.dataset.base.errors import CorruptShardError, DecodeError
 from gristmill.dataset.packed.counts import PackedCounts
@@ -162,17 +161,6 @@ class RowCounter:
             begun_documents=int(np.count_nonzero(self._begun[order] & begins)),
             ended_documents=int(np.count_nonzero(self._ended[order] & last)),
         )
-
-
-def ends_of(
-    ids: npt.NDArray[np.uint32], lengths: npt.NDArray[np.int64], ends: Ends
-) -> PackedCounts:
-    """Returns how many documents, none empty, begin and end with some tokens."""
-    stops = np.cumsum(lengths)
-    bos, eos = ends
-    begun = 0 if bos is None else np.count_nonzero(ids[stops - lengths] == bos)
-    ended = 0 if eos is None else np.count_nonzero(ids[stops - 1] == eos)
-    return PackedCounts(begun_documents=int(begun), ended_documents=int(ended))
 
 
 def piece_place(index: SegmentIndex, piece: int) -> str:

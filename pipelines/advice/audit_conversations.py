@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.dataset.packed.message_spans import MessageSpans, trained_counts
+from gristmill.dataset.packed.message_spans import trained_counts
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import PackingOptions, usual_split
 from gristmill.pipelines.text.printer import fact_lines, plural
@@ -33,13 +33,9 @@ from gristmill.transforms.functions.user_functions import call, load_function
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.source import first_records
-from gristmill.transforms.tokens.documents import Documents
 from gristmill.transforms.tokens.fit import Misfit, misfits
-from gristmill.transforms.tokens.tokenizers import find_tokenizer
-from gristmill.transforms.tokens.tokenizers.token_texts import (
-    TokenTexts,
-    load_token_texts,
-)
+from gristmill.transforms.tokens.load_tokenizer import find_tokenizer, load_texts
+from gristmill.transforms.tokens.tokenizer import Tokenizer
 
 _BATCH = 64
 _EXAMPLES = 3
@@ -93,7 +89,7 @@ class Audit:
     set_aside: tuple[SetAside, ...]
     shown: tuple[ShownConversation, ...]
     pieces: tuple[TemplatePiece, ...] = dataclasses.field(repr=False)
-    texts: TokenTexts = dataclasses.field(repr=False)
+    texts: Tokenizer = dataclasses.field(repr=False)
 
     def text(self) -> str:
         """Returns it for people."""
@@ -164,7 +160,7 @@ def audit_conversations(options: PackingOptions, *, records: int, shown: int) ->
         aside.append(SetAside(error.reason, place, str(error)))
 
     reader = ConversationReader(pack, tell=tell)
-    texts = load_token_texts(str(options.tokenizer))
+    texts = load_texts(str(options.tokenizer))
     counts, read = PackedCounts(), 0
     found: list[Document] = []
     examples: list[ShownConversation] = []
@@ -174,7 +170,12 @@ def audit_conversations(options: PackingOptions, *, records: int, shown: int) ->
         documents = reader.read([record for record, _ in given], places.__getitem__)
         spans = documents.spans
         assert spans is not None  # They are conversations.
-        counts += _counts(documents, spans)
+        trained, targets = trained_counts(spans)
+        counts += documents.counts + PackedCounts(
+            pieces=documents.counts.documents,
+            trained_tokens=trained,
+            trained_targets=targets,
+        )
         own = [*supervised_documents(documents.ids, documents.lengths, spans)]
         for place, (ids, facts) in zip(places, own, strict=True):
             if len(ids) and len(examples) < shown:
@@ -219,12 +220,3 @@ def _batches(
                 results = [*call(function, one.record, source=place)]
             found += [(record, place) for record in results]
         yield len(batch), found
-
-
-def _counts(documents: Documents, spans: MessageSpans) -> PackedCounts:
-    """Returns the counts of rows with some documents, each in one piece."""
-    trained, targets = trained_counts(spans)
-    counts = documents.seen()
-    return counts + PackedCounts(
-        pieces=counts.documents, trained_tokens=trained, trained_targets=targets
-    )

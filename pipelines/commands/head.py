@@ -160,7 +160,7 @@ def _of_dataset(given: Any) -> Iterator[ShownRecord]:
     )
     row_format = packed_format(found)
     if texts is not None and found is not None:
-        texts.check(found.packed, dataset)
+        texts.check_packed(found.packed, dataset)
     opened = open_dataset(dataset, split, edition=edition, verify="never", cache_dir="")
     for begin in range(0, len(wanted), _BLOCK_RECORDS):
         block = wanted[begin : begin + _BLOCK_RECORDS]

@@ -22,7 +22,7 @@ from gristmill.pipelines.text.printer import json_text, text_of
 
 if TYPE_CHECKING:
     from gristmill.dataset.metadata.splits import Split
-    from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
+    from gristmill.transforms.tokens.tokenizer import Tokenizer
 
 COMMON = ("as_json", "quiet", "verbose", "log_file")
 """The options that all commands have."""
@@ -53,11 +53,11 @@ def refuse(wrong: object, what: str, **facts: Any) -> None:
         raise InputError(what, **facts)
 
 
-def texts_of(tokenizer: str | None) -> TokenTexts | None:
+def texts_of(tokenizer: str | None) -> Tokenizer | None:
     """Returns the texts of tokens, by a command's --tokenizer; None without."""
-    from gristmill.transforms.tokens.tokenizers.token_texts import load_token_texts
+    from gristmill.transforms.tokens.load_tokenizer import load_texts
 
-    return None if tokenizer is None else load_token_texts(tokenizer)
+    return None if tokenizer is None else load_texts(tokenizer)
 
 
 def _was_given(ctx: click.Context, name: str) -> bool:

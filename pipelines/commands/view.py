@@ -95,7 +95,7 @@ def view(given: Any) -> None:
     for one in datasets.values() if texts is not None else ():
         for part in one.parts:
             if part.committed is not None and texts is not None:
-                texts.check(part.committed.packed, repr(part))
+                texts.check_packed(part.committed.packed, repr(part))
     again = command_line(without=("records", "steps", "html", "open"))
     title = "-".join(title_of(one) for one in datasets.values())
     path = given.html or f"{title}.view.html"

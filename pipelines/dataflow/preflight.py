@@ -56,7 +56,7 @@ from gristmill.pipelines.options.job_options import (
     VerifyOptions,
 )
 from gristmill.transforms.planning.shard_plan import PlanOptions
-from gristmill.transforms.tokens.tokenizers import is_function
+from gristmill.transforms.tokens.load_tokenizer import is_function
 
 _SECONDS = 10.0
 _MOST_FILES = 10_000

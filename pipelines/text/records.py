@@ -22,7 +22,7 @@ from gristmill.pipelines.text.supervision import (
 if TYPE_CHECKING:
     from gristmill.loader.data.dataset import Dataset
     from gristmill.transforms.sources.source import NumberedRecord
-    from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
+    from gristmill.transforms.tokens.tokenizer import Tokenizer
 
 _TEXT_WIDTH = 72
 _VALUES_SHOWN = 8
@@ -44,7 +44,7 @@ class ShownRecord(NamedTuple):
     record: bytes
     row_format: RowFormat | None = None
     source: NumberedRecord | None = None
-    texts: TokenTexts | None = None
+    texts: Tokenizer | None = None
 
     def text(self, *, full: bool = False) -> str:
         """Returns it as text: a decoded tf.train.Example, a string, bytes or ids.
@@ -97,15 +97,13 @@ class ShownRecord(NamedTuple):
         return "\n".join(lines)
 
 
-def shown_record(
-    dataset: Dataset, number: int, texts: TokenTexts | None
-) -> ShownRecord:
+def shown_record(dataset: Dataset, number: int, texts: Tokenizer | None) -> ShownRecord:
     """Returns a record of a dataset, to be shown."""
     shards, _ = dataset.find([number])
     part, _ = dataset.part_of(int(shards[0]))
     (record,) = dataset.read([number])
     if texts is not None and part.committed is not None:
-        texts.check(part.committed.packed, repr(part))
+        texts.check_packed(part.committed.packed, repr(part))
     return ShownRecord(number, record, packed_format(part.committed), texts=texts)
 
 
@@ -168,14 +166,14 @@ class _Piece(NamedTuple):
     trained: npt.NDArray[np.bool_]
     spans: list[dict[str, Any]] | None
 
-    def fields(self, texts: TokenTexts | None) -> dict[str, Any]:
+    def fields(self, texts: Tokenizer | None) -> dict[str, Any]:
         """Returns it for JSON."""
         found: dict[str, Any] = {"first": self.first, "ids": self.ids}
         if texts is not None:
             found["text"] = texts.decode(self.ids)
         return found if self.spans is None else found | {"spans": self.spans}
 
-    def shown(self, texts: TokenTexts | None, full: bool) -> str:
+    def shown(self, texts: Tokenizer | None, full: bool) -> str:
         """Returns it in a line: its first tokens, or all."""
         most = _IDS_SHOWN if texts is None else _TEXTS_SHOWN
         some = self.ids if full else self.ids[:most]

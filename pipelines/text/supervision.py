@@ -15,7 +15,7 @@ from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
 from gristmill.pipelines.text.printer import plural
 
 if TYPE_CHECKING:
-    from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
+    from gristmill.transforms.tokens.tokenizer import Tokenizer
 
 BEGIN, END = "[[", "]]"
 """Around the tokens that are trained on."""
@@ -183,7 +183,7 @@ def template_pieces(
     return [TemplatePiece(*key, count) for key, count in counts.most_common()]
 
 
-def piece_lines(found: Sequence[TemplatePiece], texts: TokenTexts) -> list[str]:
+def piece_lines(found: Sequence[TemplatePiece], texts: Tokenizer) -> list[str]:
     """Returns the most frequent pieces of a template, for people.
 
     Args:

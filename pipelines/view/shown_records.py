@@ -21,7 +21,7 @@ from gristmill.pipelines.text.printer import fact_pairs, plural
 from gristmill.pipelines.text.supervision import spans_of_piece
 
 if TYPE_CHECKING:
-    from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
+    from gristmill.transforms.tokens.tokenizer import Tokenizer
 
 _VALUES, _NUMBERS = 32, 256
 _CHARACTERS, _BYTES, _TOKENS = 20_000, 512, 16_384
@@ -41,7 +41,7 @@ def shown(
     number: int,
     *,
     name: str | None = None,
-    texts: TokenTexts | None = None,
+    texts: Tokenizer | None = None,
     image_bytes: int,
 ) -> dict[str, Any]:
     """Returns a record, as JSON values; what is wrong where it cannot be read.
@@ -65,7 +65,7 @@ def _shown(
     dataset: Dataset,
     number: int,
     name: str | None,
-    texts: TokenTexts | None,
+    texts: Tokenizer | None,
     image_bytes: int,
 ) -> dict[str, Any]:
     (data,) = dataset.read([number])
@@ -117,7 +117,7 @@ def _pairs(facts: dict[str, Any]) -> list[list[str]]:
 
 
 def _pieces(
-    data: bytes, row_format: RowFormat, location: Location, texts: TokenTexts | None
+    data: bytes, row_format: RowFormat, location: Location, texts: Tokenizer | None
 ) -> Iterator[dict[str, Any]]:
     """Yields the pieces of a packed row: tokens, spans of messages, and sources."""
     row = decode_rows(row_format, [data])

@@ -18,7 +18,7 @@ from gristmill.pipelines.view.sections import described
 from gristmill.pipelines.view.shown_records import shown
 
 if TYPE_CHECKING:
-    from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
+    from gristmill.transforms.tokens.tokenizer import Tokenizer
 
 LIMIT_BYTES = 2_000_000
 """The most that a page takes, but for what was asked for."""
@@ -51,7 +51,7 @@ class Subject:
 
     datasets: Mapping[str, Dataset]
     batches: Batches | None = None
-    texts: TokenTexts | None = None
+    texts: Tokenizer | None = None
     records: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
     steps: Sequence[int] = ()
     command: str = "gristmill view"

@@ -11,12 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
+from gristmill.dataset.base.errors import FormatVersionError
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.message_spans import ROLES
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.text.supervision import BEGIN
 from gristmill.pipelines.verify import verify
-from tests.support.supervised import (
+from tests.support.packed_shards import (
     Conversation,
     conversations,
     supervised_dataset,
@@ -24,7 +25,6 @@ from tests.support.supervised import (
 
 LENGTH = 64
 MADE = [conversations(30, seed=1), conversations(25, seed=2)]
-SPECIAL = {"<|end|>": 2, "<|header|>": 9}
 TOLD = PackedCounts(
     aside_rejected=2,
     aside_long=1,
@@ -39,9 +39,7 @@ TOLD = PackedCounts(
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("conversation_rows")
-    return supervised_dataset(
-        folder / "chat", MADE, length=LENGTH, special_ids=SPECIAL, told=TOLD
-    )
+    return supervised_dataset(folder / "chat", MADE, length=LENGTH, told=TOLD)
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +142,15 @@ def test_trace_names_message_and_role(chat: str, tokenizer: str) -> None:
     assert seen >= {"template", "user", "assistant"}
     whole = json.loads(run("trace", *order, "--step", 0, "--row", 0, "--json"))
     assert "role" not in whole["pieces"][0]
+
+
+def test_readers_of_another_format_refuse_the_rows(tmp_path: pathlib.Path) -> None:
+    path = supervised_dataset(tmp_path / "rows", MADE[:1])
+    fields = json.loads((tmp_path / "rows" / "dataset.json").read_text())
+    packed_fields = fields["splits"]["train"]["packed"]
+    # Readers before this one know format 1 alone.
+    assert packed_fields["format"] == 2
+    packed_fields["format"] = 3
+    (tmp_path / "rows" / "dataset.json").write_text(json.dumps(fields))
+    with pytest.raises(FormatVersionError, match="packed rows"):
+        loader.PackedRows.of(loader.open(path))

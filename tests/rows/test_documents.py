@@ -1,31 +1,48 @@
-"""Documents of records: their tokens, counts, and every error with its place."""
+"""Documents of records: what is taken of each, tokens, counts, errors with places."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
+import random
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import (
     FastTokenizerDiffersError,
     InputError,
     UserFunctionError,
 )
-from gristmill.dataset.base.example import encode_example
+from gristmill.dataset.base.example import BYTES, INTS, encode_example, raw_features
+from gristmill.transforms.chat.document_inputs import document_records
+from gristmill.transforms.conversion.begin import list_inputs
 from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.formats import TFRECORD, RecordOptions, SourceSpec
+from gristmill.transforms.sources.source import source_of
+from gristmill.transforms.tokens.document_column import OneFeature
 from gristmill.transforms.tokens.documents import (
     ComparedEncoder,
     DocumentReader,
     Documents,
 )
-from gristmill.transforms.tokens.tokenizers import Encoded, find_tokenizer, load
-from gristmill.transforms.tokens.tokenizers.tokenizer import Ends, end_to_end
+from gristmill.transforms.tokens.load_tokenizer import (
+    find_tokenizer,
+    load_fast,
+    load_tokenizer,
+)
+from gristmill.transforms.tokens.tokenizer import Encoded, end_to_end
+from tests.support.conversion import job_of
+from tests.support.examples import FLOATS, INT64S, message
+from tests.support.parquet_files import write_parquet
 from tests.support.tokenizer_files import TEXTS, tokenizer_json
 
 TEXT = SourceSpec("text", "line")
@@ -55,9 +72,8 @@ def reader_of(
 
 def read(records: Sequence[bytes], *given: Any, **options: Any) -> Documents:
     found = reader_of(*given, **options).read(records, place_of)
-    assert found.ids.dtype == np.uint32
-    assert found.lengths.dtype == np.int64
-    assert found.lengths.sum() == len(found.ids)
+    assert (found.ids.dtype, found.lengths.dtype) == (np.uint32, np.int64)
+    assert found.lengths.sum() == len(found.ids) == found.counts.tokens
     return found
 
 
@@ -94,8 +110,8 @@ def test_text(file, records, source, options, fast):
     expected = [plain.encode(text, add_special_tokens=False).ids for text in TEXTS]
     found = read(records, file, source, fast=fast, **options)
     assert parts(found) == expected
-    assert found.text_bytes == sum(map(len, LINES))
-    assert found.special_tokens == 0
+    assert found.counts.text_bytes == sum(map(len, LINES))
+    assert found.counts.special_tokens == 0
     # Cut into batches in any way.
     reader = reader_of(file, source, fast=fast, **options)
     found = [parts(reader.read(records[at : at + 4], place_of)) for at in (0, 4, 8)]
@@ -119,8 +135,24 @@ def test_bos_and_eos_are_added_to_what_has_tokens(file):
     plain = parts(read(EXAMPLES, file))
     assert parts(found) == [[0, *ids, 5_000] if ids else [] for ids in plain]
     assert [] in plain
-    assert found.special_tokens == 2 * (len(TEXTS) - 1)
+    assert found.counts.special_tokens == 2 * (len(TEXTS) - 1)
     assert found.last_special_tokens == 1
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_the_tokenizers_own_ends_are_added_once(file, fast):
+    """Also to text that the fast path leaves to the tokenizer."""
+    file.write_bytes(tokenizer_json(template=["<s>", "$A", "</s>"]))
+    plain = tokenizers.Tokenizer.from_file(str(file))
+    plain.encode_special_tokens = True
+    texts = [*TEXTS, *["text"] * 20, "a <s> b"]
+    records = [text.encode() for text in texts]
+    options = {"fast": fast, "add_special_tokens": True}
+    found = read(records, file, TEXT, **options)
+    expected = [plain.encode(text).ids for text in texts]
+    assert parts(found) == [ids if len(ids) > 2 else [] for ids in expected]
+    assert (expected[0][0], expected[0][-1]) == (5_000, 5_001)
+    assert found.counts.special_tokens == 2 * (len(texts) - 1)
 
 
 def test_tokens_that_are_there_already():
@@ -129,10 +161,10 @@ def test_tokens_that_are_there_already():
     records.append(encode_example({"ids": []}))
     found = read(records, None, column="ids")
     assert parts(found) == [*lists, []]
-    assert (found.text_bytes, found.special_tokens) == (0, 0)
+    assert (found.counts.text_bytes, found.counts.special_tokens) == (0, 0)
     found = read(records, None, column="ids", eos="2")
     assert parts(found) == [[*ids, 2] if ids else [] for ids in (*lists, [])]
-    assert found.special_tokens == 3
+    assert found.counts.special_tokens == 3
     assert parts(read([], None, column="ids"))[0] == []
 
 
@@ -220,39 +252,15 @@ def test_a_tokenizer_that_fails_names_the_document(function):
 
 
 def test_tokens_beyond_the_vocabulary(function):
-    error = refused([b"good", "\u0100".encode()], function, TEXT)
-    assert (error.expected, error.got) == ("ids below 256", "256")
     error = refused([b"good", b"", "go€od".encode()], function, TEXT)
     assert error.what == "a token is not in the vocabulary"
     assert (error.expected, error.got) == ("ids below 256", "8,364")
     assert error.where == place_of(2)
-
-
-def test_tokens_beyond_the_vocabulary_that_is_given():
     record = encode_example({"ids": [0, 9, 10]})
     error = refused([record], None, column="ids", vocabulary_size=10)
     assert error.what == "a token is not in the vocabulary"
     assert (error.expected, error.got) == ("ids below 10", "10")
     assert error.cure == "correct the tokens, or --vocabulary-size"
-
-
-def test_a_fast_path_that_differs_is_noticed(file):
-    """The library leaves out a step of this tokenizer, and does not say so."""
-    file.write_bytes(tokenizer_json(digits=True))
-    records = [b"no digit in here"] * 15 + [b"the number is 1234 here"]
-    reader = reader_of(file, TEXT, fast=True)
-    with pytest.raises(FastTokenizerDiffersError) as raised:
-        reader.read(records, place_of)
-    error = raised.value
-    assert error.what == (
-        f"gigatoken 0.10.0 gives other tokens than tokenizers {tokenizers.__version__}"
-    )
-    assert error.where == f"document 15 of the shard, {place_of(15)}"
-    assert "from token 4 on" in error.expected
-    assert error.expected != error.got
-    found = read(records, file, TEXT)
-    plain = tokenizers.Tokenizer.from_file(str(file))
-    assert parts(found)[15] == plain.encode(records[15].decode()).ids
 
 
 class Wrong:
@@ -273,37 +281,6 @@ class Wrong:
         return Encoded(ids, lengths)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "batch", "noticed"),
-    [
-        (range(100, 3000, 100), 70, 500),
-        ([15], 7, 15),
-        ([16, 450, 499, 501, 999], 450, None),
-        ([1500], 1000, 1500),
-    ],
-)
-def test_which_documents_are_compared(file, monkeypatch, wrong, batch, noticed):
-    """The first 16 of a shard and one in 500 after these, in batches of any size."""
-    fast = load.load_fast(PackOptions(length=8, tokenizer=str(file)))
-    stand_in = Wrong(fast, wrong)
-    tokenizer = load.load_tokenizer(PackOptions(length=8, tokenizer=str(file)))
-    encoder = ComparedEncoder(tokenizer, stand_in)
-    texts = [b"document %d" % number for number in range(2000)]
-
-    def run() -> None:
-        for at in range(0, len(texts), batch):
-            encoder.encode(
-                texts[at : at + batch], lambda number, at=at: f"place {at + number}"
-            )
-
-    if noticed is None:
-        run()
-        return
-    with pytest.raises(FastTokenizerDiffersError) as raised:
-        run()
-    assert raised.value.where == f"document {noticed:,} of the shard, place {noticed}"
-
-
 class Failing:
     library = "failing 1.0"
 
@@ -316,12 +293,66 @@ class Failing:
         return self.error
 
 
+class Panic(BaseException):
+    """What the libraries in Rust raise is not an Exception."""
+
+
+def test_a_fast_path_that_differs_is_noticed(file):
+    """The library leaves out a step of this tokenizer, and does not say so."""
+    file.write_bytes(tokenizer_json(digits=True))
+    records = [b"no digit in here"] * 15 + [b"the number is 1234 here"]
+    reader = reader_of(file, TEXT, fast=True)
+    with pytest.raises(FastTokenizerDiffersError) as raised:
+        reader.read(records, place_of)
+    error = raised.value
+    assert error.what == (
+        f"gigatoken 0.10.0 gives other tokens than tokenizers {tokenizers.__version__}"
+    )
+    assert error.where == f"document 15 of the shard, {place_of(15)}"
+    assert "from token 4 on" in error.expected
+    assert error.expected != error.got
+
+
+@pytest.mark.parametrize(
+    ("wrong", "batch", "noticed"),
+    [
+        (range(100, 3000, 100), 70, 500),
+        ([15], 7, 15),
+        ([16, 450, 499, 501, 999], 450, None),
+        ([1500], 1000, 1500),
+    ],
+)
+def test_which_documents_are_compared(file, wrong, batch, noticed):
+    """The first 16 of a shard and one in 500 after these, in batches of any size."""
+    options = PackOptions(length=8, tokenizer=str(file))
+    encoder = ComparedEncoder(load_tokenizer(options), Wrong(load_fast(options), wrong))
+    found = None
+    try:
+        for at in range(0, 2000, batch):
+            texts = [b"document %d" % n for n in range(at, min(at + batch, 2000))]
+            encoder.encode(texts, lambda number, at=at: f"place {at + number}")
+    except FastTokenizerDiffersError as error:
+        found = error.where
+    where = f"document {noticed or 0:,} of the shard, place {noticed}"
+    assert found == (where if noticed else None)
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), Panic("no"), "too few"])
+def test_a_fast_path_that_fails(file, error):
+    tokenizer = load_tokenizer(PackOptions(length=8, tokenizer=str(file)))
+    if error == "too few":
+        error = tokenizer.encode([b"a"])
+    encoder = ComparedEncoder(tokenizer, Failing(error))
+    with pytest.raises(FastTokenizerDiffersError, match=r"^failing 1\.0 gives"):
+        encoder.encode([b"a", b"b"], place_of)
+
+
 class FailingAt:
     """A tokenizer that fails on a text of blanks."""
 
-    library, own_ends = "failing 1.0", Ends()
+    kind, library = "tiktoken", "failing 1.0"
 
-    def encode(self, texts):
+    def encode(self, texts, *, as_text):
         if any(text and not text.strip() for text in texts):
             raise Panic("stack overflow")
         return end_to_end([np.arange(len(text), dtype=np.uint32) for text in texts])
@@ -340,15 +371,148 @@ def test_a_text_on_which_the_tokenizer_fails_has_no_tokens_where_that_is_accepte
     assert "--on-corrupt skip" in raised.value.cure
 
 
-class Panic(BaseException):
-    """What the libraries in Rust raise is not an Exception."""
+BODY = PackOptions(length=8, tokenizer="t.json", column="body")
+IDS = PackOptions(length=8, column="ids")
+WHOLE = PackOptions(length=8, tokenizer="t.json", column="")
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), Panic("no"), "too few"])
-def test_a_fast_path_that_fails(file, error):
-    tokenizer = load.load_tokenizer(PackOptions(length=8, tokenizer=str(file)))
-    if error == "too few":
-        error = tokenizer.encode([b"a"])
-    encoder = ComparedEncoder(tokenizer, Failing(error))
-    with pytest.raises(FastTokenizerDiffersError, match=r"^failing 1\.0 gives"):
-        encoder.encode([b"a", b"b"], place_of)
+@pytest.mark.parametrize(
+    ("name", "known"), [("a.csv", "csv"), ("b.TSV.gz", "tsv"), ("c.json", "jsonl")]
+)
+def test_tables_are_not_taken_line_by_line(name, known, tmp_path):
+    path = tmp_path / name
+    # Nothing but the name tells that it is one.
+    path.write_text('text\n"one,\ntwo"\nthree\n')
+    pack = PackOptions(length=8, tokenizer="t.json")
+    job = job_of(path, tmp_path / "out", pack=pack)
+    with pytest.raises(InputError, match="named as a table") as raised:
+        list_inputs(job)
+    assert raised.value.where == str(path)
+    assert f"--input-format {known}," in raised.value.cure
+    plain = dataclasses.replace(job, pack=None)
+    with pytest.raises(InputError, match="named as a table") as raised:
+        list_inputs(plain)
+    assert "--input-format text" in raised.value.cure
+    named = RecordOptions(input_format="text")
+    assert list_inputs(dataclasses.replace(plain, records=named)).spec.format == "text"
+    named_text = path.rename(f"{path}.txt")
+    assert list_inputs(job_of(named_text, tmp_path / "out")).spec.format == "text"
+    named_text.rename(path)
+    lines = dataclasses.replace(pack, column="")
+    for more in ({"pack": lines}, {"records": named}, {"map": "os.path:basename"}):
+        found = list_inputs(dataclasses.replace(job, **more))
+        assert found.spec.format == "text"
+
+
+def test_records_that_are_asked_for():
+    with pytest.raises(InputError, match="`column` -"):
+        document_records(RecordOptions(input_format="csv"), WHOLE, mapped=False)
+    asked = RecordOptions(input_format="jsonl", record="line")
+    assert document_records(asked, WHOLE, mapped=False) == asked
+    assert document_records(asked, BODY, mapped=True) == asked
+    with pytest.raises(InputError, match="no effect") as raised:
+        document_records(asked, BODY, mapped=False)
+    assert raised.value.got == "line"
+    columns = RecordOptions(input_format="parquet", columns=("a", "b"))
+    with pytest.raises(InputError, match="no effect") as raised:
+        document_records(columns, IDS, mapped=False)
+    assert raised.value.got == "a,b"
+
+
+def documents_of(
+    path: pathlib.Path, tokenizer: str | None, column: str
+) -> list[list[int]]:
+    """Returns the documents of a file, as a job reads them."""
+    pack = PackOptions(length=8, tokenizer=tokenizer, column=column)
+    pack = dataclasses.replace(pack, found=find_tokenizer(pack))
+    files = list_inputs(job_of(path, path.parent / "out", pack=pack))
+    (file,) = files
+    everything = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1)
+    reader = DocumentReader(pack, file.spec)
+    batches = source_of(file.spec).read(file, everything).batches()
+    return [ids for each in batches for ids in parts(reader.read(each.records, str))]
+
+
+def test_documents_of_tables(tmp_path, monkeypatch):
+    """No example is made of text; what is no text column is found when planned."""
+    module = f"tables_of_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(
+        "def encode(texts):\n    return [[*text.encode()] for text in texts]\n"
+        "encode.vocabulary_size = 256\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"{module}:encode"
+    rows = [{"n": 1, "body": "one", "ids": [1, 2]}, {"n": 2, "body": "", "ids": []}]
+    (tmp_path / "json").mkdir()
+    lines = tmp_path / "json" / "a.jsonl"
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "pq").mkdir()
+    table = write_parquet(tmp_path / "pq" / "a.parquet", pa.Table.from_pylist(rows))
+    (tmp_path / "csv").mkdir()
+    cells = tmp_path / "csv" / "a.csv"
+    cells.write_text("n,body\n1,12\n2,34\n")
+    for path in (lines, table):
+        assert documents_of(path, name, "body") == [[*b"one"], []]
+        assert documents_of(path, None, "ids") == [[1, 2], []]
+        with pytest.raises(InputError, match="cannot be records"):
+            documents_of(path, name, "ids")
+    assert documents_of(cells, name, "body") == [[*b"12"], [*b"34"]]
+    assert documents_of(cells, None, "n") == [[1], [2]]
+
+
+VALUES = st.one_of(
+    st.binary(max_size=300),
+    st.lists(st.binary(max_size=5), max_size=3),
+    st.lists(INT64S, max_size=20),
+    st.lists(FLOATS, max_size=5),
+)
+NAMES = st.sampled_from(["text", "text2", "tex", "", "é", "n" * 127, "n" * 128])
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=4), st.sampled_from(["text", "é", "x"]))
+def test_it_is_what_the_whole_example_has(features, name):
+    record = encode_example(features)
+    expected = raw_features(record).get(name.encode())
+    found = OneFeature(name).find(record)
+    if found is not None:
+        assert found == expected
+    elif expected is not None and "n" * 128 not in features:
+        assert expected.kind not in (BYTES, INTS) or len(expected.parts) != 1
+
+
+@given(st.randoms(use_true_random=False), st.binary(max_size=200))
+def test_damaged_records_give_nothing_else(rng: random.Random, text: bytes):
+    record = bytearray(encode_example({"a": [1, 2], "text": text, "z": 0.5}))
+    for _ in range(rng.randint(1, 3)):
+        record[rng.randrange(len(record))] = rng.choice((0, 1, 10, 18, 26, 127, 255))
+    damaged = bytes(record[: rng.randint(0, 2 * len(record))])
+    found = OneFeature("text").find(damaged)
+    try:
+        features = raw_features(damaged)
+    except ValueError:
+        return  # Another feature may be what is damaged.
+    assert found is None or found == features[b"text"]
+
+
+@pytest.mark.parametrize("last", [0x80, 0xFF])
+def test_a_number_that_is_cut_short_is_not_taken(last: int):
+    record = encode_example({"ids": [1, 300]})
+    assert OneFeature("ids").find(record) is not None
+    assert OneFeature("ids").find(record[:-1] + bytes([last])) is None
+
+
+def test_of_several_the_last_counts():
+    def entry(text: bytes) -> bytes:
+        value = message(1, message(1, text))
+        return message(1, message(1, b"text") + message(2, value))
+
+    record = message(1, entry(b"one") + entry(b"two"))
+    assert raw_features(record)[b"text"].parts == [b"two"]
+    assert OneFeature("text").find(record) == (BYTES, [b"two"])
+    # A name after its value, or twice.
+    value = message(2, message(1, message(1, b"three")))
+    turned = message(1, message(1, value + message(1, b"text")))
+    assert raw_features(turned)[b"text"].parts == [b"three"]
+    assert OneFeature("text").find(turned) is None
+    twice = message(1, b"a") + value + message(1, b"text")
+    assert OneFeature("text").find(message(1, entry(b"") + message(1, twice))) is None

@@ -18,6 +18,7 @@ from gristmill.transforms.chat.conversation_reader import (
     placing_tokenizer,
 )
 from gristmill.transforms.chat.template import templates_of
+from tests.support.conversation_rows import check_spans
 from tests.support.conversations import (
     TEMPLATES,
     chat_options,
@@ -94,10 +95,8 @@ def compare(name: str, tokenizer: pathlib.Path, reference: Any, rounds: int) -> 
             assert options.chat is not None
             template = next(iter(templates_of(options.chat).values()))
             text = template.render(reader_messages(given), given.get("tools"))
-            placed = placing_tokenizer(options).encode_plain(
-                [text.encode()], as_text=False
-            )
-            assert placed.ids.tolist() == expected["input_ids"]
+            encoded = placing_tokenizer(options).encode([text.encode()], as_text=False)
+            assert encoded.ids.tolist() == expected["input_ids"]
             continue
         used += 1
         assert documents.ids.tolist() == expected["input_ids"], given
@@ -106,7 +105,7 @@ def compare(name: str, tokenizer: pathlib.Path, reference: Any, rounds: int) -> 
         if template.has_generation:
             assert mask_of(documents) == [*map(bool, expected["assistant_masks"])]
         else:
-            check_spans(documents, given, template, tokenizer)
+            check_trained(documents, given, template, tokenizer)
     return used
 
 
@@ -114,7 +113,7 @@ def reader_messages(given: dict[str, Any]) -> list[dict[str, Any]]:
     return [{k: v for k, v in m.items() if v is not None} for m in given["messages"]]
 
 
-def check_spans(
+def check_trained(
     documents: Any, given: dict[str, Any], template: Any, path: pathlib.Path
 ) -> None:
     """Checks what is trained on by generating the conversation token by token.
@@ -123,7 +122,7 @@ def check_spans(
     is not wholly in it, to the end of the turn.
     """
     spans = documents.spans
-    spans.check(documents.lengths)
+    check_spans(spans, documents.lengths)
     messages, tools = reader_messages(given), given.get("tools")
     text = template.render(messages, tools)
     found = tokenizers.Tokenizer.from_file(str(path)).encode(

@@ -14,18 +14,21 @@ import pytest
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
-from gristmill.dataset.packed.counts import IN_ROWS, PackedCounts
-from gristmill.dataset.packed.row_format import RowBatch
+from gristmill.dataset.packed.counts import IN_ROWS, PackedCounts, PackedSplit
+from gristmill.dataset.packed.row_format import RowBatch, decode_rows
 from gristmill.pipelines.text.printer import json_text, text_of
 from gristmill.pipelines.verify import verify as verify_all
 from gristmill.transforms.beam.verify_dataset import VerifyDataset
-from tests.support.document_rows import sources_at
+from gristmill.transforms.tokens.row_packer import described_rows
+from tests.rows.test_row_packer import CHAT, options, packed, said_documents
 from tests.support.packed_shards import (
     FORMAT,
     PackedShard,
     commit_packed,
+    conversations,
     packed_shard,
     packed_split,
+    sources_at,
 )
 from tests.support.pipelines import run
 from tests.support.shell import gristmill
@@ -62,7 +65,40 @@ def without_row(shard: PackedShard, row: int) -> RowBatch:
     )
 
 
+def twice(shard: PackedShard) -> RowBatch:
+    """Returns the rows, the last of them once more."""
+    ends, lengths, firsts, tokens = shard.rows[:4]
+    own = slice(int(ends[-2]), None)
+    size = int(lengths[own].sum())
+    return RowBatch(
+        np.append(ends, ends[-1] + len(lengths[own])),
+        np.append(lengths, lengths[own]),
+        np.append(firsts, firsts[own]),
+        np.append(tokens, tokens[-size:]),
+    )
+
+
+def shorter(shard: PackedShard) -> RowBatch:
+    """Returns the rows; a piece that another follows has lost its last token."""
+    ends, lengths, firsts, tokens = shard.rows[:4]
+    whole = int(np.argmax((lengths == FORMAT.length) & (firsts == 0)))
+    stop = int(lengths[: whole + 1].sum())
+    less = lengths.copy()
+    less[whole] -= 1
+    return RowBatch(ends, less, firsts, np.delete(tokens, stop - 1))
+
+
+def later(shard: PackedShard) -> RowBatch:
+    """Returns the rows; a piece says that it begins later in its document."""
+    firsts = shard.rows.firsts.copy()
+    firsts[0] += 5
+    return shard.rows._replace(firsts=firsts)
+
+
 ROWS: dict[str, Callable[[PackedShard], RowBatch]] = {
+    "the last row is there twice": twice,
+    "a piece is shorter": shorter,
+    "a piece is later": later,
     "a row is lost": lambda shard: without_row(shard, 3),
     "the last row is lost": lambda shard: without_row(shard, len(shard.rows[0]) - 1),
 }
@@ -79,8 +115,7 @@ def test_rows_that_are_changed_with_all_above_them(tmp_path, fault: str) -> None
     shard = layout.shard_name("d", "train", BAD, SHARDS)
     assert {finding.path for finding in found.findings} == {shard}
     (finding,) = found.findings
-    if fault.endswith("lost"):
-        assert "row " in finding.what
+    assert "row " in finding.what
     assert finding.expected
     assert finding.expected != finding.got
 
@@ -292,3 +327,29 @@ def ends_at(shard: PackedShard, ends):
     ):
         if token is not None:
             yield name, token, places
+
+
+def test_rows_of_conversations(tmp_path: pathlib.Path) -> None:
+    given = options(length=FORMAT.length, **CHAT)
+    documents = said_documents([each.said for each in conversations(30, seed=1)])
+    records, counts, index = packed([documents], tmp_path, given)
+    batch = decode_rows(FORMAT, records)
+    assert batch.spans is not None
+    described = PackedSplit.parse(described_rows(given, counts), where="here")
+    described = dataclasses.replace(described, vocabulary_size=1 << 16)
+    trained = batch.spans.trained.copy()
+    at = int(np.argmax(trained))
+    trained[at] = False
+    spans = {
+        "whole": batch.spans,
+        "not trained": batch.spans._replace(trained=trained),
+        "none": None,
+    }
+    found = {}
+    for name, each in spans.items():
+        shard = PackedShard(batch._replace(spans=each), index, counts)
+        commit_packed(str(tmp_path / name), [shard], described=described)
+        found[name] = [str(each) for each in verify(tmp_path / name).findings]
+    assert not found.pop("whole")
+    assert "got 470 trained tokens" in found["not trained"][0]
+    assert "got 0 trained tokens" in found["none"][0]

@@ -9,7 +9,7 @@ from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.pipelines.text.supervision import spans_of_piece
 from gristmill.transforms.tokens.best_fit import plan_rows
 from tests.support.conversation_rows import spans_of
-from tests.support.supervised import conversations
+from tests.support.packed_shards import conversations
 
 
 def test_rows_as_bytes():

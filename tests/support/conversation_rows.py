@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,9 +40,21 @@ def spans_of(documents: list[list[Token]]) -> MessageSpans:
     return MessageSpans.of_documents(found)
 
 
+def check_spans(spans: MessageSpans | None, lengths: Sequence[int]) -> None:
+    """Checks that spans are in order, in their documents of so many tokens."""
+    assert spans is not None
+    assert len(spans.ends) == len(lengths)
+    places = zip(*(a.tolist() for a in (spans.documents, *spans[1:4])), strict=True)
+    before = dict.fromkeys(range(len(lengths)), 0)
+    for document, begin, length, role in places:
+        assert before[document] <= begin < begin + length <= lengths[document]
+        assert role < len(ROLES)
+        before[document] = begin + length
+
+
 def tokens_of(spans: MessageSpans, lengths: list[int]) -> list[list[Token]]:
     """Returns what each token of the documents is, span by span."""
-    spans.check(np.array(lengths))
+    check_spans(spans, lengths)
     found: list[list[Token]] = [[None] * length for length in lengths]
     documents = spans.documents.tolist()
     for number, document in enumerate(documents):

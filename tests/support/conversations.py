@@ -22,7 +22,8 @@ from gristmill.transforms.jobs.pack_options import (
     SpecialText,
 )
 from gristmill.transforms.tokens.documents import Documents
-from gristmill.transforms.tokens.tokenizers import find_tokenizer
+from gristmill.transforms.tokens.load_tokenizer import find_tokenizer
+from tests.support.conversation_rows import check_spans
 
 TEMPLATES = pathlib.Path(__file__).parents[1] / "rows/templates"
 
@@ -125,8 +126,7 @@ def read(options: PackOptions, *records: Mapping[str, Any]) -> Documents:
     """Returns the documents of records."""
     lines = [json.dumps(record, ensure_ascii=False).encode() for record in records]
     documents = ConversationReader(options).read(lines, "record {}".format)
-    assert documents.spans is not None
-    documents.spans.check(documents.lengths)
+    check_spans(documents.spans, documents.lengths)
     return documents
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
 from gristmill.transforms.chat.conversation import (
     Conversation,
@@ -32,9 +31,9 @@ from gristmill.transforms.chat.token_spans import (
 )
 from gristmill.transforms.chat.turns import Special, TextSpan, TurnFinder
 from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.tokens.documents import Documents
-from gristmill.transforms.tokens.tokenizers import Tokenizer, load_tokenizer
-from gristmill.transforms.tokens.tokenizers.tokenizer import PlaceOf
+from gristmill.transforms.tokens.documents import Documents, counts_of_documents
+from gristmill.transforms.tokens.load_tokenizer import load_tokenizer
+from gristmill.transforms.tokens.tokenizer import Encoded, PlaceOf, Tokenizer
 
 _OTHER = ROLES.index("other")
 _SHOWN = 24
@@ -151,7 +150,6 @@ class ConversationReader:
         spans: list[list[tuple[Any, ...]]] = [[] for _ in records]
         parts: list[np.ndarray[Any, Any]] = [np.zeros(0, np.uint32)]
         lengths = np.zeros(len(records), np.int64)
-        text_bytes = special = 0
         placed = self._placed([*rendered.values()])
         for (number, each), tokens in zip(rendered.items(), placed, strict=True):
             try:
@@ -166,17 +164,15 @@ class ConversationReader:
                 self.examples.setdefault("open_turns", place)
             parts.append(ids)
             lengths[number] = len(ids)
-            text_bytes += tokens.size_bytes
+            counts["text_bytes"] += tokens.size_bytes
             if each.ends is None and len(ids):
-                special += len(self._before) + len(self._after)
+                counts["special_tokens"] += len(self._before) + len(self._after)
+        encoded = Encoded(np.concatenate(parts), lengths)
         return Documents(
-            np.concatenate(parts),
-            lengths,
-            text_bytes,
-            special,
-            len(self._after) if special else 0,
+            *encoded,
+            counts_of_documents(encoded, **counts),
+            len(self._after) if counts["special_tokens"] else 0,
             MessageSpans.of_documents(spans),
-            PackedCounts(**counts),
         )
 
     def rendered(self, record: bytes) -> Rendered:
@@ -220,16 +216,15 @@ class ConversationReader:
     def _placed(self, rendered: Sequence[Rendered]) -> Iterator[PlacedText]:
         """Yields the tokens of each of some texts."""
         texts = [each.text.encode() for each in rendered]
-        encoded = self._tokenizer.encode_plain(texts, as_text=False)
-        found = self._tokenizer.placed(encoded, texts)
+        encoded = self._tokenizer.encode(texts, as_text=False)
+        begins = self._tokenizer.begins(encoded, texts)
         stop = 0
         for each, data, length in zip(
-            rendered, texts, found.lengths.tolist(), strict=True
+            rendered, texts, encoded.lengths.tolist(), strict=True
         ):
             start, stop = stop, stop + length
-            yield PlacedText(
-                each.text, found.ids[start:stop], found.begins[start:stop], len(data)
-            )
+            ids = encoded.ids[start:stop]
+            yield PlacedText(each.text, ids, begins[start:stop], len(data))
 
     def _document(
         self, each: Rendered, placed: PlacedText, counts: Counter[str]

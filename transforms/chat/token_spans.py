@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gristmill.transforms.chat.located import UnprovenError
 from gristmill.transforms.chat.turns import Special, TextSpan
-from gristmill.transforms.tokens.tokenizers.tokenizer import Tokenizer
+from gristmill.transforms.tokens.tokenizer import Tokenizer
 
 Int64 = npt.NDArray[np.int64]
 
@@ -124,7 +124,7 @@ def _in_pieces(
     """Returns the tokens of a text whose pieces between special tokens are text."""
     borders = [0, *itertools.chain(*specials), len(data)]
     pieces = [data[begin:end] for begin, end in itertools.pairwise(borders)]
-    encoded = tokenizer.encode_plain(pieces[0::2], as_text=True)
+    encoded = tokenizer.encode(pieces[0::2])
     ids = np.split(encoded.ids, np.cumsum(encoded.lengths)[:-1])
     names = [tokenizer.special_ids[name.decode()] for name in pieces[1::2]]
     others = [np.array([name], np.uint32) for name in names]

@@ -40,7 +40,7 @@ from gristmill.transforms.jobs.job import Begun
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.tokens.document_column import DocumentColumn
-from gristmill.transforms.tokens.tokenizers.tokenizer import PlaceOf
+from gristmill.transforms.tokens.tokenizer import PlaceOf
 
 COLUMN = "duplicate_of"
 _KIND = ColumnType("int64")

@@ -73,7 +73,7 @@ from gristmill.transforms.sources.shards.source_split import (
 )
 from gristmill.transforms.sources.source import SkippedRegions, first_records, source_of
 from gristmill.transforms.tokens.fit import check_fit
-from gristmill.transforms.tokens.tokenizers import find_tokenizer
+from gristmill.transforms.tokens.load_tokenizer import find_tokenizer
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class _Trial:
             results = call(self._function, record, source=place)
         if self.reader is None:
             return PackedCounts()
-        return self.reader.read(results, lambda number: place).seen()
+        return self.reader.read(results, lambda number: place).counts
 
 
 def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:

@@ -17,8 +17,7 @@ from gristmill.dataset.base.example import (
 from gristmill.dataset.base.varints import decode_varints, encode_varint, varint_at
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import FORMATS, SourceSpec, can_skip_nulls
-from gristmill.transforms.tokens.tokenizers import Encoded
-from gristmill.transforms.tokens.tokenizers.tokenizer import PlaceOf
+from gristmill.transforms.tokens.tokenizer import Encoded, PlaceOf
 
 # Key of a list's field in a Feature.
 _KINDS = {0x0A: BYTES, 0x1A: INTS}
@@ -128,10 +127,8 @@ class DocumentColumn:
         """
         texts = records
         if not self._whole:
-            texts = [
-                self._text(record, number, place_of)
-                for number, record in enumerate(records)
-            ]
+            both = enumerate(records)
+            texts = [self._text(record, number, place_of) for number, record in both]
         for number, text in enumerate(texts):
             if text[:1] == b"\n" and self._whole:
                 self._check_no_example(text, number, place_of)
@@ -159,10 +156,8 @@ class DocumentColumn:
         # A user's function can make examples from text.
         if self._whole and records and self._feature.find(records[0]) is None:
             raise _no_tokenizer("the records are text", place_of(0))
-        payloads = [
-            self._packed(record, number, place_of)
-            for number, record in enumerate(records)
-        ]
+        both = enumerate(records)
+        payloads = [self._packed(record, number, place_of) for number, record in both]
         data = np.frombuffer(b"".join(payloads), np.uint8)
         counts = np.concatenate(([0], np.cumsum(data < 0x80)))
         stops = np.cumsum(np.fromiter(map(len, payloads), np.int64, len(payloads)))
@@ -198,21 +193,16 @@ class DocumentColumn:
         found = self._feature.find(record)
         if found is None or found.kind != BYTES:
             found = self._in_any_encoding(record, place_of(number))
-            if found.kind == INTS:
+            is_ids = found.kind == INTS
+            if is_ids or len(found.parts) > 1:
+                what = "holds tokens already" if is_ids else "has several values"
+                better = "leave out --tokenizer" if is_ids else "join them with --map"
                 raise InputError(
-                    f"the feature {self._name!r} holds tokens already",
+                    f"the feature {self._name!r} {what}",
                     where=place_of(number),
-                    expected="text, as there is a tokenizer",
-                    got="integers",
-                    cure=f"leave out --tokenizer, or {_ANOTHER}",
-                )
-            if len(found.parts) > 1:
-                raise InputError(
-                    f"the feature {self._name!r} has several values",
-                    where=place_of(number),
-                    expected="one text",
-                    got=f"{len(found.parts):,} values",
-                    cure=f"join them with --map, or {_ANOTHER}",
+                    expected="one text, as there is a tokenizer",
+                    got="integers" if is_ids else f"{len(found.parts):,} values",
+                    cure=f"{better}, or {_ANOTHER}",
                 )
         return found.parts[0] if found.parts else b""
 
@@ -222,9 +212,8 @@ class DocumentColumn:
         if found is None or found.kind != INTS:
             found = self._in_any_encoding(record, place_of(number))
             if found.kind == BYTES:
-                raise _no_tokenizer(
-                    f"the feature {self._name!r} is text", place_of(number)
-                )
+                what = f"the feature {self._name!r} is text"
+                raise _no_tokenizer(what, place_of(number))
         return b"".join(found.parts)
 
     def _in_any_encoding(self, record: bytes, place: str) -> RawFeature:
@@ -241,12 +230,18 @@ class DocumentColumn:
         found = features.get(self._name.encode())
         if found is None:
             names = [name.decode(errors="replace") for name in features]
+            nulls = ""
+            if can_skip_nulls(self._format):
+                nulls = "leave out rows where it is null, with --nulls skip; "
+            elif self._format == "arrayrecord":
+                nulls = "if it was null in the original files, convert them again with "
+                nulls += "--nulls skip; "
             raise InputError(
                 f"the record has no feature {self._name!r}",
                 where=place,
                 expected=f"one of {some_of(names, 20)}" if names else "a feature",
                 got=None if names else "an example without features",
-                cure=self._without_feature(),
+                cure=f"{_ANOTHER}; {nulls}or leave out such records with --map",
             )
         if found.kind not in (NO_KIND, BYTES, INTS):
             raise InputError(
@@ -257,16 +252,6 @@ class DocumentColumn:
                 cure=_ANOTHER,
             )
         return found
-
-    def _without_feature(self) -> str:
-        if can_skip_nulls(self._format):
-            nulls = "leave out rows where it is null, with --nulls skip; "
-        elif self._format == "arrayrecord":
-            nulls = "if it was null in the original files, convert them again with "
-            nulls += "--nulls skip; "
-        else:
-            nulls = ""
-        return f"{_ANOTHER}; {nulls}or leave out such records with --map"
 
 
 def _are_ids(varints: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> bool:

@@ -18,22 +18,23 @@ from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.tokens.document_column import DocumentColumn
-from gristmill.transforms.tokens.tokenizers import (
-    Encoded,
-    Encoder,
-    Tokenizer,
+from gristmill.transforms.tokens.load_tokenizer import (
     load_fast,
     load_tokenizer,
+    own_ends,
 )
-from gristmill.transforms.tokens.tokenizers.tokenizer import (
+from gristmill.transforms.tokens.tokenizer import (
+    Encoded,
     Ends,
     IdArray,
     LengthArray,
     PlaceOf,
     SpecialTexts,
+    Tokenizer,
     add_ends,
     end_to_end,
 )
+from gristmill.transforms.tokens.tokenizer_libraries import GigatokenEncoder
 
 # Share of a shard's documents that are tokenised by both.
 COMPARED_FIRST = 16
@@ -49,7 +50,8 @@ class ComparedEncoder:
 
     Args:
         tokenizer: The tokenizer.
-        fast: Another one, which is faster.
+        fast: Its fast path.
+        as_text: Whether the text of a special token stays text.
         tell: Takes texts on which the tokenizer fails: they have no tokens. None for an
             error.
     """
@@ -57,11 +59,13 @@ class ComparedEncoder:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        fast: Encoder | None = None,
+        fast: GigatokenEncoder | None = None,
         *,
+        as_text: bool = True,
         tell: Tell | None = None,
     ) -> None:
-        self._tokenizer, self._fast, self._tell = tokenizer, fast, tell
+        self._tokenizer, self._fast = tokenizer, fast
+        self._as_text, self._tell = as_text, tell
         self._documents = 0  # Encoded so far.
 
     def encode(self, texts: Sequence[bytes], place_of: PlaceOf) -> Encoded:
@@ -81,15 +85,14 @@ class ComparedEncoder:
         first = self._documents
         self._documents += len(texts)
         if self._fast is None:
-            return _encoded(self._tokenizer, texts, place_of, self._tell)
+            return self._encoded(texts, place_of, self._tell)
         chosen = [
             number
             for number in range(len(texts))
             if (first + number) < COMPARED_FIRST
             or (first + number) % COMPARED_EVERY == 0
         ]
-        expected = _encoded(
-            self._tokenizer,
+        expected = self._encoded(
             [texts[number] for number in chosen],
             lambda number: place_of(chosen[number]),
         )
@@ -132,62 +135,56 @@ class ComparedEncoder:
             cure="leave out --fast",
         )
 
+    def _encoded(
+        self, texts: Sequence[bytes], place_of: PlaceOf, tell: Tell | None = None
+    ) -> Encoded:
+        """Returns the tokens of texts; an error names the text that it is about."""
+        try:
+            return self._tokenizer.encode(texts, as_text=self._as_text)
+        except KeyboardInterrupt:
+            raise
+        # Errors of users' functions, and panics of Rust.
+        except BaseException as error:
+            good = [*texts]
+            for number, text in enumerate(texts):
+                try:
+                    self._tokenizer.encode([text], as_text=self._as_text)
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as e:
+                    failure = self._failure(e, text, place_of(number))
+                    if tell is None or not isinstance(failure, InputError):
+                        raise failure from e
+                    tell(number, failure)
+                    good[number] = b""
+            if good != [*texts]:
+                return self._encoded(good, place_of)
+            # Each text alone is done.
+            place = f"{place_of(0)}, or a document after it"
+            raise self._failure(error, b"".join(texts), place) from error
+
+    def _failure(self, error: BaseException, text: bytes, place: str) -> GristmillError:
+        if isinstance(error, GristmillError):
+            facts: dict[str, Any] = error.facts()
+            what, function = facts.pop("what"), facts.pop("where", None)
+            return type(error)(what, where=f"{function}, for {place}", **facts)
+        is_function = self._tokenizer.kind == "function"
+        return (UserFunctionError if is_function else InputError)(
+            f"the tokenizer failed: {type(error).__name__}: {error}",
+            where=place,
+            got=f"a document of {len(text):,} bytes",
+            cure="fix the function"
+            if is_function
+            else "leave out or cut such documents with --map, or leave them out with "
+            "--on-corrupt skip",
+        )
+
 
 def _same(one: IdArray, other: IdArray) -> int:
     """Returns the number of equal tokens at the start."""
     least = min(len(one), len(other))
     differ = np.flatnonzero(one[:least] != other[:least])
     return int(differ[0]) if len(differ) else least
-
-
-def _encoded(
-    tokenizer: Tokenizer,
-    texts: Sequence[bytes],
-    place_of: PlaceOf,
-    tell: Tell | None = None,
-) -> Encoded:
-    """Returns the tokens of texts; an error names the text that it is about."""
-    try:
-        return tokenizer.encode(texts)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # Errors of users' functions, and panics of Rust.
-        good = [*texts]
-        for number, text in enumerate(texts):
-            try:
-                tokenizer.encode([text])
-            except KeyboardInterrupt:
-                raise
-            except BaseException as e:
-                failure = _failure(e, tokenizer, text, place_of(number))
-                if tell is None or not isinstance(failure, InputError):
-                    raise failure from e
-                tell(number, failure)
-                good[number] = b""
-        if good != [*texts]:
-            return _encoded(tokenizer, good, place_of)
-        # Each text alone is done.
-        place = f"{place_of(0)}, or a document after it"
-        raise _failure(error, tokenizer, b"".join(texts), place) from error
-
-
-def _failure(
-    error: BaseException, tokenizer: Tokenizer, text: bytes, place: str
-) -> GristmillError:
-    if isinstance(error, GristmillError):
-        facts: dict[str, Any] = error.facts()
-        what, function = facts.pop("what"), facts.pop("where", None)
-        return type(error)(what, where=f"{function}, for {place}", **facts)
-    function = ":" in tokenizer.library
-    return (UserFunctionError if function else InputError)(
-        f"the tokenizer failed: {type(error).__name__}: {error}",
-        where=place,
-        got=f"a document of {len(text):,} bytes",
-        cure="fix the function"
-        if function
-        else "leave out or cut such documents with --map, or leave them out with "
-        "--on-corrupt skip",
-    )
 
 
 _NOTATIONS = (b"b'", b'b"')  # Of bytes, in Python.
@@ -199,33 +196,26 @@ class Documents(NamedTuple):
     Attributes:
         ids: uint32 [tokens], those of one document after the other, added ones
             included.
-        lengths: int64 [documents], tokens of each; 0 for an empty one.
-        text_bytes: Size of the text that was tokenised, as UTF-8.
-        special_tokens: Number of added tokens.
+        lengths: int64 [documents], tokens of each; 0 for an empty one, as for a
+            conversation that is set aside.
+        counts: What can be counted before rows are made.
         last_special_tokens: Number of added tokens at the end of each document.
         spans: The spans of messages of conversations, None of other documents.
-        counts: What only their making can tell, such as `special_texts`. Of a
-            conversation set aside there is an empty document.
     """
 
     ids: IdArray
     lengths: LengthArray
-    text_bytes: int
-    special_tokens: int
+    counts: PackedCounts
     last_special_tokens: int = 0
     spans: MessageSpans | None = None
-    counts: PackedCounts = PackedCounts()
 
-    def seen(self) -> PackedCounts:
-        """Returns all that can be counted before rows are made."""
-        filled = int(np.count_nonzero(self.lengths))
-        return self.counts + PackedCounts(
-            documents=filled,
-            empty_documents=len(self.lengths) - filled,
-            tokens=len(self.ids),
-            special_tokens=self.special_tokens,
-            text_bytes=self.text_bytes,
-        )
+
+def counts_of_documents(encoded: Encoded, **more: int) -> PackedCounts:
+    """Returns the counts of documents, and some that only their making can tell."""
+    filled = int(np.count_nonzero(encoded.lengths))
+    empty = len(encoded.lengths) - filled
+    tokens = len(encoded.ids)
+    return PackedCounts(documents=filled, empty_documents=empty, tokens=tokens, **more)
 
 
 class DocumentReader:
@@ -256,13 +246,18 @@ class DocumentReader:
         self.examples: dict[str, str] = {}
         self.bytes_texts = 0
         self._tokenizer: Tokenizer | None = None
-        if options.tokenizer is not None:
-            self._tokenizer = load_tokenizer(options)
-            fast = load_fast(options) if options.fast else None
-            self._encoder = ComparedEncoder(self._tokenizer, fast, tell=tell)
-            self._special = SpecialTexts(self._tokenizer.special_ids)
         given = options.found.bos_id, options.found.eos_id
         self._ends = Ends(*(() if token is None else (token,) for token in given))
+        if options.tokenizer is not None:
+            self._tokenizer = load_tokenizer(options)
+            as_text = options.special_text == "text"
+            fast = load_fast(options) if options.fast else None
+            self._encoder = ComparedEncoder(
+                self._tokenizer, fast, as_text=as_text, tell=tell
+            )
+            self._special = SpecialTexts(self._tokenizer.special_ids)
+            before, after = own_ends(options, self._tokenizer)
+            self._ends = Ends(self._ends.before + before, after + self._ends.after)
 
     def read(self, records: Sequence[bytes], place_of: PlaceOf) -> Documents:
         """Returns the documents of records, one for each.
@@ -280,7 +275,6 @@ class DocumentReader:
             FastTokenizerDiffersError: The fast path gives other tokens.
         """
         text_bytes = special_texts = unknown = 0
-        own = Ends()
         if self._tokenizer is None:
             encoded = self._column.tokens(records, place_of)
         else:
@@ -294,7 +288,6 @@ class DocumentReader:
                     self.bytes_texts += 1
                     self.examples.setdefault("bytes", place_of(number))
             encoded = self._encoder.encode(texts, place_of)
-            own = self._tokenizer.own_ends
             unknown = int(np.count_nonzero(encoded.ids == self._tokenizer.unknown_id))
         if int(encoded.ids.max(initial=0)) >= self._size:
             raise self._beyond(encoded, place_of)
@@ -303,13 +296,15 @@ class DocumentReader:
         if not encoded.lengths.all():
             empty = place_of(int(np.argmin(encoded.lengths)))
             self.examples.setdefault("empty", empty)
-        filled = int(np.count_nonzero(encoded.lengths))
-        ids, lengths = add_ends(encoded, self._ends)
-        return Documents(
-            *(ids, lengths, text_bytes, (own.tokens + self._ends.tokens) * filled),
-            len(own.after) + len(self._ends.after),
-            counts=PackedCounts(special_texts=special_texts, unknown_tokens=unknown),
+        found = add_ends(encoded, self._ends)
+        counts = counts_of_documents(
+            found,
+            special_tokens=len(found.ids) - len(encoded.ids),
+            text_bytes=text_bytes,
+            special_texts=special_texts,
+            unknown_tokens=unknown,
         )
+        return Documents(*found, counts, len(self._ends.after))
 
     def _beyond(self, encoded: Encoded, place_of: PlaceOf) -> InputError:
         at = int(np.argmax(encoded.ids >= self._size))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from gristmill.dataset.packed.message_spans import (
     counts_of,
     trained_counts,
 )
-from gristmill.dataset.packed.recount import Ends, ends_of
 from gristmill.dataset.packed.row_format import (
     MAX_POSITIONS,
     RowBatch,
@@ -34,7 +33,6 @@ from gristmill.transforms.tokens.best_fit import Packing, begins_of, plan_rows
 from gristmill.transforms.tokens.documents import Documents
 
 _BATCH_BYTES = 1 << 20
-_CHUNK = 1 << 16
 
 
 class RowPacker:
@@ -64,40 +62,25 @@ class RowPacker:
         self._format = RowFormat(options.length, id_bytes, options.rows)
         truncates = options.truncate or options.method == "none"
         self._most_tokens = options.length if truncates else 1 << 62
-        self._spools: list[ArraySpool] = []
-        types = ("<u2" if id_bytes == 2 else "<u4", "<u4", "<i8", "<i8")
-        try:
-            for dtype in types:
-                self._spools.append(ArraySpool(directory, dtype))
-        except BaseException:
-            self.close()
-            raise
-        self._ids, self._lengths, *self._sources = self._spools
-        self._directory = directory
-        self._ends: Ends = None, None
+        self._ends: tuple[int | None, int | None] = None, None
+        types: list[npt.DTypeLike] = ["<u2" if id_bytes == 2 else "<u4"]
+        types += ["<u4", "<i8", "<i8"]
         if options.chat is None:
             self._ends = options.found.bos_id, options.found.eos_id
-        # The spans of messages, and how many of these each document has.
-        self._spans: ArraySpool | None = None
+        else:
+            types.append(STORED)
+        with contextlib.ExitStack() as files:
+            spools = []
+            for dtype in types:
+                spools.append(ArraySpool(directory, dtype))
+                files.callback(spools[-1].close)
+            self.close = files.pop_all().close
+        # Spans of messages are kept of conversations.
+        self._ids, self._lengths, *self._sources = spools[:4]
+        self._spans = spools[4:]
         self._span_counts = [np.zeros(1, np.int64)]
         self._counts = PackedCounts()
         self._packing: Packing | None = None
-
-    def close(self) -> None:
-        """Deletes its files."""
-        for spool in self._spools:
-            spool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def add(self, documents: Documents, sources: Places) -> None:
         """Adds the next documents.
@@ -109,8 +92,7 @@ class RowPacker:
         Raises:
             StorageError: The disk is full.
         """
-        ids, lengths = documents.ids, documents.lengths
-        spans, counts = documents.spans, documents.seen()
+        ids, lengths, counts, last_special_tokens, spans = documents
         if counts.empty_documents:
             there = lengths > 0
             if spans is not None:
@@ -119,7 +101,7 @@ class RowPacker:
         longest = int(lengths.max(initial=0))
         if longest > self._most_tokens:
             beyond = lengths[lengths > self._most_tokens] - self._most_tokens
-            special = np.minimum(beyond, documents.last_special_tokens)
+            special = np.minimum(beyond, last_special_tokens)
             counts += PackedCounts(
                 tokens=-int(beyond.sum()),
                 truncated_documents=len(beyond),
@@ -135,38 +117,22 @@ class RowPacker:
                 got=f"{longest:,}",
                 cure="cut it with --map, or give --truncate",
             )
-        if spans is not None and self._spans is None and not len(self._lengths):
-            self._spans = ArraySpool(self._directory, STORED)
-            self._spools.append(self._spans)
-        if len(lengths) and (spans is None) != (self._spans is None):
-            raise ValueError("documents with spans of messages among others")
-        if spans is not None and self._spans is not None:
-            spans.check(lengths)
+        if spans is not None:
             joined = spans.joined()
-            self._spans.append(joined.stored())
+            self._spans[0].append(joined.stored())
             self._span_counts.append(counts_of(joined.ends))
             counts += PackedCounts(trained_tokens=trained_counts(joined)[0])
-        self._counts += counts + ends_of(ids, lengths, self._ends)
+        stops = np.cumsum(lengths)
+        bos, eos = self._ends
+        begun = 0 if bos is None else np.count_nonzero(ids[stops - lengths] == bos)
+        ended = 0 if eos is None else np.count_nonzero(ids[stops - 1] == eos)
+        self._counts += counts + PackedCounts(
+            begun_documents=int(begun), ended_documents=int(ended)
+        )
         self._ids.append(ids)
         self._lengths.append(lengths)
         for spool, column in zip(self._sources, sources, strict=True):
             spool.append(column)
-
-    def _spans_of(
-        self,
-        spool: ArraySpool,
-        documents: npt.NDArray[np.uint32],
-        firsts: npt.NDArray[np.uint32],
-        lengths: npt.NDArray[np.uint32],
-    ) -> MessageSpans:
-        """Returns the spans of pieces of documents."""
-        if len(self._span_counts) > 1:
-            self._span_counts = [np.cumsum(np.concatenate(self._span_counts))]
-        (ends,) = self._span_counts
-        begins, stops = ends[documents], ends[documents.astype(np.int64) + 1]
-        stored = spool.gather(begins, stops)
-        spans = MessageSpans.of_stored(np.cumsum(stops - begins), stored)
-        return spans.of_pieces(np.arange(len(documents)), firsts, lengths)
 
     def rows(self) -> Iterator[list[bytes]]:
         """Yields the encoded rows, about a MiB at a time. Packing happens at the first.
@@ -181,15 +147,12 @@ class RowPacker:
         lengths = self._lengths.read(0, len(self._lengths))
         packing = plan_rows(lengths, length=self._format.length, method=self._method)
         begins, row_ends = begins_of(lengths), packing.row_ends
-        held = np.zeros(len(lengths), np.uint32)
-        for begin in range(0, len(packing.documents), _CHUNK):
-            chunk = slice(begin, begin + _CHUNK)
-            np.add.at(held, packing.documents[chunk], packing.lengths[chunk])
-        if (held != lengths).any():
+        held = np.bincount(packing.documents, packing.lengths, minlength=len(lengths))
+        if not np.array_equal(held, lengths):
             raise DataLossError(
                 "the plan of rows has not all tokens of the documents",
                 expected=f"{self._counts.tokens:,}",
-                got=f"{held.sum(dtype=np.int64):,}",
+                got=f"{int(held.sum()):,}",
                 cure="check the memory of this machine, then run again; if it repeats, "
                 "please report it",
             )
@@ -201,18 +164,22 @@ class RowPacker:
         # Lengths of pieces are in the rows.
         self._packing = packing._replace(lengths=packing.lengths[:0])
         del lengths, held
+        span_ends = np.cumsum(np.concatenate(self._span_counts))
         step = max(1, _BATCH_BYTES // (self._format.length * self._format.id_bytes))
         begin = 0
         for first_row in range(0, len(row_ends), step):
             ends = row_ends[first_row : first_row + step]
             pieces = slice(begin, int(ends[-1]))
+            documents = packing.documents[pieces].astype(np.int64)
             sizes, firsts = packing.lengths[pieces], packing.firsts[pieces]
-            places = begins[packing.documents[pieces]] + firsts
+            places = begins[documents] + firsts
             ids = self._ids.gather(places, places + sizes).astype(np.uint32)
             batch = RowBatch(ends - begin, sizes, firsts, ids)
-            if self._spans is not None:
-                documents = packing.documents[pieces]
-                spans = self._spans_of(self._spans, documents, firsts, sizes)
+            for spool in self._spans:
+                first, stop = span_ends[documents], span_ends[documents + 1]
+                stored = spool.gather(first, stop)
+                spans = MessageSpans.of_stored(np.cumsum(stop - first), stored)
+                spans = spans.of_pieces(np.arange(len(sizes)), firsts, sizes)
                 batch = batch._replace(spans=spans)
                 targets = trained_counts(spans)[1]
                 self._counts += PackedCounts(trained_targets=targets)

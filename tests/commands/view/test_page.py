@@ -15,7 +15,7 @@ from tests.commands.view.conftest import png
 from tests.support.browser import LAPTOP, PHONE, Watched, chromium
 from tests.support.datasets import convert
 from tests.support.examples import tf_example
-from tests.support.supervised import conversations, supervised_dataset
+from tests.support.packed_shards import conversations, supervised_dataset
 
 SCRIPT = '<script>window.hurt = 1</script><img src=x onerror="window.hurt = 2">'
 HOSTILE = [

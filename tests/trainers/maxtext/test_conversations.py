@@ -11,7 +11,7 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.loader.maxtext.iterators import make_iterator
 from gristmill.loader.maxtext.settings import Options
 from tests.support.maxtext import LENGTH, config_of
-from tests.support.supervised import conversations, supervised_dataset
+from tests.support.packed_shards import conversations, supervised_dataset
 
 
 @pytest.fixture(scope="module")

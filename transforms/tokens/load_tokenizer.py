@@ -7,10 +7,10 @@ import dataclasses
 import difflib
 import functools
 import hashlib
-import importlib
 import json
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 from gristmill.dataset.base.errors import InputError, MissingPackageError, some_of
 from gristmill.dataset.base.varints import message_fields
@@ -19,7 +19,14 @@ from gristmill.dataset.metadata.layout import join
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.functions.user_functions import code_digest
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
-from gristmill.transforms.tokens.tokenizers.tokenizer import Encoder, Tokenizer
+from gristmill.transforms.tokens.tiktoken_ranks import TiktokenTokenizer
+from gristmill.transforms.tokens.tokenizer import Ends, Tokenizer
+from gristmill.transforms.tokens.tokenizer_libraries import (
+    FunctionTokenizer,
+    GigatokenEncoder,
+    HuggingFaceTokenizer,
+    SentencePieceTokenizer,
+)
 
 _MOST_BYTES = 1 << 30
 # Not the token "model" of a vocabulary, whose value is a number.
@@ -110,13 +117,11 @@ def _is_sentence_piece(content: bytes) -> bool:
     return number == 1 and wires.get(1) == 2 and wires.get(2) == 5
 
 
-_HERE = "gristmill.transforms.tokens.tokenizers"
-# Modules by kind, each with a class. They import the optional libraries.
-_CLASSES = {
-    "huggingface": ("hugging_face", "HuggingFaceTokenizer"),
-    "sentencepiece": ("sentence_piece", "SentencePieceTokenizer"),
-    "tiktoken": ("tiktoken_ranks", "TiktokenTokenizer"),
-    "function": ("user_function", "FunctionTokenizer"),
+_CLASSES: dict[str, Callable[[bytes, str], Tokenizer]] = {
+    "huggingface": HuggingFaceTokenizer,
+    "sentencepiece": SentencePieceTokenizer,
+    "tiktoken": TiktokenTokenizer,
+    "function": FunctionTokenizer,
 }
 
 
@@ -143,13 +148,21 @@ def load_tokenizer(options: PackOptions) -> Tokenizer:
         MissingPackageError: Its library is not installed.
         StorageError: Its file cannot be read.
     """
-    tokenizer = _tokenizer(*_key(options))
+    tokenizer = _tokenizer(*_name_and_digest(options))
+    if options.special_text == "token" and not tokenizer.knows_places:
+        raise InputError(
+            "--special-text token is for tokenizers that make such tokens of text",
+            where=tokenizer.name,
+            expected="a tokenizer.json, or a tiktoken file",
+            got=f"a tokenizer of kind {tokenizer.kind}",
+            cure="leave it out: such text stays text",
+        )
     if options.found is not None:
         _check_library(tokenizer.library, options.found.library)
     return tokenizer
 
 
-def load_fast(options: PackOptions) -> Encoder:
+def load_fast(options: PackOptions) -> GigatokenEncoder:
     """Returns the fast path of the tokenizer of a job, also made once.
 
     Raises:
@@ -157,72 +170,59 @@ def load_fast(options: PackOptions) -> Encoder:
         MissingPackageError: The library is not installed.
         StorageError: Its file cannot be read.
     """
-    fast = _fast(*_key(options))
+    as_text = options.special_text == "text"
+    fast = _fast(*_name_and_digest(options), as_text)
     if options.found is not None:
         _check_library(fast.library, options.found.fast_library)
     return fast
 
 
-def _key(options: PackOptions) -> tuple[PackOptions, str]:
-    """Returns the options that decide a tokenizer, and the digest of its file."""
-    name = options.tokenizer
+def load_texts(name: str) -> Tokenizer:
+    """Returns a tokenizer that shows tokens as text.
+
+    Raises:
+        InputError: It cannot be used, or is a function, which only makes tokens.
+        MissingPackageError: Its library is not installed.
+        StorageError: The file cannot be read.
+    """
+    if is_function(name):
+        raise InputError(
+            "a tokenizer function cannot turn tokens back into text",
+            expected="the file of a tokenizer",
+            got=f"--tokenizer {name}",
+            cure="leave it out: tokens are shown as ids then",
+        )
+    return load_tokenizer(PackOptions(length=2, tokenizer=name))
+
+
+def own_ends(options: PackOptions, tokenizer: Tokenizer) -> Ends:
+    """Returns the special tokens that a tokenizer adds to every text, if asked to."""
+    return tokenizer.own_ends() if options.add_special_tokens else Ends()
+
+
+def _name_and_digest(options: PackOptions) -> tuple[str, str]:
+    name, found = options.tokenizer, options.found
     if name is None:
         raise ValueError("no tokenizer is given")
-    own = PackOptions(
-        length=2,
-        tokenizer=name,
-        add_special_tokens=options.add_special_tokens,
-        special_text=options.special_text,
-    )
-    found = options.found
-    return own, content_digest(name) if found is None else found.digest
+    return name, _digest(name, _content(name)) if found is None else found.digest
 
 
-def content_digest(name: str) -> str:
+def _content(name: str) -> bytes:
+    return b"" if is_function(name) else read_content(name)
+
+
+def _digest(name: str, content: bytes) -> str:
     """Returns the digest of the file of a tokenizer, or of the code of a function."""
-    return code_digest(name) if is_function(name) else _digest(read_content(name))
-
-
-def _digest(content: bytes) -> str:
+    if is_function(name):
+        return code_digest(name)
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
 # Most jobs have one tokenizer; a process may meet the next job's.
 @functools.lru_cache(maxsize=2)
-def _tokenizer(options: PackOptions, digest: str) -> Tokenizer:
-    kind, name, content = _kind_and_content(options, digest)
-    if options.add_special_tokens and kind != "huggingface":
-        raise InputError(
-            "--add-special-tokens is for a tokenizer.json, which says what to add",
-            where=name,
-            got=f"a tokenizer of kind {kind}",
-            cure="leave it out, and name the tokens with --bos and --eos",
-        )
-    if options.special_text == "token" and kind not in ("huggingface", "tiktoken"):
-        raise InputError(
-            "--special-text token is for tokenizers that make such tokens of text",
-            where=name,
-            expected="a tokenizer.json, or a tiktoken file",
-            got=f"a tokenizer of kind {kind}",
-            cure="leave it out: such text stays text",
-        )
-    made: Tokenizer = _made(*_CLASSES[kind], name, content, name, options)
-    return made
-
-
-@functools.lru_cache(maxsize=2)
-def _fast(options: PackOptions, digest: str) -> Encoder:
-    kind, name, content = _kind_and_content(options, digest)
-    more = _tokenizer(options, digest), options.special_text
-    made: Encoder = _made("giga", "GigatokenEncoder", name, kind, content, name, *more)
-    return made
-
-
-def _kind_and_content(options: PackOptions, digest: str) -> tuple[str, str, bytes]:
-    name = str(options.tokenizer)
-    content = b"" if is_function(name) else read_content(name)
-    got = code_digest(name) if is_function(name) else _digest(content)
-    if got != digest:
+def _tokenizer(name: str, digest: str) -> Tokenizer:
+    content = _content(name)
+    if (got := _digest(name, content)) != digest:
         raise InputError(
             "the tokenizer is not the one that the job was planned with",
             where=name,
@@ -231,20 +231,29 @@ def _kind_and_content(options: PackOptions, digest: str) -> tuple[str, str, byte
             cure="leave it as it is while the job runs, and run the same command again",
         )
     kind = "function" if is_function(name) else kind_of(content, name)
-    return kind, name, content
+    tokenizer = _made(name, functools.partial(_CLASSES[kind], content, name))
+    tokenizer.name, tokenizer.digest = name, digest
+    return tokenizer
 
 
-def _made(module: str, kind: str, name: str, *arguments: object) -> Any:
-    """Returns the instance of a class for a file, or a function."""
+@functools.lru_cache(maxsize=2)
+def _fast(name: str, digest: str, as_text: bool) -> GigatokenEncoder:
+    given = _content(name), _tokenizer(name, digest), as_text
+    return _made(name, functools.partial(GigatokenEncoder, *given))
+
+
+T = TypeVar("T")
+
+
+def _made(name: str, make: Callable[[], T]) -> T:
+    """Calls a class with a file or a function, and says what is wrong with that."""
     try:
-        found = getattr(importlib.import_module(f"{_HERE}.{module}"), kind)
+        return make()
     except ModuleNotFoundError as e:
         missing = MissingPackageError.of(e)
         if missing is None:
             raise
         raise missing from e
-    try:
-        return found(*arguments)
     except BaseException as e:
         # A panic of Rust is not an Exception.
         known = isinstance(e, ValueError) or type(e).__name__ == "PanicException"
@@ -294,17 +303,16 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
             eos_id=_id_of("--eos", options.eos, size),
         )
     options = dataclasses.replace(options, found=None)
-    digest = content_digest(name)
     tokenizer = load_tokenizer(options)
     size = tokenizer.vocabulary_size
     bos_id = _id_of("--bos", options.bos, size, tokenizer)
     eos_id = _id_of("--eos", options.eos, size, tokenizer)
-    before, after = tokenizer.own_ends
+    before, after = _made(name, functools.partial(own_ends, options, tokenizer))
     _check_once("--bos", bos_id, before)
     _check_once("--eos", eos_id, after)
     return TokenizerSpec(
         kind=tokenizer.kind,
-        digest=digest,
+        digest=tokenizer.digest,
         library=tokenizer.library,
         vocabulary_size=size,
         bos_id=bos_id,

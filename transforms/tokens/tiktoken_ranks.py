@@ -11,18 +11,13 @@ import base64
 import binascii
 import contextlib
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-import tiktoken
+import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.tokens.tokenizers.tokenizer import (
-    Encoded,
-    Tokenizer,
-    end_to_end,
-)
+from gristmill.transforms.tokens.tokenizer import Tokenizer
 
 # Split text as the publishers do. Possessive quantifiers change no result: with them
 # the library is faster, and does not run out of memory.
@@ -168,8 +163,9 @@ class TiktokenTokenizer(Tokenizer):
     kind = "tiktoken"
     knows_places = True
 
-    def __init__(self, content: bytes, name: str, options: PackOptions) -> None:
-        self._as_text = options.special_text == "text"
+    def __init__(self, content: bytes, name: str) -> None:
+        import tiktoken
+
         encoding = find_encoding(content, name)
         self._encoding = tiktoken.Encoding(
             encoding.name,
@@ -181,16 +177,12 @@ class TiktokenTokenizer(Tokenizer):
         self.vocabulary_size = encoding.vocabulary_size
         self.special_ids = encoding.special_ids
 
-    def encode(self, texts: Sequence[bytes]) -> Encoded:
-        """Returns the tokens of texts."""
-        return self.encode_plain(texts, as_text=self._as_text)
-
-    def encode_plain(self, texts: Sequence[bytes], *, as_text: bool) -> Encoded:
-        """Returns the tokens of texts; see `Tokenizer`."""
-        encode, decoded = self._encoding.encode_to_numpy, [t.decode() for t in texts]
+    def ids_of(self, texts: list[str], *, as_text: bool) -> Iterator[npt.ArrayLike]:
+        """Returns the ids of each text."""
+        encode = self._encoding.encode_to_numpy
         if as_text:
-            return end_to_end(encode(each, disallowed_special=()) for each in decoded)
-        return end_to_end(encode(each, allowed_special="all") for each in decoded)
+            return (encode(text, disallowed_special=()) for text in texts)
+        return (encode(text, allowed_special="all") for text in texts)
 
     def id_of(self, token: str) -> int | None:
         """Returns the id of a token's text."""

@@ -19,15 +19,15 @@ import tiktoken.load
 import tokenizers
 import toktok
 
-from gristmill.dataset.base.errors import (
-    InputError,
-)
+from gristmill.dataset.base.errors import InputError, UserFunctionError
 from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.tokens.tokenizers import (
+from gristmill.transforms.tokens.load_tokenizer import (
     find_tokenizer,
     load_fast,
+    load_texts,
     load_tokenizer,
 )
+from gristmill.transforms.tokens.tokenizer import Tokenizer
 from tests.support.gcs_server import GcsServer
 from tests.support.tokenizer_files import (
     END,
@@ -55,8 +55,12 @@ def encoded(
 ) -> list[list[int]]:
     """Returns the ids of texts one by one, as found for a job."""
     found = dataclasses.replace(options, found=find_tokenizer(options))
-    tokenizer = load_fast(found) if fast else load_tokenizer(found)
-    ids, lengths = tokenizer.encode([text.encode() for text in texts])
+    given = [text.encode() for text in texts]
+    if fast:
+        ids, lengths = load_fast(found).encode(given)
+    else:
+        as_text = options.special_text == "text"
+        ids, lengths = load_tokenizer(found).encode(given, as_text=as_text)
     assert ids.dtype == np.uint32
     assert lengths.dtype == np.int64
     assert len(lengths) == len(texts)
@@ -134,21 +138,6 @@ def test_tiktoken(tmp_path, fast, special_text):
     assert spec.eos_id == 100_257
 
 
-def test_ranks_of_no_known_encoding(tmp_path):
-    path = written(
-        tmp_path,
-        "cl100k_base.tiktoken",
-        rank_file(published_ranks("cl100k_base")[:500]),
-    )
-    with pytest.raises(InputError) as raised:
-        find_tokenizer(options_of(path))
-    error = raised.value
-    assert "r50k_base, p50k_base, cl100k_base, o200k_base, llama3" in error.expected
-    assert error.got.startswith("500 ranks, sha256:")
-    assert "module:function" in error.cure
-    assert error.where == str(path)
-
-
 PIECE = sentence_piece_model()
 
 
@@ -173,14 +162,13 @@ def test_files_of_something_else(tmp_path, content, got, cure):
     assert raised.value.where == str(path)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b'{"model": {"type": "no such"}}', b'{"model": {', PIECE[: len(PIECE) // 2 + 1]],
-)
-def test_files_that_the_library_cannot_read(tmp_path, content):
-    path = written(tmp_path, "tokenizer", content)
-    with pytest.raises(InputError, match="the tokenizer cannot be used: "):
-        find_tokenizer(options_of(path))
+def broken(**parts: object) -> bytes:
+    """Returns a file on which the library panics."""
+    model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
+    fields = {"version": "1.0", "added_tokens": [], "model": model} | parts
+    if "mod" in parts:
+        del fields["model"]
+    return json.dumps(fields).replace('"[[', "[[").replace(']]"', "]]").encode()
 
 
 TEMPLATE = {
@@ -189,27 +177,30 @@ TEMPLATE = {
     "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
     "special_tokens": {},
 }
+DEEP = "[" * 100_000 + "]" * 100_000
 
 
 @pytest.mark.parametrize(
-    "parts",
+    "content",
     [
-        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
-        {"post_processor": TEMPLATE},
-        {"model": "[" * 100_000 + "]" * 100_000},
-        {"mod": "[" * 100_000 + "]" * 100_000},
+        b'{"model": {"type": "no such"}}',
+        b'{"model": {',
+        PIECE[: len(PIECE) // 2 + 1],
+        broken(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+        broken(post_processor=TEMPLATE),
+        broken(model=DEEP),
+        broken(mod=DEEP),
+        rank_file(published_ranks("cl100k_base")[:500]),
     ],
+    ids=range(8),
 )
-def test_files_on_which_the_library_panics(tmp_path, parts):
-    model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
-    fields = {"version": "1.0", "added_tokens": [], "model": model} | parts
-    if "mod" in parts:
-        del fields["model"]
-    text = json.dumps(fields).replace('"[[', "[[").replace(']]"', "]]")
-    path = written(tmp_path, "tokenizer.json", text.encode())
-    with pytest.raises(InputError, match="tokenizer") as error:
+def test_files_that_the_library_cannot_read(tmp_path, content):
+    path = written(tmp_path, "tokenizer", content)
+    what = "cannot be used: |no known encoding|not the file of a tokenizer"
+    with pytest.raises(InputError, match=what) as raised:
         find_tokenizer(options_of(path, add_special_tokens=True))
-    assert str(error.value.where) == str(path)
+    assert raised.value.where == str(path)
+    assert raised.value.cure
 
 
 def test_a_limit_of_length_in_the_file_cuts_no_text(tmp_path):
@@ -249,19 +240,20 @@ def test_bos_and_eos(tmp_path):
     assert raised.value.got == "5002"
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_special_tokens_of_the_tokenizer(tmp_path, fast):
+def test_special_tokens_of_the_tokenizer(tmp_path):
     path = written(tmp_path, "t.json", tokenizer_json(template=["<s>", "$A", "</s>"]))
-    options = options_of(path, add_special_tokens=True, fast=fast)
-    plain = tokenizers.Tokenizer.from_file(str(path))
-    texts = [text for text in TEXTS if text]
-    expected = [plain.encode(text).ids for text in texts]
-    assert (expected[0][0], expected[0][-1]) == (5_000, 5_001)
-    assert encoded(options, texts, fast=fast) == expected
+    options = options_of(path, add_special_tokens=True)
     for option, token in (("bos", "<s>"), ("eos", "</s>")):
         twice = dataclasses.replace(options, **{option: token})
         with pytest.raises(InputError, match=f"`{option}` would be added twice"):
             find_tokenizer(twice)
+    other = written(tmp_path, "other.json", tokenizer_json())
+    model = written(tmp_path, "t.model", PIECE)
+    for file, what in ((other, "has no effect"), (model, "is for a tokenizer.json")):
+        with pytest.raises(InputError, match=what):
+            find_tokenizer(options_of(file, add_special_tokens=True))
+    with pytest.raises(InputError, match=r"token is for tokenizers"):
+        find_tokenizer(options_of(model, special_text="token"))
 
 
 def test_no_fast_path(tmp_path):
@@ -347,7 +339,7 @@ def test_missing_packages(tmp_path, package, content, fast, extra):
 import sys
 sys.modules[{package!r}] = None
 from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.tokens.tokenizers import find_tokenizer
+from gristmill.transforms.tokens.load_tokenizer import find_tokenizer
 from gristmill.dataset.base.errors import MissingPackageError
 try:
     find_tokenizer(PackOptions(length=8, tokenizer={str(path)!r}, fast={fast}))
@@ -359,3 +351,149 @@ except MissingPackageError as error:
     )
     assert f"the package {package} is not installed" in done.stdout, done.stderr
     assert f"pip install 'gristmill[{extra}]'" in done.stdout
+
+
+MODULE = """
+import numpy as np
+
+def letters(texts):
+    return [[ord(c) for c in text] for text in texts]
+letters.vocabulary_size = 300
+letters.special_ids = {"<s>": 256}
+
+class Words:
+    vocabulary_size = 1 << 17
+    special_ids = {}
+    def __call__(self, texts):
+        return [np.arange(len(text.split()), dtype=np.int64) for text in texts]
+
+class NeedsMore:
+    def __init__(self, path):
+        pass
+
+def silent(texts):
+    return letters(texts)
+
+def too_few(texts):
+    return letters(texts)[1:]
+def floats(texts):
+    return [[0.5] for _ in texts]
+def negative(texts):
+    return [[-1, 5] for _ in texts]
+def nested(texts):
+    return [[[1]] for _ in texts]
+def nothing(texts):
+    return None
+def beyond(texts):
+    return letters(texts)
+beyond.special_ids = {"</s>": 300}
+def no_number(texts):
+    return letters(texts)
+no_number.special_ids = {"</s>": "2"}
+def listed(texts):
+    return letters(texts)
+listed.special_ids = ["</s>"]
+for also in (beyond, no_number, listed):
+    also.vocabulary_size = 300
+def of_numpy(texts):
+    return letters(texts)
+of_numpy.vocabulary_size = np.int64(300)
+of_numpy.special_ids = {"</s>": np.int64(299)}
+
+for wrong in (too_few, floats, negative, nested, nothing):
+    wrong.vocabulary_size = 300
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    name = f"tokenizer_of_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_a_function(module):
+    options = options_of(f"{module}:letters", bos="<s>", eos="0")
+    spec = find_tokenizer(options)
+    assert (spec.kind, spec.library) == ("function", f"{module}:letters")
+    assert spec.digest.startswith("sha256:")
+    assert (spec.vocabulary_size, spec.bos_id, spec.eos_id) == (300, 256, 0)
+    assert encoded(options, ["ab", "", "é"]) == [[97, 98], [], [233]]
+    # A class is called once.
+    assert encoded(options_of(f"{module}:Words"), ["a b c", "a"]) == [[0, 1, 2], [0]]
+    assert encoded(options_of(f"{module}:of_numpy"), ["a"]) == [[97]]
+    with pytest.raises(InputError, match="cannot turn tokens back into text"):
+        load_texts(f"{module}:letters")
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "fact"),
+    [
+        ("NeedsMore", "class of the tokenizer", "got:      TypeError: "),
+        ("silent", "how large", "add a line: silent.vocabulary_size = 50257"),
+        ("beyond", "special_ids", "below 300"),
+        ("no_number", "special_ids", "'</s>': '2'"),
+        ("listed", "special_ids", "'</s>'"),
+        ("too_few", "values that are not tokens", "got:      1 sequences"),
+        ("floats", "values that are not tokens", "float64 of shape (1,)"),
+        ("negative", "values that are not tokens", "ids from -1 to 5"),
+        ("nested", "values that are not tokens", "int64 of shape (1, 1)"),
+        ("nothing", "values that are not tokens", "TypeError: "),
+    ],
+)
+def test_what_a_function_must_tell_and_return(module, name, what, fact):
+    with pytest.raises((InputError, UserFunctionError), match=what) as raised:
+        encoded(options_of(f"{module}:{name}"), ["a", "b"])
+    assert fact in str(raised.value)
+    assert raised.value.where == f"{module}:{name}"
+
+
+@pytest.mark.parametrize("kind", ["json", "tiktoken", "model"])
+def test_texts_of_tokens_add_up(tmp_path, kind):
+    content = {
+        "json": tokenizer_json,
+        "tiktoken": lambda: published("cl100k_base"),
+        "model": sentence_piece_model,
+    }
+    path = written(tmp_path, "tokenizer", content[kind]())
+    shown = load_texts(str(path))
+    for text in TEXTS if kind != "model" else ["the quick brown fox 日本語"]:
+        (ids,) = encoded(options_of(path), [text])
+        found = shown.texts(ids)
+        assert len(found) == len(ids)
+        said = "".join(map(str, found))
+        assert (said.strip() if kind == "model" else said) == text
+    assert shown.texts([1 << 30]) == [None]
+    special = {"json": (5_000, END), "tiktoken": (100_257, END), "model": (1, "<s>")}
+    assert shown.texts([special[kind][0]]) == [special[kind][1]]
+
+
+def test_pieces_that_name_a_byte_stand_for_it(tmp_path):
+    vocabulary = {"<0x0A>": 0, "\u2581a": 1, "<0xC3>": 2, "<0xA9>": 3, "<unk>": 4}
+    model = tokenizers.models.BPE(vocab=vocabulary, merges=[], byte_fallback=True)
+    tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
+    shown = load_texts(str(tmp_path / "tokenizer.json"))
+    assert shown.texts([0, 1, 2, 3, 4]) == ["\n", " a", "", "é", "<unk>"]
+
+
+class Halves(Tokenizer):
+    """A token for each byte, and none for 255."""
+
+    def ids_of(self, texts, *, as_text):
+        return [text.encode() for text in texts]
+
+    def id_of(self, token):
+        return None
+
+    def bytes_of(self, token):
+        return bytes([token]) if token < 255 else None
+
+
+def test_a_character_is_in_its_last_token():
+    shown = Halves()
+    assert shown.texts([*"é!".encode()]) == ["", "é", "!"]
+    # What is cut is told.
+    assert shown.texts([*"é".encode()][:1]) == ["\ufffd"]
+    assert shown.texts([0xC3, 255, 0x41]) == ["\ufffd", None, "A"]
+    assert shown.decode([0xC3, 255, 0x41]) == "\ufffd<255>A"

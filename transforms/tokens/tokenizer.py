@@ -1,12 +1,13 @@
-"""The interface of tokenizers: ids of many texts, end to end."""
+"""Tokenizers: ids of many texts, end to end, and tokens as text."""
 
 from __future__ import annotations
 
 import abc
+import codecs
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,58 +45,33 @@ class Ends(NamedTuple):
         return len(self.before) + len(self.after)
 
 
-class PlacedTokens(NamedTuple):
-    """Texts as tokens, with the places of these.
-
-    Attributes:
-        ids: uint32 [tokens], those of one text after the other.
-        lengths: int64 [texts], tokens of each.
-        begins: int64 [tokens], the byte of its own text at which each begins.
-    """
-
-    ids: IdArray
-    lengths: LengthArray
-    begins: LengthArray
-
-
-class Encoder(Protocol):
-    """Makes tokens of texts.
-
-    Attributes:
-        library: The library in use, and its version.
-    """
-
-    library: str
-
-    def encode(self, texts: Sequence[bytes]) -> Encoded:
-        """Returns the tokens of texts in UTF-8, on the thread that calls."""
-
-
 class Tokenizer(abc.ABC):
     """A tokenizer of some library.
 
     Attributes:
         kind: Kind of the tokenizer, as in `TokenizerSpec`.
+        name: Its file, or its function.
+        digest: The digest of that.
         library: The library in use, and its version.
         vocabulary_size: Upper bound of ids, exclusive.
         special_ids: Its special tokens, and the id of each.
-        own_ends: Special tokens that `encode` adds to every text that has a token.
         unknown_id: The token of text that the vocabulary does not have, if any.
         knows_places: Whether it knows where tokens are in a text, and makes special
             tokens of their texts if asked to.
     """
 
     kind: str
+    name: str
+    digest: str
     library: str
     vocabulary_size: int
     special_ids: Mapping[str, int]
-    own_ends = Ends()
     unknown_id: int | None = None
     knows_places = False
 
     @abc.abstractmethod
-    def encode(self, texts: Sequence[bytes]) -> Encoded:
-        """Returns the tokens of texts in UTF-8, on the thread that calls."""
+    def ids_of(self, texts: list[str], *, as_text: bool) -> Iterable[npt.ArrayLike]:
+        """Returns the ids of each text, on the thread that calls; see `encode`."""
 
     @abc.abstractmethod
     def id_of(self, token: str) -> int | None:
@@ -108,14 +84,27 @@ class Tokenizer(abc.ABC):
         """
         raise NotImplementedError
 
-    def encode_plain(self, texts: Sequence[bytes], *, as_text: bool) -> Encoded:
+    def own_ends(self) -> Ends:
+        """Returns the special tokens that `--add-special-tokens` adds to every text.
+
+        Raises:
+            InputError: It has none.
+        """
+        raise InputError(
+            "--add-special-tokens is for a tokenizer.json, which says what to add",
+            where=self.name,
+            got=f"a tokenizer of kind {self.kind}",
+            cure="leave it out, and name the tokens with --bos and --eos",
+        )
+
+    def encode(self, texts: Sequence[bytes], *, as_text: bool = True) -> Encoded:
         """Returns the tokens of texts, to which nothing is added.
 
         Args:
             texts: The texts, in UTF-8.
             as_text: Whether the text of a special token stays text.
         """
-        raise NotImplementedError
+        return end_to_end(self.ids_of([t.decode() for t in texts], as_text=as_text))
 
     def library_begins(self, text: bytes, ids: IdArray) -> LengthArray:
         """Returns where the tokens of a text begin, as the library says.
@@ -138,8 +127,8 @@ class Tokenizer(abc.ABC):
     def _token_sizes(self) -> LengthArray:
         return np.full(self.vocabulary_size, -1)
 
-    def placed(self, encoded: Encoded, texts: Sequence[bytes]) -> PlacedTokens:
-        """Returns the tokens of texts with their places.
+    def begins(self, encoded: Encoded, texts: Sequence[bytes]) -> LengthArray:
+        """Returns the byte of its own text at which each token begins: int64 [tokens].
 
         Where the bytes of the tokens of a text, one after the other, are the text, they
         are the places. Where they are not, as a tokenizer changed the text, the library
@@ -150,11 +139,10 @@ class Tokenizer(abc.ABC):
         for token in np.unique(ids[known_sizes[ids] < 0]).tolist():
             known[token] = self.bytes_of(token) or b""
             known_sizes[token] = len(known[token])
-        sizes = known_sizes[ids]
         stops = np.cumsum(lengths)
-        before = np.append(0, np.cumsum(sizes))
+        before = np.append(0, np.cumsum(known_sizes[ids]))
         own = before[stops - lengths]
-        begins = before[:-1] - np.repeat(own, lengths)
+        begins: LengthArray = before[:-1] - np.repeat(own, lengths)
         said = list(map(known.__getitem__, ids.tolist()))
         whole = [*map(len, texts)] == (before[stops] - own).tolist()
         if not whole or b"".join(said) != b"".join(texts):
@@ -162,7 +150,50 @@ class Tokenizer(abc.ABC):
             for text, start, stop in zip(texts, starts, stops.tolist(), strict=True):
                 if b"".join(said[start:stop]) != text:
                     begins[start:stop] = self.library_begins(text, ids[start:stop])
-        return PlacedTokens(ids, lengths, begins)
+        return begins
+
+    def check_packed(self, packed: Mapping[str, Any] | None, where: str) -> None:
+        """Checks that this is the tokenizer of the rows of a split.
+
+        Args:
+            packed: What `dataset.json` says of the rows, None of other records.
+            where: The dataset, for messages.
+
+        Raises:
+            InputError: It is another: its texts would be nonsense.
+        """
+        packed_with = (packed or {}).get("tokenizer")
+        if packed_with and packed_with != self.digest:
+            raise InputError(
+                "the rows were packed with another tokenizer",
+                where=where,
+                expected=f"a tokenizer with the digest {packed_with}",
+                got=f"{self.name}, {self.digest}",
+                cure="give that tokenizer, or leave out --tokenizer to see ids",
+            )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns consecutive tokens as one text; unknown ones as their id in <>."""
+        texts = zip(ids, self.texts(ids), strict=True)
+        return "".join(f"<{n}>" if text is None else text for n, text in texts)
+
+    def texts(self, ids: Sequence[int]) -> list[str | None]:
+        """Returns the text of each of some consecutive tokens.
+
+        A character of several tokens is given to the last of them; the others get "".
+        Unknown tokens get None.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        found: list[str | None] = []
+        for data in (*map(self.bytes_of, ids), None):
+            if data is not None:
+                found.append(decoder.decode(data))
+                continue
+            if (rest := decoder.decode(b"", final=True)) and found:
+                found[-1] = (found[-1] or "") + rest
+            decoder.reset()
+            found.append(None)
+        return found[:-1]
 
 
 _HEAD_BYTES = 3
@@ -204,22 +235,12 @@ def add_ends(encoded: Encoded, ends: Ends) -> Encoded:
     longer = lengths + ends.tokens * filled
     stops = np.cumsum(longer)
     starts = (stops - longer)[filled]
-    result = np.empty(int(stops[-1]) if len(stops) else 0, np.uint32)
+    result = np.empty(int(longer.sum()), np.uint32)
     own = np.ones(len(result), bool)
-    for number, token in enumerate(ends.before):
-        result[starts + number] = token
-        own[starts + number] = False
-    for number, token in enumerate(reversed(ends.after), 1):
-        result[stops[filled] - number] = token
-        own[stops[filled] - number] = False
+    places = [starts + number for number in range(len(ends.before))]
+    places += [stops[filled] - number for number in range(len(ends.after), 0, -1)]
+    for place, token in zip(places, (*ends.before, *ends.after), strict=True):
+        result[place] = token
+        own[place] = False
     result[own] = ids
     return Encoded(result, longer)
-
-
-def without_ends_alone(encoded: Encoded, ends: Ends) -> Encoded:
-    """Removes the added tokens from texts without other tokens."""
-    empty = encoded.lengths == ends.tokens
-    if not ends.tokens or not empty.any():
-        return encoded
-    kept = encoded.ids[np.repeat(~empty, encoded.lengths)]
-    return Encoded(kept, np.where(empty, 0, encoded.lengths))
