@@ -142,7 +142,9 @@ def format_of(head: bytes) -> FileFormat | None:
         return None if name is None else FileFormat(name, _CURES.get(name, _WRITE))
     if name is not None:
         return FileFormat(name, "decompress it with zstd -d -D DICTIONARY")
-    inner = _name_of(inflated_head(head, compression, HEAD_BYTES))
+    found = inflated_head(head, compression, HEAD_BYTES)
+    # Fewer bytes may be the rest of a frame: the file can be damaged behind them.
+    inner = _name_of(found) if len(found) >= _TELLING_BYTES else None
     if inner is None:
         return None
     name = f"{compression}-compressed {inner}"
@@ -180,10 +182,8 @@ def _kind_of_text(head: bytes) -> str | None:
     """Returns the kind of text in a file, None for other files.
 
     The length of a TFRecord frame has zeros, which text never has: those of a record
-    below 4 GiB begin at the fifth byte. Anything shorter may be the rest of a frame.
+    below 4 GiB begin at the fifth byte.
     """
-    if len(head) < _TELLING_BYTES:
-        return None
     marked = head.removeprefix(codecs.BOM_UTF8)  # Not counting the mark.
     controls = _CONTROLS.findall(marked)
     try:

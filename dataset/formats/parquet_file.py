@@ -161,10 +161,6 @@ def difference(
 ) -> tuple[str, str] | None:
     """Returns the first column that differs: as written, and as it is read.
 
-    Args:
-        schema: The columns as pyarrow reads them.
-        metadata: Metadata of the file.
-
     Returns:
         None if there is none, or if the writer kept no schema.
     """
@@ -223,11 +219,6 @@ class ParquetFile:
 
     Metadata of columns is never requested here: pyarrow ends the process at some
     damaged footers.
-
-    Args:
-        path: The file.
-        size_bytes: Its size.
-        version: The version to read; None for any.
 
     Attributes:
         schema: The columns as pyarrow has them.
@@ -521,16 +512,7 @@ def corrupt_rows(
     got: str,
     place: tuple[int, int | None] = (0, None),
 ) -> CorruptRecordError:
-    """Returns the error of rows that cannot be read.
-
-    Args:
-        reason: What is damaged, in a word or two.
-        what: What is wrong.
-        where: The file, and the row if it is known.
-        expected: What should have been there.
-        got: What was there.
-        place: The first row, and the row after the last where it is known.
-    """
+    """Returns the error of rows: `place` is the first, and the one after the last."""
     error = CorruptRecordError(
         what,
         where=where,

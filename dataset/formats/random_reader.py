@@ -25,11 +25,6 @@ class RandomReader(io.RawIOBase):
     read forward at the same time. Memory: 64 MiB, or 1 MiB for each of very many
     streams.
 
-    Args:
-        path: The file.
-        size_bytes: Its size.
-        version: The version to read; None for any.
-
     Raises:
         StorageError: A local file cannot be opened.
     """

@@ -208,7 +208,6 @@ class MemberReader(StreamReader):
         return self._buffer_offset + len(self._buffer)
 
     def begins_at(self, offset: int) -> bool:
-        """Returns whether a member begins, or the file ends, at an offset ahead."""
         if offset == self.size_bytes:
             return True
         if not self.fill(offset + BLOCK_BYTES):

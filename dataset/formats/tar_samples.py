@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, BinaryIO, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, BinaryIO
 
 import google_crc32c
 
@@ -33,33 +33,13 @@ class SampleError(ValueError):
     """A sample whose members are intact but that cannot become a record."""
 
 
-class RecordMaker(Protocol):
-    """Makes the record of a sample."""
-
-    def __call__(self, key: bytes, members: Mapping[str, bytes], /) -> bytes:
-        """Returns the record.
-
-        Args:
-            key: Key of the sample.
-            members: Contents by extension.
-
-        Raises:
-            SampleError: The sample cannot become a record.
-        """
+RecordMaker = Callable[[bytes, Mapping[str, bytes]], bytes]
+"""Makes the record of a sample, by its key and the contents of its members by
+extension; raises `SampleError` if it cannot become one."""
 
 
-def check_member(extension: str, seen: Collection[str], *, refused: str | None) -> None:
-    """Checks that a member can join a sample.
-
-    Args:
-        extension: Extension of the member.
-        seen: Extensions that the sample already has.
-        refused: What the member is, if it is not a file.
-
-    Raises:
-        SampleError: It is not a file, its sample has one with this extension, or the
-            extension is not UTF-8.
-    """
+def _check_member(extension: str, seen: Collection[str], refused: str | None) -> None:
+    """Raises SampleError if a member, with what it is if it is no file, cannot join."""
     if refused is not None:
         raise SampleError(f"a member {extension!r} that is {refused}")
     if extension in seen or extension in _RESERVED:
@@ -70,8 +50,10 @@ def check_member(extension: str, seen: Collection[str], *, refused: str | None) 
         raise SampleError(f"an extension {extension!r}, which is not UTF-8") from e
 
 
-class ExampleMaker:
-    """Makes `tf.train.Example`s: a feature of bytes for each member, and the key.
+def example_maker(
+    known: Collection[str] | None = None, chosen: Collection[str] = ()
+) -> RecordMaker:
+    """Returns the maker of `tf.train.Example`s: a feature a member, and the key.
 
     The bytes are those of TensorFlow's deterministic serialization.
 
@@ -79,48 +61,36 @@ class ExampleMaker:
         known: Names of the features that a sample may have; None for any.
         chosen: Names of the features to keep; empty for all.
     """
+    allowed = None if known is None else frozenset(known) | {KEY}
 
-    def __init__(
-        self, known: Collection[str] | None = None, chosen: Collection[str] = ()
-    ):
-        self._known = None if known is None else frozenset(known) | {KEY}
-        self._chosen = frozenset(chosen)
-
-    def __call__(self, key: bytes, members: Mapping[str, bytes], /) -> bytes:
-        """Returns the record; see `RecordMaker`."""
-        if self._known is not None and not members.keys() <= self._known:
+    def make(key: bytes, members: Mapping[str, bytes]) -> bytes:
+        if allowed is not None and not members.keys() <= allowed:
             raise SampleError(
-                f"members {some_of(sorted(members.keys() - self._known))}, where the "
-                f"samples looked at had {some_of(sorted(self._known - {KEY}), 8)}"
+                f"members {some_of(sorted(members.keys() - allowed))}, where the "
+                f"samples looked at had {some_of(sorted(allowed - {KEY}), 8)}"
             )
         values = {KEY: key, **members}
-        if self._chosen:
-            values = {name: values[name] for name in values.keys() & self._chosen}
+        if chosen:
+            values = {name: values[name] for name in values.keys() & {*chosen}}
         return encode_example(values)
 
+    return make
 
-class MemberMaker:
-    """Makes records that are the bytes of one member.
 
-    Args:
-        extension: Extension of the member.
-    """
+def member_maker(extension: str) -> RecordMaker:
+    """Returns the maker of records that are the bytes of one member, or the key."""
 
-    def __init__(self, extension: str):
-        self._extension = extension
-
-    def __call__(self, key: bytes, members: Mapping[str, bytes], /) -> bytes:
-        """Returns the record; see `RecordMaker`."""
-        if self._extension == KEY:
-            return key
-        if self._extension not in members:
+    def make(key: bytes, members: Mapping[str, bytes]) -> bytes:
+        values = {KEY: key, **members}
+        if extension not in values:
             raise SampleError(
-                f"no member {self._extension!r} among {some_of(sorted(members), 8)}"
+                f"no member {extension!r} among {some_of(sorted(members), 8)}"
             )
-        return members[self._extension]
+        return values[extension]
+
+    return make
 
 
-READ_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 20
 _SEEN_SAMPLES = 1 << 16  # Their names are kept: enough to see that a tar is not sorted.
 _crc32c = google_crc32c.value
@@ -130,11 +100,6 @@ class SampleReader(MemberReader):
     """Reads samples forward from one stream.
 
     A false size never makes it allocate more than the file holds.
-
-    Args:
-        stream: Bytes from `offset` on.
-        make: Builds the record of a sample.
-        options: As for `StreamReader`.
     """
 
     def __init__(
@@ -146,7 +111,6 @@ class SampleReader(MemberReader):
         super().__init__(stream, **options)
 
     def restart(self, stream: Readable | BinaryIO) -> None:
-        """Goes on with another stream of the same bytes, which begins at `offset`."""
         super().restart(stream)
         self._ahead = None
 
@@ -221,7 +185,7 @@ class SampleReader(MemberReader):
         try:
             contents: dict[str, bytes] = {}
             for member in members:
-                check_member(member.extension, contents, refused=member.refused)
+                _check_member(member.extension, contents, member.refused)
                 contents[member.extension] = self.data(member.begin, member.end)
             self._check_together(members[0], contents)
             return self._make(key, contents)

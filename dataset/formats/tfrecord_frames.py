@@ -176,7 +176,6 @@ class FrameReader(StreamReader):
     error_type = CorruptFrameError
 
     def batches(self, end: End = None) -> Iterator[RecordBatch]:
-        """Yields the frames that begin before `end`; see `StreamReader`."""
         while self._is_before(end):
             filled = self._fill(HEADER_BYTES)
             if not self._is_before(end):
@@ -317,7 +316,6 @@ class FrameReader(StreamReader):
         return error
 
     def begins_at(self, offset: int) -> bool:
-        """Returns whether a frame begins, or the file ends, at an offset ahead."""
         distance = offset - self.offset
         if not self._fill(distance + HEADER_BYTES):
             return len(self._buffer) - self._position == distance
@@ -330,9 +328,6 @@ class FrameReader(StreamReader):
         A chance match has probability 2**-64. Frames inside a record do match: a reader
         that starts in the middle of a file must compare its first frame with where the
         reader before it ended.
-
-        Args:
-            limit: File offset at which the search gives up, exclusive.
 
         Returns:
             Whether a frame was found; if not, the reader is at `limit` or at the end.

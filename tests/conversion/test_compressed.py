@@ -21,7 +21,6 @@ import zstandard
 from gristmill.dataset.base.errors import CorruptInputError
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.metadata.shard_files import ShardPlace
-from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.transforms.conversion.make_shards import (
     ShardResult,
     convert_shard,
@@ -184,24 +183,6 @@ def test_two_workers_write_the_same_shard_at_once(path, tmp_path) -> None:
         )
     convert(job)
     assert read_output(job.output) == RECORDS
-
-
-@pytest.mark.slow
-def test_files_are_converted_side_by_side(tmp_path) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for number in range(4):
-        pack = gzip.compress if number % 2 else zlib.compress
-        part = RECORDS[number * 700 : (number + 1) * 700]
-        (folder / f"{number}").write_bytes(pack(frames_of(part)))
-    for plan in PLANS:
-        job = job_of(folder, tmp_path / plan[0], plan=plan)
-        assert len(list(shard_tasks(prepared_of(job)))) == 4
-        convert(job)
-        assert read_output(job.output) == RECORDS[:2800]
-    workers = dataclasses.replace(job, output=str(tmp_path / "workers"))
-    run_conversion([workers], workers=2)
-    assert contents(workers.output) == contents(job.output)
 
 
 def test_damage_ends_the_work_with_the_shards_before_it(path, tmp_path) -> None:

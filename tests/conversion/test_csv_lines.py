@@ -187,3 +187,9 @@ def test_whole_numbers_of_a_column_are_kept_or_refused():
     rounded = pa.schema([("f", pa.float32())])
     batch, _ = rows_of(schema=rounded).rows(lines_of(b"1,a,9007199254740993\n"))
     assert len(batch) == 1
+
+
+def test_quotes_within_bare_fields_stand_for_themselves():
+    data = b'1,x"y,2\n3,z",4\n5,"a\n",6\n'
+    batch, _ = rows_of().rows(lines_of(data))
+    assert batch.column("s").to_pylist() == ['x"y', 'z"', "a\n"]

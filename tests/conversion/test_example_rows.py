@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import InputError, RowError
 from gristmill.dataset.metadata.features import FeatureSpec
-from gristmill.transforms.tables.example_rows import encode_rows, one_column
+from gristmill.transforms.tables.example_rows import (
+    check_column,
+    encode_rows,
+    one_column,
+)
 from gristmill.transforms.tables.table_features import features_of
 from tests.support import examples
 from tests.support.examples import tf_example
@@ -288,3 +292,33 @@ def test_a_null_where_there_is_always_a_value():
     with pytest.raises(RowError, match="described as one that always has") as error:
         encoded({"x": [1, None]}, features=features)
     assert error.value.row == 1
+
+
+IMAGES = [{"bytes": b"JPEG", "path": "a.jpg"}, {"bytes": b"", "path": None}]
+COLUMNS = pa.record_batch(
+    {
+        "text": ["a", "é"],
+        "view": pa.array(["a" * 20, "b"], pa.string_view()),
+        "raw": [b"\xff", b""],
+        "kind": pa.array(["x", "x"]).dictionary_encode(),
+        "image": IMAGES,
+        "n": [1, 2],
+        "list": [["a"], ["b"]],
+        "map": pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int8())),
+        "hole": ["a", None],
+        "null": pa.nulls(2),
+        "struct": [{"x": "a"}, {"x": "b"}],
+    }
+)
+
+
+@pytest.mark.parametrize("name", ["n", "list", "map", "none", "image.size"])
+def test_columns_that_cannot_be_records(name):
+    with pytest.raises(InputError, match=r"cannot be|cannot become|no such column"):
+        check_column(COLUMNS.schema, name)
+
+
+def test_two_columns_of_one_name():
+    batch = pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array(["b"])], ["x", "x"])
+    with pytest.raises(InputError, match="two columns"):
+        one_column(batch, "x")

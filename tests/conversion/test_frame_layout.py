@@ -168,13 +168,6 @@ class TestGolden:
         assert compression_of(data[:12]) == compression
         assert records_of(open_inflated(data, compression)) == GOLDEN_RECORDS
 
-    @pytest.mark.parametrize("most", [1, 3, 13, 40])
-    def test_short_reads_change_nothing(self, most):
-        reader = open_frames(GOLDEN, most=most)
-        assert records_of(reader) == GOLDEN_RECORDS
-        assert reader.offset == len(GOLDEN)
-        assert reader.at_end()
-
     def test_good_frames_of_a_block_come_before_its_error(self):
         data = bytearray(GOLDEN)
         data[70] ^= 1
@@ -185,11 +178,6 @@ class TestGolden:
         with pytest.raises(CorruptFrameError):
             next(batches)
         assert reader.offset == 61
-
-    def test_mask_is_that_of_the_format(self):
-        # The length field of GOLDEN's first frame: 8 zero bytes, then this.
-        stored = int.from_bytes(GOLDEN[8:12], "little")
-        assert mask(google_crc32c.value(bytes(8))) == stored
 
 
 class TestTensorFlow:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import pathlib
-import zlib
 
 import numpy as np
 import pytest
@@ -57,27 +56,6 @@ class TestFind:
         assert f"{tmp_path}/empty2 and 6 more" in str(caught.value)
         assert "empty3" not in str(caught.value)
         assert len(find_inputs([f"{tmp_path}/*"], allow_empty_files=True)) == 9
-
-
-class TestRecognise:
-    @pytest.mark.parametrize(
-        ("data", "expected"),
-        [
-            (DATA, "none"),
-            (gzip.compress(DATA, mtime=0), "gzip"),
-            (zlib.compress(DATA), "zlib"),
-            (zlib.compress(DATA, 0), "zlib"),
-            (b"text", "none"),
-            (b"x text", "none"),
-            (b"\x1f", "none"),
-        ],
-    )
-    def test_by_content_and_not_by_name(self, tmp_path, data, expected):
-        for name in ("plain", "name.gz"):
-            (tmp_path / name).write_bytes(data)
-        files = find_inputs([f"{tmp_path}/*"])
-        assert [files[file].compression for file in range(2)] == [expected] * 2
-        assert files.splittable.tolist() == [expected == "none"] * 2
 
 
 class TestList:

@@ -1,16 +1,35 @@
-"""Inputs of other formats are refused by name, with what to do about them."""
+"""Formats of inputs: known by their first bytes, asked for, or refused by name."""
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
+import random
+import zlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.formats.file_formats import HEAD_BYTES, format_of
 from gristmill.transforms.sources.find_inputs import find_inputs
-from gristmill.transforms.sources.formats import FORMATS, RecordOptions
-from tests.support.other_formats import MAKERS
-from tests.support.records import frames_of, write_array_records
+from gristmill.transforms.sources.formats import (
+    FORMATS,
+    TFRECORD,
+    RecordOptions,
+    SourceSpec,
+)
+from gristmill.transforms.sources.input_files import InputFiles
+from tests.support.other_formats import MAKERS, MORE
+from tests.support.records import (
+    array_record_bytes,
+    frames_of,
+    small_records,
+    text_records,
+    write_array_records,
+    write_with_tensorflow,
+)
 
 DATA = frames_of([b"one", b"two"])
 
@@ -134,3 +153,139 @@ def test_some_but_not_all_where_damage_is_accepted(tmp_path):
     assert len(find_inputs([f"{tmp_path}/*"], allow_other_formats=True)) == 2
     with pytest.raises(InputError, match="unsupported format: HTML"):
         find_inputs([f"{tmp_path}/b"], allow_other_formats=True)
+
+
+def name_of(data: bytes) -> str | None:
+    found = format_of(data[:HEAD_BYTES])
+    return None if found is None else found.name
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [*MAKERS.items(), *MORE], ids=[*MAKERS, *(n for n, _ in MORE)]
+)
+def test_each_is_named_with_what_to_do(name, make):
+    found = format_of(make()[:HEAD_BYTES])
+    assert found is not None
+    assert found.name == name
+    assert found.cure
+
+
+@pytest.mark.parametrize("options", ["group_size:1", "transpose:true", "uncompressed"])
+def test_array_records_of_any_options(tmp_path, options):
+    data = array_record_bytes([b"one", b"two"], options=options, folder=str(tmp_path))
+    assert name_of(data) == "ArrayRecord"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("", "TFRecord"),
+        ("GZIP", "gzip-compressed TFRecord"),
+        ("ZLIB", "zlib-compressed TFRecord"),
+    ],
+)
+@pytest.mark.parametrize(
+    "records", [[b""], text_records(100), [b'{"a": 1}\n' * 9]], ids=["", "text", "json"]
+)
+def test_tfrecords_as_tensorflow_writes_them(tmp_path, option, name, records):
+    write_with_tensorflow(tmp_path / "in", records, compression=option)
+    assert name_of((tmp_path / "in").read_bytes()) == name
+
+
+@pytest.mark.parametrize(
+    ("compress", "name"),
+    [
+        (bytes, "TFRecord"),
+        (gzip.compress, "gzip-compressed TFRecord"),
+        (zlib.compress, "zlib-compressed TFRecord"),
+    ],
+)
+def test_tfrecords_of_text(compress, name):
+    assert name_of(compress(frames_of([b'{"a": 1}\n' * 999]))) == name
+
+
+class TestDamagedTFRecords:
+    """They are of no other format: only reading them tells what is damaged."""
+
+    @given(small_records(), st.integers(0, 95), st.sampled_from([bytes, gzip, zlib]))
+    def test_a_flipped_bit_of_the_first_header(self, records, bit, compression):
+        data = frames_of([*records, b"record"])
+        if compression is not bytes:
+            data = compression.compress(data)
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        found = name_of(bytes(damaged))
+        assert found is None or found.endswith("TFRecord")
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"",
+            b"\n",
+            b"\x1f",
+            bytes(4096),
+            b"\xff" * 4096,
+            random.Random(1).randbytes(4096),
+            frames_of(text_records(9))[1:],
+            frames_of([b"a" * 5000])[:7],
+        ],
+        ids=range(8),
+    )
+    def test_other_damage(self, data):
+        assert name_of(data) is None
+
+
+SPECS = [
+    TFRECORD,
+    SourceSpec("tfrecord", "column:a", ("a", "b"), '{"a": "int64"}'),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_spec_survives_its_file(tmp_path, spec):
+    assert SourceSpec.from_json(spec.to_json()) == spec
+    (tmp_path / "in").write_bytes(frames_of([b"one"]))
+    files = dataclasses.replace(find_inputs([str(tmp_path / "in")]), spec=spec)
+    again = InputFiles.of_arrays(files.arrays())
+    assert (again.spec, list(again.paths)) == (spec, list(files.paths))
+    assert (again[0].spec or TFRECORD) == spec
+
+
+@pytest.mark.parametrize("record", ["exam", "column", "column:", "line:a", ":"])
+def test_records_of_no_kind_are_refused(record):
+    with pytest.raises(InputError, match="unknown `record`"):
+        RecordOptions(record=record)
+
+
+@pytest.mark.parametrize("columns", [("",), ("a", ""), ("a", "b", "a")])
+def test_columns_without_a_name_or_twice_are_refused(columns):
+    with pytest.raises(InputError, match="`columns` names"):
+        RecordOptions(columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (RecordOptions(columns=("a", "b")), "`columns` a,b"),
+        (RecordOptions(record="example"), "`record` example"),
+    ],
+)
+def test_options_for_columns_are_not_for_tfrecords(tmp_path, options, named):
+    (tmp_path / "in").write_bytes(frames_of([b"one"]))
+    with pytest.raises(InputError, match="is not for TFRecord files") as caught:
+        find_inputs([str(tmp_path / "in")], options=options)
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        *((text, "text") for text in (b"x", b"hi\n", b"a b\n", "é\n".encode())),
+        (b"{}\n", "JSON lines"),
+        (b"[]", "JSON array"),
+        *((data, None) for data in (DATA[:1], DATA[:4], b"\n", b"\xff", b"\x1fa")),
+    ],
+)
+def test_files_of_less_than_five_bytes(data, name):
+    assert name_of(data) == name

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import itertools
 
 import google_crc32c
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.base.errors import CorruptRecordError
-from gristmill.dataset.formats.streams import InflatedStream
 from gristmill.transforms.sources.lines.line_source import LineReader, TextLines
 
 LINE = st.text(st.characters(exclude_characters="\n\0", codec="utf-8"), max_size=12)
@@ -91,52 +87,3 @@ def test_empty_lines_are_records_of_text_and_bare_returns_are_content():
         b"\ra\r",
         b"",
     ]
-
-
-@pytest.mark.parametrize("begin", [0, 11])
-def test_bad_text_is_named_by_line_and_byte_offset(tmp_path, begin):
-    data = b"".join(b"line %04d\n" % n for n in range(50))
-    data = data[:305] + b"\xff" + data[306:400] + b"\0" + data[401:]
-    path = tmp_path / "in.txt"
-    path.write_bytes(data)
-    reader = reader_of(data, begin, path=str(path), block_bytes=1 << 20)
-    assert begin == 0 or reader.resync()
-    found: dict[int, bytes] = {}
-    errors, sure = [], []
-    while True:
-        try:
-            for batch in reader.batches():
-                found.update(zip(batch.places, batch.records, strict=True))
-            break
-        except CorruptRecordError as error:
-            errors.append(error)
-            sure.append(reader.begins_at(error.end))
-            reader.skip(error.end)
-    assert [error.where for error in errors] == [
-        f"{path}, line 31, byte offset 300",
-        f"{path}, line 41, byte offset 400",
-    ]
-    assert sure == [True, True]
-    assert "byte 0xff at byte 5 of the line" in errors[0].got
-    assert "zero bytes" in errors[1].what
-    good = {n * 10: b"line %04d" % n for n in range(50) if n not in (30, 40)}
-    assert found == {at: line for at, line in good.items() if at >= 2 * begin - 2}
-
-
-@pytest.mark.parametrize("block_bytes", [5, 1 << 20])
-def test_a_stream_that_is_cut_short_gives_its_whole_lines(block_bytes):
-    data = b"".join(b"line %04d\n" % n for n in range(2000))
-    stored = gzip.compress(data, 0)[:9_000]
-    stream = InflatedStream(io.BytesIO(stored), path="x", compression="gzip")
-    reader = LineReader(stream, path="x", parser=TextLines(), block_bytes=block_bytes)
-    found: dict[int, bytes] = {}
-
-    def read_all():
-        for batch in reader.batches():
-            found.update(zip(batch.places, batch.records, strict=True))
-
-    with pytest.raises(CorruptRecordError) as error:
-        read_all()
-    assert len(found) == 898
-    assert error.value.reason == "compressed"
-    assert error.value.where == "x, line 899, byte offset 8,980"

@@ -73,15 +73,6 @@ def test_every_plan_gives_every_record_once(tmp_path, name, plan) -> None:
     assert read(name, tmp_path / "out") == expected(name)
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize(("name", "kind"), list(itertools.product(FILES, COMPRESS)))
-def test_compressed_files_are_cut_in_one_pass(tmp_path, name, kind) -> None:
-    (tmp_path / "in").write_bytes(COMPRESS[kind](FILES[name]))
-    job = job_of(tmp_path / "in", tmp_path / "out", plan=PLANS[0], records=asked(name))
-    assert convert(job).manifest.splits["train"].shards == 9
-    assert read(name, tmp_path / "out") == expected(name)
-
-
 @pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(

@@ -1,4 +1,4 @@
-""""""
+"""Ranges of Parquet files: every row once, damage left out, however they are cut."""
 
 import itertools
 import json
@@ -88,15 +88,6 @@ def damaged_file(five_groups, tmp_path_factory):
 
 
 class TestDamage:
-    @pytest.fixture
-    def damaged(self, five_groups, tmp_path):
-        """Row group 2 cannot be read from row 2,000 on, row group 4 from 4,000."""
-        path = tmp_path / "a.parquet"
-        path.write_bytes(five_groups[0].read_bytes())
-        for group in (2, 4):
-            flip(path, page_offset(path, group, 0))
-        return path
-
     @pytest.mark.slow
     @settings(max_examples=25, deadline=None)
     @given(data=st.data())
@@ -113,21 +104,6 @@ class TestDamage:
         assert (reached, span.whole) == (4500, True)
         assert rows_of(kept) == [(2000, 3000), (4000, 4500)]
         assert records == good
-
-    def test_a_file_without_a_footer_is_left_out_as_a_whole(self, damaged):
-        good = damaged.with_name("b.parquet")
-        good.write_bytes(damaged.read_bytes())
-        damaged.write_bytes(damaged.read_bytes()[:-1])
-        files, kept = listed(damaged.parent), SkippedRegions()
-        size = files[0].size_bytes
-        for begin, end in ((0, 100), (100, size)):
-            _, records, span = read(files, begin, end, skipped=kept)
-            assert not records
-            assert (span.start_bytes, span.stop_bytes, span.whole) == (0, 0, True)
-        (region,) = kept.found
-        assert (region["begin_bytes"], region["end_bytes"]) == (0, size)
-        assert region["reason"] == "footer"
-        assert list(source_of(files.spec).cut(files[0], range_bytes=1)) == [(0, size)]
 
     def test_a_row_that_cannot_become_a_record(self, tmp_path):
         texts = pa.array([b"a", b"\xff", b"c", b"\xff"]).view(pa.string())

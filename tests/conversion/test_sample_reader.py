@@ -16,7 +16,7 @@ from gristmill.dataset import encode_example
 from gristmill.dataset.base.errors import CorruptRecordError
 from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.formats.streams import InflatedStream
-from gristmill.dataset.formats.tar_samples import ExampleMaker, SampleReader
+from gristmill.dataset.formats.tar_samples import SampleReader, example_maker
 from tests.support.memory import peak_memory
 from tests.support.streams import DribblingStream
 from tests.support.tars import (
@@ -53,7 +53,7 @@ def read(
     reader = SampleReader(
         DribblingStream(data[offset:], most),
         path="in.tar",
-        make=ExampleMaker(),
+        make=example_maker(),
         offset=offset,
         size_bytes=len(data),
     )
@@ -135,7 +135,7 @@ class TestWholeTars:
 
     def test_memory_is_that_of_one_sample(self):
         stream = io.BytesIO(tar_of(members_of(60, sizes=[200_000])))
-        reader = SampleReader(stream, path="in.tar", make=ExampleMaker())
+        reader = SampleReader(stream, path="in.tar", make=example_maker())
         with peak_memory() as peak:
             samples = sum(len(batch.records) for batch in reader.batches())
         assert samples == 60
@@ -194,7 +194,7 @@ class TestSamplesThatCannotBeRecords:
         with pytest.raises(CorruptRecordError, match=r"ends in the middle") as caught:
             read(data)
         assert "9,663,676,416 bytes" in str(caught.value)
-        reader = SampleReader(io.BytesIO(data), path="in.tar", make=ExampleMaker())
+        reader = SampleReader(io.BytesIO(data), path="in.tar", make=example_maker())
         with pytest.raises(CorruptRecordError, match=r"too long with 'b/huge\.jpg'"):
             list(reader.batches())
 
@@ -206,6 +206,44 @@ class TestSamplesThatCannotBeRecords:
         assert caught.value.got == "a name or a size for all members"
         comment = tarfile.TarInfo.create_pax_global_header({"comment": "of git"})
         assert keys(read(bytes(comment + data)).records) == ["a"]
+
+
+def signed_sum(data: bytes) -> bytes:
+    """The first header with a sum of signed bytes, as some old writers made it."""
+    high = sum(byte > 127 for byte in data[:512])
+    assert high
+    return data[:148] + b"%06o" % (int(data[148:154], 8) - 256 * high) + data[154:]
+
+
+def without_magic(data: bytes) -> bytes:
+    """The first header as writers made it before 1988."""
+    total = int(data[148:154], 8) - sum(data[257:265])
+    return data[:148] + b"%06o" % total + data[154:257] + bytes(8) + data[265:]
+
+
+def test_old_headers_are_read_or_refused_where_tarfile_reads_them():
+    data = tar_of([("grün.jpg", b"x")], format="gnu")
+    for change in (signed_sum, without_magic):
+        with tarfile.open(fileobj=io.BytesIO(change(data))) as tar:
+            assert tar.getnames() == ["grün.jpg"]
+    assert keys(read(signed_sum(data)).records) == ["grün"]
+    # A sum of bytes often fits other data.
+    with pytest.raises(CorruptRecordError, match="not a tar, or"):
+        read(without_magic(data))
+
+
+@pytest.mark.parametrize(
+    ("extension", "got"),
+    [
+        ("__key__", "a second member '__key__'"),
+        ("__url__", "a second member '__url__'"),
+        ("\udcff", "is not UTF-8"),
+    ],
+)
+def test_extensions_that_no_record_can_have(extension, got):
+    with pytest.raises(CorruptRecordError, match="cannot become a record") as caught:
+        read(tar_of([(f"a.{extension}", b"x")], format="gnu"))
+    assert got in str(caught.value.got)
 
 
 class TestDamage:
@@ -292,7 +330,7 @@ class TestDamage:
         stream = InflatedStream(
             io.BytesIO(packed[: len(packed) // 2]), path="in.tar.gz", compression="gzip"
         )
-        reader = SampleReader(stream, path="in.tar.gz", make=ExampleMaker())
+        reader = SampleReader(stream, path="in.tar.gz", make=example_maker())
         good: list[bytes] = []
         with pytest.raises(CorruptRecordError, match="compressed file is") as caught:
             good.extend(r for batch in reader.batches() for r in batch.records)

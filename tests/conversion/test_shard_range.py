@@ -7,12 +7,11 @@ import pickle
 
 import pytest
 
-from gristmill.dataset.base.errors import CorruptShardError, GristmillError
-from gristmill.dataset.metadata import layout
+from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.transforms.beam.read_ranges import FileRange
 from gristmill.transforms.sources.shards.source_split import list_shards
 from gristmill.transforms.sources.source import source_of
-from tests.support.conversion import dataset_of, shards_of
+from tests.support.conversion import dataset_of
 from tests.support.records import (
     AWKWARD_RECORDS,
     footer_of,
@@ -66,28 +65,3 @@ def test_damage_in_files_without_dataset(
         path.write_bytes(data)
         with pytest.raises(CorruptShardError, match=r"plain\.ar"):
             list(whole._replace(file=whole.file._replace(version=None)).batches())
-
-
-@pytest.mark.parametrize("what", ["shard", "index", "short", "other", "records"])
-def test_files_that_are_not_the_dataset(tmp_path: pathlib.Path, what: str) -> None:
-    dataset = dataset_of(tmp_path, text_records(90))
-    first, second, _ = shards_of(dataset)
-    shard, index = dataset / first, dataset / layout.index_path(first)
-    if what == "shard":
-        shard.unlink()
-    elif what == "index":
-        index.unlink()
-    elif what == "short":
-        shard.write_bytes(shard.read_bytes()[:-65536])
-    elif what == "other":
-        index.write_bytes((dataset / layout.index_path(second)).read_bytes())
-    else:
-        write_array_records(shard, [b"one"])
-    errors = {
-        "shard": "missing",
-        "index": "cannot read the index",
-        "other": "that of another shard",
-        "records": "not the one that the dataset describes",
-    }
-    with pytest.raises(GristmillError, match=errors.get(what, "wrong size")):
-        ranges_of(dataset, 1)

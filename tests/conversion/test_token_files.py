@@ -143,73 +143,64 @@ def test_documents_are_those_of_the_file(name: str, shards: int) -> None:
     assert "byte offset" in text or "offset" in text
 
 
+def put(path: str, data: bytes | Callable[[bytes], bytes]) -> Callable[[], Any]:
+    """Returns a function that writes a file, or changes it."""
+    file = pathlib.Path(path)
+    return lambda: file.write_bytes(data(file.read_bytes()) if callable(data) else data)
+
+
+def gone(path: str) -> Callable[[], Any]:
+    return pathlib.Path(path).unlink
+
+
+LIST = b"0,9\n9,5\n5,%d\n" % (len(flat("<u4")) // 4)
+OTHER = b'"shards": [{"raw_data": {"basename": "other.mds"}}, '
+# What is written, what becomes of it, and what the error says.
 WRONG: dict[str, tuple[Callable[[], list[str]], Callable[[], Any], str]] = {
-    "no index": (megatron, lambda: pathlib.Path("in.idx").unlink(), "in.idx"),
+    "no index": (megatron, gone("in.idx"), "in.idx"),
     "a shorter file": (
         megatron,
-        lambda: pathlib.Path("in.bin").write_bytes(flat("<u2")[:-2]),
+        put("in.bin", flat("<u2")[:-2]),
         "one after the other",
     ),
     "another index": (
         megatron,
-        lambda: pathlib.Path("in.idx").write_bytes(b"MMIDIDX\0\1" + bytes(40)),
+        put("in.idx", b"MMIDIDX\0\1" + bytes(40)),
         "no index of version 1",
     ),
-    "half an id": (
-        nano,
-        lambda: pathlib.Path("in.bin").write_bytes(flat("<u2") + b"\0"),
-        "bytes of uint16",
-    ),
+    "half an id": (nano, put("in.bin", flat("<u2") + b"\0"), "bytes of uint16"),
     "another list": (
         olmo,
-        lambda: pathlib.Path("in.csv.gz").write_bytes(gzip.compress(b"0,4\n5,9\n")),
+        put("in.csv.gz", gzip.compress(b"0,4\n5,9\n")),
         "do not follow one another",
     ),
+    "a list that goes back": (
+        olmo,
+        put("in.csv.gz", gzip.compress(LIST)),
+        "do not follow one another",
+    ),
+    "a list that is cut": (olmo, put("in.csv.gz", lambda data: data[:-9]), "in.csv.gz"),
     "a shard that is cut": (
         mds,
-        lambda: pathlib.Path("shard.00000.mds").write_bytes(
-            pathlib.Path("shard.00000.mds").read_bytes()[:-1]
-        ),
+        put("shard.00000.mds", lambda data: data[:-1]),
         "samples up to byte",
     ),
     "an array that is cut": (
         numpy_file,
-        lambda: pathlib.Path("in.npy").write_bytes(
-            pathlib.Path("in.npy").read_bytes()[:-40]
-        ),
+        put("in.npy", lambda data: data[:-40]),
         "by its header",
-    ),
-    "a list that is cut": (
-        olmo,
-        lambda: pathlib.Path("in.csv.gz").write_bytes(
-            pathlib.Path("in.csv.gz").read_bytes()[:-9]
-        ),
-        "in.csv.gz",
-    ),
-    "a list that goes back": (
-        olmo,
-        lambda: pathlib.Path("in.csv.gz").write_bytes(
-            gzip.compress(b"0,9\n9,5\n5,%d\n" % (len(flat("<u4")) // 4))
-        ),
-        "do not follow one another",
     ),
     "no end of documents": (
         nano,
-        lambda: pathlib.Path("in.bin").write_bytes(flat("<u2").replace(b"\2\0", b"")),
+        put("in.bin", flat("<u2").replace(b"\2\0", b"")),
         "--accept no-end",
     ),
     "a shard that is missing": (
         mds,
-        lambda: pathlib.Path("index.json").write_text(
-            pathlib.Path("index.json")
-            .read_text()
-            .replace(
-                '"shards": [', '"shards": [{"raw_data": {"basename": "other.mds"}}, '
-            )
-        ),
+        put("index.json", lambda data: data.replace(b'"shards": [', OTHER)),
         "shard that the index lists",
     ),
-    "no index of shards": (mds, lambda: pathlib.Path("index.json").unlink(), "MDS"),
+    "no index of shards": (mds, gone("index.json"), "MDS"),
 }
 
 

@@ -104,10 +104,6 @@ def splits_by_names(names: Iterable[str]) -> dict[str, list[str]]:
 def configurations(readme: str, *, where: str) -> dict[str, dict[str, list[str]]]:
     """Returns the content of a README: for each configuration, its splits' patterns.
 
-    Args:
-        readme: Its text.
-        where: Its path, for messages.
-
     Returns:
         Empty if it says nothing of files.
 
@@ -204,10 +200,6 @@ def repository_inputs(
     directory: str, *, splits: Sequence[str] | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Returns the patterns of the files of each split of a repository.
-
-    Args:
-        directory: The directory of the repository.
-        splits: Which splits; by default all.
 
     Raises:
         InputError: There are several configurations, or files or splits are missing.

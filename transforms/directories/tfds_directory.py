@@ -247,11 +247,6 @@ def check_records_read(split: TfdsSplit, table: ShardTable, *, where: str) -> No
     What a user's function drops or adds is counted after that. Files with damage that
     was left out are skipped: how many records that was is unknown.
 
-    Args:
-        split: What `dataset_info.json` says.
-        table: What was read.
-        where: The TFDS directory, for messages.
-
     Raises:
         DataLossError: They differ.
     """

@@ -226,13 +226,7 @@ class LookedPart(NamedTuple):
 def look_tasks(
     split: str, files: Sequence[FileInfo], *, part_files: int = _PART_FILES
 ) -> Iterator[LookTask]:
-    """Yields files in parts; one part without any if there are none.
-
-    Args:
-        split: The split whose inputs they are.
-        files: All of them, in order.
-        part_files: Files of a part.
-    """
+    """Yields files in parts; one part without any if there are none."""
     parts = max(1, -(-len(files) // part_files))
     for number in range(parts):
         some = files[number * part_files : (number + 1) * part_files]

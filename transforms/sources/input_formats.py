@@ -74,12 +74,7 @@ def look_at(files: Sequence[FileInfo]) -> list[Look]:
 
 
 def choose_format(looks: Sequence[Look], input_format: str) -> str:
-    """Returns the format, one of `FORMATS`, to read files in.
-
-    Args:
-        looks: Looks at their first bytes.
-        input_format: The user's choice, or `auto`.
-    """
+    """Returns the format, one of `FORMATS`, to read files in."""
     if input_format != "auto":
         return input_format
     found = Counter(look.content for look in looks)

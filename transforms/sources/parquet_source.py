@@ -8,9 +8,6 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import google_crc32c
-import numpy as np
-
 from gristmill.dataset.base.errors import CorruptRecordError, RowError
 from gristmill.dataset.formats.parquet_file import ParquetFile, RowGroup, corrupt_rows
 from gristmill.dataset.formats.streams import RecordBatch
@@ -25,11 +22,8 @@ from gristmill.transforms.sources.source import (
     Source,
 )
 from gristmill.transforms.sources.table_records import (
-    columns_to_read,
-    features_of_spec,
+    RowRecords,
     find_spec,
-    kept_rows,
-    make_records,
     open_table,
 )
 
@@ -64,18 +58,13 @@ class ParquetRange(RangeReader[ParquetFile]):
 
     Damage belongs to the range of its first row: from there to the end of its row group
     nothing can be read. The next range then begins after it.
-
-    Args:
-        request: The range.
-        spec: Rules for making records from rows.
     """
 
-    def __init__(self, request: ReadRequest, spec: SourceSpec):
+    def __init__(self, request: ReadRequest, rows: RowRecords):
         super().__init__(request)
         self._begun: _GroupPass | None = None  # Rows taken by the previous range.
         self._left: _GroupPass | None = None  # Rows for the next range.
-        self._spec = spec
-        self._features = features_of_spec(spec)
+        self._rows = rows
         self._start = self._stop = 0
 
     def _waiting_bytes(self) -> int:
@@ -85,7 +74,6 @@ class ParquetRange(RangeReader[ParquetFile]):
         return open_table(self._file)
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Yields the records of the rows; see `RangeReader`."""
         if self._kept is not None:
             self._begun = self._kept.take(self._source)
         table = self._opened() if self._begun is None else self._begun.table
@@ -128,7 +116,7 @@ class ParquetRange(RangeReader[ParquetFile]):
         end_bytes = self._file.size_bytes if source.end_bytes < 0 else source.end_bytes
         last = max(first, min(places.rows_before(end_bytes), places.rows))
         self._start, self._stop = first, last
-        columns = columns_to_read(self._spec, table.schema, self.path)
+        columns = self._rows.columns(table.schema, self.path)
         for group in places.groups_from(first):
             if group.first_row >= last:
                 break
@@ -202,7 +190,7 @@ class ParquetRange(RangeReader[ParquetFile]):
             good, error = batch.num_rows, None
             while True:  # Of several columns, another can have an earlier fault.
                 try:
-                    made = self._made(batch.slice(0, good), row)
+                    made = self._rows.made(batch.slice(0, good), row)
                 except RowError as e:
                     good, error = e.row, e
                 else:
@@ -214,20 +202,6 @@ class ParquetRange(RangeReader[ParquetFile]):
                 return
             self._refuse_row(error, row + good, group)
             batch, row = batch.slice(good + 1), row + good + 1
-
-    def _made(self, batch: pa.RecordBatch, row: int) -> RecordBatch:
-        """Returns the records of rows; raises RowError with the row in the batch."""
-        kept, nulls = np.arange(batch.num_rows), 0
-        whole = kept_rows(self._spec, self._features, batch)
-        if whole is not None:
-            nulls, kept = batch.num_rows - len(whole), whole
-            batch = batch.take(kept) if nulls else batch
-        try:
-            records = make_records(self._spec, self._features, batch)
-        except RowError as error:
-            raise error.of(row=int(kept[error.row])) from None
-        crc32cs = list(map(google_crc32c.value, records))
-        return RecordBatch((row + kept).tolist(), records, crc32cs, nulls)
 
     def _refuse_row(self, error: RowError, row: int, group: RowGroup) -> None:
         """Leaves out a row that cannot become a record."""
@@ -250,14 +224,17 @@ class ParquetSource(Source):
 
     place_noun = "row"
 
+    def __init__(self, spec: SourceSpec):
+        super().__init__(spec)
+        self._rows = RowRecords(spec)
+
     @classmethod
     def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
         """Returns the rules for making records, with the columns of all files."""
         return find_spec(files, options)
 
     def open_range(self, request: ReadRequest) -> ParquetRange:
-        """Returns a reader of one range of a file."""
-        return ParquetRange(request, self.spec)
+        return ParquetRange(request, self._rows)
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin with row groups, in order."""
@@ -278,10 +255,8 @@ class ParquetSource(Source):
         )
 
     def described(self) -> dict[str, Any]:
-        """Returns the facts about the inputs for `dataset.json`, besides their list."""
         columns = {"columns": list(self.spec.columns)} if self.spec.columns else {}
         return super().described() | columns
 
     def features(self) -> dict[str, Any] | None:
-        """Returns the features of records, None if they are bytes of one column."""
-        return encode_features(features_of_spec(self.spec)) or None
+        return encode_features(self._rows.features) or None

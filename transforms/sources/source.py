@@ -295,10 +295,6 @@ class RangeReader(abc.ABC, Generic[Opened]):
     ) -> tuple[RecordsDigest, Int64] | None:
         """Appends the records to a shard, in the chunks that they are in.
 
-        Args:
-            copier: What writes the shard.
-            options: Encoding of the shard.
-
         Returns:
             Their digest, and the place of each taken record in the file: int64
             [taken]. None, with nothing appended, if they are encoded otherwise.
@@ -345,9 +341,6 @@ class RangeReader(abc.ABC, Generic[Opened]):
 
 class Source(abc.ABC):
     """One format of input files, and how records are made of it.
-
-    Args:
-        spec: How records are made.
 
     Attributes:
         place_noun: How a place is called in messages.

@@ -200,12 +200,7 @@ class StreamPass:
 
 
 class StreamRange(RangeReader[BinaryIO]):
-    """Reads the good records of one range of an input file, in order.
-
-    Args:
-        request: The range.
-        format: The file's format.
-    """
+    """Reads the good records of one range of an input file, in order."""
 
     def __init__(self, request: ReadRequest, format: StreamSource):
         super().__init__(request)
@@ -241,7 +236,6 @@ class StreamRange(RangeReader[BinaryIO]):
         )
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Yields the good records, those of one block at a time; see `RangeReader`."""
         reading: StreamPass | None = None
         if self._kept is not None:
             reading = self._kept.take(self._source)
@@ -318,5 +312,4 @@ class StreamSource(Source):
     sure = False
 
     def open_range(self, request: ReadRequest) -> StreamRange:
-        """Returns a reader of one range of a file."""
         return StreamRange(request, self)

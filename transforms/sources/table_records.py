@@ -10,12 +10,19 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.dataset.base.errors import CorruptRecordError, InputError, some_of
+from gristmill.dataset.base.errors import (
+    CorruptRecordError,
+    InputError,
+    RowError,
+    some_of,
+)
 from gristmill.dataset.formats.parquet_file import LEAST_BYTES, ParquetFile, RowPlaces
+from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata.features import (
     FeatureSpec,
     encode_features,
@@ -57,10 +64,6 @@ Features = Mapping[str, FeatureSpec]
 def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
     """Returns the rules for making records from Parquet files.
 
-    Args:
-        files: The files.
-        options: The user's options for the records.
-
     Raises:
         InputError: The options do not fit, or the columns of files differ.
         MissingPackageError: pyarrow is not installed.
@@ -71,9 +74,9 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
         schema = json.dumps(encode_features(features))
         return SourceSpec("parquet", record, options.columns, schema)
     spec = SourceSpec("parquet", record, options.columns)
-    checked = "" if options.nulls == "skip" else spec.record.partition(":")[2]
+    checked = "" if options.nulls == "skip" else record.partition(":")[2]
     for path, schema in _schemas(files, checked):
-        columns_to_read(spec, schema, path)
+        RowRecords(spec).columns(schema, path)
     return spec
 
 
@@ -82,75 +85,74 @@ def open_table(file: InputFile) -> ParquetFile:
     return ParquetFile(file.path, file.size_bytes, file.version)
 
 
-def columns_to_read(spec: SourceSpec, schema: pa.Schema, path: str) -> list[str]:
-    """Returns the columns of a file that become records.
+class RowRecords:
+    """Makes the records of rows, by the spec of their files.
 
-    Args:
-        spec: Rules for making records.
-        schema: The columns that the file has.
-        path: The file.
-
-    Raises:
-        InputError: It does not have the columns that the other files have.
+    Attributes:
+        features: The features of the records, empty if they are of another kind.
     """
-    names: list[str] = schema.names
-    if spec.record == JSON:
-        found = [name for name in names if not spec.columns or name in spec.columns]
-        if not found:
-            raise InputError(
-                "the table has none of the columns to take",
-                where=path,
-                expected=f"one of {some_of(spec.columns, 8)}",
-                got=some_of(names, 20),
-                cure="name a column of the table with --column",
-            )
-        return found
-    if spec.record != "example":
-        wanted = spec.record.removeprefix(_COLUMN)
+
+    def __init__(self, spec: SourceSpec):
+        self._spec = spec
+        self._column = spec.record.removeprefix(_COLUMN)
+        self.features = parse_features(json.loads(spec.schema)) if spec.schema else {}
+
+    def columns(self, schema: pa.Schema, path: str) -> list[str]:
+        """Returns the columns of a file, of this schema, that become records.
+
+        Raises:
+            InputError: It does not have the columns that the other files have.
+        """
+        names: list[str] = schema.names
+        columns = self._spec.columns
+        if self._spec.record == JSON:
+            found = [name for name in names if not columns or name in columns]
+            if not found:
+                raise InputError(
+                    "the table has none of the columns to take",
+                    where=path,
+                    expected=f"one of {some_of(columns, 8)}",
+                    got=some_of(names, 20),
+                    cure="name a column of the table with --column",
+                )
+            return found
+        if self._spec.record != "example":
+            try:
+                check_column(schema, self._column)
+            except InputError as error:
+                raise _in_file(error, path) from error
+            return [name for name in names if _holds(name, self._column)]
+        _compare(self.features, _features(schema, columns, path), schema, path)
+        return [name for name in names if any(_holds(name, f) for f in self.features)]
+
+    def made(self, batch: pa.RecordBatch, row: int) -> RecordBatch:
+        """Returns the records of rows that follow one another in a file.
+
+        Args:
+            batch: The rows, of the columns to read.
+            row: Number of the first in the file.
+
+        Raises:
+            RowError: A row cannot become a record; `row` is its place in the batch.
+        """
+        record, kept, nulls = self._spec.record, np.arange(batch.num_rows), 0
+        if self._spec.nulls == "skip" and record != JSON:
+            is_example = record == "example"
+            checked = self.features if is_example else {self._column}
+            kept = rows_without_nulls(batch, checked.__contains__)
+            nulls = batch.num_rows - len(kept)
+            batch = batch.take(kept) if nulls else batch
         try:
-            check_column(schema, wanted)
-        except InputError as error:
-            raise _in_file(error, path) from error
-        return [name for name in names if _holds(name, wanted)]
-    features = features_of_spec(spec)
-    _compare(features, _features(schema, spec.columns, path), schema, path)
-    return [name for name in names if any(_holds(name, each) for each in features)]
-
-
-def features_of_spec(spec: SourceSpec) -> dict[str, FeatureSpec]:
-    """Returns the features of records, empty if they are the bytes of one column."""
-    return parse_features(json.loads(spec.schema)) if spec.schema else {}
-
-
-def make_records(
-    spec: SourceSpec, features: Features, batch: pa.RecordBatch
-) -> list[bytes]:
-    """Returns the records of some rows.
-
-    Args:
-        spec: Rules for making them.
-        features: The result of `features_of_spec`.
-        batch: The rows, of the columns to read.
-
-    Raises:
-        RowError: A row cannot become a record.
-    """
-    if spec.record == "example":
-        return encode_rows(batch, features)
-    if spec.record == JSON:
-        return json_rows(batch)
-    return one_column(batch, spec.record.removeprefix(_COLUMN))
-
-
-def kept_rows(
-    spec: SourceSpec, features: Features, batch: pa.RecordBatch
-) -> npt.NDArray[np.int64] | None:
-    """Returns the rows that are not left out for their nulls; None for all."""
-    if spec.nulls != "skip" or spec.record == JSON:
-        return None
-    if spec.record == "example":
-        return rows_without_nulls(batch, features.__contains__)
-    return rows_without_nulls(batch, spec.record.removeprefix(_COLUMN).__eq__)
+            if record == "example":
+                records = encode_rows(batch, self.features)
+            elif record == JSON:
+                records = json_rows(batch)
+            else:
+                records = one_column(batch, self._column)
+        except RowError as error:
+            raise error.of(row=int(kept[error.row])) from None
+        crc32cs = list(map(google_crc32c.value, records))
+        return RecordBatch((row + kept).tolist(), records, crc32cs, nulls)
 
 
 def _holds(column: str, feature: str) -> bool:
@@ -346,10 +348,6 @@ def joined_shards(files: InputFiles, plan: ShardPlan) -> npt.NDArray[np.bool_]:
     """Returns which shards the task of the previous one makes: bool [shards].
 
     Reads the footers of files with several cuts.
-
-    Args:
-        files: Parquet files.
-        plan: Plan of their shards.
     """
     joined = np.zeros(plan.shards, np.bool_)
     edges = np.append(0, np.cumsum(files.sizes))

@@ -56,11 +56,9 @@ class TokenSource(Source):
         """Returns the documents of a file that begin in a range of its bytes."""
 
     def open_range(self, request: ReadRequest) -> TokenRange:
-        """Returns a reader of one range of a file."""
         return TokenRange(request, self)
 
     def described(self) -> dict[str, Any]:
-        """Returns the facts about the inputs for `dataset.json`, besides their list."""
         columns = {"columns": list(self.spec.columns)} if self.spec.columns else {}
         return super().described() | columns
 
@@ -89,12 +87,7 @@ class TokenSource(Source):
 
 
 class TokenRange(RangeReader[Layout]):
-    """Reads the documents of one range of a file.
-
-    Args:
-        request: The range.
-        format: Finds documents.
-    """
+    """Reads the documents of one range of a file."""
 
     def __init__(self, request: ReadRequest, format: TokenSource) -> None:
         super().__init__(request)
@@ -106,7 +99,6 @@ class TokenRange(RangeReader[Layout]):
         return self._format.layout(self._file, self._source.begin_bytes, end)
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Yields the documents; see `RangeReader`."""
         places, decode, empty = self._coming()
         begins = places.tolist()
         if empty:
@@ -207,11 +199,6 @@ def no_kind(record: str, name: str) -> InputError:
 
 def list_beside(paths: Iterable[str], what: str, *, needed: bool = True) -> str:
     """Returns the checksums of files that describe files of tokens, as a schema.
-
-    Args:
-        paths: The files.
-        what: What each is called in messages.
-        needed: Whether none may be missing.
 
     Raises:
         InputError: One is missing.

@@ -47,13 +47,11 @@ class MegatronSource(TokenSource):
 
     @classmethod
     def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
-        """Returns the rules for documents."""
         plain_options(options, "Megatron's")
         beside = list_beside(map(_idx_of, files.paths), "the index of Megatron")
         return SourceSpec(format="megatron", schema=beside)
 
     def layout(self, file: InputFile, begin: int, end: int) -> Layout:
-        """Returns the documents that begin in a range."""
         dtype, places = self._index(_idx_of(file.path), file.size_bytes)
         decode = functools.partial(np.frombuffer, dtype=dtype)
         return in_range(places, begin, end, decode)
@@ -184,7 +182,6 @@ class OlmoSource(FlatSource):
         return SourceSpec(format="olmo", record=options.record, schema=beside)
 
     def layout(self, file: InputFile, begin: int, end: int) -> Layout:
-        """Returns the documents that begin in a range."""
         dtype, _ = kind_of(self.spec.record, "OLMo's")
         beside = _bounds_of(file.path)
         if not self.has_beside(beside):
@@ -274,7 +271,6 @@ class MdsSource(TokenSource):
         return found
 
     def layout(self, file: InputFile, begin: int, end: int) -> Layout:
-        """Returns the documents that begin in a range."""
         shard = self._of(file.path)
         names, sizes = shard["column_names"], shard["column_sizes"]
         try:

@@ -16,10 +16,10 @@ from typing import Any
 from gristmill.dataset.base.errors import CorruptRecordError, InputError, some_of
 from gristmill.dataset.formats.tar_samples import (
     KEY,
-    ExampleMaker,
-    MemberMaker,
     RecordMaker,
     SampleReader,
+    example_maker,
+    member_maker,
 )
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.storage.base import map_all
@@ -92,10 +92,10 @@ class WebDatasetSource(StreamSource):
 
 def _maker(spec: SourceSpec) -> RecordMaker:
     if spec.record.startswith(_COLUMN):
-        return MemberMaker(spec.record.removeprefix(_COLUMN))
+        return member_maker(spec.record.removeprefix(_COLUMN))
     # Members were chosen, so others are known to be left out.
     known = None if spec.columns else json.loads(spec.schema)
-    return ExampleMaker(known, spec.columns)
+    return example_maker(known, spec.columns)
 
 
 class _FirstDamage(SkippedRegions):

@@ -16,12 +16,11 @@ import pyarrow.compute as pc
 from gristmill.dataset.base.errors import InputError, RowError, some_of
 from gristmill.dataset.base.example import BYTES, FLOATS, INTS, ordered_names
 from gristmill.dataset.base.varints import encode_varint
-from gristmill.dataset.metadata.features import Features, FeatureSpec, Kind
+from gristmill.dataset.metadata.features import Features, Kind
 from gristmill.transforms.tables.leaves import (
     ZERO,
     Leaf,
     ends_of,
-    is_meaning,
     leaf_values,
     leaves_of,
     numpy_of,
@@ -32,7 +31,6 @@ from gristmill.transforms.tables.table_features import (
     are_integers,
     are_lost,
     numbers_cure,
-    read_as,
     spec_of,
 )
 
@@ -347,10 +345,9 @@ def encode_rows(batch: pa.RecordBatch, features: Features) -> list[bytes]:
 
     Args:
         batch: The rows. Columns that are not features are left out.
-        features: The result of `features_of` for the table.
+        features: Those of the table, whose columns fit them.
 
     Raises:
-        InputError: The columns of this batch do not fit the features.
         RowError: A row has a value that no `tf.train.Example` holds, or lacks a
             required one; `row` is its place in the batch.
     """
@@ -378,50 +375,14 @@ def _leaves(schema: pa.Schema, features: Features) -> list[Leaf]:
     leaves = {}
     for leaf in leaves_of(schema, functools.partial(_has_features, features)):
         spec = features.get(leaf.name)
-        if spec is None:
-            continue
-        found = read_as(spec_of(leaf, schema.field(leaf.path[0]).name), spec)
-        if leaf.name in leaves or not _fits(found, spec):
-            raise _other_columns(leaf.name, expected=spec, got=found)
-        leaves[leaf.name] = dataclasses.replace(leaf, shape=spec.shape)
-    for name, spec in features.items():
-        if name not in leaves and not spec.optional:
-            raise _other_columns(name, expected=spec, got=None)
+        if spec is not None:
+            leaves[leaf.name] = dataclasses.replace(leaf, shape=spec.shape)
     return [leaves[name] for _, name in ordered_names(leaves)]
 
 
 def _has_features(features: Features, column: str) -> bool:
     fields = f"{column}."
     return any(name == column or name.startswith(fields) for name in features)
-
-
-def _fits(found: FeatureSpec, spec: FeatureSpec) -> bool:
-    """Returns whether values have the type of the feature.
-
-    Lengths are checked by row; Hugging Face's metadata may be missing in other files.
-    """
-    told = is_meaning(spec.type) or is_meaning(found.type)
-    return (
-        (found.kind, found.dtype, len(found.shape))
-        == (spec.kind, spec.dtype, len(spec.shape))
-    ) and (told or found.type == spec.type)
-
-
-def _other_columns(
-    name: str, *, expected: FeatureSpec, got: FeatureSpec | None
-) -> InputError:
-    return InputError(
-        f"column {name!r} is not what the features of the dataset say",
-        expected=_in_words(expected),
-        got="no such column" if got is None else _in_words(got),
-        cure="convert files of other columns into a split of their own, or leave the "
-        "column out with --columns",
-    )
-
-
-def _in_words(spec: FeatureSpec) -> str:
-    shape = f" of shape {spec.shape}" if spec.shape else ""
-    return f"{spec.type or spec.dtype}, {spec.dtype}{shape}"
 
 
 def _encoded(
@@ -488,9 +449,6 @@ def json_rows(batch: pa.RecordBatch) -> list[bytes]:
     Structs are objects, and maps too. A null field is left out: tables have every field
     of a struct in each row.
 
-    Args:
-        batch: The rows.
-
     Raises:
         RowError: A row has a value that JSON does not have; `row` is its place in the
             batch.
@@ -538,14 +496,7 @@ NULLS_CURE = "leave out rows without a value, with --nulls skip"
 
 
 def null_error(name: str, *, nulls: int, rows: int, where: str) -> InputError:
-    """Returns the error for a column of records that is null in some rows.
-
-    Args:
-        name: The column.
-        nulls: Number of rows with a null.
-        rows: Number of all rows.
-        where: Where they are.
-    """
+    """Returns the error for a column of records that is null in some rows."""
     return InputError(
         f"column {name!r} is null in some rows, which cannot become records",
         where=where,
@@ -572,10 +523,6 @@ def check_column(schema: pa.Schema, name: str) -> None:
 
 def one_column(batch: pa.RecordBatch, name: str) -> list[bytes]:
     """Returns the bytes, or the text in UTF-8, that a column has in each row.
-
-    Args:
-        batch: The rows.
-        name: The column, as in `check_column`.
 
     Raises:
         InputError: As `check_column`.

@@ -119,10 +119,6 @@ def leaves_of(
 
     A column or field that is always null has no leaf.
 
-    Args:
-        schema: The columns.
-        wanted: Returns whether to use a column, by its name.
-
     Raises:
         InputError: A column is nested in a way that no `tf.train.Example` holds.
     """
@@ -322,10 +318,6 @@ def rows_without_nulls(
     """Returns the rows without a null in the features to check.
 
     Nor an item of a list.
-
-    Args:
-        batch: The rows.
-        wanted: Returns whether to check a feature, by its name.
     """
     kept = np.ones(len(batch), np.bool_)
     for leaf in leaves_of(batch.schema):

@@ -200,10 +200,6 @@ def _check_chosen(schema: pa.Schema, columns: Sequence[str]) -> None:
 def spec_of(leaf: Leaf, column: str) -> FeatureSpec:
     """Returns the feature of a leaf.
 
-    Args:
-        leaf: The leaf.
-        column: Name of its column, for messages.
-
     Raises:
         InputError: It has a type that no `tf.train.Example` holds.
     """
@@ -311,10 +307,6 @@ def typed_features(schema: pa.Schema, columns: Sequence[str]) -> dict[str, Featu
 
 def seen_numbers(batches: Iterable[pa.RecordBatch], doubles: Features) -> set[str]:
     """Returns the features that are kept as integers, as they are in a sample.
-
-    Args:
-        batches: The sample.
-        doubles: Features that are of type `DOUBLE`.
 
     Raises:
         InputError: One of these has fractions as well.

@@ -263,11 +263,9 @@ class CsvLines(TableLines):
         )
 
     def ends(self, data: bytes) -> Positions:
-        """See `LineParser`."""
         return self._splitter.ends(data)
 
     def header_lines(self, lines: Lines, path: str) -> int | None:
-        """See `LineParser`."""
         for number in range(len(lines.ends)):
             line = lines.line(number)
             if not is_empty(line):
@@ -278,7 +276,6 @@ class CsvLines(TableLines):
         return None
 
     def texts(self, lines: Lines, kept: Positions) -> list[bytes]:
-        """Returns some rows as records."""
         return [lines.line(row) for row in kept.tolist()]
 
     def rows(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
@@ -518,7 +515,6 @@ class CsvSource(TableSource):
     """Rows of CSV and TSV; see `Source`. The format decides the delimiter."""
 
     def make_parser(self) -> CsvLines:
-        """Returns the parser that makes records of the rows."""
         fields, header = LineSchema.from_text(self.spec.schema)
         splitter = _SPLITTERS[self.spec.format]
         return CsvLines(header, fields, splitter, self.spec.record)

@@ -126,6 +126,5 @@ class ArrayReader(LineReader):
         return b"".join(pieces)
 
     def restart(self, stream: Readable | BinaryIO) -> None:
-        """Goes on with another stream of the same bytes, which begins at `offset`."""
         inside = self.offset > 0
         super().restart(ArrayLines(stream, path=self.path, inside=inside))

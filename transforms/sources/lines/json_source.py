@@ -118,14 +118,12 @@ class JsonLines(TableLines):
         )
 
     def texts(self, lines: Lines, kept: Positions) -> list[bytes]:
-        """Returns some lines as records."""
         texts = split_lines(lines)
         if len(kept) < len(texts):
             texts = [texts[line] for line in kept.tolist()]
         return [text.strip(b" \t\r") for text in texts] if self._strips else texts
 
     def cure(self, column: str, cure: str) -> str:
-        """Returns the cure for a value of a column that no record can hold."""
         if not self.features or not column:
             return cure
         column = column.partition(".")[0]
@@ -284,7 +282,6 @@ class JsonSource(TableSource):
         self.reader = _READERS[spec.format]
 
     def make_parser(self) -> JsonLines:
-        """Returns the parser that makes records of the lines."""
         spec = self.spec
         named = wanted_columns(spec.columns).names is not None
         return JsonLines(

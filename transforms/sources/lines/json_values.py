@@ -20,10 +20,6 @@ class Number(str):
 def parsed_line(line: bytes | str, number: type[str] | None = None) -> Any:
     """Returns the value of a text, by Python's `json`.
 
-    Args:
-        line: The text, such as a line.
-        number: Converts the text of a number; None for numbers.
-
     Raises:
         ValueError: It is not valid JSON, or has a field more than once in an object.
         RecursionError: It is nested too deeply.

@@ -63,11 +63,6 @@ def sample_lines(
 
     The choice depends only on their number and content: 256 KiB of each of 32 files,
     spread over all, and at least one line.
-
-    Args:
-        files: The files.
-        ends: Finds the ends of lines, as `LineParser.ends`.
-        reader: Reads the lines.
     """
     chosen = files.spread(_FILES)
     return list(
@@ -280,7 +275,6 @@ class TableLines(LineParser):
         return cure
 
     def records(self, lines: Lines) -> Made:
-        """See `LineParser`."""
         batch, kept = self.rows(lines)
         if self._record == "line":
             return Made(self.texts(lines, kept), kept)
@@ -314,7 +308,6 @@ class TableSource(LineSource):
     _parser: TableLines
 
     def features(self) -> dict[str, Any] | None:
-        """Returns the features of records; None for lines and single columns."""
         return encode_features(self._parser.features) or None
 
 

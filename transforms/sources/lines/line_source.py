@@ -219,14 +219,7 @@ _MOST_BYTES = 1 << 30  # Maximum bytes of several lines: parsers count in 32 bit
 
 
 class LineReader(StreamReader):
-    """Reads lines forward from one stream, and continues after bad ones.
-
-    Args:
-        stream: Bytes from `offset` on.
-        parser: Makes records from lines.
-        offset: As for `StreamReader`; the others too.
-        options: The same.
-    """
+    """Reads lines forward from one stream, and continues after bad ones."""
 
     item = "line"
 
@@ -254,7 +247,6 @@ class LineReader(StreamReader):
         return data
 
     def batches(self, end: End = None) -> Iterator[RecordBatch]:
-        """Yields the records of lines that begin before `end`; see `StreamReader`."""
         while (lines := self._lines(end)) is not None:
             base = self.offset
             given, header = lines.without_mark() if base == 0 else lines, 0
@@ -338,7 +330,6 @@ class LineReader(StreamReader):
         return None if self._line is None else self._line + self._newlines
 
     def place(self, offset: int) -> str:
-        """Returns the name of this place, for messages."""
         line = self._line_number()
         named = "" if line is None else f"{self.item} {line:,}, "
         return named + super().place(offset)
@@ -357,7 +348,6 @@ class LineReader(StreamReader):
         return error
 
     def begins_at(self, offset: int) -> bool:
-        """Returns whether a line begins, or the file ends, at an offset ahead."""
         distance = offset - self.offset
         if not self._fill(distance + 1):
             return len(self._buffer) - self._position == distance
@@ -366,9 +356,6 @@ class LineReader(StreamReader):
 
     def resync(self, *, limit: int | None = None) -> bool:
         """Moves forward past the next newline; to the end if that can be in a line.
-
-        Args:
-            limit: File offset at which the search gives up, exclusive.
 
         Returns:
             Whether a line was found; if not, the reader is at `limit` or at the end.
@@ -463,7 +450,6 @@ class TextSource(LineSource):
     """Text: a record is a line."""
 
     def make_parser(self) -> LineParser:
-        """Returns the parser that makes records of the lines."""
         return TextLines()
 
 
@@ -471,6 +457,5 @@ class TextLines(LineParser):
     """Makes a record from each line, empty or not: its bytes without the newline."""
 
     def records(self, lines: Lines) -> Made:
-        """See `LineParser`."""
         check_text(lines)
         return Made(split_lines(lines), np.arange(len(lines.ends)))

@@ -48,13 +48,7 @@ class _Begun(NamedTuple):
 
 
 class ShardRangeReader(RangeReader[_Begun]):
-    """Reads the records of the chunks that begin in a range of a file.
-
-    Args:
-        request: The range.
-        shard: The file, and what its dataset says of it.
-        selected: Returns which of its records are taken; None for all.
-    """
+    """Reads the records of the chunks that begin in a range of a file."""
 
     def __init__(
         self,
@@ -87,11 +81,9 @@ class ShardRangeReader(RangeReader[_Begun]):
 
     @property
     def stored_places(self) -> Places | None:
-        """The sources of all records of the shard; see `RangeReader`."""
         return None if self._opened is None else self._opened.places
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Yields the good records; see `RangeReader`."""
         try:
             begun = self._coming()
         except CorruptShardError as error:
@@ -107,7 +99,6 @@ class ShardRangeReader(RangeReader[_Begun]):
         self._check_unchanged()
 
     def taken(self, batch: RecordBatch) -> RecordBatch:
-        """Returns the selected records of a batch; see `RangeReader`."""
         if (selected := self._selected()) is None or not batch.records:
             return batch
         taken = selected[np.asarray(batch.places)]
@@ -124,7 +115,6 @@ class ShardRangeReader(RangeReader[_Begun]):
     def copy(
         self, copier: ShardWriter, options: WriterOptions
     ) -> tuple[RecordsDigest, Int64] | None:
-        """Appends the records to a shard; see `RangeReader`."""
         opened, _, file = self._coming()
         assert self._start is not None  # It is open.
         assert self._stop is not None
@@ -167,11 +157,7 @@ class ShardRangeReader(RangeReader[_Begun]):
 
 
 class ArrayRecordSource(Source):
-    """ArrayRecord files; see `Source` for the methods.
-
-    Args:
-        spec: Names the dataset of the files, if any.
-    """
+    """ArrayRecord files; see `Source` for the methods."""
 
     place_noun = "record"
 
@@ -184,7 +170,6 @@ class ArrayRecordSource(Source):
         return ListedShard(file.path, file.size_bytes, self._dataset_chars)
 
     def open_range(self, request: ReadRequest) -> ShardRangeReader:
-        """Returns a reader of one range of a file. Nothing has to be searched for."""
         shard = request.source.file_index
         selected = functools.partial(selected_records, self.spec, shard)
         return ShardRangeReader(request, self._shard(request.file), selected)
@@ -205,7 +190,6 @@ class ArrayRecordSource(Source):
         return span.stop_bytes - span.start_bytes == span.records
 
     def described(self) -> dict[str, Any]:
-        """Returns the facts about the inputs for `dataset.json`, besides their list."""
         if self._split is None:
             return {"format": self.spec.format}
         names = ("split", "shards_digest")
