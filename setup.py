@@ -170,12 +170,12 @@ def read_description() -> str:
     )
 
 
-# The hash of chunks, some hundred times faster. Where it cannot be compiled, gristmill
-# is installed without it and gives the same results. One binary serves every Python
-# from 3.11 on.
-CHUNK_HASH = Extension(
-    "gristmill.dataset.arrayrecord._chunk_hash",
-    sources=["dataset/arrayrecord/_chunk_hash.c"],
+# Hashes chunks and decodes records. Where it cannot be compiled, gristmill is
+# installed without it and gives the same results, more slowly. One binary serves every
+# Python from 3.11 on.
+COMPILED = Extension(
+    "gristmill.dataset.arrayrecord._compiled",
+    sources=["dataset/arrayrecord/_compiled.c"],
     define_macros=[("Py_LIMITED_API", "0x030B0000")],
     extra_compile_args=["-O2", "-std=c11"],
     py_limited_api=True,
@@ -226,7 +226,7 @@ setup(
         for inside in ("", *find_packages(str(ROOT / folder)))
     ],
     package_dir=PACKAGES,
-    ext_modules=[CHUNK_HASH],
+    ext_modules=[COMPILED],
     cmdclass={"build_ext": BuildIfPossible},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
     package_data={

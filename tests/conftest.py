@@ -108,12 +108,12 @@ def blocks_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 @pytest.fixture
-def without_compiled_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets numpy hash chunks, as where there is no C compiler."""
-    from gristmill.dataset.arrayrecord import chunk_hash
+def without_compiled_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets Python hash and decode chunks, as where there is no C compiler."""
+    from gristmill.dataset.arrayrecord import compiled
 
     # An installation is of one kind, and both are to be tested beside each other.
-    monkeypatch.setattr(chunk_hash, "compiled_part", None)
+    monkeypatch.setattr(compiled, "part", None)
 
 
 @pytest.fixture
@@ -127,16 +127,15 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(name, 512 << 10)
 
 
-@pytest.fixture(params=["compiled", "numpy"])
-def hashing(request: pytest.FixtureRequest) -> str:
-    """Runs a test with the compiled hash of chunks, and without it."""
-    from gristmill.dataset.arrayrecord import chunk_hash
+@pytest.fixture(params=["compiled", "python"])
+def decoding(request: pytest.FixtureRequest) -> None:
+    """Runs a test with the compiled part, and without it."""
+    from gristmill.dataset.arrayrecord import compiled
 
-    if request.param == "numpy":
-        request.getfixturevalue("without_compiled_hash")
-    elif not chunk_hash.is_compiled():
+    if request.param == "python":
+        request.getfixturevalue("without_compiled_part")
+    elif compiled.decoder() is None:
         pytest.skip("installed without a C compiler")
-    return request.param
 
 
 def pytest_configure(config: pytest.Config) -> None:

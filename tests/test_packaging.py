@@ -127,7 +127,7 @@ def test_wheel_holds_the_packages_alone() -> None:
     with zipfile.ZipFile(wheel()) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
     ours = {name.removeprefix("package/") for name in sources_of(ROOT)}
-    ours |= {"dataset/arrayrecord/_chunk_hash.abi3.so"} if CAN_COMPILE else set()
+    ours |= {"dataset/arrayrecord/_compiled.abi3.so"} if CAN_COMPILE else set()
     assert names == {f"gristmill/{name}" for name in ours}
     assert wheel().name.endswith(f"-cp311-abi3-{platform_tag()}.whl")
 
@@ -156,9 +156,9 @@ def test_installation_without_a_compiler(
     program = f"""
 import pathlib
 from gristmill import loader
-from gristmill.dataset.arrayrecord import chunk_hash
-assert chunk_hash.__file__.startswith({str(tmp_path)!r}), chunk_hash.__file__
-assert not chunk_hash.is_compiled()
+from gristmill.dataset.arrayrecord import compiled
+assert compiled.__file__.startswith({str(tmp_path)!r}), compiled.__file__
+assert not compiled.is_compiled()
 path = pathlib.Path({str(path)!r})
 dataset = loader.open(path, cache_dir="")
 assert dataset[[7, 3]] == [b"record 7", b"record 3"]

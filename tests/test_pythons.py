@@ -51,7 +51,7 @@ import glob
 import json
 import jax
 from gristmill import loader
-from gristmill.dataset.arrayrecord import chunk_hash
+from gristmill.dataset.arrayrecord import compiled
 
 dataset = loader.open("made/demo")
 batches = loader.global_batches(dataset, batch_size=64, seed=42)
@@ -70,7 +70,7 @@ if __name__ == "__main__":
     shards = sorted(glob.glob("made/demo/*.array_record-*"))
     source = grain.MapDataset.source(loader.ArrayRecordDataSource(shards))
     assert [source[i] for i in (0, 3999)] == [dataset[0], dataset[3999]]
-    print(json.dumps({"ids": ids, "compiled": chunk_hash.is_compiled()}))
+    print(json.dumps({"ids": ids, "compiled": compiled.is_compiled()}))
 """
 
 

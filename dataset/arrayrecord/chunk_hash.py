@@ -10,12 +10,10 @@ Sources: https://arxiv.org/abs/1612.06257, riegeli/chunk_encoding/hash.cc (the k
 
 from __future__ import annotations
 
-import importlib
-import types
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
+
+from gristmill.dataset.arrayrecord import compiled
 
 _PACKET_BYTES = 32
 _HALF, _LOW_HALF = np.uint64(32), np.uint64(0xFFFF_FFFF)
@@ -39,22 +37,6 @@ IntArray = npt.NDArray[np.int64]
 HashArray = npt.NDArray[np.uint64]
 
 
-def _import_compiled() -> types.ModuleType | None:
-    try:
-        return importlib.import_module("gristmill.dataset.arrayrecord._chunk_hash")
-    except ImportError:
-        return None
-
-
-compiled_part: Any = _import_compiled()
-"""The compiled part, None where it is not installed."""
-
-
-def is_compiled() -> bool:
-    """Returns whether the compiled part is installed."""
-    return compiled_part is not None
-
-
 def hash_spans(
     buffer: bytes | bytearray | memoryview | npt.NDArray[np.uint8],
     begin: IntArray,
@@ -70,18 +52,18 @@ def hash_spans(
     Returns:
         uint64 [spans].
     """
-    if compiled_part is None:
+    if compiled.part is None:
         return hash_by_numpy(np.frombuffer(buffer, np.uint8), begin, end)
     hashes = np.empty(len(begin), np.uint64)
     columns = (np.ascontiguousarray(column, np.int64) for column in (begin, end))
-    compiled_part.hash_spans(buffer, *columns, hashes)
+    compiled.part.hash_spans(buffer, *columns, hashes)
     return hashes
 
 
 def hash_bytes(data: bytes | memoryview) -> int:
     """Returns the hash of one buffer. For many, `hash_spans` is faster."""
-    if compiled_part is not None:
-        return int(compiled_part.hash_bytes(data))
+    if compiled.part is not None:
+        return int(compiled.part.hash_bytes(data))
     zero = np.zeros(1, np.int64)
     return int(hash_spans(data, zero, zero + len(data))[0])
 

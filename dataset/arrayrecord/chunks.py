@@ -8,6 +8,9 @@ a crc32c of every record.
 
 Positions in a file are *physical*: they count block headers. A run of bytes with the
 block headers taken out is *logical*.
+
+Chunks of zstd or without compression are decoded by the compiled part where there is
+one. It leaves all others, and whatever is damaged, to the code here.
 """
 
 from __future__ import annotations
@@ -16,20 +19,16 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes, hash_spans, is_compiled
-from gristmill.dataset.arrayrecord.compression import (
-    COMPRESSIONS,
-    decompress_frame,
-    decompress_parts,
-)
+from gristmill.dataset.arrayrecord import compiled
+from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes, hash_spans
+from gristmill.dataset.arrayrecord.compression import COMPRESSIONS, decompress_parts
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     GristmillError,
@@ -38,7 +37,6 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.base.varints import (
     MAX_VARINT_BYTES,
     decode_varints,
-    varint_at,
     varints_at,
 )
 
@@ -69,6 +67,65 @@ HEADER_DTYPE = np.dtype(
 )
 
 
+def _int64s(*names: str) -> np.dtype[Any]:
+    return np.dtype([(name, "<i8") for name in names])
+
+
+CHUNKS = _int64s("file", "begin", "end", "records", "limit", "hashed")
+"""A chunk: the number of its file, its bytes [begin, end), its records (-1 if they are
+not known), the bytes that it may decode to, and whether to compare its hashes."""
+
+WANTED = _int64s("chunk", "row", "number", "place", "crc32c")
+"""A wanted record: its chunk, its number there and in the file, its place in the
+result, and its checksum, -1 for none to compare with."""
+
+# Rows of `CHUNKS` or `WANTED`.
+Table: TypeAlias = np.ndarray[Any, np.dtype[np.void]]
+
+
+def chunk_table(
+    begin: IntArray,
+    end: IntArray | int,
+    *,
+    records: IntArray | int = -1,
+    limit: IntArray | int = MAX_CHUNK_DECODED_BYTES,
+    hashed: bool = False,
+) -> Table:
+    """Returns the `CHUNKS` of one file or buffer: an array has a number for each."""
+    table = np.zeros(len(begin), CHUNKS)
+    columns = {"begin": begin, "end": end, "records": records, "limit": limit}
+    for name, column in {**columns, "hashed": hashed}.items():
+        table[name] = column
+    return table
+
+
+def pick_records(
+    files: IntArray,
+    data: Sequence[bytes] | bytes | memoryview | None,
+    chunks: Table,
+    wanted: Table,
+    out: list[Any],
+) -> list[int]:
+    """Puts wanted records into a list by the compiled part.
+
+    Args:
+        files: int64 [files], their descriptors.
+        data: The physical bytes of each chunk, logical bytes that hold all chunks, or
+            None to read the files.
+        chunks: Chunks, each of which has a wanted record.
+        wanted: The records, in the order of the chunks.
+        out: Gets each record at its place.
+
+    Returns:
+        The numbers of chunks that are left: all where there is no compiled part.
+    """
+    decoder = compiled.decoder()
+    if decoder is None:
+        return list(range(len(chunks)))
+    left: list[int] = decoder.pick(files, data, chunks, wanted, out)
+    return left
+
+
 @dataclasses.dataclass(frozen=True)
 class Parts:
     """One of the two parts of each chunk, still compressed. All are [chunks].
@@ -91,27 +148,16 @@ class SimpleChunks:
     values: Parts
 
 
-def parse_chunks(
-    data: npt.NDArray[np.uint8],
-    starts: IntArray,
-    ends: IntArray | int,
-    max_decoded_bytes: IntArray | int,
-    hashed: BoolArray | bool,
-) -> SimpleChunks:
-    """Parses the headers of chunks; raises ValueError where they are damaged.
-
-    The hashes of chunks in `hashed` are compared too.
-    """
+def parse_chunks(data: npt.NDArray[np.uint8], table: Table) -> SimpleChunks:
+    """Parses the headers of chunks; raises ValueError where they are damaged."""
+    starts, ends = table["begin"], table["end"]
     begin = starts + CHUNK_HEADER_BYTES
-    if (begin + 2 > ends).any():
+    if (begin + 2 > np.minimum(ends, len(data))).any():
         raise ValueError("a chunk's header reaches past the end of the data")
     # A view with a header at every byte: only the chosen ones are copied.
     count = max(0, len(data) - CHUNK_HEADER_BYTES + 1)
     header = np.ndarray(count, HEADER_DTYPE, data, strides=(1,))[starts]
-    if isinstance(hashed, bool):
-        chosen = np.arange(len(starts) if hashed else 0)
-    else:
-        chosen = np.flatnonzero(hashed)
+    chosen = np.flatnonzero(table["hashed"])
     if len(chosen):
         rest = starts[chosen] + HASH_BYTES, begin[chosen]
         _compare("header", data, *rest, header["header_hash"][chosen])
@@ -143,7 +189,14 @@ def parse_chunks(
         sizes=_parts(data, compression, sizes_begin, sizes_end),
         values=_parts(data, compression, sizes_end, end),
     )
-    _check_claims(chunks, header["decoded_data_size"], max_decoded_bytes)
+    _check_claims(chunks, header["decoded_data_size"], table["limit"])
+    expected = table["records"]
+    wrong = np.flatnonzero((chunks.records != expected) & (expected >= 0))
+    if len(wrong):
+        raise ValueError(
+            f"a chunk says that it holds {chunks.records[wrong[0]]:,} records "
+            f"instead of {expected[wrong[0]]:,}"
+        )
     return chunks
 
 
@@ -180,12 +233,9 @@ def _parts(
 
 
 def _check_claims(
-    chunks: SimpleChunks,
-    decoded_data_size: npt.NDArray[np.uint64],
-    max_decoded_bytes: IntArray | int,
+    chunks: SimpleChunks, decoded_data_size: npt.NDArray[np.uint64], limits: IntArray
 ) -> None:
     """Checks all sizes against each other, before any allocation."""
-    limits = np.broadcast_to(max_decoded_bytes, decoded_data_size.shape)
     wrong = np.flatnonzero(decoded_data_size > limits.astype(np.uint64))
     if len(wrong):
         raise ValueError(
@@ -250,89 +300,6 @@ def check_blocks(data: bytes | memoryview, begin: int) -> None:
             )
 
 
-_HEADER = struct.Struct("<8xQ8xQQB")
-_HASHES = struct.Struct("<Q8xQ")
-# Up to this many, plain Python is faster than a call of numpy.
-_FEW_SIZES = 32
-
-
-def decode_lone_record(
-    chunk: bytes | memoryview,
-    *,
-    row: int = 0,
-    count: int = 1,
-    max_decoded_bytes: int,
-    hashed: bool = False,
-) -> bytes | None:
-    """Decodes one record of a zstd chunk in a tenth of the time of `EncodedChunks`.
-
-    Args:
-        chunk: Logical bytes from the chunk's header on.
-        row: Number of the record within the chunk, below `count`.
-        count: Number of records of the chunk.
-        max_decoded_bytes: Maximum decoded bytes of the chunk.
-        hashed: Whether to compare the chunk's own hashes.
-
-    Returns:
-        The record, or None for anything unusual, damage included: `EncodedChunks`
-        explains it.
-    """
-    if len(chunk) < _HEADER.size + 16:
-        return None
-    size, kind, decoded_bytes, compression = _HEADER.unpack_from(chunk)
-    end = CHUNK_HEADER_BYTES + size
-    if (
-        # Without the compiled hash, long chunks are hashed many at a time.
-        (hashed and not is_compiled())
-        or (kind, compression) != (count << 8 | SIMPLE, ord("z"))
-        or not 0 < decoded_bytes <= max_decoded_bytes
-        or end > len(chunk)
-    ):
-        return None
-    if hashed:
-        view = memoryview(chunk)
-        header_hash, data_hash = _HASHES.unpack_from(chunk)
-        if (
-            hash_bytes(view[8:CHUNK_HEADER_BYTES]) != header_hash
-            or hash_bytes(view[CHUNK_HEADER_BYTES:end]) != data_hash
-        ):
-            return None
-    try:
-        sizes_bytes, sizes_at = varint_at(chunk, _HEADER.size)
-        claim, at = varint_at(chunk, sizes_at + sizes_bytes)
-        if claim != decoded_bytes or at >= end:
-            return None
-        begin, past = 0, decoded_bytes
-        if count > 1:
-            sizes = chunk[sizes_at : sizes_at + sizes_bytes]
-            begin, past = _span(sizes, row, count, decoded_bytes)
-        frame = memoryview(chunk)[at:end]
-        return decompress_frame(frame, decoded_bytes, begin=begin, end=past)
-    except (ValueError, IndexError):
-        return None
-
-
-def _span(
-    part: bytes | memoryview, row: int, count: int, decoded_bytes: int
-) -> tuple[int, int]:
-    """Returns the start and end of a record among those of its chunk."""
-    claim, at = varint_at(part, 0)
-    if not count <= claim <= min(MAX_VARINT_BYTES * count, MAX_CHUNK_DECODED_BYTES):
-        raise ValueError("sizes of records claim to decode to what cannot be")
-    sizes = decompress_frame(part[at:], claim)
-    if count <= _FEW_SIZES:
-        lengths, at = [], 0
-        while at < len(sizes):
-            length, at = varint_at(sizes, at)
-            lengths.append(length)
-    else:
-        lengths = decode_varints(np.frombuffer(sizes, np.uint8)).tolist()
-    if len(lengths) != count or sum(lengths) != decoded_bytes:
-        raise ValueError("the sizes of a chunk's records do not add up")
-    begin = sum(lengths[:row])
-    return begin, begin + lengths[row]
-
-
 # Errors of decoding a chunk.
 CHUNK_ERRORS: tuple[type[GristmillError], ...] = (
     CorruptShardError,
@@ -363,16 +330,15 @@ def _decode_parts(
     buffer: bytes | memoryview,
     chunks: SimpleChunks,
     parts: Parts,
-    members: IntArray | None = None,
-) -> Iterator[Any]:
+    members: IntArray | slice = slice(None),
+) -> Iterator[bytes]:
     """Decompresses one part of each chunk, or member."""
-    chosen = slice(None) if members is None else members
     return decompress_parts(
         buffer,
-        chunks.compression[chosen],
-        parts.begin[chosen],
-        parts.end[chosen],
-        parts.decoded_bytes[chosen],
+        chunks.compression[members],
+        parts.begin[members],
+        parts.end[members],
+        parts.decoded_bytes[members],
     )
 
 
@@ -429,15 +395,9 @@ def _before(values: IntArray) -> IntArray:
     return np.asarray(np.cumsum(values) - values)
 
 
-def _cut(
-    values: Iterator[Any], counts: IntArray, begins: IntArray, ends: IntArray
-) -> Iterator[bytes]:
-    """Yields the bytes [begin, end) of values, `counts` of each."""
-    spans = zip(begins.tolist(), ends.tolist(), strict=True)
-    for value, count in zip(values, counts.tolist(), strict=True):
-        view = memoryview(value)
-        for begin, end in itertools.islice(spans, count):
-            yield bytes(view[begin:end])
+def _places(counts: IntArray) -> IntArray:
+    """Returns the number of each record in its chunk: int64 [records]."""
+    return np.arange(counts.sum()) - np.repeat(_before(counts), counts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -449,33 +409,34 @@ class EncodedChunks:
 
     Attributes:
         buffer: Logical bytes (see `logical`) that hold the chunks whole.
-        starts: int64 [chunks], where each chunk's header begins in the buffer.
+        table: The chunks. Without their `records`, from the footer or an index, one
+            flipped bit can turn all records of a chunk into one. Their hashes have to
+            be compared if no index has a checksum of every record.
         path: Path of the file, for messages.
         numbers: [chunks], their numbers in the file, for messages; by default counted
             from 0.
-        records: int64 [chunks], number of records of each, from the footer or an index.
-            Without it, one flipped bit can turn all records of a chunk into one.
-        max_decoded_bytes: Maximum decoded bytes of a chunk, or int64 [chunks].
-        ends: int64 [chunks], end of each; None for the buffer's end.
-        hashed: bool [chunks], or one for all, whether to compare the chunk's own
-            hashes: needed if no index has a checksum of every record.
     """
 
     buffer: bytes | memoryview
-    starts: IntArray
+    table: Table
     _: dataclasses.KW_ONLY
     path: str
     numbers: Sequence[int] | IntArray | None = None
-    records: IntArray | None = None
-    max_decoded_bytes: IntArray | int = MAX_CHUNK_DECODED_BYTES
-    ends: IntArray | None = None
-    hashed: BoolArray | bool = False
 
     def decode(self) -> list[bytes]:
         """Returns the records of all chunks, in order."""
+        counts = self.table["records"]
+        if (counts > 0).all():
+            wanted = np.zeros(counts.sum(), WANTED)
+            wanted["chunk"] = np.repeat(np.arange(len(counts)), counts)
+            wanted["row"], wanted["crc32c"] = _places(counts), -1
+            wanted["place"] = np.arange(len(wanted))
+            out: list[bytes] = [b""] * len(wanted)
+            none = np.empty(0, np.int64)
+            if not pick_records(none, self.buffer, self.table, wanted, out):
+                return out
         with self._explained():
-            records, _ = self._decode()
-            return list(map(bytes, records))
+            return list(self._decode()[0])
 
     def join(self) -> tuple[bytes, IntArray]:
         """Returns all records end to end, and their lengths, int64 [records]."""
@@ -486,12 +447,15 @@ class EncodedChunks:
 
     def checksum(self) -> tuple[npt.NDArray[np.uint32], IntArray]:
         """Returns crc32cs, uint32 [records], and lengths, int64 [records]."""
+        decoder, counts = compiled.decoder(), self.table["records"]
+        if decoder is not None and (counts > 0).all():
+            total = int(counts.sum())
+            columns = np.empty(total, np.uint32), np.empty(total, np.int64)
+            if decoder.checksum(self.buffer, self.table, *columns):
+                return columns
         with self._explained():
             records, lengths = self._decode()
-            given: Iterable[Any] = records
-            if google_crc32c.implementation == "python":  # It accepts only bytes.
-                given = map(bytes, records)
-            crcs = map(google_crc32c.value, given)
+            crcs = map(google_crc32c.value, records)
             return np.fromiter(crcs, np.uint32, len(lengths)), lengths
 
     def survey(self) -> tuple[SimpleChunks, IntArray]:
@@ -500,65 +464,43 @@ class EncodedChunks:
             chunks = self._parse()
             return chunks, _lengths(self.buffer, chunks)
 
-    def pick(self, chunk_of: IntArray, rows: IntArray) -> list[bytes]:
-        """Returns only the requested records, in order.
-
-        Args:
-            chunk_of: int64 [records], the chunk of each, ascending; every chunk occurs.
-            rows: int64 [records], the number of each within its chunk, below the
-                chunk's number of records.
-        """
+    def pick(self, wanted: Table) -> list[bytes]:
+        """Returns only the wanted records, in order; every chunk has one of them."""
         with self._explained():
             chunks = self._parse()
-            values = _decode_parts(self.buffer, chunks, chunks.values)
-            if (chunks.records == 1).all():
-                records = list(map(bytes, values))
-                if len(records) == len(chunk_of):
-                    return records
-                return [records[chunk] for chunk in chunk_of.tolist()]
-            lengths = _lengths(self.buffer, chunks)
-            wanted = _before(chunks.records)[chunk_of] + rows
-            before = _before(chunks.values.decoded_bytes)[chunk_of]
-            ends = np.cumsum(lengths)[wanted] - before
-            counts = np.bincount(chunk_of, minlength=len(chunks.records))
-            return list(_cut(values, counts, ends - lengths[wanted], ends))
+            firsts = _before(chunks.records)
+            rows = firsts[wanted["chunk"]] + wanted["row"]
+            counts = np.bincount(wanted["chunk"], minlength=len(firsts))
+            return list(self._cut(chunks, rows, counts)[0])
 
     def _parse(self) -> SimpleChunks:
-        data = np.frombuffer(self.buffer, np.uint8)
-        ends = len(data) if self.ends is None else self.ends
-        chunks = parse_chunks(
-            data, self.starts, ends, self.max_decoded_bytes, self.hashed
-        )
-        if self.records is not None:
-            wrong = np.flatnonzero(chunks.records != self.records)
-            if len(wrong):
-                raise ValueError(
-                    f"a chunk says that it holds {chunks.records[wrong[0]]:,} records "
-                    f"instead of {self.records[wrong[0]]:,}"
-                )
-        return chunks
+        return parse_chunks(np.frombuffer(self.buffer, np.uint8), self.table)
 
-    def _decode(self) -> tuple[Iterator[Any], IntArray]:
-        """Returns all records as one buffer, and their lengths, int64 [records]."""
+    def _decode(self) -> tuple[Iterator[bytes], IntArray]:
+        """Returns all records, and their lengths, int64 [records]."""
         chunks = self._parse()
+        return self._cut(chunks, np.arange(chunks.records.sum()), chunks.records)
+
+    def _cut(
+        self, chunks: SimpleChunks, rows: IntArray, counts: IntArray
+    ) -> tuple[Iterator[bytes], IntArray]:
+        """Returns some of all records, `counts` of each chunk, and their lengths."""
         lengths = _lengths(self.buffer, chunks)
+        before = np.repeat(_before(chunks.values.decoded_bytes), counts)
+        ends = np.cumsum(lengths)[rows] - before
+        lengths = lengths[rows]
+        spans = zip((ends - lengths).tolist(), ends.tolist(), strict=True)
         values = _decode_parts(self.buffer, chunks, chunks.values)
-        if (chunks.records == 1).all():
-            return values, lengths
-        ends = np.cumsum(lengths)
-        before = np.repeat(_before(chunks.values.decoded_bytes), chunks.records)
-        ends -= before
-        return _cut(values, chunks.records, ends - lengths, ends), lengths
+        pieces = zip(values, counts.tolist(), strict=True)
+        return (
+            value[begin:end]
+            for value, count in pieces
+            for begin, end in itertools.islice(spans, count)
+        ), lengths
 
     def _decode_one(self, index: int) -> None:
-        names = ("starts", "records", "max_decoded_bytes", "ends", "hashed")
-        columns = {name: getattr(self, name) for name in names}
-        one: dict[str, Any] = {
-            name: column[index : index + 1]
-            for name, column in columns.items()
-            if isinstance(column, np.ndarray)
-        }
-        collections.deque(dataclasses.replace(self, **one)._decode()[0], maxlen=0)
+        one = dataclasses.replace(self, table=self.table[index : index + 1])
+        collections.deque(one._decode()[0], maxlen=0)
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -569,7 +511,7 @@ class EncodedChunks:
             where = self.path
             error: Exception = e
             damaged = damaged_chunks(
-                len(self.starts), self._decode_one, errors=(ValueError, IndexError)
+                len(self.table), self._decode_one, errors=(ValueError, IndexError)
             )
             if first := next(damaged, None):
                 index, error = first

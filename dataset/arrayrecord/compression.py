@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -110,20 +109,10 @@ class _Zstd:
         return list(many)
 
 
-# Maximum decoded bytes of one call. Each call releases the GIL once: with smaller ones,
-# two threads wait for each other. Of 16 records of 2.2 KB a chunk, this takes three
-# quarters of the time of a call for each frame, on two processors.
-_CALL_BYTES = 4 << 20
-# Frames that decode to more are decoded one by one: such a call reuses its context, and
-# its result needs no copy.
-_LARGE_BYTES = 64 << 10
-# Zstd decodes whole blocks of this size.
-_BLOCK_BYTES = 128 << 10
 # The largest window that zstd allocates by default.
 _WINDOW_LOG, _LEAST_WINDOW_LOG = 27, 17
 
 _NONE, _ZSTD, _BROTLI, _SNAPPY = 0, ord("z"), ord("b"), ord("s")
-_MANY = 255  # Zstd, many in a call, which takes no empty ones.
 
 COMPRESSIONS = (_NONE, _ZSTD, _BROTLI, _SNAPPY)
 """How a chunk's parts are compressed: the first byte of its data."""
@@ -137,8 +126,8 @@ def decompress_parts(
     begin: IntArray,
     end: IntArray,
     decoded_bytes: IntArray,
-) -> Iterator[Any]:
-    """Decompresses parts, as many at a time as fit the processor's cache.
+) -> Iterator[bytes]:
+    """Decompresses parts.
 
     Args:
         buffer: Holds all parts.
@@ -147,40 +136,13 @@ def decompress_parts(
         end: int64 [parts], one past the last byte of each.
         decoded_bytes: int64 [parts], the size that each claims to decode to.
 
-    Returns:
-        For each part, in order, a read-only object of that size with the buffer
-        protocol. Raises ValueError if one cannot be decompressed to that size.
+    Yields:
+        Each part. Raises ValueError if it cannot be decompressed to that size.
     """
-    # Chained, as a generator step for every part would be slow.
-    return itertools.chain.from_iterable(
-        _decompress_runs(buffer, compression, begin, end, decoded_bytes)
-    )
-
-
-def _decompress_runs(
-    buffer: Any,
-    compression: npt.NDArray[np.uint8],
-    begin: IntArray,
-    end: IntArray,
-    decoded_bytes: IntArray,
-) -> Iterator[Iterable[Any]]:
-    """Yields the parts of runs that are decompressed alike."""
-    many = (compression == _ZSTD) & (decoded_bytes > 0) & (decoded_bytes < _LARGE_BYTES)
-    kinds = np.where(many, _MANY, compression)
-    borders = np.flatnonzero(kinds[1:] != kinds[:-1]) + 1
     view = memoryview(buffer)
-    for first, last in itertools.pairwise((0, *borders.tolist(), len(kinds))):
-        if first == last:
-            continue
-        run = slice(first, last)
-        if kinds[first] == _MANY:
-            yield from _decompress_calls(
-                view, begin[run], end[run], decoded_bytes[run].astype("<u8")
-            )
-            continue
-        columns = (column[run].tolist() for column in (begin, end, decoded_bytes))
-        for a, b, size in zip(*columns, strict=True):
-            yield [_decompress_one(int(kinds[first]), view[a:b], size)]
+    columns = compression, begin, end, decoded_bytes
+    for kind, a, b, size in zip(*(c.tolist() for c in columns), strict=True):
+        yield _decompress_one(kind, view[a:b], size)
 
 
 def _decompress_one(kind: int, part: memoryview, size: int) -> bytes:
@@ -215,16 +177,8 @@ class _Local(threading.local):
 _LOCAL = _Local()
 
 
-def decompress_frame(
-    frame: Any, decoded_bytes: int, *, begin: int = 0, end: int | None = None
-) -> bytes:
+def decompress_frame(frame: Any, decoded_bytes: int) -> bytes:
     """Decompresses one zstd frame that claims to decode to at least one byte.
-
-    Args:
-        frame: The frame.
-        decoded_bytes: Size that it claims to decode to.
-        begin: First decoded byte to return.
-        end: One past the last. The rest of a large frame is skipped.
 
     Raises:
         ValueError: It cannot be decompressed, or decodes to another size.
@@ -235,8 +189,6 @@ def decompress_frame(
         claim = zstandard.frame_content_size(frame)
         if claim not in (-1, decoded_bytes):
             raise ValueError(f"decodes to {claim:,} bytes instead of {decoded_bytes:,}")
-        if end is not None and decoded_bytes - (end - begin) > _BLOCK_BYTES:
-            return _decompress_some(frame, begin, end)
         decoded = _LOCAL.zstd.decompress(frame, max_output_size=decoded_bytes)
     except zstandard.ZstdError as e:
         decoded = _decompress_wide(frame, decoded_bytes, e)
@@ -244,7 +196,7 @@ def decompress_frame(
         raise ValueError(
             f"decompressed to {len(decoded):,} bytes instead of {decoded_bytes:,}"
         )
-    return decoded[begin:end]
+    return decoded
 
 
 def _decompress_wide(
@@ -270,46 +222,3 @@ def _decompress_wide(
         if "not enough memory" in str(e):  # This says nothing about the frame.
             raise MemoryError(str(e)) from e
         raise ValueError(f"cannot be decompressed: {e}") from e
-
-
-def _decompress_some(frame: Any, begin: int, end: int) -> bytes:
-    passed = memoryview(bytearray(min(begin, _BLOCK_BYTES)))
-    with _LOCAL.zstd.stream_reader(frame) as reader:
-        left = begin
-        while left:
-            got = reader.readinto(passed[: min(left, len(passed))])
-            if not got:
-                raise ValueError("it ends too soon")
-            left -= got
-        decoded: bytes = reader.read(end - begin)
-    if len(decoded) != end - begin:
-        raise ValueError("it ends too soon")
-    return decoded
-
-
-def _decompress_calls(
-    view: memoryview, begin: IntArray, end: IntArray, claims: npt.NDArray[np.uint64]
-) -> Iterator[Any]:
-    """Decompresses many zstd frames in a call."""
-    segments = np.stack([begin, end - begin], axis=1).astype("<u8")
-    ends = np.cumsum(claims)
-    first = 0
-    while first < len(ends):
-        limit = int(ends[first]) - int(claims[first]) + _CALL_BYTES
-        last = int(np.searchsorted(ends, limit, side="right"))
-        run = slice(first, last)
-        frames = zstandard.BufferWithSegments(view, segments[run].tobytes())
-        decoded: Any
-        try:
-            decoded = _LOCAL.zstd.multi_decompress_to_buffer(
-                frames, decompressed_sizes=claims[run].tobytes()
-            )
-        except (zstandard.ZstdError, ValueError):
-            # Damage, to be explained one by one, or a frame with a large window.
-            columns = (column[run].tolist() for column in (begin, end, claims))
-            decoded = [
-                decompress_frame(view[a:b], claim)
-                for a, b, claim in zip(*columns, strict=True)
-            ]
-        yield decoded
-        first = last

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.chunk_hash import HashArray, hash_spans, is_compiled
+from gristmill.dataset.arrayrecord.chunk_hash import HashArray, hash_spans
 from gristmill.dataset.arrayrecord.chunks import (
     BLOCK_BYTES,
     BLOCK_HEADER_BYTES,
@@ -28,6 +28,7 @@ from gristmill.dataset.arrayrecord.chunks import (
     SIMPLE,
     IntArray,
 )
+from gristmill.dataset.arrayrecord.compiled import is_compiled
 from gristmill.dataset.arrayrecord.compression import codec_version, compressor
 from gristmill.dataset.arrayrecord.footer import MAGIC
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions

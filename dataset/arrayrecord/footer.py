@@ -25,6 +25,7 @@ from gristmill.dataset.arrayrecord.chunks import (
     IntArray,
     blocks_before,
     check_blocks,
+    chunk_table,
     logical,
 )
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
@@ -136,14 +137,9 @@ def _records(
     data = read(begin, end)
     if hashed:
         check_blocks(data, begin)
-    chunk = EncodedChunks(
-        logical(data, begin),
-        np.array([0]),
-        path="footer",
-        max_decoded_bytes=end,
-        hashed=hashed,
-    )
-    joined, lengths = chunk.join()
+    chunk = logical(data, begin)
+    table = chunk_table(np.array([0]), len(chunk), limit=end, hashed=hashed)
+    joined, lengths = EncodedChunks(chunk, table, path="footer").join()
     if not len(lengths):
         raise ValueError("it holds no records")
     return joined, lengths
@@ -334,15 +330,16 @@ class ChunkRange:
         With `hashed`, the chunks' own hashes are compared.
         """
         buffer, starts = self._logical
-        return EncodedChunks(
-            buffer,
-            starts[chosen],
-            path=self.path,
-            numbers=np.arange(self.first_chunk, self.last_chunk)[chosen],
-            records=self.chunk_records[chosen],
-            max_decoded_bytes=self.chunk_decoded_bytes[chosen],
+        table = chunk_table(
+            starts,
+            np.append(starts[1:], len(buffer)),
+            records=self.chunk_records,
+            limit=self.chunk_decoded_bytes,
             hashed=hashed,
         )
+        numbers = np.arange(self.first_chunk, self.last_chunk)[chosen]
+        table = np.ascontiguousarray(table[chosen])
+        return EncodedChunks(buffer, table, path=self.path, numbers=numbers)
 
     def decode(self, *, hashed: bool) -> list[bytes]:
         """Returns all records.

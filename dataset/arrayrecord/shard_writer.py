@@ -153,7 +153,7 @@ class _Copied:
         at = np.searchsorted(self.firsts, chunks.first_record + rows)
         is_copied = np.append(self.firsts, -1)[at] == chunks.first_record + rows
         is_copied &= np.append(self.hashes, 0)[at] == _hashes(
-            encoded.buffer, encoded.starts
+            encoded.buffer, encoded.table["begin"]
         )
         crc32cs = np.zeros(len(lengths), np.uint32)
         known = self.crc32cs[chunks.first_record :][: len(lengths)]
@@ -274,7 +274,8 @@ class ShardWriter:
         for run, copied in _runs(wanted, whole):
             rows = _rows(firsts[run], counts[run])
             if copied and self._writer.at_chunk_end:
-                stored = _stored(encoded.buffer, encoded.starts[run], parsed, run)
+                starts = encoded.table["begin"][run]
+                stored = _stored(encoded.buffer, starts, parsed, run)
                 with _failures_told(self._path):
                     self._writer.append(stored)
                 before = np.cumsum(counts[run]) - counts[run]

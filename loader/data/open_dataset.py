@@ -37,12 +37,13 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, has_magic, path_text, path_texts
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.data.dataset import Dataset, shards_of
-from gristmill.loader.reading.batch_reader import BatchReader, Verify
+from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.host_cache import (
     FooterCache,
     cache_dir_text,
     footer_cache,
 )
+from gristmill.loader.reading.read_plan import Verify
 from gristmill.loader.reading.shard_file import ShardFile
 from gristmill.loader.reading.shard_list import ShardList, count_files
 from gristmill.loader.remote.read_options import ReadOptions

@@ -24,8 +24,9 @@ from gristmill.dataset.metadata.tfds import match_shards
 from gristmill.dataset.storage.paths import StrPath, has_magic, path_text
 from gristmill.loader.data.open_dataset import counted_shards
 from gristmill.loader.grain.worker_process import allow_unparsed_flags, end_with_trainer
-from gristmill.loader.reading.batch_reader import BatchReader, Verify
+from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.host_cache import cache_dir_text, footer_cache
+from gristmill.loader.reading.read_plan import Verify
 from gristmill.loader.reading.shard_list import ShardList
 
 _log = logging.getLogger(__name__)

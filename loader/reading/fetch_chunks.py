@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gristmill.dataset.arrayrecord.chunks import Table
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.shard_file import ShardFile
 from gristmill.loader.remote.object_reads import ByteRange
@@ -89,9 +90,7 @@ _ARRIVED_BYTES = 4 << 20
 
 def fetch_chunks(
     shards: Sequence[ShardFile],
-    file: IntArray,
-    begin: IntArray,
-    end: IntArray,
+    chunks: Table,
     take: Callable[[list[int], list[bytes]], None],
     *,
     fetcher: RangeFetcher,
@@ -99,18 +98,17 @@ def fetch_chunks(
     """Fetches chunks, and hands over some at a time while others arrive.
 
     Args:
-        shards: The shard of each chunk.
-        file: int64 [chunks], the number of that shard, ascending.
-        begin: int64 [chunks], its first byte in the shard.
-        end: int64 [chunks], one past its last.
+        shards: The shards.
+        chunks: `CHUNKS`, with the physical bytes of each, in the order of the shards.
         take: Called with the numbers of chunks, ascending, and their bytes.
         fetcher: Fetches ranges.
     """
+    file, begin, end = chunks["file"], chunks["begin"], chunks["end"]
     plan = plan_ranges(file, begin, end)
     firsts, lasts, *bounds = map(np.ndarray.tolist, plan)
     ranges = [
-        ByteRange(shards[first].path, begin_byte, end_byte, shards[first].version)
-        for first, begin_byte, end_byte in zip(firsts, *bounds, strict=True)
+        ByteRange(shards[n].path, begin_byte, end_byte, shards[n].version)
+        for n, begin_byte, end_byte in zip(file[plan.firsts], *bounds, strict=True)
     ]
     begins, ends = begin.tolist(), end.tolist()
     arrived: dict[int, bytes] = {}
@@ -118,11 +116,11 @@ def fetch_chunks(
 
     def hand_over() -> None:
         nonlocal waiting_bytes
-        chunks = sorted(arrived)
-        pieces = [arrived[chunk] for chunk in chunks]
+        numbers = sorted(arrived)
+        pieces = [arrived[number] for number in numbers]
         arrived.clear()
         waiting_bytes = 0
-        take(chunks, pieces)
+        take(numbers, pieces)
 
     def add(number: int, data: bytes) -> None:
         nonlocal waiting_bytes

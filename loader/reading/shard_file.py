@@ -37,23 +37,16 @@ class ReadLimits:
     Attributes:
         part_bytes: A batch is decoded in parts of this size, as it is in the files:
             memory follows the records that are wanted, and not the batch's size.
-        large_chunk_bytes: A larger chunk of one record is decoded by itself, without
-            being copied.
-        large_group_bytes: So is a larger chunk of many records if one is wanted: it is
-            decoded no further than to the end of that record.
         open_shards: Maximum shards that are kept open. Linux allows a process 65,530
             maps, and a shard's index takes one.
         used_shards: Maximum shards that a reader uses at a time besides those.
-        thread_bytes: Least size of what a thread decodes. With less it gains nothing:
-            Python's lock is held for most of the work.
+        thread_bytes: Least size of what a thread decodes: with less it gains nothing.
     """
 
     part_bytes: int = 4 << 20
-    large_chunk_bytes: int = 24 << 10
-    large_group_bytes: int = 128 << 10
     open_shards: int = 24_000
     used_shards: int = 4_000
-    thread_bytes: int = 1 << 20
+    thread_bytes: int = 256 << 10
 
 
 READ_LIMITS = ReadLimits()

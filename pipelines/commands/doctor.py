@@ -133,7 +133,7 @@ def _versions() -> _Answer:
 
 
 def _compiled() -> _Answer:
-    from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
+    from gristmill.dataset.arrayrecord.compiled import is_compiled
 
     missing = []
     for name, package in _COMPILED.items():

@@ -46,7 +46,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch) -> None:
     assert "two writers at once" in found["seen"]
 
 
-@pytest.mark.usefixtures("without_compiled_hash")
+@pytest.mark.usefixtures("without_compiled_part")
 def test_what_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     full = SimpleNamespace(f_bavail=0, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda path: full)

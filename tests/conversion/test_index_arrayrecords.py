@@ -93,7 +93,7 @@ def test_a_file_of_another_format_among_thousands(
     ],
 )
 def test_what_is_indexed_is_read_and_verified(
-    tmp_path: pathlib.Path, options: str, hashing: str
+    tmp_path: pathlib.Path, options: str, decoding: str
 ) -> None:
     path = tmp_path / "x-train.array_record-00000-of-00001"
     records = [*text_records(60), b"", bytes(70_000)]
@@ -109,7 +109,7 @@ def test_what_is_indexed_is_read_and_verified(
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", ["group_size:1", "group_size:3"])
 def test_damage_in_any_byte_is_refused(
-    tmp_path: pathlib.Path, options: str, hashing: str
+    tmp_path: pathlib.Path, options: str, decoding: str
 ) -> None:
     path = tmp_path / "x-train.array_record-00000-of-00001"
     write_array_records(path, text_records(60), options=options)
@@ -117,7 +117,7 @@ def test_damage_in_any_byte_is_refused(
     (task,) = plan_index([str(path)])
     end = int(footer_of(good).chunk_offsets[-1])
     # Of the signature and of what is behind the footer, nothing is used.
-    step = 501 if hashing == "compiled" else 2999
+    step = 501 if decoding == "compiled" else 2999
     for at in [*range(64, 120, step // 500), *range(120, end + 100, step)]:
         data = bytearray(good)
         data[at] ^= 0x10

@@ -51,14 +51,14 @@ def test_range_bytes_decides_the_number_of_ranges(tmp_path: pathlib.Path) -> Non
     ["group_size:1,uncompressed", "group_size:9,zstd:3"],
 )
 def test_damage_in_files_without_dataset(
-    tmp_path: pathlib.Path, options: str, hashing: str
+    tmp_path: pathlib.Path, options: str, decoding: str
 ) -> None:
     path = tmp_path / "plain.ar"
     write_array_records(path, RECORDS[:300], options=options)
     good = path.read_bytes()
     begin, end = footer_of(good).chunk_offsets[[0, -1]].tolist()
     (whole,) = ranges_of(path, 1 << 30)
-    count = 40 if hashing == "compiled" else 8  # Damage is looked for singly.
+    count = 40 if decoding == "compiled" else 8  # Damage is looked for singly.
     for at in range(begin, end, (end - begin) // count):
         data = bytearray(good)
         data[at] ^= 0x02

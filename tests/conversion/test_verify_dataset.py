@@ -239,7 +239,7 @@ def test_directory_without_manifest(dataset: pathlib.Path) -> None:
 
 
 def test_records_without_an_index_are_compared_by_their_chunks(
-    tmp_path: pathlib.Path, hashing: str
+    tmp_path: pathlib.Path, decoding: str
 ) -> None:
     dataset = make_dataset(tmp_path, records=RECORDS[:90], compression="uncompressed")
     first, *_ = shards_of(dataset)

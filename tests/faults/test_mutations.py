@@ -29,9 +29,9 @@ def run(encoding: str, seeds: range, folder: pathlib.Path) -> collections.Counte
 @pytest.mark.one_in(7)
 @every_encoding
 def test_no_wrong_byte_and_no_raw_error(
-    encoding: str, tmp_path: pathlib.Path, hashing: str
+    encoding: str, tmp_path: pathlib.Path, decoding: str
 ) -> None:
-    count = 6 if hashing == "compiled" else 3
+    count = 6 if decoding == "compiled" else 3
     found = run(encoding, range(count), tmp_path)
     assert all(found[reader, "refused"] > count / 2 for reader in OTHERS)
 

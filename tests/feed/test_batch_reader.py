@@ -213,21 +213,16 @@ def test_flipped_bit_is_an_error_that_says_where_and_never_a_wrong_batch(
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize(
-    ("wanted", "large_bytes"),
-    [([20], 1 << 20), ([3, 20, 20, 22, 60], 1 << 20), ([3, 20, 20, 60], 1)],
-)
+@pytest.mark.parametrize("wanted", [[20], [3, 20, 20, 22, 60]])
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_every_flipped_byte_of_a_chunk_is_an_error_or_does_not_matter(
-    copy: str, step: int, wanted: list[int], large_bytes: int
+    copy: str, step: int, wanted: list[int], decoding: str
 ) -> None:
-    # One record, many records, and large chunks in a batch of many.
-    limits = ReadLimits(large_chunk_bytes=large_bytes, large_group_bytes=large_bytes)
     path = shard_paths(copy)[0]
     index = map_index(f"{copy}/index/{path.name}.index")
     ((_, begin, end, _, _),) = index.find_records([20])
     good = path.read_bytes()[begin:end]
-    reader = BatchReader(shards_of(loader.open(copy)), limits=limits)
+    reader = BatchReader(shards_of(loader.open(copy)))
     records, expected = np.array(wanted), [RECORDS[i] for i in wanted]
     errors = []
     # The file stays mapped: the dataset sees each change.
@@ -345,16 +340,12 @@ class TestPlainFiles:
         return path
 
     @pytest.mark.one_in(3)
-    @pytest.mark.parametrize("large_bytes", [1 << 20, 1])
     @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
     def test_every_flipped_byte_is_an_error_that_says_where(
-        self, plain: pathlib.Path, step: int, large_bytes: int, hashing: str
+        self, plain: pathlib.Path, step: int, decoding: str
     ) -> None:
-        limits = ReadLimits(
-            large_chunk_bytes=large_bytes, large_group_bytes=large_bytes
-        )
         dataset = loader.open(plain, cache_dir="")
-        reader = BatchReader(shards_of(dataset), limits=limits)
+        reader = BatchReader(shards_of(dataset))
         begin = dataset.offset_bytes(20)
         end = dataset.offset_bytes(24)
         good = plain.read_bytes()
@@ -375,7 +366,7 @@ class TestPlainFiles:
         records = [FILES[0][i] for i in (22, 3, 60)]
         assert reader.read(np.array([22, 3, 60])) == records
 
-    def test_nothing_is_compared_where_nothing_is_to_be(self, plain, hashing) -> None:
+    def test_nothing_is_compared_where_nothing_is_to_be(self, plain, decoding) -> None:
         self.flip(plain, 20, at=16)  # In the hash of the data itself.
         with pytest.raises(CorruptShardError, match="hash"):
             loader.open(plain)[20]
@@ -385,7 +376,7 @@ class TestPlainFiles:
             FILES[0][1],
         ]
 
-    def test_beside_shards_with_an_index(self, copy: str, tmp_path, hashing) -> None:
+    def test_beside_shards_with_an_index(self, copy: str, tmp_path, decoding) -> None:
         plain = tmp_path / "a.array_record"
         write_array_records(plain, FILES[0])
         shard = shard_paths(copy)[0]
@@ -406,7 +397,7 @@ class TestPlainFiles:
             FILES[0][40],
         ]
 
-    def test_block_headers_that_are_read(self, tmp_path, hashing) -> None:
+    def test_block_headers_that_are_read(self, tmp_path, decoding) -> None:
         path = tmp_path / "long.array_record"
         chance = np.random.default_rng(1)
         records = [chance.bytes(50_000) for _ in range(6)]

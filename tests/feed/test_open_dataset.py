@@ -226,7 +226,7 @@ def test_tfds_directory(tmp_path: pathlib.Path) -> None:
     assert len(loader.open(tmp_path)) == len(RECORDS)
 
 
-def test_damage_in_a_tfds_directory(tmp_path: pathlib.Path, hashing) -> None:
+def test_damage_in_a_tfds_directory(tmp_path: pathlib.Path, decoding) -> None:
     names = write_tfds(tmp_path)
     path = tmp_path / names[0]
     begin = loader.open(tmp_path).offset_bytes(3)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord import chunk_hash
+from gristmill.dataset.arrayrecord import chunk_hash, compiled
 from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes, hash_spans
 from gristmill.dataset.arrayrecord.chunks import (
     BLOCK_BYTES,
@@ -31,16 +31,16 @@ SIZES = [*range(100), 1000, 4096, 65_512, 65_513, 200_000]
 def way(request):
     """Takes one of the ways to a hash."""
     if request.param == "numpy":
-        request.getfixturevalue("without_compiled_hash")
+        request.getfixturevalue("without_compiled_part")
         yield
         return
-    if not chunk_hash.is_compiled():
+    if not compiled.is_compiled():
         pytest.skip("installed without a C compiler")
     wanted = request.param == "avx2"
-    if chunk_hash.compiled_part.use_avx2(wanted) != wanted:
+    if compiled.part.use_avx2(wanted) != wanted:
         pytest.skip("this processor has no AVX2")
     yield
-    chunk_hash.compiled_part.use_avx2(True)
+    compiled.part.use_avx2(True)
 
 
 def spans_of(data: bytes) -> tuple[bytes, np.ndarray, np.ndarray, np.ndarray]:
@@ -94,7 +94,7 @@ def test_values_that_never_change(way) -> None:
     seed=st.integers(0, 1 << 32),
 )
 def test_all_ways_agree(spans: list[tuple[int, int]], seed: int) -> None:
-    if not chunk_hash.is_compiled():
+    if not compiled.is_compiled():
         pytest.skip("installed without a C compiler")
     data = random.Random(seed).randbytes(300)
     table = np.array([sorted(span) for span in spans], np.int64).reshape(-1, 2)
@@ -117,15 +117,15 @@ def test_spans_outside_are_refused(way, span: tuple[int, int]) -> None:
 def test_it_is_compiled_where_it_can_be() -> None:
     if not CAN_COMPILE:
         pytest.skip("there is no C compiler here")
-    assert chunk_hash.is_compiled(), "install gristmill again: it has a compiled part"
+    assert compiled.is_compiled(), "install gristmill again: it has a compiled part"
 
 
 def test_a_process_without_the_compiled_part() -> None:
     program = """
 import sys
-sys.modules["gristmill.dataset.arrayrecord._chunk_hash"] = None
-from gristmill.dataset.arrayrecord import chunk_hash
-assert not chunk_hash.is_compiled()
+sys.modules["gristmill.dataset.arrayrecord._compiled"] = None
+from gristmill.dataset.arrayrecord import chunk_hash, compiled
+assert not compiled.is_compiled()
 assert chunk_hash.hash_bytes(b"") == 0x72C3B1E9C0139FE1
 """
     subprocess.run([sys.executable, "-c", program], check=True, env=os.environ)

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord.chunks import (
     MAX_CHUNK_DECODED_BYTES,
+    WANTED,
     EncodedChunks,
+    chunk_table,
 )
 from gristmill.dataset.base.errors import CorruptShardError, TransposedChunkError
 from tests.support.chunks import chunk, varint
@@ -26,9 +28,10 @@ every_compression = pytest.mark.parametrize(
 )
 
 
-def laid_out(chunks: list[bytes]) -> tuple[bytes, np.ndarray]:
-    sizes = np.array([len(item) for item in chunks], np.int64)
-    return b"".join(chunks), np.cumsum(sizes) - sizes
+def encoded(chunks: list[bytes], **columns) -> EncodedChunks:
+    ends = np.cumsum([len(item) for item in chunks])
+    table = chunk_table(np.append(0, ends[:-1]), ends, **columns)
+    return EncodedChunks(b"".join(chunks), table, path="shard")
 
 
 def pick(
@@ -47,33 +50,25 @@ def pick(
         limit: Most bytes that one may decode to.
     """
     numbers = np.unique([chunk for chunk, _ in wanted]).astype(np.int64)
-    buffer, starts = laid_out([chunks[number] for number in numbers])
-    encoded = EncodedChunks(
-        buffer,
-        starts,
-        path="shard",
-        records=np.array(counts)[numbers],
-        max_decoded_bytes=np.full(len(numbers), limit),
-        ends=np.append(starts[1:], len(buffer)),
-    )
-    return encoded.pick(
-        np.searchsorted(numbers, [chunk for chunk, _ in wanted]),
-        np.array([row for _, row in wanted]),
-    )
+    table = np.zeros(len(wanted), WANTED)
+    table["chunk"] = np.searchsorted(numbers, [chunk for chunk, _ in wanted])
+    table["row"] = [row for _, row in wanted]
+    counts = np.array(counts)[numbers]
+    some = encoded([chunks[n] for n in numbers], records=counts, limit=limit)
+    return some.pick(table)
 
 
-def decode(*chunks: bytes, **options) -> list[bytes]:
+def decode(*chunks: bytes, **columns) -> list[bytes]:
     """Decodes chunks in all three ways and compares what they say."""
-    buffer, starts = laid_out(list(chunks))
-    encoded = EncodedChunks(buffer, starts, path="shard", **options)
-    records = encoded.decode()
-    crcs, lengths = encoded.checksum()
+    some = encoded(list(chunks), **columns)
+    records = some.decode()
+    crcs, lengths = some.checksum()
     assert crcs.dtype == np.uint32
     assert crcs.tolist() == [google_crc32c.value(record) for record in records]
     assert lengths.tolist() == [len(record) for record in records]
-    assert encoded.survey()[1].tolist() == lengths.tolist()
-    assert encoded.join()[0] == b"".join(records)
-    assert encoded.join()[1].tolist() == lengths.tolist()
+    assert some.survey()[1].tolist() == lengths.tolist()
+    assert some.join()[0] == b"".join(records)
+    assert some.join()[1].tolist() == lengths.tolist()
     assert all(type(record) is bytes for record in records)
     return records
 
@@ -118,9 +113,8 @@ class TestLies:
     def check_refused(self, compression: str, lie: dict, says: str):
         good = chunk([b"abc", b"de"], compression=compression)
         bad = chunk([b"abc", b"de"], compression=compression, **lie)
-        buffer, starts = laid_out([good, good, bad, good])
-        encoded = EncodedChunks(buffer, starts, path="shard")
-        for method in (encoded.decode, encoded.checksum):
+        some = encoded([good, good, bad, good])
+        for method in (some.decode, some.checksum):
             with (
                 limited_memory(1 << 29),
                 pytest.raises(CorruptShardError, match="shard, chunk 2") as caught,
@@ -188,10 +182,8 @@ class TestLies:
     def test_a_count_other_than_the_footer_says_is_refused(self, compression: str):
         # Without the footer's count, this one passes as a single record.
         joined = chunk([b"abc", b"de"], compression=compression, record_count=1)
-        buffer, starts = laid_out([joined])
-        encoded = EncodedChunks(buffer, starts, path="shard")
-        assert encoded.decode() == [b"abcde"]
-        told = dataclasses.replace(encoded, records=np.array([2]))
+        assert encoded([joined]).decode() == [b"abcde"]
+        told = encoded([joined], records=2)
         for method in (told.decode, told.checksum, told.survey):
             with pytest.raises(CorruptShardError, match="1 records instead of 2"):
                 method()
@@ -234,20 +226,20 @@ class TestLies:
         records = data.draw(st.lists(st.binary(max_size=30), min_size=1, max_size=6))
         cuts = data.draw(st.integers(1, len(records)))
         groups = [records[:cuts], records[cuts:]]
-        buffer, starts = laid_out([chunk(g, compression=compression) for g in groups])
-        damaged = bytearray(buffer)
+        some = encoded([chunk(g, compression=compression) for g in groups])
+        damaged = bytearray(some.buffer)
         for _ in range(data.draw(st.integers(1, 3))):
             at = data.draw(st.integers(0, len(damaged) - 1))
             damaged[at] ^= 1 << data.draw(st.integers(0, 7))
         with limited_memory(1 << 29):
             try:
-                got = EncodedChunks(bytes(damaged), starts, path="shard").decode()
+                got = dataclasses.replace(some, buffer=bytes(damaged)).decode()
             except (CorruptShardError, TransposedChunkError):
                 return
         # Only the contents can be wrong then: the checksums in the index tell.
         assert len(got) == sum(
             int.from_bytes(damaged[start + 25 : start + 32], "little")
-            for start in starts.tolist()
+            for start in some.table["begin"].tolist()
         )
 
 
@@ -259,16 +251,15 @@ class TestHashes:
     @pytest.mark.parametrize("count", [1, 4])
     @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.soak)])
     def test_every_flipped_byte_is_found(
-        self, compression: str, step: int, count: int, hashing
+        self, compression: str, step: int, count: int, decoding
     ):
         good = chunk(text_records(count), compression=compression)
         other = chunk([b"other"] * count, compression=compression)
         for at in range(0, len(good), step):
             bad = bytearray(good)
             bad[at] ^= 1 << at % 8
-            buffer, starts = laid_out([other, bytes(bad), other])
-            encoded = EncodedChunks(buffer, starts, path="shard", hashed=True)
-            for method in (encoded.decode, encoded.checksum, encoded.survey):
+            some = encoded([other, bytes(bad), other], hashed=True)
+            for method in (some.decode, some.checksum, some.survey):
                 with pytest.raises(CorruptShardError, match="shard, chunk 1") as caught:
                     method()
                 # A changed size may lead out of the data before a hash is compared.

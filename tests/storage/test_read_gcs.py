@@ -309,7 +309,7 @@ def test_only_what_is_damaged_is_fetched_again(
 
 
 def test_plain_files_that_arrive_damaged(
-    server: GcsServer, tmp_path: pathlib.Path, hashing: str
+    server: GcsServer, tmp_path: pathlib.Path, decoding: str
 ) -> None:
     path = tmp_path / "plain.array_record"
     records, wanted = FILES[0], [300, 5, 77, 5, 181]

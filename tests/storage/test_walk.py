@@ -70,7 +70,7 @@ class TestDecode:
         ["group_size:3", "group_size:1,snappy"],
     )
     @pytest.mark.parametrize("step", [9973, pytest.param(1499, marks=pytest.mark.soak)])
-    def test_flipped_bits(self, options: str, step: int, tmp_path, hashing):
+    def test_flipped_bits(self, options: str, step: int, tmp_path, decoding):
         data = written(tmp_path, options)
         begin, end = footer_of(data).chunk_offsets[[0, -1]].tolist()
         path = tmp_path / "x"

@@ -73,7 +73,7 @@ def test_from_a_checkout_it_is_the_checkout(tmp_path, extras):
     for folder in FOLDERS:
         sent = {n for n in names if n.startswith(f"{folder}/") and n.endswith(".py")}
         assert sent == {str(p.relative_to(ROOT)) for p in (ROOT / folder).rglob("*.py")}
-    assert "dataset/arrayrecord/_chunk_hash.c" in names
+    assert "dataset/arrayrecord/_compiled.c" in names
     assert needed == required(*extras)
 
 
