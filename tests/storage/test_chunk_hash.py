@@ -19,7 +19,6 @@ from gristmill.dataset.arrayrecord.chunks import (
     BLOCK_HEADER_BYTES,
     logical,
 )
-from tests.support.distributions import CAN_COMPILE
 from tests.support.records import array_record_bytes, footer_of
 
 HASH_BYTES, CHUNK_HEADER_BYTES = 8, 40
@@ -112,12 +111,6 @@ def test_spans_outside_are_refused(way, span: tuple[int, int]) -> None:
     begin, end = np.array([[0, 5], span]).T
     with pytest.raises(IndexError):
         hash_spans(bytes(10), begin, end)
-
-
-def test_it_is_compiled_where_it_can_be() -> None:
-    if not CAN_COMPILE:
-        pytest.skip("there is no C compiler here")
-    assert compiled.is_compiled(), "install gristmill again: it has a compiled part"
 
 
 def test_a_process_without_the_compiled_part() -> None:

@@ -1,0 +1,182 @@
+"""Damaged chunks, decoded by the compiled part and by Python: a program.
+
+    python -m tests.storage.fuzz_chunks MODULE SEED COUNT
+
+MODULE is a compiled part to try instead of the installed one, such as one with a
+sanitizer. It prints how many cases the compiled part left to Python.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import struct
+import sys
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+NAME = "gristmill.dataset.arrayrecord._compiled"
+
+
+def load(path: str) -> None:
+    """Has gristmill import a module in place of its compiled part."""
+    spec = importlib.util.spec_from_file_location("_compiled", path)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[NAME] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[NAME])
+
+
+def bases(chance: random.Random) -> list[tuple[list[bytes], bytes]]:
+    """Returns records, and the chunk that holds them: of every kind and size."""
+    from gristmill.dataset.arrayrecord.file_writer import ChunkEncoder
+    from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+    from tests.support.chunks import chunk
+    from tests.support.records import text_records
+
+    found = []
+    for count, size in ((1, 0), (1, 40), (2, 9), (5, 300), (16, 2000), (300, 3)):
+        text = b" ".join(text_records(40, seed=count))
+        records = [
+            (text * 9)[at : at + chance.randint(0, size)]
+            for at in (chance.randrange(len(text)) for _ in range(count))
+        ]
+        found += [(records, chunk(records, compression=c)) for c in "\0zb"]
+        lengths = np.array([*map(len, records)])
+        for level in ("zstd:1", "zstd:19", "uncompressed"):
+            options = WriterOptions(group_size=count, compression=level)
+            data = ChunkEncoder(options).encode(records, lengths).data
+            found.append((records, bytes(data)))
+    long = [chance.randbytes(60_000) for _ in range(5)]
+    options = WriterOptions(group_size=5)
+    lengths = np.array([*map(len, long)])
+    found.append((long, bytes(ChunkEncoder(options).encode(long, lengths).data)))
+    return found
+
+
+def damaged(data: bytes, chance: random.Random) -> bytes:
+    """Returns a chunk with some damage, hashes usually right for it."""
+    from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes
+    from tests.support.chunks import hashed
+
+    bad = bytearray(data)
+    for _ in range(chance.choice((0, 0, 1, 1, 3))):
+        # Mostly where sizes are: in the header, and in the first bytes of parts.
+        at = min(chance.choice((chance.randrange(90), len(bad))), len(bad) - 1)
+        at = chance.randrange(at + 1) if chance.random() < 0.5 else at
+        kind = chance.randrange(4)
+        if kind == 0:
+            bad[at] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            bad[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+        elif kind == 2:
+            del bad[at : at + chance.randint(1, 9)]
+        else:
+            bad[at:at] = chance.choice((b"\xff" * 9, b"\x80\x01", chance.randbytes(3)))
+        bad.extend(bytes(max(0, 42 - len(bad))))
+    if chance.random() < 0.8:
+        size = len(bad) - 40 if chance.random() < 0.8 else chance.randrange(len(bad))
+        words = [size, hash_bytes(bytes(bad[40 : 40 + size]))]
+        bad[:40] = hashed(struct.pack("<2Q", *words) + bytes(bad[24:40]))
+    return bytes(
+        bad[: chance.randrange(1, len(bad))] if chance.random() < 0.05 else bad
+    )
+
+
+def physical(data: bytes, begin: int) -> bytes:
+    """Returns the bytes of a file that has a short chunk at an offset."""
+    from tests.support.chunks import BLOCK_BYTES, hashed
+
+    rest = -begin % BLOCK_BYTES
+    header = hashed(struct.pack("<2Q", 0, len(data)))
+    return data[:rest] + header + data[rest:] if rest < len(data) else data
+
+
+def check(chance: random.Random, whole: list[tuple[list[bytes], bytes]]) -> bool:
+    """Compares the two decoders on one case; returns whether Python alone decoded."""
+    from gristmill.dataset.arrayrecord import compiled
+    from gristmill.dataset.arrayrecord.chunks import (
+        CHUNK_ERRORS,
+        CHUNKS,
+        WANTED,
+        EncodedChunks,
+        check_blocks,
+        logical,
+    )
+
+    records, data = chance.choice(whole)
+    bad = damaged(data, chance)
+    begin = 0
+    how = chance.choice(("buffer", "pieces", "file"))
+    if how != "buffer" and len(bad) < 5000:
+        begin = chance.choice((64, 65_536, 65_536 - chance.randrange(1, len(bad) + 1)))
+        bad = physical(bad, begin)
+    count = len(records) + (chance.random() < 0.05)
+    table = np.zeros(1, CHUNKS)
+    limit = 1 << 31 if chance.random() < 0.9 else chance.randrange(5000)
+    hashed = chance.random() < 0.3
+    table[0] = (0, begin, begin + len(bad), count, limit, hashed)
+    rows = sorted(chance.randrange(count) for _ in range(chance.choice((1, 1, 3))))
+    wanted = np.zeros(len(rows), WANTED)
+    wanted["row"], wanted["place"] = rows, chance.sample(range(len(rows)), len(rows))
+    wanted["crc32c"] = [
+        google_crc32c.value(records[row])
+        if row < len(records) and chance.random() < 0.3
+        else -1
+        for row in rows
+    ]
+    out: list[Any] = [None] * len(rows)
+    descriptor = os.memfd_create("chunk")
+    try:
+        given = {"buffer": bad, "pieces": [bad], "file": None}[how]
+        if given is None:
+            os.pwrite(descriptor, bad, begin)
+        elif how == "buffer" and begin == 0 and chance.random() < 0.5:
+            given = bytes(1) + bad
+            table["begin"], table["end"] = 1, 1 + len(bad)
+        files = np.array([descriptor])
+        left = compiled.part.pick(files, given, table, wanted, out)
+    finally:
+        os.close(descriptor)
+    part, compiled.part = compiled.part, None
+    bare = logical(bad, begin) if how != "buffer" else bad
+    table["begin"], table["end"] = 0, len(bare)
+    expected: Any
+    try:
+        if hashed and how != "buffer":
+            check_blocks(bad, begin)
+        encoded = EncodedChunks(bare, table, path="fuzzed")
+        expected = encoded.pick(wanted)
+        sums = encoded.checksum()
+    except (*CHUNK_ERRORS, ValueError) as e:
+        expected, sums = e, None
+    finally:
+        compiled.part = part
+    if not left:
+        # Of a long chunk, the compiled part does not look at the rest.
+        if len(data) < 200_000 or not isinstance(expected, Exception):
+            assert [out[place] for place in wanted["place"]] == expected
+    else:
+        assert (left, out) == ([0], [None] * len(rows))
+    columns = np.empty(count, np.uint32), np.empty(count, np.int64)
+    if part.checksum(bare, table, *columns):
+        assert sums is not None
+        assert all(map(np.array_equal, columns, sums))
+    return bool(left)
+
+
+def main() -> None:
+    """See above."""
+    path, seed, count = sys.argv[1:]
+    load(path)
+    chance = random.Random(int(seed))
+    whole = bases(chance)
+    left = sum(check(chance, whole) for _ in range(int(count)))
+    print(f"{left} of {count} left to Python")
+
+
+if __name__ == "__main__":
+    main()
