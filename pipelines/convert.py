@@ -17,6 +17,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.directory_lock import is_in_use
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.anywhere import result_path_of
 from gristmill.pipelines.local.pool import call_apart, default_workers, run_job
 from gristmill.pipelines.local.progress import shown
 from gristmill.pipelines.text.conversion import Outcome, edition_notes
@@ -78,37 +79,23 @@ def convert(
     jobs = tuple(jobs)
     check_jobs(jobs)
     apart = (workers or default_workers()) > 1 or beam_options is not None
-    preparations = _prepare(
-        jobs,
+    plan = PlanConversion(
+        jobs=jobs,
         overwrite=overwrite,
-        apart=apart,
-        workers=workers,
-        show_progress=show_progress,
+        # Where worker processes call the user's function, this one does not: it may
+        # take memory or a device, or crash.
+        try_map=_try_apart if apart else try_function,
     )
-    todo = [p.prepared for p in preparations if p.committed is None]
+    with shown("preparing") if show_progress else nullcontext():
+        preparations = run_job(plan, workers=workers)
     begun = list(zip(jobs, preparations, strict=True))
-    replaced = [job.split for job, p in begun if p.prepared.write.replaces]
-    beforehand = [note for job in todo for note in plan_notes(job)]
-    beforehand += [
-        f"another process of this machine makes shards of split {p.write.key} in "
-        f"{p.job.output} now. Both make all that is missing: end one of them"
-        for p in todo
-        if is_in_use(layout.temporary_dir(p.job.output, p.job.name, p.write.key))
+    todo = [p for p in preparations if p.committed is None]
+    _tell(preparations, show_progress=show_progress)
+    notes = [
+        note
+        for p in preparations
+        for note in (*p.notes, *input_notes(p.prepared.job, p.prepared.files))
     ]
-    if replaced:
-        beforehand.append(
-            f"split {', '.join(replaced)} stays until the new one is finished; "
-            "meanwhile both need space"
-        )
-    notes = []
-    for p in preparations:
-        beforehand += split_notes(p.prepared.job, p.prepared.files)
-        notes += [*p.notes, *input_notes(p.prepared.job, p.prepared.files)]
-    for note in beforehand:
-        _log.info("note: %s", note, extra={"told": show_progress})
-        if show_progress:
-            print(f"note: {note}", file=sys.stderr)
-    before = tuple(job.split for job, p in begun if p.committed)
     manifest = preparations[0].committed
     if todo:
         options = CommitOptions(
@@ -116,29 +103,58 @@ def convert(
             tfds_directory=tfds_directory,
             keep_replaced=keep_replaced,
         )
-        left = tuple(job for job in jobs if job.split not in before)
-        work = MakeShards(jobs=left, options=options).begun_by(
-            p for p in preparations if p.committed is None
-        )
+        left = tuple(job for job, p in begun if p.committed is None)
+        work = MakeShards(jobs=left, options=options).begun_by(todo)
+        prepared = [p.prepared for p in todo]
         if beam_options is None:
-            result = _run_here(work, todo, workers, show_progress=show_progress)
+            threads = max(map(_shards_at_once, prepared))
+            result = run_job(
+                dataclasses.replace(work, one_at_a_time=threads > 1),
+                workers=workers,
+                threads=threads,
+                apart=any(map(_calls_function, left)),
+                show_progress=show_progress,
+            )
         else:
             with shown(work.label) if show_progress else nullcontext():
-                result = _run_beam(work, todo[0], beam_options)
+                result = _run_beam(work, prepared[0], beam_options)
         manifest = result.manifest
-        for prepared in todo:
-            notes += edition_notes(manifest, prepared.job.split, prepared.write.id)
+        for one in prepared:
+            notes += edition_notes(manifest, one.job.split, one.write.id)
     assert manifest is not None  # Nothing was to do, or it is done.
+    made = {_made_key(manifest, p.prepared): p for p in preparations}
     return Outcome(
         output=jobs[0].output,
         manifest=manifest,
-        splits=tuple(_made_key(manifest, p.prepared) for p in preparations),
-        committed_before=tuple(
-            _made_key(manifest, p.prepared) for p in preparations if p.committed
-        ),
+        splits=tuple(made),
+        committed_before=tuple(key for key, p in made.items() if p.committed),
         notes=tuple(notes),
         seconds=time.monotonic() - started,
     )
+
+
+def _tell(preparations: Sequence[TakenOutput], *, show_progress: bool) -> None:
+    """Says what is known of a conversion before it starts."""
+    todo = [p.prepared for p in preparations if p.committed is None]
+    notes = [note for job in todo for note in plan_notes(job)]
+    notes += [
+        f"another process of this machine makes shards of split {p.write.key} in "
+        f"{p.job.output} now. Both make all that is missing: end one of them"
+        for p in todo
+        if is_in_use(layout.temporary_dir(p.job.output, p.job.name, p.write.key))
+    ]
+    every = [p.prepared for p in preparations]
+    if replaced := [p.job.split for p in every if p.write.replaces]:
+        notes.append(
+            f"split {', '.join(replaced)} stays until the new one is finished; "
+            "meanwhile both need space"
+        )
+    for p in every:
+        notes += split_notes(p.job, p.files)
+    for note in notes:
+        _log.info("note: %s", note, extra={"told": show_progress})
+        if show_progress:
+            print(f"note: {note}", file=sys.stderr)
 
 
 def _made_key(manifest: Manifest, prepared: PreparedJob) -> str:
@@ -148,26 +164,6 @@ def _made_key(manifest: Manifest, prepared: PreparedJob) -> str:
             if part.source.get("job") == prepared.write.id:
                 return layout.write_key(prepared.job.split, part.write)
     return prepared.job.split
-
-
-def _prepare(
-    jobs: tuple[ConversionJob, ...],
-    *,
-    overwrite: bool,
-    apart: bool,
-    workers: int | None,
-    show_progress: bool,
-) -> list[TakenOutput]:
-    """Lists inputs and plans shards, or finds what an earlier run has planned."""
-    plan = PlanConversion(
-        jobs=jobs,
-        overwrite=overwrite,
-        # Where worker processes call the user's function, this one does not: it may
-        # take memory or a device, or crash.
-        try_map=_try_apart if apart else try_function,
-    )
-    with shown("preparing") if show_progress else nullcontext():
-        return run_job(plan, workers=workers)
 
 
 def _calls_function(job: ConversionJob) -> bool:
@@ -197,29 +193,10 @@ def _shards_at_once(prepared: PreparedJob) -> int:
     return 2 if largest_bytes > _SMALL_SHARD_BYTES else 3
 
 
-def _run_here(
-    work: MakeShards,
-    prepared: Sequence[PreparedJob],
-    workers: int | None,
-    *,
-    show_progress: bool,
-) -> ConversionResult:
-    threads = max(map(_shards_at_once, prepared))
-    work = dataclasses.replace(work, one_at_a_time=threads > 1)
-    apart = any(map(_calls_function, work.jobs))
-    return run_job(
-        work,
-        workers=workers,
-        threads=threads,
-        apart=apart,
-        show_progress=show_progress,
-    )
-
-
 def _run_beam(
     work: MakeShards, first: PreparedJob, beam_options: Sequence[str]
 ) -> ConversionResult:
-    from gristmill.pipelines.beam.run_pipeline import result_path_of, run_pipeline
+    from gristmill.pipelines.beam.run_pipeline import run_pipeline
     from gristmill.transforms.beam.convert_files import MakePlanned
 
     job = first.job

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from gristmill.loader.data.dataset import Dataset, numbers_of
 from gristmill.loader.decode.examples import RaggedFeature
 from gristmill.loader.decode.scan import scan_examples
 from gristmill.loader.provenance.stored_sources import find_places
-from gristmill.pipelines.local.pool import run_job
+from gristmill.pipelines.anywhere import JobRun, result_path_of
 from gristmill.pipelines.text.places import FilePlace
 from gristmill.pipelines.text.printer import plural, size_text, whole_number
 from gristmill.transforms.removal.removal_job import (
@@ -34,18 +34,6 @@ from gristmill.transforms.removal.removal_job import (
 )
 
 
-class Asked(NamedTuple):
-    """What is to be removed.
-
-    Attributes:
-        arguments: Those of `begin_removal`.
-        missing: Lines that name nothing that is there.
-    """
-
-    arguments: dict[str, Any]
-    missing: Sequence[str] = ()
-
-
 def asked_records(
     dataset: str,
     *,
@@ -55,7 +43,7 @@ def asked_records(
     split: str | None = None,
     edition: int | None = None,
     allow_missing: bool = False,
-) -> Asked:
+) -> tuple[dict[str, Any], list[str]]:
     """Finds the records that the lines of a file name, or that fulfil a condition.
 
     Args:
@@ -68,6 +56,9 @@ def asked_records(
         edition: The edition in which records have these numbers; None for the newest.
         allow_missing: Whether some lines may name nothing.
 
+    Returns:
+        The arguments of `begin_removal`, and the lines that name nothing.
+
     Raises:
         InputError: A line is neither, it or all of them name nothing, or the split is
             not there or has packed rows.
@@ -78,10 +69,8 @@ def asked_records(
     request = request_of(sorted(lines), column, edition)
     if condition is not None:
         request = request_of(["where", condition], edition)
-    about = {"split": name, "request": request}
-    done = None
-    if done_before(found, request):
-        done = Asked(about | {"records": (), "edition": edition})
+    asked = {"split": name, "request": request, "edition": edition, "records": ()}
+    done = done_before(found, request)
     missing: list[str] = []
     records: Any
     opened = open_dataset(dataset, name, edition=found.edition)
@@ -92,25 +81,28 @@ def asked_records(
             pairs = [*_find_values(opened, column, lines)]
         else:
             parsed = [_parsed(line) for line in lines]
-            if done is not None and any(isinstance(one, int) for one in parsed):
-                return done
+            if done and any(isinstance(one, int) for one in parsed):
+                return asked, []
             pairs = [*_find_records(dataset, found, parsed)]
         records = sorted({record for _, record in pairs})
-        left = {*range(len(lines))} - {number for number, _ in pairs}
-        missing = [lines[number] for number in sorted(left)]
+        named = {number for number, _ in pairs}
+        missing = [line for number, line in enumerate(lines) if number not in named]
     nothing = not len(records)
-    if nothing and done is not None:
-        return done
+    if nothing and done:
+        return asked, []
     if missing and (nothing or not allow_missing):
         verb = "names" if len(missing) == 1 else "name"
+        cure = "correct these lines; nothing was removed"
+        if not nothing:
+            cure = (
+                "correct these lines, or remove the others with --allow-missing; "
+                "nothing was removed yet"
+            )
         raise InputError(
             f"{plural(len(missing), 'line')} {verb} nothing that is in the split",
             where=file,
             got=some_of(missing, 20),
-            cure="correct these lines; nothing was removed"
-            if nothing
-            else "correct these lines, or remove the others with --allow-missing; "
-            "nothing was removed yet",
+            cure=cure,
         )
     if nothing and condition is not None:
         raise InputError(
@@ -119,9 +111,8 @@ def asked_records(
             got=f"--where {condition}",
             cure="correct it, if some should; nothing was removed",
         )
-    edition = found.edition if edition is None else edition
-    more = {"records": records, "edition": edition, "looked_up": True}
-    return Asked(about | more, missing)
+    asked |= {"records": records, "looked_up": True}
+    return {**asked, "edition": edition or found.edition}, missing
 
 
 def _read_lines(path: str) -> list[str]:
@@ -256,26 +247,20 @@ class Removed:
         """Where records that were erased can still be."""
         if not self.erased:
             return ()
-        inputs = {
-            str(path)
-            for part in self.split.parts
-            for path in part.source.get("inputs", ())
-        }
-        return (
-            f"the inputs: {', '.join(sorted(inputs)) or 'not known'}",
+        given = (part.source.get("inputs", ()) for part in self.split.parts)
+        inputs = sorted({str(path) for some in given for path in some})
+        places = [
+            f"the inputs: {', '.join(inputs) or 'not known'}",
             "copies and caches of this dataset on hosts that have read it, and "
             "datasets that were made of it",
-            *(
-                ("deleted objects that the bucket keeps: soft delete, versions",)
-                if "://" in self.dataset
-                else ("snapshots and backups of the file system",)
-            ),
-            *(
-                (f"files of commands that still run: {some_of(self.result.left)}",)
-                if self.result.left
-                else ()
-            ),
-        )
+            "deleted objects that the bucket keeps: soft delete, versions"
+            if "://" in self.dataset
+            else "snapshots and backups of the file system",
+        ]
+        if self.result.left:
+            left = some_of(self.result.left)
+            places.append(f"files of commands that still run: {left}")
+        return tuple(places)
 
     @property
     def title(self) -> str:
@@ -292,7 +277,8 @@ class Removed:
     @property
     def facts(self) -> dict[str, Any]:
         """What people get besides."""
-        result, split, facts = self.result, self.split, dict[str, Any]()
+        result, split = self.result, self.split
+        facts: dict[str, Any] = {}
         if result.editions:
             parts = [part for part in split.parts if part.edition in result.editions]
             lists = [str(part.removed["list"]) for part in parts if part.removed]
@@ -305,26 +291,23 @@ class Removed:
                 "digest": split.records_digest,
             }
         if self.missing:
-            facts["not found"] = [f"{plural(len(self.missing), 'line')}:"]
-            facts["not found"] += self.missing
+            count = plural(len(self.missing), "line")
+            facts["not found"] = [f"{count}:", *self.missing]
         if self.erased:
             facts["erased"] = "the editions before, with their files"
             facts["NOT erased"] = self.elsewhere
         elif split.replaced:
-            kept = "the edition before; --erase deletes it, with the records"
-            facts["kept"] = kept
+            facts["kept"] = "the edition before; --erase deletes it, with the records"
         return facts
 
 
 def remove(
     dataset: str,
-    asked: dict[str, Any],
+    asked: Mapping[str, Any],
     *,
     erase: bool = False,
     give_up: bool = False,
-    workers: int | None = None,
-    beam_options: Sequence[str] | None = None,
-    show_progress: bool = False,
+    **how: Any,
 ) -> RemovalResult:
     """Removes records from a dataset, and returns when that is committed.
 
@@ -333,23 +316,14 @@ def remove(
         asked: What to remove, as arguments of `begin_removal`.
         erase: Whether to delete the state before, with the bytes of the records.
         give_up: Whether to give up first what others have begun on the split.
-        workers: Number of processes on this machine; by default its number of cores.
-        beam_options: Options of the Beam pipeline, including `--runner`; None to run
-            without Beam.
-        show_progress: Whether to show progress on standard error; not with Beam.
+        **how: Where it runs, as for `JobRun`.
 
     Raises:
         GristmillError: It failed. Finished shards are kept.
     """
-    job = RemovalJob(dataset, {**asked, "erase": erase, "give_up": give_up})
-    begun = job.begin()
-    if beam_options is None:
-        return run_job(job, begun, workers=workers, show_progress=show_progress)
-    from gristmill.pipelines.beam.run_pipeline import result_path_of, run_pipeline
-    from gristmill.transforms.beam.run_job import RunJob
-
+    job = RemovalJob(dataset, {**asked, "erase": erase})
+    begun = RemovalJob(dataset, {**job.asked, "give_up": give_up}).begin()
     (known,) = begun.known
     assert isinstance(known, Removal)
     path = result_path_of(dataset, known.name, known.split, known)
-    job = RemovalJob(dataset, {**asked, "erase": erase})
-    return run_pipeline(RunJob(job), beam_options, result_path=path)
+    return JobRun(**how).finish(job, begun, path)

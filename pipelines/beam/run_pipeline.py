@@ -20,7 +20,6 @@ from apache_beam.runners.runner import PipelineResult
 
 from gristmill.dataset.base import errors
 from gristmill.dataset.base.errors import GristmillError, JobError, StorageChangedError
-from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.workers import worker_died
 
@@ -90,19 +89,6 @@ def run_pipeline(
             cure="see who else writes there, then run the same command again",
         )
     return cast("T", pickle.loads(data))
-
-
-def result_path_of(dataset: str, name: str, split: str, command: object) -> str:
-    """Returns the file of a dataset in which workers hand the result of a command over.
-
-    Args:
-        dataset: The dataset's directory.
-        name: Its name.
-        split: The first split that the command is about.
-        command: What has a `repr` that no other command has.
-    """
-    key = hashlib.sha256(repr(command).encode()).hexdigest()[:16]
-    return layout.join(dataset, layout.result_path(name, split, key))
 
 
 def _wait(result: PipelineResult) -> None:

@@ -11,6 +11,7 @@ from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.commit.attached_split import AttachedSplit, ShardTask
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.directory_lock import scratch_directory
+from gristmill.pipelines.anywhere import JobRun, result_path_of
 from gristmill.pipelines.columns.column_values import (
     Matched,
     match_shard,
@@ -250,11 +251,8 @@ def run_anywhere(
         beam_options: As in `attach_computed`.
         how: As for `run_job`, without Beam.
     """
-    if beam_options is None:
-        return run_job(job, **how)
-    from gristmill.pipelines.beam.run_pipeline import result_path_of, run_pipeline
-    from gristmill.transforms.beam.run_job import RunJob
-
-    target = AttachedSplit(dataset, split)
-    path = result_path_of(dataset, target.manifest.name, target.name, job)
-    return run_pipeline(RunJob(job), beam_options, result_path=path)
+    path = ""
+    if beam_options is not None:
+        target = AttachedSplit(dataset, split)
+        path = result_path_of(dataset, target.manifest.name, target.name, job)
+    return JobRun(beam_options=beam_options, **how).finish(job, None, path)

@@ -97,7 +97,7 @@ def attach(given: Any) -> None:
         expected="files, or --map",
         cure="give files of Parquet or JSON lines, a dataset, or a function",
     )
-    how = run_beside_dataflow(given, "columns cannot be attached")._asdict()
+    how = run_beside_dataflow(given, "columns cannot be attached")
     how |= {"split": given.split, "overwrite": given.overwrite}
     if given.map is not None:
         show(attach_computed(dataset, given.map, **how))
@@ -165,7 +165,7 @@ def unique(given: Any) -> None:
     dataset, split = given.dataset, given.split
     where = run_beside_dataflow(given, "duplicates cannot be found")
     job = DuplicatesJob(dataset, given.by, split, given.overwrite)
-    found = run_anywhere(job, dataset, split, **where._asdict())
+    found = run_anywhere(job, dataset, split, **where)
     names = ("split", "by", "records", "kept", "duplicates", "done_before")
     show(
         {name: getattr(found, name) for name in names},

@@ -22,7 +22,12 @@ from gristmill import __version__
 from gristmill.dataset.base import errors
 from gristmill.dataset.base.lazy_names import packages_named
 from gristmill.pipelines.commands.messages import COMMON, logged, tell
-from gristmill.pipelines.commands.shared_options import HOME, PATH
+
+PATH = click.Path(readable=False)
+"""A path, pattern or URL, which a shell completes to the name of a file."""
+
+HOME = "home"
+"""The attribute of an option that another command's help explains: its name."""
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from gristmill.pipelines.commands.command import command
-from gristmill.pipelines.commands.jobs import JobRun, run_conversion
+from gristmill.pipelines.commands.jobs import run_conversion
 from gristmill.pipelines.commands.messages import is_quiet, next_step, refuse
 from gristmill.pipelines.commands.shared_options import argument
 from gristmill.pipelines.options.job_options import ConvertOptions
@@ -60,7 +60,7 @@ def demo(given: Any) -> None:
     line = ("gristmill", "convert", pattern, output, "--num-shards", "8")
     click.echo(f"$ {shlex.join(line)}")
     conversion = ConvertOptions(input=(pattern,), output=output, num_shards=8)
-    where = JobRun(show_progress=not is_quiet())
+    where = {"show_progress": not is_quiet()}
     click.echo(run_conversion(conversion, where).text())
     click.echo(f"\n$ {shlex.join(('gristmill', 'head', output))}")
     for number, record in enumerate(open_dataset(output)[:3]):

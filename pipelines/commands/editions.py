@@ -131,7 +131,7 @@ def remove(given: Any) -> None:
         expected="--records, with or without --column, or --where",
         cure="give one of these",
     )
-    asked = asked_records(
+    asked, missing = asked_records(
         given.dataset,
         file=records,
         condition=where,
@@ -142,17 +142,11 @@ def remove(given: Any) -> None:
     )
     result = remove(
         given.dataset,
-        asked.arguments,
+        asked,
         erase=given.erase,
         give_up=given.erase and given.give_up,
-        **run._asdict(),
+        **run,
     )
-    show(
-        Removed(
-            dataset=given.dataset,
-            result=result,
-            missing=tuple(asked.missing),
-            erased=given.erase,
-        )
-    )
+    removed = {"dataset": given.dataset, "result": result, "erased": given.erase}
+    show(Removed(**removed, missing=tuple(missing)))
     next_step("verify", given.dataset)

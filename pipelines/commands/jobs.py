@@ -6,8 +6,8 @@ import dataclasses
 import functools
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -68,30 +68,20 @@ if TYPE_CHECKING:
     from gristmill.pipelines.text.conversion import Outcome
 
 
-class JobRun(NamedTuple):
-    """Where a job runs: on this machine, or on a Beam runner.
-
-    Attributes:
-        workers: Number of processes on this machine; None for its number of cores.
-        beam_options: Options of the Beam pipeline, None to run without Beam.
-        show_progress: Whether to show progress on standard error.
-    """
-
-    workers: int | None = None
-    beam_options: Sequence[str] | None = None
-    show_progress: bool = False
+Where = dict[str, Any]
+"""Where a job runs: `workers`, `beam_options` and `show_progress` of `JobRun`."""
 
 
 def _job_command(
     kind: type[Options],
-) -> Callable[[Callable[[Any, JobRun], None]], click.Command]:
+) -> Callable[[Callable[[Any, Where], None]], click.Command]:
     """Makes a function a command that runs here, by a Beam runner, or on Dataflow.
 
     The function gets the job's options, and where to run. With the runner of Dataflow,
     the job is submitted instead.
     """
 
-    def decorated(run: Callable[[Any, JobRun], None]) -> click.Command:
+    def decorated(run: Callable[[Any, Where], None]) -> click.Command:
         @command()
         @functools.wraps(run)
         def job(given: Any) -> None:
@@ -100,10 +90,10 @@ def _job_command(
             names = [field.name for field in dataclasses.fields(LaunchOptions)]
             launch = LaunchOptions(**{name: values.pop(name) for name in names})
             options, where = kind(**values), _run_of(launch, workers)
-            if where.beam_options is not None and launch.on_dataflow:
+            if launch.on_dataflow:
                 from gristmill.pipelines.dataflow.submit import submit
 
-                show(submit(options, launch, where.beam_options))
+                show(submit(options, launch, where["beam_options"]))
             else:
                 run(options, where)
 
@@ -112,7 +102,7 @@ def _job_command(
     return decorated
 
 
-def _run_of(launch: LaunchOptions, workers: int | None) -> JobRun:
+def _run_of(launch: LaunchOptions, workers: int | None) -> Where:
     """Returns where the command that runs is to run. Refuses useless options."""
     given = click.get_current_context().obj or ()
     refuse(
@@ -132,14 +122,19 @@ def _run_of(launch: LaunchOptions, workers: int | None) -> JobRun:
         "--wait, --cross-region and --install-on-workers only apply to Dataflow",
         cure="drop them, or add --runner DataflowRunner",
     )
-    if launch.runner is None:
-        return JobRun(workers, None, not is_quiet())
-    from gristmill.pipelines.beam.pipeline_options import checked_options
+    beam_options = None
+    if launch.runner is not None:
+        from gristmill.pipelines.beam.pipeline_options import checked_options
 
-    return JobRun(None, checked_options(launch.runner, given), not is_quiet())
+        beam_options = checked_options(launch.runner, given)
+    return {
+        "workers": workers,
+        "beam_options": beam_options,
+        "show_progress": not is_quiet(),
+    }
 
 
-def run_beside_dataflow(given: Any, what: str) -> JobRun:
+def run_beside_dataflow(given: Any, what: str) -> Where:
     """Returns where a command is to run that submits nothing to Dataflow.
 
     Args:
@@ -170,7 +165,7 @@ def run_beside_dataflow(given: Any, what: str) -> JobRun:
 @DAMAGE
 @REPLACING
 @LAUNCH
-def convert(options: ConvertOptions, where: JobRun) -> None:
+def convert(options: ConvertOptions, where: Where) -> None:
     """Convert files of records to an ArrayRecord dataset.
 
     OUTPUT is the directory of the dataset. INPUT is a file, a quoted glob pattern, or a
@@ -197,7 +192,7 @@ def convert(options: ConvertOptions, where: JobRun) -> None:
     "Never deletes anything that is committed.",
 )
 @LAUNCH
-def append(options: AppendOptions, where: JobRun) -> None:
+def append(options: AppendOptions, where: Where) -> None:
     """Add records of new files to a split, as its next edition.
 
     DATASET is the directory of the split, INPUT what `gristmill convert` takes. No
@@ -277,7 +272,7 @@ def append(options: AppendOptions, where: JobRun) -> None:
 @DAMAGE
 @REPLACING
 @LAUNCH
-def pack(options: PackingOptions, where: JobRun) -> None:
+def pack(options: PackingOptions, where: Where) -> None:
     """Tokenise documents, and pack them into rows of tokens.
 
     INPUT is what `gristmill convert` takes, OUTPUT the directory of the rows. Each
@@ -288,7 +283,7 @@ def pack(options: PackingOptions, where: JobRun) -> None:
     _convert(options, where)
 
 
-def _convert(options: ConvertOptions, where: JobRun) -> None:
+def _convert(options: ConvertOptions, where: Where) -> None:
     outcome = run_conversion(options, where)
     show(outcome)
     if outcome.skipped_regions:
@@ -306,12 +301,12 @@ def _listing(output: str) -> str:
     return f"cat {shlex.quote(output)}/errors/*.jsonl"
 
 
-def run_conversion(options: ConvertOptions, where: JobRun) -> Outcome:
+def run_conversion(options: ConvertOptions, where: Where) -> Outcome:
     """Converts, and shows progress on standard error."""
     from gristmill.pipelines.convert import convert
     from gristmill.pipelines.options.conversion_jobs import conversion_of
 
-    return convert(**conversion_of(options)._asdict(), **where._asdict())
+    return convert(**conversion_of(options)._asdict(), **where)
 
 
 @_job_command(IndexOptions)
@@ -321,7 +316,7 @@ def run_conversion(options: ConvertOptions, where: JobRun) -> Outcome:
 @flag("--overwrite", "Index splits again that are already in dataset.json.")
 @KEEP_REPLACED
 @LAUNCH
-def index(options: IndexOptions, where: JobRun) -> None:
+def index(options: IndexOptions, where: Where) -> None:
     """Turn existing ArrayRecord FILES into a dataset, in place.
 
     FILES are files or quoted glob patterns, all in one directory, or that directory.
@@ -330,7 +325,7 @@ def index(options: IndexOptions, where: JobRun) -> None:
     from gristmill.pipelines.index import index
     from gristmill.pipelines.text.split_editions import manifest_text
 
-    manifest, directory = index(options, **where._asdict())
+    manifest, directory = index(options, **where)
     show(manifest, manifest_text(manifest, directory))
     next_step("verify", directory)
 
@@ -344,7 +339,7 @@ def index(options: IndexOptions, where: JobRun) -> None:
 )
 @text("--report", "FILE", "Also write the result to this file, as JSON.")
 @LAUNCH
-def verify(options: VerifyOptions, where: JobRun) -> None:
+def verify(options: VerifyOptions, where: Where) -> None:
     """Check every byte of a dataset against its checksums.
 
     DATASET is the directory of a committed dataset. Nothing is changed. If anything is
@@ -352,7 +347,7 @@ def verify(options: VerifyOptions, where: JobRun) -> None:
     """
     from gristmill.pipelines.verify import verify
 
-    found = verify(**vars(options), **where._asdict())
+    found = verify(**vars(options), **where)
     show(found)
     if options.report is not None:
         found.write(options.report)

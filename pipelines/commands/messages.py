@@ -17,8 +17,6 @@ import click
 
 from gristmill import __version__
 from gristmill.dataset.base.errors import InputError
-from gristmill.pipelines.options.job_options import flag_of
-from gristmill.pipelines.text.printer import json_text, text_of
 
 if TYPE_CHECKING:
     from gristmill.dataset.metadata.splits import Split
@@ -41,10 +39,11 @@ def as_json() -> bool:
 
 def show(result: Any, text: str | None = None) -> None:
     """Prints a result: as JSON with `--json`, else a text, by default its own."""
+    from gristmill.pipelines.text.printer import json_text, text_of
+
     if as_json():
-        click.echo(json_text(result))
-    else:
-        click.echo(text_of(result) if text is None else text)
+        text = json_text(result)
+    click.echo(text_of(result) if text is None else text)
 
 
 def refuse(wrong: object, what: str, **facts: Any) -> None:
@@ -60,14 +59,20 @@ def texts_of(tokenizer: str | None) -> Tokenizer | None:
     return None if tokenizer is None else load_texts(tokenizer)
 
 
-def _was_given(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+def _given(ctx: click.Context) -> Iterator[tuple[click.Option, Any]]:
+    """Yields the options that the command was given, but those of all commands."""
+    for one in ctx.command.params:
+        name = str(one.name)
+        if isinstance(one, click.Option) and name not in (*COMMON, "help"):
+            source = ctx.get_parameter_source(name)
+            if source is not click.core.ParameterSource.DEFAULT:
+                yield one, ctx.params.get(name)
 
 
 def options_given(names: Iterable[str]) -> list[str]:
     """Returns those of some options, spelled, that the command was given."""
-    ctx = click.get_current_context()
-    return [flag_of(name) for name in names if _was_given(ctx, name)]
+    given = _given(click.get_current_context())
+    return [max(one.opts, key=len) for one, _ in given if one.name in names]
 
 
 def command_line(*, without: tuple[str, ...] = ()) -> list[str]:
@@ -76,22 +81,16 @@ def command_line(*, without: tuple[str, ...] = ()) -> list[str]:
     Options that were not given, those of all commands, and some others, are left out.
     """
     ctx = click.get_current_context()
-    options: list[str] = []
-    places: list[str] = []
-    for parameter in ctx.command.params:
-        name = str(parameter.name)
-        value = ctx.params.get(name)
-        if isinstance(parameter, click.Argument):
-            places += filter(None, value if isinstance(value, tuple) else [value])
-        elif (
-            name not in (*COMMON, *without)
-            and _was_given(ctx, name)
-            and value is not None
-            and value is not False
-        ):
-            flag = max(parameter.opts, key=len)
-            options += [flag] if value is True else [flag, str(value)]
-    return [str(ctx.info_name), *map(str, places), *options]
+    line = [str(ctx.info_name)]
+    for one in ctx.command.params:
+        if isinstance(one, click.Argument):
+            value: Any = ctx.params.get(str(one.name))
+            line += map(str, filter(None, value if one.nargs == -1 else [value]))
+    for option, value in _given(ctx):
+        if option.name not in without and value is not None and value is not False:
+            flag = max(option.opts, key=len)
+            line += [flag] if value is True else [flag, str(value)]
+    return line
 
 
 _log = logging.getLogger(__name__)

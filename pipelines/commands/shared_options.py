@@ -13,14 +13,12 @@ from gristmill.dataset.arrayrecord.writer_options import (
     DEFAULT_GROUP_SIZE,
 )
 from gristmill.dataset.base.errors import OnCorrupt
+from gristmill.pipelines.commands.command import HOME, PATH
 from gristmill.transforms.jobs.pack_options import SpecialText, YesNo
 from gristmill.transforms.sources.formats import FORMATS, Nulls
 
 _Run = TypeVar("_Run", bound=Callable[..., Any])
 Decorator = Callable[[_Run], _Run]
-
-PATH = click.Path(readable=False)
-"""A path, pattern or URL, which a shell completes to the name of a file."""
 
 option = click.option
 
@@ -54,10 +52,6 @@ class _Inputs(click.Argument):
         if not given and isinstance(opts.get(str(last[-1].name)), str):
             raise click.MissingParameter(ctx=ctx, param=last[-1])
         return super().handle_parse_result(ctx, opts, args)
-
-
-HOME = "home"
-"""The attribute of an option that another command's help explains: its name."""
 
 
 def together(*decorators: Decorator[Any], home: str | None = None) -> Decorator[Any]:

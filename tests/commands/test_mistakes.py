@@ -54,6 +54,7 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "convert lines.jsonl out --compression gzip": (2, "gzip|zstd|--compression"),
     "convert lines.jsonl out --group-size -1": (2, "-1|--group-size"),
     "convert lines.jsonl out --split a/b": (2, "a/b|--split"),
+    "convert lines.jsonl out --split train.e00002": (2, "train.e00002|--split"),
     "convert lines.jsonl out --columns nope": (2, "nope|text, id|--columns"),
     "convert lines.jsonl out --columns id:byte": (2, "id:byte|float|--columns"),
     "convert lines.jsonl out --record tables": (2, "tables|column:|--record"),

@@ -1,25 +1,120 @@
-"""`gristmill plan`, and whether the command that it prints does what it says."""
+"""`gristmill plan`: what is predicted of a sample, beside what is true."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import pathlib
 import shlex
+from collections.abc import Callable
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.pipelines.commands.main import main
+from gristmill.pipelines.advice.make_plan import (
+    Plan,
+    SampleSize,
+    make_plan,
+    sampled_parts,
+)
+from gristmill.pipelines.options.job_options import ConvertOptions
+from gristmill.pipelines.text.printer import text_of
+from tests.commands.conftest import json_of, run
 from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records
 
+SMALL = 64 << 10
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Runs a command line; returns its exit code and what it printed."""
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    out, err = capsys.readouterr()
-    return int(ended.value.code or 0), out, err
+
+def plan_of(path: pathlib.Path, size: SampleSize | None = None, **more: str) -> Plan:
+    options = ConvertOptions(input=(str(path),), output="out", **more)
+    return make_plan(options, workers=1, sample_size=size)
+
+
+@pytest.mark.slow
+def test_a_sample_of_some_seconds_tells_of_all_of_it(tmp_path) -> None:
+    """Records become longer: the first ones tell nothing of the last."""
+    for number in range(6):
+        texts = text_records(3000, seed=number)
+        rows = ({"text": text.decode() * (1 + 2 * number)} for text in texts)
+        (tmp_path / f"{number}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    plan = plan_of(tmp_path, SampleSize(part_bytes=SMALL, seconds=60))
+    assert plan.sampled_bytes < 0.3 * plan.input_bytes
+    assert plan.records == pytest.approx(18_000, rel=0.4)
+    assert len(text_of(plan).splitlines()) <= 15
+    plan = plan_of(tmp_path, SampleSize(part_bytes=SMALL, seconds=0))
+    assert 0 < plan.sampled_bytes <= SMALL
+
+
+@pytest.mark.slow
+def test_of_compressed_files_only_heads_are_read(tmp_path) -> None:
+    lines = [json.dumps({"text": text.hex()}) for text in text_records(30_000)]
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(lines).encode(), 1))
+    plan = plan_of(path, SampleSize(part_bytes=SMALL))
+    assert plan.sampled_bytes == SMALL
+    assert plan.records == pytest.approx(30_000, rel=0.1)
+    assert any("the first bytes" in note for note in plan.notes)
+
+
+def test_functions_damage_and_records_that_are_compressed_already(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    temporary_in: Callable[[object], None],
+) -> None:
+    (tmp_path / "functions.py").write_text(
+        "def twice(record):\n    return [record, record] if record else None\n"
+        "def none(record):\n    return None\n"
+    )
+    (tmp_path / "scratch").mkdir()
+    temporary_in(tmp_path / "scratch")
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(frames_of([b"ab", b"", b"cd"]))
+    plan = plan_of(path, map="functions:twice")
+    assert (plan.records, plan.raw_bytes) == (4, 8)
+    with pytest.raises(InputError, match="holds no records"):
+        plan_of(path, map="functions:none")
+    path.write_bytes(frames_of(os.urandom(10_000) for _ in range(40)))
+    assert "--compression uncompressed" in plan_of(path).command
+    data = bytearray(frames_of(text_records(3000)))
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    plan = plan_of(path)
+    assert 2900 < plan.records < 3001
+    assert any("1 damaged region" in note for note in plan.notes)
+    assert [*(tmp_path / "scratch").iterdir()] == []
+
+
+@given(
+    files=st.lists(st.tuples(st.integers(0, 300), st.booleans()), min_size=1).filter(
+        lambda files: any(size for size, _ in files)
+    ),
+    parts=st.integers(1, 9),
+    part_bytes=st.integers(1, 90),
+)
+def test_parts_lie_apart_and_begin_where_files_can_be_read(files, parts, part_bytes):
+    sizes = np.array([size for size, _ in files])
+    splittable = np.array([plain for _, plain in files])
+    plan, shards = sampled_parts(sizes, splittable, parts=parts, part_bytes=part_bytes)
+    cuts = plan.cut_bytes.tolist()
+    edges = np.concatenate(([0], np.cumsum(sizes))).tolist()
+    found = [(cuts[shard], cuts[shard + 1]) for shard in shards]
+    assert len({*found}) == len(found) > 0
+    assert all(0 < end - begin <= part_bytes for begin, end in found)
+    for begin, end in found:
+        for file in range(len(sizes)):
+            if edges[file] < end and begin < edges[file + 1] and not splittable[file]:
+                assert begin == edges[file]
+                assert end <= edges[file + 1]
+    total, taken = sum(sizes), sum(end - begin for begin, end in found)
+    if splittable.all() and total <= parts * part_bytes:
+        assert taken == total
 
 
 @pytest.fixture
@@ -34,17 +129,12 @@ def source(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
 
 
 @pytest.mark.slow
-def test_the_command_makes_what_was_predicted(
-    source: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, _ = run(capsys, "plan", "texts", "--workers", "1", "--json")
-    assert code == 0
-    found = json.loads(out)
+def test_the_command_makes_what_was_predicted(source: pathlib.Path) -> None:
+    found = json_of("plan", "texts", "--workers", "1")
     words = shlex.split(found["command"])
     assert words[:4] == ["gristmill", "convert", "texts", "texts-arrayrecord"]
     assert words[-2:] == ["--workers", "1"]
-    code, _, _ = run(capsys, *words[1:])
-    assert code == 0
+    run(*words[1:])
     output = pathlib.Path("texts-arrayrecord")
     made = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     assert found["file_bytes"] == pytest.approx(made, rel=0.03)
@@ -56,21 +146,15 @@ def test_the_command_makes_what_was_predicted(
 
 @pytest.mark.slow
 def test_inputs_in_a_bucket(
-    source: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    source: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with GcsServer("bucket") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         for path in source.iterdir():
             server.objects.put("bucket", f"raw/texts/{path.name}", path.read_bytes())
         before = set(server.objects.buckets["bucket"])
-        code, out, err = run(
-            capsys,
-            *("plan", "gs://bucket/raw/texts/*.tfrecord", "--workers", "1"),
-            *("--group-size", "16"),
-        )
-        assert code == 0, err
+        inputs = "gs://bucket/raw/texts/*.tfrecord"
+        out = run("plan", inputs, "--workers", 1, "--group-size", 16).stdout
         assert set(server.objects.buckets["bucket"]) == before
     assert "  files     3\n" in out
     assert (
