@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from gristmill.pipelines.commands.main import cli
+from tests.commands.conftest import json_of, refused
 from tests.support.datasets import convert
 from tests.support.records import text_records
 
@@ -20,15 +18,8 @@ def dataset(tmp_path_factory) -> str:
     return convert(tmp_path_factory.mktemp("data"), FILES)
 
 
-def bench(*arguments: object, code: int = 0) -> str:
-    done = CliRunner().invoke(cli, ["bench-loader", *map(str, arguments)])
-    assert done.exit_code == code, done.output
-    # A thread of an earlier test may warn meanwhile, on standard error.
-    return done.output if code else done.stdout
-
-
 def bench_json(*arguments: object) -> dict[str, Any]:
-    return json.loads(bench(*arguments, "--json", "--seconds", 0.4))
+    return json_of("bench-loader", *arguments, "--seconds", 0.4)
 
 
 @pytest.mark.alone
@@ -58,7 +49,7 @@ def test_a_decode_that_fails(dataset, tmp_path, monkeypatch, workers):
     (tmp_path / "bad_module.py").write_text("def decode(records):\n    return 1 / 0\n")
     monkeypatch.chdir(tmp_path)
     options = ("--decode", "bad_module:decode", "--workers", workers)
-    text = bench(dataset, *options, "--seconds", 0.2, code=1)
+    text = refused("bench-loader", dataset, *options, "--seconds", 0.2, code=1)
     assert "--decode function failed: ZeroDivisionError: division by zero" in text
     assert "where:    bad_module:decode, in the batch of step 0" in text
     assert ("bad_module.py, line 2: return 1 / 0" in text) == (workers == 0)

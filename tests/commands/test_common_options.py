@@ -11,20 +11,12 @@ import sys
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.pipelines.commands.main import COMMANDS, cli, find_command, main
+from gristmill.pipelines.commands.main import COMMANDS, find_command, main
+from tests.commands.conftest import run
 from tests.support.datasets import convert
 from tests.support.records import frames_of, text_records
-
-
-def run(*arguments: object, code: int = 0, **environment: str) -> Result:
-    done = CliRunner().invoke(
-        cli, [*map(str, arguments)], env=environment, prog_name="gristmill"
-    )
-    assert done.exit_code == code, done.output
-    return done
 
 
 @pytest.fixture(scope="module")
@@ -79,28 +71,22 @@ def test_a_runner_of_the_environment(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_has_a_variable_of_its_own(name: str) -> None:
+def test_every_option_has_a_variable_and_a_place_in_a_short_help(name: str) -> None:
     command = find_command(name)
-    assert command is find_command(name)
+    text = run(name, "--help", COLUMNS="80").stdout
+    assert len(text.splitlines()) <= 60
+    words = re.sub(r"-\n +", "-", text)  # A name may be broken where a line ends.
     options = [one for one in command.params if isinstance(one, click.Option)]
     common = {"--quiet", "--verbose", "--log-file", "--json"}
     for option in options:
         flag = max(option.opts, key=len)
+        assert flag in words
         variable = flag.lstrip("-").replace("-", "_").upper()
         assert option.envvar == (f"GRISTMILL_{variable}" if flag in common else None)
         if flag not in common:  # Click makes the variable of the name.
             assert str(option.name).upper() == variable
     assert len({option.name for option in options}) == len(options)
     assert common - {flag for one in options for flag in one.opts} <= {"--json"}
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_is_short_and_names_every_option(name: str) -> None:
-    text = run(name, "--help", COLUMNS="80").stdout
-    assert len(text.splitlines()) <= 60
-    words = re.sub(r"-\n +", "-", text)  # A name may be broken where a line ends.
-    for option in find_command(name).params:
-        assert isinstance(option, click.Argument) or max(option.opts, key=len) in words
 
 
 def test_bash_completes(tmp_path: pathlib.Path) -> None:

@@ -84,20 +84,8 @@ def repository(*files: str):
 
 ROWS = [
     Row(
-        "convert a.jsonl out --group-size 0",
-        "convert a.jsonl out --group-size 4",
-    ),
-    Row(
         "convert a.jsonl out --compression lzma",
         "convert a.jsonl out --compression brotli:5",
-    ),
-    Row(
-        "convert a.jsonl out --name a/b",
-        "convert a.jsonl out --name a",
-    ),
-    Row(
-        "convert a.jsonl out --split a/b",
-        "convert a.jsonl out --split a",
     ),
     Row(
         "convert a.jsonl out",
@@ -113,14 +101,6 @@ ROWS = [
         "verify files",
         "index files/*\nverify files",
         files_of("d"),
-    ),
-    Row(
-        "verify data/tfrecords",
-        "convert data/tfrecords out\nverify out",
-    ),
-    Row(
-        "inspect a.jsonl",
-        "head a.jsonl\nplan a.jsonl\nconvert a.jsonl out\ninspect out",
     ),
     Row(
         "head d",
@@ -153,18 +133,6 @@ ROWS = [
         "trace d --records 3 --batch-size 5 --split test",
     ),
     Row(
-        "head d --offset 1000",
-        "head d --offset 10",
-    ),
-    Row(
-        "rollback d 1 --split other",
-        "rollback d 1 --split train",
-    ),
-    Row(
-        "rollback d 2",
-        "inspect d\nrollback d 1",
-    ),
-    Row(
         "append d b.jsonl\nrollback d 1",
         "inspect d\nrollback d 2",
         all_of(
@@ -176,25 +144,8 @@ ROWS = [
         "head a.jsonl --offset 10",
     ),
     Row(
-        "head a.jsonl --random",
-        "head a.jsonl --offset 10",
-    ),
-    Row(
         "head d --seed 3",
         "head d --seed 3 --random\nhead d",
-    ),
-    Row(
-        "convert a.jsonl out --cross-region",
-        "convert a.jsonl out",
-    ),
-    Row(
-        "convert a.jsonl out --runner FnApiRunner --workers 2",
-        "convert a.jsonl out --workers 1",
-    ),
-    Row(
-        "remove d --records gone --runner DataflowRunner",
-        "remove d --records gone",
-        text("gone", "3\n"),
     ),
     Row(
         "attach d ranks.jsonl --number n",
@@ -202,17 +153,7 @@ ROWS = [
         text("ranks.jsonl", '{"n": 0, "rank": 1}\n'),
     ),
     Row(
-        "attach d",
-        "attach d ranks.jsonl --number n --missing 0",
-        text("ranks.jsonl", '{"n": 0, "rank": 1}\n'),
-    ),
-    Row(
         "remove d --records gone",
-        "remove d --records gone --column text",
-        text("gone", "line 3\n"),
-    ),
-    Row(
-        "remove d --records gone --column texts",
         "remove d --records gone --column text",
         text("gone", "line 3\n"),
     ),
@@ -222,38 +163,8 @@ ROWS = [
         text("gone", "3\n5000\n"),
     ),
     Row(
-        "trace d --step 3 --row 4",
-        "trace d --step 3 --row 4 --batch-size 10",
-    ),
-    Row(
         "trace d --step 3 --row 4 --batch-size 10 --window-blocks 3",
         "trace d --step 3 --row 4 --batch-size 10 --window-blocks 3 --shuffle block",
-    ),
-    Row(
-        "trace d",
-        "trace d --step 3 --row 4 --batch-size 10\n"
-        "trace d --records 4 --batch-size 10\n"
-        "trace rows --document a.jsonl@line:4 --batch-size 2",
-    ),
-    Row(
-        "trace rows --records 1 --token 4 --batch-size 2",
-        "trace rows --step 0 --row 1 --token 4 --batch-size 2",
-    ),
-    Row(
-        "view d --html nowhere/x.html",
-        "view d --html x.html",
-    ),
-    Row(
-        "view d --steps 1",
-        "view d --steps 1 --batch-size 2",
-    ),
-    Row(
-        "view d --records w=1",
-        "view d --records 1",
-    ),
-    Row(
-        "convert a.jsonl out --num-shards 3 --shard-size 1MB",
-        "convert a.jsonl out --num-shards 3",
     ),
     Row(
         "convert files/d-* d2 --name d2",
@@ -306,10 +217,6 @@ ROWS = [
         text("b.csv", "id,text\n1.5,a\n2.5,b\n"),
     ),
     Row(
-        "convert a.jsonl out --num-shards 5000",
-        "convert a.jsonl out --num-shards 5",
-    ),
-    Row(
         "convert data/tfrecords/* out --on-corrupt skip --max-corrupt 0",
         "convert data/tfrecords/* out --on-corrupt skip --max-corrupt 1",
         cut("data/tfrecords/demo.tfrecord-00002-of-00004"),
@@ -335,14 +242,6 @@ ROWS = [
         "convert d out\nconvert d/*array_record-* out2",
     ),
     Row(
-        "convert a.jsonl out --input-format csv",
-        "convert a.jsonl out",
-    ),
-    Row(
-        "index a.jsonl",
-        "convert a.jsonl out",
-    ),
-    Row(
         "convert a.jsonl a.csv out",
         "convert a.jsonl out\nappend out a.csv",
     ),
@@ -353,14 +252,6 @@ ROWS = [
     Row(
         "convert a.txt out --input-format jsonl",
         "convert a.txt out --input-format text\nconvert a.txt out2",
-    ),
-    Row(
-        "convert a.jsonl out --columns nope",
-        "convert a.jsonl out --columns id",
-    ),
-    Row(
-        f"pack a.jsonl out {TOKENS} --column nope",
-        f"pack a.jsonl out {TOKENS} --column text",
     ),
     Row(
         "convert a.txt out --columns line",
@@ -441,11 +332,6 @@ ROWS = [
         CONVERSATIONS,
     ),
     Row(
-        f"pack --chat c.jsonl out {TOKENS}",
-        f"pack --chat c.jsonl out {TOKENS} --template t.jinja",
-        CONVERSATIONS,
-    ),
-    Row(
         f"pack --chat c.jsonl out {TOKENS} --template bad.jinja --max-rejected 0",
         f"pack --chat c.jsonl out {TOKENS} --template t.jinja --max-rejected 0",
         CONVERSATIONS,
@@ -457,29 +343,12 @@ ROWS = [
         all_of(CONVERSATIONS, table(a=[json.dumps(SAID)])),
     ),
     Row(
-        f"pack d out {TOKENS} --column id",
-        f"pack d out {TOKENS} --column text\n"
-        "pack d out2 --column id --vocabulary-size 50",
-    ),
-    Row(
-        f"pack d out {TOKENS} --column nope",
-        f"pack d out {TOKENS} --column text",
-    ),
-    Row(
-        "pack d out",
-        f"pack d out {TOKENS}\npack d out2 --column id --vocabulary-size 50",
-    ),
-    Row(
         f"pack a.csv out {TOKENS} --record line",
         f"pack a.csv out {TOKENS}",
     ),
     Row(
         f"pack a.jsonl out {TOKENS} --columns text",
         f"pack a.jsonl out {TOKENS}",
-    ),
-    Row(
-        f"pack a.jsonl out {TOKENS} --eos nope",
-        f"pack a.jsonl out {TOKENS} --eos </s>",
     ),
     Row(
         f"pack a.jsonl out {TOKENS} --add-special-tokens",
@@ -502,14 +371,6 @@ ROWS = [
         text("nothing.py", "def f(record):\n    return None\n"),
     ),
     Row(
-        "convert a.jsonl out --runner NopeRunner",
-        "convert a.jsonl out",
-    ),
-    Row(
-        "convert a.jsonl out --runner FnApiRunner -- --runner=DirectRunner",
-        "convert a.jsonl out",
-    ),
-    Row(
         "trace d --state state.json --step 1 --row 2 --batch-size 10",
         "trace d --step 1 --row 2 --batch-size 10",
         text("state.json", "{}"),
@@ -527,10 +388,6 @@ ROWS = [
         "--token-weights a=1,b=2",
     ),
     Row(
-        "account d --batch-size 2",
-        "account d --batch-size 2 --steps 1",
-    ),
-    Row(
         "convert a.jsonl two\nconvert a.jsonl two --split test\nunique two --by record",
         "unique two --by record --split test",
     ),
@@ -545,14 +402,6 @@ ROWS = [
             text("some.txt", "3\n"),
             lambda: cures.run(f"pack d packed {TOKENS} --length 64"),
         ),
-    ),
-    Row(
-        "trace d --edition first --records 3 --batch-size 5",
-        "inspect d\ntrace d --edition 1 --records 3 --batch-size 5",
-    ),
-    Row(
-        "trace a=d b=data/demo --records 3 --batch-size 10",
-        "trace a=d b=data/demo --records 3 --batch-size 10 --of a",
     ),
     Row(
         "trace d --records 3 --batch-size 10 --first-epoch 4 --stop-epoch 4",
@@ -597,11 +446,6 @@ ROWS = [
         all_of(
             files_of("d"), lambda: shutil.copy(f"files/d-train.{SHARD}", "files/other")
         ),
-    ),
-    Row(
-        "index nowhere/*",
-        "index files/*",
-        files_of("d"),
     ),
     Row(
         "convert a.jsonl out --map own_1:f",

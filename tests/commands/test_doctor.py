@@ -11,18 +11,16 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
 
 from gristmill.pipelines.commands.doctor import examine
-from gristmill.pipelines.commands.main import cli
+from tests.commands.conftest import run
 from tests.support.datasets import convert
 from tests.support.gcs_server import GcsServer
 
 
 def findings(*arguments: object, code: int = 0) -> dict[str, dict[str, str]]:
-    done = CliRunner().invoke(cli, ["doctor", *map(str, arguments), "--json"])
-    assert done.exit_code == code, done.output
-    return {one["check"]: one for one in json.loads(done.stdout)["findings"]}
+    said = run("doctor", *arguments, "--json", code=code).stdout
+    return {one["check"]: one for one in json.loads(said)["findings"]}
 
 
 def test_a_machine_and_a_dataset(tmp_path: pathlib.Path) -> None:
@@ -31,12 +29,8 @@ def test_a_machine_and_a_dataset(tmp_path: pathlib.Path) -> None:
     assert [*found] == ["versions", "compiled", "memory", "disk", "locks"]
     assert "numpy" in found["versions"]["seen"]
     assert found["locks"]["level"] == "ok"
-    text = CliRunner().invoke(cli, ["doctor", dataset]).stdout
-    assert len(text.splitlines()) <= 25
-
-
-def test_no_path() -> None:
-    assert CliRunner().invoke(cli, ["doctor", "gs:/b/c4"]).exit_code == 2
+    assert len(run("doctor", dataset).stdout.splitlines()) <= 25
+    run("doctor", "gs:/b/c4", code=2)
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch) -> None:

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.support.waiting import until
+
 _START = """
 import atexit, multiprocessing, os, sys, threading
 from gristmill.pipelines.commands.command import ending_in_time
@@ -25,16 +27,16 @@ with ending_in_time(patience_seconds=float(sys.argv[2])):
 THREAD = "threading.Thread(target=forever, name='theirs').start()"
 
 
-def ended(*lines: str, code: int = 0, patience: float = 0.1) -> tuple[int, str, str]:
-    """Runs lines as the body of a command; returns its exit code and outputs."""
+def command(*lines: str, code: int = 0, patience: float = 0.1) -> list[str]:
+    """Returns a process with lines as the body of a command."""
     script = _START + "".join(f"    {line}\n" for line in lines)
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(code), str(patience)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return [sys.executable, "-u", "-c", script, str(code), str(patience)]
+
+
+def ended(*lines: str, **how: float) -> tuple[int, str, str]:
+    """Runs lines as the body of a command; returns its exit code and outputs."""
+    given = command(*lines, **how)
+    done = subprocess.run(given, capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -58,14 +60,10 @@ def test_what_is_left_keeps_no_process(left: str, name: str, code: int) -> None:
 
 
 def test_a_child_process_keeps_no_process() -> None:
-    child = "multiprocessing.get_context('fork').Process(target=forever)"
-    show = "print(child.pid, flush=True)"
+    child = "child = multiprocessing.get_context('fork').Process(target=forever)"
     close = "os.close(2)"  # Which the child holds, too.
-    lines = (f"child = {child}", "child.start()", show, close, "end()")
-    script = _START + "".join(f"    {line}\n" for line in lines)
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, "0", "0.1"], stdout=subprocess.PIPE, text=True
-    )
+    given = command(child, "child.start()", "print(child.pid)", close, "end()")
+    process = subprocess.Popen(given, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
     pid = int(process.stdout.readline())
@@ -96,21 +94,15 @@ def test_an_early_exit_is_an_error(status: int) -> None:
 
 
 def test_ctrl_c_ends_the_wait() -> None:
-    script = _START + f"    {THREAD}\n    end()\n"
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-c", script, "0", "600"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    while process.poll() is None:
+    given = command(THREAD, "end()", patience=600)
+    process = subprocess.Popen(given, stderr=subprocess.PIPE, text=True)
+
+    def waits() -> bool:
         # Before the wait it would be an error; there is nothing to see of its begin.
         with open(f"/proc/{process.pid}/stat") as stat:
-            threads = int(stat.read().rpartition(")")[2].split()[17])
-        if threads == 3:
-            process.send_signal(signal.SIGINT)
-            break
+            return int(stat.read().rpartition(")")[2].split()[17]) == 3
+
+    until(waits)
+    process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60)[1] == ""
     assert process.returncode == 0

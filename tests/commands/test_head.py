@@ -1,33 +1,54 @@
-"""Records of input files before a conversion; those of datasets: test_metadata.py."""
+"""Records of datasets, and of input files before a conversion."""
 
 from __future__ import annotations
 
 import gzip
 import io
-import json
 import pathlib
+import re
 import shlex
 import tarfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
 from gristmill.dataset import encode_example
-from gristmill.pipelines.commands.main import cli
+from tests.commands.conftest import refused, rows_of, run
+from tests.support.datasets import convert
 from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, write_array_records, write_tfrecords
 
 
-def run(*arguments: object, code: int = 0) -> Result:
-    done = CliRunner().invoke(cli, [*map(str, arguments)])
-    assert done.exit_code == code, done.output
-    return done
+@pytest.fixture(scope="module")
+def sixty(tmp_path_factory) -> str:
+    """A dataset of the numbers from 0 on, as text."""
+    records = [b"%d" % number for number in range(60)]
+    parts = [records[:2], [], records[2:40], records[40:]]
+    return convert(tmp_path_factory.mktemp("sixty"), parts, group_size=7)
 
 
-def rows_of(*arguments: object) -> list[dict]:
-    return [*map(json.loads, run("head", *arguments, "--json").stdout.splitlines())]
+def test_records_of_a_dataset(sixty: str) -> None:
+    assert [row["record"] for row in rows_of("head", sixty)] == [0, 1, 2]
+    found = rows_of("head", sixty, "--offset", 39, "-n", 2)
+    assert [(row["record"], row["text"]) for row in found] == [(39, "39"), (40, "40")]
+    assert [row["record"] for row in rows_of("head", sixty, "--offset", 59)] == [59]
+    assert "--offset below 60" in refused("head", sixty, "--offset", 60)
+
+
+def test_random_records(sixty: str) -> None:
+    done = run("head", sixty, "--random", "-n", 5, "--raw")
+    # The seed that was taken shows the same ones again, another one others.
+    (seed,) = re.findall(r"note: --random --seed (\d+) shows", done.stderr)
+    again = rows_of("head", sixty, "--random", "-n", 5, "--seed", seed)
+    assert "".join(row["text"] for row in again) == done.stdout
+    numbers = [row["record"] for row in again]
+    assert numbers == sorted({*numbers})
+    assert [str(number) for number in numbers] == [row["text"] for row in again]
+    seeds = [rows_of("head", sixty, "--random", "--seed", seed) for seed in range(9)]
+    assert len({row["record"] for rows in seeds for row in rows}) > 9
+    every = rows_of("head", sixty, "--random", "-n", 99)
+    assert [row["record"] for row in every] == list(range(60))
 
 
 def test_head_of_files_shows_records_with_their_places(tmp_path: pathlib.Path) -> None:
@@ -39,22 +60,20 @@ def test_head_of_files_shows_records_with_their_places(tmp_path: pathlib.Path) -
     (tmp_path / "c4-test-2.gz").write_bytes(gzip.compress(frames_of(records[20:])))
     pattern = f"{tmp_path}/c4-*"
     done = run("head", pattern, "-n", 2)
-    first = f"{tmp_path}/c4-test-2.gz"
+    first, other = f"{tmp_path}/c4-test-2.gz", f"{tmp_path}/c4-train-0"
     assert f"record 0: 9 bytes, {first}, byte offset 0\n  'record 20'" in done.stdout
     assert shlex.split(done.stderr) == ["next:", "gristmill", "plan", pattern]
-    rows = rows_of(pattern, "--offset", 9, "-n", 3)
+    rows = rows_of("head", pattern, "--offset", 9, "-n", 3)
     assert [row.get("text") for row in rows] == ["record 29", "record 0", None]
     assert rows[2]["features"] == {"text": ["hello"], "id": [7]}
-    assert [row["record"] for row in rows] == [9, 10, 11]
-    other = f"{tmp_path}/c4-train-0"
-    assert [(row["file"], row["place"]) for row in rows] == [
-        (first, 9 * 25),
-        (other, 0),
-        (other, 8 + 16),
+    assert [(row["record"], row["file"], row["place"]) for row in rows] == [
+        (9, first, 9 * 25),
+        (10, other, 0),
+        (11, other, 8 + 16),
     ]
     raw = run("head", tmp_path / "c4-train-0", "--raw", "--offset", 18, "-n", 9)
     assert raw.stdout_bytes == b"record 18record 19"
-    assert len(rows_of(tmp_path, "-n", 99)) == 30
+    assert len(rows_of("head", tmp_path, "-n", 99)) == 30
 
 
 def members(path: pathlib.Path) -> None:
@@ -102,9 +121,7 @@ def test_head_takes_the_formats_of_a_conversion(
 
 def test_head_refuses_what_a_conversion_refuses(tmp_path: pathlib.Path) -> None:
     (tmp_path / "names.csv").write_text("name\nAnn\nBob\n")
-    failed = run("head", tmp_path / "names.csv", code=2)
-    assert failed.stdout == ""
-    assert "named as a table" in failed.stderr
+    assert "named as a table" in refused("head", tmp_path / "names.csv")
 
 
 def test_head_reads_what_it_shows_and_stops_at_damage(tmp_path: pathlib.Path) -> None:
@@ -113,25 +130,21 @@ def test_head_reads_what_it_shows_and_stops_at_damage(tmp_path: pathlib.Path) ->
     for at in (400, 499):
         data[at * 6016 + 100] ^= 1
     (tmp_path / "x.tfrecord").write_bytes(data)
-    rows = rows_of(tmp_path / "x.tfrecord", "--offset", 170, "-n", 230)
+    rows = rows_of("head", tmp_path / "x.tfrecord", "--offset", 170, "-n", 230)
     assert [row["record"] for row in rows] == list(range(170, 400))
     assert [int(row["text"][:6]) for row in rows] == list(range(170, 400))
     failed = run("head", tmp_path / "x.tfrecord", "--offset=399", code=3)
     assert failed.stdout.startswith("record 399: 6,000 bytes")
     assert "corrupt record of 6,000 bytes in TFRecord file" in failed.stderr
     assert f"byte offset {400 * 6016:,}" in failed.stderr
-    assert "to do:" in failed.stderr
 
 
-def test_head_of_a_bucket_fetches_little(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = b"%04d" * 25_000
-    frames = frames_of([record.replace(b"%04d", b"%04d" % n) for n in range(160)])
+def test_head_of_a_bucket_fetches_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = frames_of([(b"%04d" % n) * 25_000 for n in range(160)])
     with GcsServer("bucket") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         server.objects.put("bucket", "raw/x.tfrecord", frames)
-        rows = rows_of("gs://bucket/raw/*", "-n", 2, "--offset", 1)
+        rows = rows_of("head", "gs://bucket/raw/*", "-n", 2, "--offset", 1)
         assert [row["text"][:4] for row in rows] == ["0001", "0002"]
         # What tells the format is a part of it.
         assert server.sent_bytes < 3 << 20 < len(frames)

@@ -14,19 +14,12 @@ import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner, Result
 
-from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.commands.messages import coloured
+from tests.commands.conftest import refused, run
 from tests.support.records import frames_of, text_records
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
-
-
-def run(*arguments: object, code: int = 0) -> Result:
-    done = CliRunner().invoke(cli, [*map(str, arguments)])
-    assert done.exit_code == code, done.output
-    return done
 
 
 @pytest.fixture(scope="module")
@@ -53,64 +46,48 @@ def test_quiet_and_verbose(source: pathlib.Path, tmp_path: pathlib.Path) -> None
     name = f"{tmp_path.name}-train.array_record-00000-of-00001"
     assert f"{name}: 90 records compared\n" in done.stderr
     assert "compared" not in run("verify", tmp_path, "--workers", 1).stderr
-    done = run("verify", tmp_path, "-q", "-v", code=2)
-    assert "--quiet and --verbose exclude each other" in done.stderr
+    assert "exclude each other" in refused("verify", tmp_path, "-q", "-v")
 
 
 def test_errors_are_said_also_if_quiet_and_more_of_them_if_verbose() -> None:
+    """And not again by handlers that libraries, such as Beam, set up."""
     message = "error: not a committed dataset\n"
-    assert run("inspect", "nowhere", "-q", code=3).stderr.startswith(message)
-    said = run("inspect", "nowhere", "-v", code=3).stderr
-    assert said.count("Traceback") == 1
-    assert f"\n{message}" in said
-    assert "Traceback" not in run("inspect", "nowhere", code=3).stderr
-
-
-def test_nothing_is_said_again_by_handlers_of_others() -> None:
-    """Libraries, such as Beam, may set up logging for the process."""
+    assert refused("inspect", "nowhere", "-q", code=3).startswith(message)
     root, theirs = logging.getLogger(), io.StringIO()
     handler = logging.StreamHandler(theirs)
     root.addHandler(handler)
     try:
-        run("inspect", "nowhere", "-v", code=3)
+        said = refused("inspect", "nowhere", "-v", code=3)
     finally:
         root.removeHandler(handler)
     assert theirs.getvalue() == ""
-    assert logging.getLogger("gristmill").propagate
+    assert said.count("Traceback") == 1
+    assert f"\n{message}" in said
+    assert "Traceback" not in refused("inspect", "nowhere", code=3)
 
 
 def test_a_file_of_logs(dataset: str, tmp_path: pathlib.Path) -> None:
-    handlers = (
-        [*logging.getLogger().handlers],
-        [*logging.getLogger("gristmill").handlers],
-    )
+    loggers = [logging.getLogger(name) for name in ("", "gristmill")]
+    before = [(one.propagate, [*one.handlers]) for one in loggers]
     log = tmp_path / "log"
     assert run("verify", dataset, "--log-file", log, "-q", "--workers", 1).stderr == ""
     run("inspect", "nowhere", "--log-file", log, code=3)
     lines = log.read_text().splitlines()
-    begin = rf"{TIME} INFO gristmill\S*: gristmill \S+, Python \S+: "
-    assert re.fullmatch(
-        begin + re.escape(f"gristmill verify '{dataset}' --workers 1"), lines[0]
-    )
-    for line, said in (
-        (1, r".*: 3 shards to verify"),
-        (2, r".*: \d+ records compared"),
-        (5, r".*: verified 3 shards, 90 records, 0 findings"),
-        (6, r"done in [\d.]+ s"),
+    begin = r"gristmill \S+, Python \S+: "
+    for line, level, said in (
+        (0, "INFO", begin + re.escape(f"gristmill verify '{dataset}' --workers 1")),
+        (1, "INFO", r".*: 3 shards to verify"),
+        (2, "INFO", r".*: \d+ records compared"),
+        (5, "INFO", r".*: verified 3 shards, 90 records, 0 findings"),
+        (6, "INFO", r"done in [\d.]+ s"),
+        (7, "INFO", begin + "gristmill inspect nowhere"),
+        (8, "ERROR", "NotADatasetError: not a committed dataset"),
     ):
-        assert re.fullmatch(rf"{TIME} INFO gristmill\S*: {said}", lines[line])
-    assert re.fullmatch(begin + "gristmill inspect nowhere", lines[7])
-    assert re.fullmatch(
-        rf"{TIME} ERROR gristmill\S*: NotADatasetError: not a committed dataset",
-        lines[8],
-    )
+        assert re.fullmatch(rf"{TIME} {level} gristmill\S*: {said}", lines[line])
     assert "Traceback (most recent call last):" in lines[9:]
-    assert handlers == (
-        [*logging.getLogger().handlers],
-        [*logging.getLogger("gristmill").handlers],
-    )
-    done = run("inspect", dataset, "--log-file", tmp_path / "no" / "log", code=2)
-    assert f"{tmp_path}/no/log: No such file or directory" in done.stderr
+    assert [(one.propagate, [*one.handlers]) for one in loggers] == before
+    said = refused("inspect", dataset, "--log-file", tmp_path / "no" / "log")
+    assert f"{tmp_path}/no/log: No such file or directory" in said
 
 
 def test_a_note_is_in_the_file_of_logs(
@@ -136,22 +113,14 @@ def test_what_was_left_out_is_to_be_looked_at(
         done = run("convert", tmp_path / "in", output, *options)
         line = done.stderr.splitlines()[-1]
         assert line.startswith("next (what was left out): cat ")
-        shown = subprocess.run(
-            ["sh", "-c", line.partition(": ")[2]],
-            capture_output=True,
-            check=True,
-            timeout=60,
-        )
-        (region,) = map(json.loads, shown.stdout.splitlines())
-        assert region["file"] == f"{tmp_path}/in"
+        command = ["sh", "-c", line.partition(": ")[2]]
+        (region,) = subprocess.check_output(command, timeout=60).splitlines()
+        assert json.loads(region)["file"] == f"{tmp_path}/in"
 
 
 def test_inspect_leads_to_a_batch_of_training(dataset: str) -> None:
-    (line,) = [
-        line.partition(": ")[2]
-        for line in run("inspect", dataset).stderr.splitlines()
-        if line.startswith("next (a batch")
-    ]
+    said = run("inspect", dataset).stderr
+    (line,) = re.findall(r"^next \(a batch.*?\): (.*)$", said, re.MULTILINE)
     *command, code = shlex.split(line)
     assert command == ["python", "-c"]
     with contextlib.redirect_stdout(io.StringIO()) as shown:

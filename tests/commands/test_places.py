@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 
 import pytest
-from click.testing import CliRunner
 
-from gristmill import loader
-from gristmill.pipelines.commands.main import cli
-from gristmill.transforms.sources.formats import RecordOptions
-from tests.support.conversion import convert, job_of
+from tests.commands.conftest import json_of, run
 from tests.support.line_files import COMPRESS, csv_of, jsonl_of, rows_of
 
 ROWS = rows_of(60, seed=3)
-ORDER = ("--batch-size", 10, "--shuffle", "none", "--seed", 0)
-
-
-def trace(*arguments: object) -> str:
-    done = CliRunner().invoke(cli, ["trace", *map(str, arguments)])
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 def made(folder: pathlib.Path, name: str, kind: str = "none") -> bytes:
@@ -35,15 +25,8 @@ def made(folder: pathlib.Path, name: str, kind: str = "none") -> bytes:
         lines[number] = b"bad\n\n" + lines[number]
     data = b"".join(lines)
     (folder / "in").write_bytes(COMPRESS[kind](data))
-    job = job_of(
-        folder / "in",
-        folder / "out",
-        plan=("num_shards", 4),
-        records=RecordOptions(input_format=name),
-        on_corrupt="skip",
-        max_corrupt=2,
-    )
-    convert(job)
+    options = ("--num-shards", 4, "--input-format", name, "--on-corrupt", "skip")
+    run("convert", folder / "in", folder / "out", *options, "--workers", 1)
     return data
 
 
@@ -51,9 +34,10 @@ def made(folder: pathlib.Path, name: str, kind: str = "none") -> bytes:
 @pytest.mark.parametrize("name", ["jsonl", "csv"])
 def test_the_line_of_a_record_is_named(tmp_path, name, kind):
     data = made(tmp_path, name, kind)
+    order = ("--batch-size", 10, "--shuffle", "none")
     for record in (0, 19, 20, 45, 59):
-        row = ("--step", record // 10, "--row", record % 10)
-        found = json.loads(trace(tmp_path / "out", *ORDER, *row, "--json"))
+        row = (*order, "--step", record // 10, "--row", record % 10)
+        found = json_of("trace", tmp_path / "out", *row)
         assert found["record"] == record
         offset = found["source_offset_bytes"]
         assert data.count(b"\n", 0, offset) + 1 == found["source_line"]
@@ -63,35 +47,24 @@ def test_the_line_of_a_record_is_named(tmp_path, name, kind):
         else:
             assert line.startswith(b"%d," % ROWS[record]["id"])
         assert found["source_note"] is None
-    out = trace(tmp_path / "out", *ORDER, "--step", 0, "--row", 0)
-    assert "            line " in out
-    assert ", byte offset " in out
-    assert loader.open(tmp_path / "out")[:]  # The source is not needed.
+    said = run("trace", tmp_path / "out", "--records", 0).stdout
+    assert re.search(r"^ {12}line \d, byte offset ", said, re.MULTILINE)
 
 
-def test_a_source_that_is_gone_or_changed_is_not_read(tmp_path):
-    made(tmp_path, "jsonl")
-    place = ("--step", 3, "--row", 3, "--json")
-    assert "source_line" in trace(tmp_path / "out", *ORDER, *place)
-    data = (tmp_path / "in").read_bytes()
-    (tmp_path / "in").write_bytes(data[5:] + data[:5])
-    found = json.loads(trace(tmp_path / "out", *ORDER, *place))
-    assert "source_line" not in found
-    (tmp_path / "in").unlink()
-    found = json.loads(trace(tmp_path / "out", *ORDER, *place))
-    assert found["source_path"] == f"{tmp_path}/in"
-    assert "source_line" not in found
-
-
-def test_a_relative_path_that_is_not_found_from_here_is_said(tmp_path, monkeypatch):
+def test_a_source_that_is_gone_or_changed_is_not_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "in").write_bytes(jsonl_of(ROWS))
-    convert(job_of("in", "out", records=RecordOptions(input_format="jsonl")))
-    assert json.loads(trace("out", "--records", 7, "--json"))["source_line"] == 8
-    monkeypatch.chdir("/")
-    found = json.loads(trace(tmp_path / "out", "--records", 7, "--json"))
-    assert found["source_path"] == "in"
-    assert "source_line" not in found
+    made(pathlib.Path(), "jsonl")
+    assert json_of("trace", "out", "--records", 7)["source_line"] == 8
+    data = (tmp_path / "in").read_bytes()
+    for change in (
+        lambda: (tmp_path / "in").write_bytes(data[5:] + data[:5]),
+        (tmp_path / "in").unlink,
+        lambda: monkeypatch.chdir("/"),
+    ):
+        change()
+        found = json_of("trace", tmp_path / "out", "--records", 33)
+        assert found["source_path"] == "in"
+        assert "source_line" not in found
     assert "not found from here" in found["source_note"]
 
 
@@ -99,10 +72,8 @@ def test_an_element_of_an_array_has_the_offset_after_its_separator(tmp_path):
     rows = [json.loads(line) for line in jsonl_of(ROWS).splitlines()]
     data = json.dumps(rows, indent=1).encode()
     (tmp_path / "in").write_bytes(data)
-    convert(job_of(tmp_path / "in", tmp_path / "out"))
-    text = trace(tmp_path / "out", "--records", 7)
-    at = int(
-        text.partition("element at byte offset ")[2].split("\n")[0].replace(",", "")
-    )
-    rest = data[at:].decode().lstrip()
+    run("convert", tmp_path / "in", tmp_path / "out", "--workers", 1)
+    text = run("trace", tmp_path / "out", "--records", 7).stdout
+    (at,) = re.findall(r"element at byte offset ([\d,]+)", text)
+    rest = data[int(at.replace(",", "")) :].decode().lstrip()
     assert json.JSONDecoder().raw_decode(rest)[0] == rows[7]

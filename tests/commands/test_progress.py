@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
+from collections.abc import Callable
 
 import pytest
 
@@ -11,38 +11,35 @@ from gristmill.dataset.base.columns import Done
 from gristmill.pipelines.local.progress import Counter, shown
 from tests.support.records import text_records, write_tfrecords
 from tests.support.shell import on_terminal, sent_to_terminal, succeeded
+from tests.support.waiting import until
+
+
+def line_of(capfd, is_there: Callable[[str], bool]) -> str:
+    """Returns the last line that was printed, once there is such a line."""
+    lines = [""]
+
+    def is_printed() -> bool:
+        lines[0] += capfd.readouterr().err
+        return is_there(lines[0]) and lines[0].endswith("\n")
+
+    until(is_printed)
+    return lines[0].splitlines()[-1]
 
 
 def test_lines_without_a_terminal(capfd):
-    lines = ""
     counter = Counter("shards", 2, 400)
     with shown("verifying", counter, line_seconds=0.01):
         counter.add(Done("", "", 300, 12_000, 2_000_000))
-        for _ in range(6000):
-            lines += capfd.readouterr().err
-            if "75%" in lines and lines.endswith("\n"):
-                break
-            time.sleep(0.01)
-    # On a busy machine the first line may come before the counter has counted.
-    line = lines.splitlines()[-1]
+        # On a busy machine the first line may come before the counter has counted.
+        line = line_of(capfd, lambda lines: "75%" in lines)
     pattern = (
         r"verifying  75%  1/2 shards  12,000 records  [\d,.]+ MB/s  0:00:\d\d elapsed"
     )
     assert re.fullmatch(pattern, line), line
-    assert counter.progress == (1, 300, 12_000, 2_000_000, 0)
-
-
-def test_lines_of_what_takes_nobody_knows_how_long(capfd):
-    lines = ""
+    # Nobody knows how long this takes.
     with shown("preparing", line_seconds=0.01):
-        for _ in range(6000):
-            lines += capfd.readouterr().err
-            if "\n" in lines:
-                break
-            time.sleep(0.01)
-    line = lines.splitlines()[0]
+        line = line_of(capfd, lambda lines: "preparing" in lines)
     assert re.fullmatch(r"preparing  0:00:\d\d elapsed", line), line
-    assert capfd.readouterr().out == ""
 
 
 @pytest.mark.slow

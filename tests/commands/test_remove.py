@@ -3,221 +3,161 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import pathlib
 import tarfile
-from collections.abc import Callable
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
 from gristmill import dataset, loader
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.loader.provenance.locate import locate_record
-from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.convert import convert
-from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.job_options import AppendOptions, ConvertOptions
-from gristmill.pipelines.text.places import located
+from tests.commands.conftest import json_of, run
 from tests.support.records import frames_of
 
 ROWS = [{"url": f"http://{n % 20}/", "n": n, "text": "t" * n} for n in range(60)]
 RECORDS = [dataset.encode_example(row) for row in ROWS]
+FRAMES = frames_of(RECORDS)
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+TABLE = "url,n,text\n" + "".join("{url},{n},{text}\n".format(**row) for row in ROWS)
 
 
-def frames(folder: pathlib.Path) -> pathlib.Path:
-    path = folder / "in.tfrecord"
-    path.write_bytes(frames_of(RECORDS))
-    return path
+def parquet() -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(ROWS), out, row_group_size=25)
+    return out.getvalue()
 
 
-def compressed_frames(folder: pathlib.Path) -> pathlib.Path:
-    path = folder / "in.tfrecord.gz"
-    path.write_bytes(gzip.compress(frames_of(RECORDS)))
-    return path
-
-
-def json_lines(folder: pathlib.Path) -> pathlib.Path:
-    path = folder / "in.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    return path
-
-
-def compressed_csv(folder: pathlib.Path) -> pathlib.Path:
-    path = folder / "in.csv.gz"
-    lines = [f"{row['url']},{row['n']},{row['text']}\n" for row in ROWS]
-    path.write_bytes(gzip.compress(b"url,n,text\n" + "".join(lines).encode()))
-    return path
-
-
-def parquet(folder: pathlib.Path) -> pathlib.Path:
-    import pyarrow
-    import pyarrow.parquet
-
-    path = folder / "in.parquet"
-    table = pyarrow.Table.from_pylist(ROWS)
-    pyarrow.parquet.write_table(table, path, row_group_size=25)
-    return path
-
-
-def samples(folder: pathlib.Path) -> pathlib.Path:
-    path = folder / "in.tar"
-    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+def samples() -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for row in ROWS:
-            member = folder / "member"
-            member.write_text(str(row["text"]))
-            tar.add(member, f"{row['n']:04d}.text")
-    return path
+            member = tarfile.TarInfo(f"{row['n']:04d}.text")
+            member.size = len(row["text"])
+            tar.addfile(member, io.BytesIO(row["text"].encode()))
+    return out.getvalue()
 
 
-def of_a_dataset(folder: pathlib.Path) -> pathlib.Path:
-    made_of(frames(folder), folder / "between")
-    return folder / "between"
+SOURCES = {
+    "in.tfrecord": lambda: FRAMES,
+    "in.tfrecord.gz": lambda: gzip.compress(FRAMES),
+    "in.jsonl": lambda: LINES,
+    "in.csv.gz": lambda: gzip.compress(TABLE.encode()),
+    "in.parquet": parquet,
+    "in.tar": samples,
+}
 
 
-def made_of(source: pathlib.Path, output: pathlib.Path, **options) -> str:
-    options = {
-        "num_shards": 3,
-        "input": (str(source),),
-        "output": str(output),
-    } | options
-    kind = AppendOptions if options.pop("appended", False) else ConvertOptions
-    convert(**conversion_of(kind(**options))._asdict(), workers=1)
+def made(folder: pathlib.Path, name: str = "in.tfrecord", *options: object) -> str:
+    """Converts a file of 60 rows to three shards; returns the dataset."""
+    (folder / name).write_bytes(SOURCES[name]())
+    output = folder / "out"
+    run("convert", folder / name, output, "--num-shards=3", "--workers=1", *options)
     return str(output)
 
 
-def remove(folder: pathlib.Path, lines: list[str], *more: str) -> Result:
-    (folder / "listed").write_text("\n".join(lines) + "\n")
-    argv = ["remove", str(folder / "out"), "--records", str(folder / "listed"), *more]
-    return CliRunner().invoke(cli, [*argv, "--workers=1"])
+def remove(output: str, lines: list[str], *more: str, code: int = 0) -> str:
+    listed = pathlib.Path(f"{output}.listed")
+    listed.write_text("\n".join(lines) + "\n")
+    given = ("remove", output, "--records", listed, *more, "--workers=1")
+    return run(*given, code=code).output
 
 
-def place_of(opened: loader.Dataset, record: int) -> str:
+def place_of(output: str, record: int) -> str:
     """Returns what `trace` shows as FILE@PLACE."""
-    found = located(locate_record(opened, record), [opened])
+    found = json_of("trace", output, "--records", record)
     place = found["source_record"]
-    if place is None:
-        place = found["source_offset_bytes"]
-    assert place is not None, found
+    place = found["source_offset_bytes"] if place is None else place
     return f"{found['source_path']}@{place}"
 
 
-SOURCES: list[Callable[[pathlib.Path], pathlib.Path]] = [
-    *(frames, compressed_frames, json_lines, compressed_csv),
-    *(parquet, samples, of_a_dataset),
-]
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("group_size", [1, 8])
+@pytest.mark.parametrize("name", [*SOURCES, "a dataset"])
+def test_places_name_records_of_every_kind_of_source(tmp_path, name, group_size):
+    if name == "a dataset":
+        between = made(tmp_path)
+        output = f"{tmp_path}/again"
+        run("convert", between, output, "--num-shards=4", "--workers=1")
+    else:
+        output = made(tmp_path, name, "--group-size", group_size)
+    records = list(loader.open(output))
+    gone = [0, 19, 20, 21, 37, 59]
+    left = [n for n in range(60) if n not in gone]
+    places = {n: place_of(output, n) for n in (*gone, *left[::7])}
+    if name == "a dataset":
+        assert places[0].startswith(f"{tmp_path}/in.tfrecord@")
+    remove(output, [places[n] for n in gone])
+    assert list(loader.open(output)) == [records[n] for n in left]
+    # Every other record is found as before.
+    for number in range(0, 54, 7):
+        assert place_of(output, number) == places[left[number]]
+    remove(output, [places[left[7]], places[left[14]]])
+    del left[14], left[7]
+    assert list(loader.open(output)) == [records[n] for n in left]
 
 
-class TestPlaces:
-    @pytest.mark.one_in(3)
-    @pytest.mark.parametrize(
-        ("make", "group_size"), [(make, 1) for make in SOURCES] + [(frames, 8)]
-    )
-    def test_name_records_of_every_kind_of_source(self, tmp_path, make, group_size):
-        output = made_of(make(tmp_path), tmp_path / "out", group_size=group_size)
-        before = loader.open(output)
-        records = list(before)
-        gone = [0, 19, 20, 21, 37, 59]
-        left = [n for n in range(60) if n not in gone]
-        places = {n: place_of(before, n) for n in (*gone, *left[::7])}
-        if make is of_a_dataset:
-            assert places[0].startswith(f"{tmp_path}/in.tfrecord@")
-        result = remove(tmp_path, [places[n] for n in gone], "--json")
-        assert result.exit_code == 0, result.output
-        opened = loader.open(output)
-        assert list(opened) == [records[n] for n in left]
-        # Every other record is found as before.
-        for number in range(0, 54, 7):
-            assert place_of(opened, number) == places[left[number]]
-        result = remove(tmp_path, [places[left[7]], places[left[14]]])
-        assert result.exit_code == 0, result.output
-        del left[14], left[7]
-        assert list(loader.open(output)) == [records[n] for n in left]
-
-    def test_of_an_appended_edition(self, tmp_path):
-        output = made_of(frames(tmp_path), tmp_path / "out")
-        (tmp_path / "more.tfrecord").write_bytes(frames_of(RECORDS[:9]))
-        made_of(tmp_path / "more.tfrecord", tmp_path / "out", appended=True)
-        place = place_of(loader.open(output), 64)
-        assert "more.tfrecord" in place
-        assert remove(tmp_path, [place]).exit_code == 0
-        assert list(loader.open(output)) == RECORDS + RECORDS[:4] + RECORDS[5:9]
-        assert open_manifest(output).splits["train"].numbers == (1, 3)
-
-    def test_lines_of_a_file(self, tmp_path):
-        path = json_lines(tmp_path)
-        output = made_of(path, tmp_path / "out")
-        records = list(loader.open(output))
-        assert remove(tmp_path, [f"{path}@line:3", f"{path}@line:60"]).exit_code == 0
-        assert list(loader.open(output)) == records[:2] + records[3:59]
+def test_places_of_an_appended_edition(tmp_path):
+    output = made(tmp_path)
+    (tmp_path / "more.tfrecord").write_bytes(frames_of(RECORDS[:9]))
+    run("append", output, tmp_path / "more.tfrecord", "--workers=1")
+    place = place_of(output, 64)
+    assert "more.tfrecord" in place
+    remove(output, [place])
+    assert list(loader.open(output)) == RECORDS + RECORDS[:4] + RECORDS[5:9]
+    assert open_manifest(output).splits["train"].numbers == (1, 3)
 
 
-class TestNumbers:
-    def test_are_those_of_the_split(self, tmp_path):
-        output = made_of(frames(tmp_path), tmp_path / "out")
-        result = remove(tmp_path, ["5", "", "59", "5"])
-        assert result.exit_code == 0
-        assert list(loader.open(output)) == RECORDS[:5] + RECORDS[6:59]
-        assert "out/train: 2 records removed, 58 left, committed as edition 2" in (
-            result.output
-        )
-        assert "2 shards again; 1 are shared with the edition before" in result.output
-        assert "kept      the edition before; --erase deletes it" in result.output
-        result = remove(tmp_path, ["59", "5"])
-        assert "these records were removed before; 58 left" in result.output
-        assert remove(tmp_path, ["5"], "--edition=1").exit_code != 0
-        assert remove(tmp_path, ["5"], "--edition=2").exit_code == 0
-        assert list(loader.open(output)) == RECORDS[:5] + RECORDS[7:59]
-
-    def test_lines_that_name_nothing_are_listed(self, tmp_path):
-        output = made_of(frames(tmp_path), tmp_path / "out")
-        lines = ["60", f"{tmp_path}/in.tfrecord@1", "nowhere@7", "5"]
-        result = remove(tmp_path, lines)
-        assert result.exit_code == 2
-        assert "3 lines name nothing that is in the split" in result.output
-        assert "--allow-missing" in result.output
-        assert len(loader.open(output)) == 60
-        result = remove(tmp_path, lines, "--allow-missing")
-        assert result.exit_code == 0
-        assert "not found 3 lines:\n            60\n" in result.output
-        assert list(loader.open(output)) == RECORDS[:5] + RECORDS[6:]
-        result = remove(tmp_path, lines[:3], "--allow-missing")
-        assert result.exit_code == 2
-        assert "nothing was removed" in result.output
-
-    @pytest.mark.parametrize(
-        "line", ["-1", "a", "file@", "file@x", "@5", "1.5", "9" * 5000]
-    )
-    def test_lines_that_cannot_name_a_record_are_refused(self, tmp_path, line):
-        made_of(frames(tmp_path), tmp_path / "out")
-        result = remove(tmp_path, ["3", line])
-        assert result.exit_code == 2
-        assert "a line names no record" in result.output
+def test_numbers_are_those_of_the_split(tmp_path):
+    output = made(tmp_path)
+    text = remove(output, ["5", "", "59", "5"])
+    assert list(loader.open(output)) == RECORDS[:5] + RECORDS[6:59]
+    assert "out/train: 2 records removed, 58 left, committed as edition 2" in text
+    assert "2 shards again; 1 are shared with the edition before" in text
+    assert "kept      the edition before; --erase deletes it" in text
+    text = remove(output, ["59", "5"])
+    assert "these records were removed before; 58 left" in text
+    remove(output, ["5"], "--edition=1", code=2)
+    text = remove(output, ["5"], "--edition=2", "--erase")
+    assert list(loader.open(output)) == RECORDS[:5] + RECORDS[7:59]
+    # It says what it cannot reach.
+    assert "erased     the editions before, with their files" in text
+    assert f"NOT erased the inputs: {tmp_path}/in.tfrecord" in text
+    assert "snapshots and backups" in text
+    assert open_manifest(output).splits["train"].replaced == ()
 
 
-class TestValues:
-    @pytest.mark.parametrize("make", [frames, json_lines, parquet])
-    def test_of_a_feature_name_records(self, tmp_path, make):
-        output = made_of(make(tmp_path), tmp_path / "out")
-        records = list(loader.open(output))
-        result = remove(tmp_path, ["http://7/", "http://19/"], "--column", "url")
-        assert result.exit_code == 0, result.output
-        left = [n for n in range(60) if n % 20 not in (7, 19)]
-        assert list(loader.open(output)) == [records[n] for n in left]
-        again = remove(tmp_path, ["http://19/", "http://7/"], "--column", "url")
-        assert "these records were removed before" in again.output
-        result = remove(tmp_path, ["0", "58", "5000"], "--column=n", "--allow-missing")
-        assert result.exit_code == 0, result.output
-        assert list(loader.open(output)) == [
-            records[n] for n in left if n not in (0, 58)
-        ]
+def test_lines_that_name_nothing_are_listed(tmp_path):
+    output = made(tmp_path)
+    lines = ["60", f"{tmp_path}/in.tfrecord@1", "nowhere@7", "5"]
+    text = remove(output, lines, code=2)
+    assert "3 lines name nothing that is in the split" in text
+    assert "--allow-missing" in text
+    assert len(loader.open(output)) == 60
+    text = remove(output, lines, "--allow-missing")
+    assert "not found 3 lines:\n            60\n" in text
+    assert list(loader.open(output)) == RECORDS[:5] + RECORDS[6:]
+    text = remove(output, lines[:3], "--allow-missing", code=2)
+    assert "nothing was removed" in text
+    for line in ("-1", "a", "file@", "file@x", "@5", "1.5", "9" * 5000):
+        assert "a line names no record" in remove(output, ["3", line], code=2)
 
 
-class TestErase:
-    def test_says_what_it_cannot_reach(self, tmp_path):
-        output = made_of(frames(tmp_path), tmp_path / "out")
-        result = remove(tmp_path, ["5"], "--erase")
-        assert "erased     the editions before, with their files" in result.output
-        assert f"NOT erased the inputs: {tmp_path}/in.tfrecord" in result.output
-        assert "snapshots and backups" in result.output
-        assert open_manifest(output).splits["train"].replaced == ()
+@pytest.mark.parametrize("name", ["in.tfrecord", "in.jsonl", "in.parquet"])
+def test_lines_and_values_of_a_feature_name_records(tmp_path, name):
+    output = made(tmp_path, name)
+    records = list(loader.open(output))
+    values = ["http://7/", "http://19/"]
+    remove(output, values, "--column", "url")
+    left = [n for n in range(60) if n % 20 not in (7, 19)]
+    assert list(loader.open(output)) == [records[n] for n in left]
+    again = remove(output, values[::-1], "--column", "url")
+    assert "these records were removed before" in again
+    remove(output, ["0", "58", "5000"], "--column=n", "--allow-missing")
+    if name == "in.jsonl":
+        remove(output, [f"{tmp_path}/{name}@line:{n + 1}" for n in (2, 57)])
+        left = [n for n in left if n not in (2, 57)]
+    found = [records[n] for n in left if n not in (0, 58)]
+    assert list(loader.open(output)) == found

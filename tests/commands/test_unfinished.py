@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from gristmill.dataset import ColumnWriter
-from gristmill.dataset.base.errors import InvalidDatasetError
-from gristmill.dataset.metadata.manifest import open_manifest, read_manifest, read_table
-from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.text.unfinished import Unfinished, read_unfinished
+from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
 from gristmill.transforms.removal.cut_shard import cut_shard
 from gristmill.transforms.removal.removal_job import begin_removal
+from tests.commands.conftest import json_of, refused, run
 from tests.support.conversion import convert, job_of, prepared_of
 from tests.support.records import text_records, write_tfrecords
 
@@ -31,74 +27,36 @@ def source(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "in"
 
 
-def unfinished(output: object) -> list[Unfinished]:
-    return read_unfinished(str(output), read_manifest(str(output)))
-
-
-def inspect(output: object, *options: str, code: int = 0) -> str:
-    done = CliRunner().invoke(cli, ["inspect", str(output), *options])
-    assert done.exit_code == code, done.output
-    return done.stdout
-
-
 def test_progress_grows_shard_by_shard(source, tmp_path):
     output = str(tmp_path / "out")
+    refused("inspect", output, code=3)
     job = job_of(source, output, plan=("num_shards", 4), name="texts")
-    prepared = prepared_of(job)
-    results = []
-    for done, task in enumerate(shard_tasks(prepared)):
-        (found,) = unfinished(output)
-        assert (found.finished, found.total) == (done, 4)
-        assert f"{done} of 4 shards finished" in found.text()
+    results, begin = [], f"{output}: NOT committed\nsplit train: "
+    for done, task in enumerate(shard_tasks(prepared_of(job))):
+        (found,) = json_of("inspect", output)["unfinished"]
+        assert (found["finished"], found["total"]) == (done, 4)
+        said = run("inspect", output).stdout
+        assert said.startswith(f"{begin}{done} of 4 shards finished")
         results.append(make_shard(task))
     # All shards are there: still it is no dataset.
-    text = inspect(output)
-    assert text.startswith(f"{output}: NOT committed\nsplit train: 4 of 4 shards")
-    (found,) = json.loads(inspect(output, "--json"))["unfinished"]
-    assert (found["split"], found["finished"], found["total"]) == ("train", 4, 4)
+    assert run("inspect", output).stdout.startswith(f"{begin}4 of 4 shards")
     commit_shards([job], results)
-    assert unfinished(output) == []
-    assert "NOT committed" not in inspect(output)
+    assert json_of("inspect", output)["unfinished"] == []
+    assert "NOT committed" not in run("inspect", output).stdout
 
 
 def test_beside_a_split_that_is_committed(source, tmp_path):
-    output = tmp_path / "out"
-    convert(job_of(source, output, split="test"))
+    output = str(tmp_path / "out")
+    convert(job_of(source, output, split="test", plan=("num_shards", 3)))
     prepared_of(job_of(source, output, split="train", plan=("num_shards", 3)))
-    last = inspect(output).splitlines()[-1]
+    last = run("inspect", output).stdout.splitlines()[-1]
     assert last.startswith("NOT committed: split train: 0 of 3 shards finished")
-    found = json.loads(inspect(output, "--json"))
+    found = json_of("inspect", output)
     assert [one["split"] for one in found["unfinished"]] == ["train"]
     assert found["splits"].keys() == {"test"}
-    assert "NOT committed" not in inspect(output, "--edition", "1")
-
-
-def test_a_removal_and_what_is_beside_it(source, tmp_path):
-    output = str(tmp_path / "out")
-    convert(job_of(source, output, plan=("num_shards", 3)))
-    removal = begin_removal(output, [0, 299])
-    assert removal is not None
-    cut_shard(next(iter(removal.tasks())))
-    (found,) = unfinished(output)
-    assert found.text().endswith("a removal, 1 shard finished")
-
-
-def test_nothing_there_and_half_a_beginning(source, tmp_path):
-    inspect(tmp_path / "out", code=3)
-    prepared_of(job_of(source, tmp_path / "out"))
-    next((tmp_path / "out").rglob("*.inputs.npz")).unlink()
-    (found,) = unfinished(tmp_path / "out")
-    assert (found.split, found.finished, found.total) == ("train", 0, 0)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"job": {"name": "train"}}'])
-def test_a_damaged_description_is_named(source, tmp_path, text):
-    prepared_of(job_of(source, tmp_path / "out"))
-    damaged = next((tmp_path / "out").rglob("*.job.json"))
-    damaged.write_text(text)
-    with pytest.raises(InvalidDatasetError) as caught:
-        unfinished(tmp_path / "out")
-    assert caught.value.where == str(damaged)
+    assert "NOT committed" not in run("inspect", output, "--edition", "1").stdout
+    cut_shard(next(iter(begin_removal(output, [0, 299]).tasks())))
+    assert "split test: a removal, 1 shard finished" in run("inspect", output).stdout
 
 
 def test_columns_that_are_attached(source, tmp_path):
@@ -108,4 +66,16 @@ def test_columns_that_are_attached(source, tmp_path):
     columns = {"a": "int64", "b": "int64"}
     with ColumnWriter(output, columns, part=0, parts=3) as writer:
         writer.write({name: np.zeros(count, np.int64) for name in columns})
-    assert "NOT committed: split train: 1 of 3 shards attached" in inspect(output)
+    said = run("inspect", output).stdout
+    assert "NOT committed: split train: 1 of 3 shards attached" in said
+
+
+def test_half_a_beginning(source, tmp_path):
+    prepared_of(job_of(source, tmp_path / "out"))
+    next((tmp_path / "out").rglob("*.inputs.npz")).unlink()
+    (found,) = json_of("inspect", tmp_path / "out")["unfinished"]
+    assert [found[n] for n in ("split", "finished", "total")] == ["train", 0, 0]
+    damaged = next((tmp_path / "out").rglob("*.job.json"))
+    for text in ("", "[]", "{}", '{"job": {"name": "train"}}'):
+        damaged.write_text(text)
+        assert str(damaged) in refused("inspect", tmp_path / "out", code=3)

@@ -1,35 +1,85 @@
-"""Options of Beam, told from ours."""
+"""Runners by name, and options of Beam, told from ours."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.direct.direct_runner import DirectRunner
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.beam.pipeline_options import (
     checked_options,
+    find_runner,
     split_arguments,
 )
 from gristmill.pipelines.commands.main import find_command
+
+FN_API = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
+
+
+class Own(DirectRunner):
+    """A runner that somebody wrote."""
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        (FN_API, ["FnApiRunner", "fnapirunner", "fnapi", FN_API]),
+        (DASK, ["DaskRunner", "dask", DASK]),
+        (f"{__name__}.Own", [f"{__name__}.Own"]),
+    ],
+)
+def test_short_and_full_names(path, names):
+    for name in names:
+        assert find_runner(name)[0] == path
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Nope", "DaskRunner, DataflowRunner, DirectRunner, FlinkRunner, FnApiRunner"),
+        ("", "unknown Beam runner"),
+        ("apache_beam.runners.nope.Nope", "No module named 'apache_beam.runners.nope'"),
+        ("apache_beam.runners.runner.Nope", "has no attribute 'Nope'"),
+        ("os.getcwd", "this is not a Beam runner"),
+    ],
+)
+def test_a_name_that_is_none(name, message):
+    with pytest.raises(InputError, match="Beam runner") as caught:
+        find_runner(name)
+    assert message in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_package_that_the_runner_needs_is_named():
+    script = (
+        "import sys\n"
+        "sys.modules['dask'] = None\n"  # As if it were not installed.
+        "from gristmill.pipelines.beam.pipeline_options import find_runner\n"
+        "find_runner('dask')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
+    assert "MissingPackageError: the package dask is not installed" in done.stderr
+    assert "pip install 'dask[distributed]'" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "ours", "beams"),
     [
-        ("a b", "a b", ""),
         ("a --project p b", "a b", "--project p"),
         ("a b --temp-location=gs://x", "a b", "--temp_location=gs://x"),
         ("a b --num-shards 3 --num_workers 4", "a b --num-shards 3", "--num_workers 4"),
         # --name and --map have values of their own, whatever they look like.
         ("--name --project a b", "--name --project a b", ""),
         ("a --no_auth b", "a b", "--no_auth"),
-        ("a --dry_run b", "a b", "--dry_run"),
-        ("a --dry-run b", "a b", "--dry_run"),
-        (
-            "a b --experiments x --experiments=y",
-            "a b",
-            "--experiments x --experiments=y",
-        ),
+        ("a --dry_run b --dry-run", "a b", "--dry_run --dry_run"),
+        ("a b --experiments x", "a b", "--experiments x"),
         ("a b --nonsense 1", "a b --nonsense 1", ""),
         ("a b --overwrite --streaming", "a b --overwrite", "--streaming"),
     ],
@@ -40,23 +90,11 @@ def test_options_of_beam_are_told_from_ours(arguments, ours, beams):
     assert found == (["convert", *ours.split()], beams.split())
 
 
-def test_options_that_beam_does_not_take(capfd):
-    full = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
-    options = ["--direct_num_workers=2"]
-    assert checked_options("FnApiRunner", options) == [full, *options]
-    with pytest.raises(InputError, match="invalid int value: 'two'"):
-        checked_options("FnApiRunner", ["--direct_num_workers=two"])
-    with pytest.raises(InputError, match="unknown Beam runner"):
-        checked_options("Nope", [])
-    assert capfd.readouterr() == ("", "")  # Beam would print hundreds of lines.
-
-
 @pytest.mark.parametrize("runner", ["DataflowRunner", "FnApiRunner", "dask"])
 @pytest.mark.parametrize(
     ("option", "meant"),
     [
         ("--max_workers=7", "--max_num_workers"),
-        ("--disk_size=200", "--disk_size_gb"),
         ("--max-num-workers=7", "--max_num_workers"),
         ("--nonsense", None),
         ("7", None),
@@ -70,23 +108,21 @@ def test_options_that_beam_would_ignore(runner, option, meant):
     assert (meant or "check its name") in raised.value.cure
 
 
-def test_a_job_service_has_options_of_its_own():
+def test_options_that_others_know(capfd):
+    """A job service has its own, a launcher may say what Beam does not know."""
     options = ["--job_endpoint=localhost:1", "--of_the_service=1"]
     assert checked_options("PortableRunner", options)[1:] == options
-
-
-def test_a_launcher_may_say_what_beam_does_not_know():
     launched = ["--template_location=gs://x/y", "--launcher_machine_type=n1"]
     more = [*launched, "--quite_new_thing=1"]
     assert checked_options("DataflowRunner", more)[1:] == more
     with pytest.raises(InputError, match="would ignore"):
         checked_options("DataflowRunner", [*launched, "--disk_size=200"])
-
-
-def test_flags_may_have_values():
     given = ["--no_auth=true", "--use_public_ips=false", "--streaming=false", "--a=b"]
     options = checked_options("PortableRunner", given)
     assert options[1:] == ["--no_auth", "--no_use_public_ips", "--a=b"]
+    with pytest.raises(InputError, match="invalid int value: 'two'"):
+        checked_options("FnApiRunner", ["--direct_num_workers=two"])
+    assert capfd.readouterr() == ("", "")  # Beam would print hundreds of lines.
 
 
 @pytest.mark.parametrize("given", ["--dry_run", "--dry_run=True", "--dry_run=true"])

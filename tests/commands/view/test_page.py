@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from gristmill import loader
 from gristmill.pipelines.view.write_html import Subject, write_html
-from tests.commands.view.conftest import png
+from tests.commands.conftest import run
+from tests.commands.view.conftest import content_of, png
 from tests.support.browser import LAPTOP, PHONE, Watched, chromium
 from tests.support.datasets import convert
 from tests.support.examples import tf_example
@@ -50,16 +52,6 @@ class Words:
 def browser() -> Iterator[Any]:
     with chromium() as browser:
         yield browser
-
-
-def test_a_missing_browser_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CI", raising=False)
-    with pytest.raises(pytest.skip.Exception, match=r"CONTRIBUTING\.md"):
-        chromium().__enter__()
-    monkeypatch.setenv("CI", "true")
-    with pytest.raises(pytest.fail.Exception, match=r"CONTRIBUTING\.md"):
-        chromium().__enter__()
 
 
 @contextlib.contextmanager
@@ -162,3 +154,23 @@ def test_trained_tokens_have_a_background(browser: Any, tmp_path: pathlib.Path) 
         assert others
         assert {tuple(one) for one in trained}.isdisjoint(map(tuple, others))
         assert {line for _, line in (*trained, *others)} == {"none"}
+
+
+def test_a_page_is_written_and_opened(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = convert(tmp_path, [[b"a", b"b"], [b"c"]])
+    monkeypatch.chdir(tmp_path)
+    told = tmp_path / "told"
+    os.mkfifo(told)
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$@" > {told}\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s &")
+    done = run("view", path, "--open")
+    assert done.stdout == "d.view.html\n"
+    assert told.read_text().strip() == (tmp_path / "d.view.html").as_uri()
+    content = content_of(tmp_path / "d.view.html")
+    assert content["datasets"][0]["records"] == 3
+    why = "records of your choice"
+    assert done.stderr == f"next ({why}): gristmill view {path} --records 0:10\n"

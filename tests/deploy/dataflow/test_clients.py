@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from gristmill.pipelines.dataflow import clients
 from tests.support import roles
 from tests.support.cloud import Cloud, job_of, written_job
 
@@ -99,28 +98,3 @@ def test_a_permission_that_is_missing_is_named_in_seconds(cloud, row):
         assert "to do:" in said
     assert row.permission in said
     assert row.role in said
-
-
-def test_roles_that_grant_what_is_missing():
-    staged = clients.bucket_roles(
-        {"storage.objects.create", "storage.buckets.get"}, wanted=clients.STAGE
-    )
-    assert staged == "roles/storage.objectUser and roles/storage.legacyBucketReader"
-
-
-@pytest.mark.parametrize(
-    ("message", "permission"),
-    [
-        ("Permission 'dataflow.jobs.get' denied on project: 'p'", "dataflow.jobs.get"),
-        ("Current user cannot act as service account 1@x", "iam.serviceAccounts.actAs"),
-        ("Dataflow API has not been used in this project", None),
-    ],
-)
-def test_permissions_that_refusals_name(message, permission):
-    found = clients.refusal_of(message, cure="look")
-    if permission is None:
-        assert found == {"got": message, "cure": "look"}
-    else:
-        assert found["expected"] == f"the permission {permission}"
-        assert found["cure"].startswith("grant roles/")
-    assert "deploy/iam.md" in clients.cure_of("compute.zones.get")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system import daemon_call
 from gristmill.pipelines.dataflow import clients
@@ -21,7 +19,6 @@ from gristmill.pipelines.dataflow.preflight import (
     shards_of,
     subnetwork_of,
 )
-from gristmill.pipelines.dataflow.submit import graph_of
 from gristmill.pipelines.options.job_options import (
     ConvertOptions,
     LaunchOptions,
@@ -159,33 +156,6 @@ def machine(name: str | None, disk_gb: int, threads: int = 2) -> PipelineOptions
     return given
 
 
-def test_shards_that_do_not_fit_on_a_disk():
-    needed = 20 + 96 * 2**30 // 10**9 + 1
-    with pytest.raises(InputError, match="do not fit") as raised:
-        [*check_machine(9, 2**30, machine("n1-standard-8", needed - 1, 12))]
-    assert "96 shards" in raised.value.expected
-    assert f"--disk_size_gb={needed}" in raised.value.cure
-    assert [*check_machine(9, 2**30, machine("n1-standard-8", needed, 12))] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "shards", "fits"),
-    [
-        ("e2-standard-4", 4_000_000, True),
-        ("e2-highcpu-4", 4_000_000, False),
-        ("e2-highcpu-4", 1_000_000, True),
-        ("n1-custom-4-1024", 1, False),
-        ("e2-highmem-2", 9_000_000, True),
-    ],
-)
-def test_a_commit_that_does_not_fit_into_memory(name, shards, fits):
-    if fits:
-        assert [*check_machine(shards, 1, machine(name, 100))] == []
-    else:
-        with pytest.raises(InputError, match="does not fit into a worker's memory"):
-            [*check_machine(shards, 1, machine(name, 100))]
-
-
 def test_machines_of_which_nothing_is_known():
     for name in (None, "e2-micro"):
         (note,) = check_machine(1, 1, machine(name, 1))
@@ -254,25 +224,8 @@ def test_the_subnetwork_of_the_workers(arguments, found):
     assert subnetwork_of(asked(*arguments)) == found
 
 
-def test_a_subnetwork_that_dataflow_would_not_find():
-    with pytest.raises(InputError, match="would not find the subnetwork"):
-        subnetwork_of(asked("--subnetwork=regions/europe-west4/subnetworks/mine"))
-
-
 def private_access(*arguments: str) -> list[str]:
     return [*check_private_access(asked(*arguments))]
-
-
-def test_private_access_is_asked_for(cloud):
-    assert private_access() == []
-    cloud.dataflow.subnetworks = {"default": False}
-    with pytest.raises(InputError, match="would reach no service of Google") as raised:
-        private_access()
-    assert raised.value.cure.startswith(
-        "gcloud compute networks subnets update default --project p --region "
-        "us-central1 --enable-private-ip-google-access"
-    )
-    assert private_access("--use_public_ips") == []
 
 
 def test_what_may_not_be_seen_is_noted(cloud, monkeypatch):
@@ -294,26 +247,3 @@ def test_a_busy_service_is_asked_again(cloud):
     cloud.dataflow.busy = [{}] * 999
     (note,) = private_access()
     assert "The service is busy" in note
-
-
-@pytest.mark.parametrize(
-    ("given", "field", "value"),
-    [
-        ({"name": "n"}, "name", "n"),
-        ({"split": "test"}, "split", "test"),
-        ({"map": "a:b"}, "map", "a:b"),
-        ({"on_corrupt": "skip"}, "on_corrupt", "skip"),
-        ({"max_corrupt": 3}, "max_corrupt", 3),
-        ({"group_size": 4}, "writer", WriterOptions(group_size=4)),
-        ({"compression": "snappy"}, "writer", WriterOptions(compression="snappy")),
-        ({"match_shards": True}, "plan", PlanOptions(kind="match_shards", value=None)),
-        ({"num_shards": 7}, "plan", PlanOptions(kind="num_shards", value=7)),
-        ({"shard_size": "1kB"}, "plan", PlanOptions(kind="shard_bytes", value=1000)),
-    ],
-)
-def test_every_option_reaches_the_job_and_the_graph(cloud, given, field, value):
-    graph = graph_of(dataclasses.replace(OPTIONS, **given))
-    assert getattr(graph.jobs[0], field) == value
-    for overwrite in (False, True):
-        options = dataclasses.replace(OPTIONS, overwrite=overwrite)
-        assert graph_of(options).overwrite is overwrite
