@@ -56,13 +56,6 @@ def test_commands_in_documents_are_clean(document, tmp_path):
         assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_in_documents_lead_somewhere(document):
-    for link in re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8")):
-        if "://" not in link:
-            assert (document.parent / link).exists(), link
-
-
 @pytest.fixture(scope="module")
 def gcloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Variables that lead gcloud to a Storage and a Dataflow on loopback."""

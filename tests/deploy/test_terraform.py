@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support import roles
 from tests.support.terraform_provider import TerraformProvider
 from tests.support.tools import ROOT, run
 
@@ -54,23 +55,18 @@ Rows = set[tuple[str, str, str]]
 
 def documented() -> Rows:
     """Returns the rows of the first table of iam.md, in the words of roles.tf."""
-    text = (ROOT / "deploy" / "iam.md").read_text(encoding="utf-8")
-    rows, account = set(), ""
-    table = text[text.index("| account |") :].partition("\n\n")[0]
-    for line in table.splitlines()[2:]:
-        _, who, role, place, _ = (part.strip() for part in line.split("|", 4))
-        account = who or account
-        rows.add((ACCOUNTS[account], role.strip("`"), PLACES[place]))
-    return rows
+    return {
+        (ACCOUNTS[row.account], row.role, PLACES[row.resource])
+        for row in roles.grants()
+    }
 
 
 def test_roles_are_those_of_the_document():
     text = (FOLDER / "roles.tf").read_text(encoding="utf-8")
     row = r'\{ account = "(\w+)", role = "([\w./]+)", on = "(\w+)" \}'
-    roles = re.findall(row, text)
-    assert len(roles) == text.count("account = ")
-    assert len(set(roles)) == len(roles)
-    assert set(roles) == documented()
+    found = re.findall(row, text)
+    assert len({*found}) == len(found) == text.count("account = ")
+    assert {*found} == documented()
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +118,9 @@ def plan(terraform, **changed) -> dict:
     return found
 
 
-def test_files_are_formatted(terraform):
+def test_files_are_formatted_and_valid(terraform):
     done = run("terraform", f"-chdir={FOLDER}", "fmt", "-check", "-recursive", "-diff")
     assert done.returncode == 0, done.stdout
-
-
-def test_configuration_is_valid(terraform):
     done = terraform("validate")
     assert done.returncode == 0, done.stdout
 
@@ -139,41 +132,38 @@ def test_its_own_tests_pass(terraform):
     assert "5 passed, 0 failed" in done.stdout
 
 
-def granted(found: dict) -> Rows:
-    """Returns the roles that a plan grants, in the words of roles.tf."""
-    rows: Rows = set()
-    members = {
-        WORKER: "worker",
-        BUILD: "build",
-        "group:launch@example.com": "launcher",
-        "user:submit@example.com": "submitter",
-        "user:build@example.com": "builder",
-    }
-    buckets = {
-        "raw": "input",
-        "data": "output",
-        "my-bucket": "temporary",
-        "my-bucket-templates": "templates",
-    }
-    for kind, resources in found.items():
-        for values in resources.values() if kind.endswith("_iam_member") else ():
-            place = {
-                "google_project_iam_member": lambda v: "project",
-                "google_storage_bucket_iam_member": lambda v: buckets[v["bucket"]],
-                "google_artifact_registry_repository_iam_member": lambda v: (
-                    "repository"
-                ),
-                "google_service_account_iam_member": lambda v: re.search(
-                    "gristmill-(worker|build)@", v["service_account_id"]
-                )[1],
-            }[kind](values)
-            rows.add((members[values["member"]], values["role"], place))
-    return rows
+MEMBERS = {
+    WORKER: "worker",
+    BUILD: "build",
+    "group:launch@example.com": "launcher",
+    "user:submit@example.com": "submitter",
+    "user:build@example.com": "builder",
+}
+BUCKETS = {
+    "raw": "input",
+    "data": "output",
+    "my-bucket": "temporary",
+    "my-bucket-templates": "templates",
+}
+ON = {
+    "google_project_iam_member": lambda v: "project",
+    "google_storage_bucket_iam_member": lambda v: BUCKETS[v["bucket"]],
+    "google_artifact_registry_repository_iam_member": lambda v: "repository",
+    "google_service_account_iam_member": lambda v: re.search(
+        "gristmill-(worker|build)@", v["service_account_id"]
+    )[1],
+}
 
 
 @pytest.mark.slow
 def test_plan_grants_what_the_document_lists(terraform):
-    found = granted(plan(terraform))
+    made = plan(terraform)
+    found = {
+        (MEMBERS[values["member"]], values["role"], place(values))
+        for kind, place in ON.items()
+        for values in made.get(kind, {}).values()
+    }
+    assert {kind for kind in made if kind.endswith("_iam_member")} <= {*ON}
     rows = documented()
     # Who submits also launches: the second table says "also".
     also = {("submitter", role, on) for who, role, on in rows if who == "launcher"}

@@ -195,35 +195,24 @@ print(open("said.txt").read())
 """
 
 
-def test_blocks_share_names_and_folder(tmp_path: pathlib.Path) -> None:
-    document = tmp_path / "doc.md"
-    document.write_text(DOCUMENT)
-    done = run(document, tmp_path)
-    assert (done.returncode, done.stdout.strip()) == (0, "from bash")
-
-
 @pytest.mark.parametrize(
-    ("block", "expected"),
+    ("block", "code", "expected"),
     [
-        ("```python\n\nraise KeyError('x')\n```", 'doc.py", line 4'),
-        ("```bash\nfalse | true\necho not reached\n```", "returned non-zero"),
-        ("<!-- a comment -->\n```bash\nexit 3\n```", "exit status 3"),
+        ("", 0, "from bash"),
+        ("```python\n\nraise KeyError('x')\n```", 1, 'doc.py", line 24'),
+        ("```bash\nfalse | true\necho not reached\n```", 1, "returned non-zero"),
+        ("<!-- a comment -->\n```bash\nexit 3\n```", 1, "exit status 3"),
     ],
 )
-def test_failing_block_fails_the_document(
-    block: str, expected: str, tmp_path: pathlib.Path
+def test_blocks_share_names_and_one_that_fails_fails_the_document(
+    block: str, code: int, expected: str, tmp_path: pathlib.Path
 ) -> None:
     document = tmp_path / "doc.md"
-    document.write_text(f"# Title\n{block}\n")
+    document.write_text(f"{DOCUMENT}\n{block}\n")
     done = run(document, tmp_path)
-    assert done.returncode != 0
+    assert done.returncode == code
     assert expected in done.stdout
     assert "\nnot reached" not in done.stdout
-
-
-def test_ci_blocks_are_left_to_ci() -> None:
-    blocks = blocks_of((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert [block.language for block in blocks if block.skipped][:2] == ["bash"] * 2
 
 
 def test_gristmill_is_installed_from_the_clone() -> None:

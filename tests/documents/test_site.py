@@ -1,6 +1,5 @@
 """The site of docs/: its links, its navigation, and what Sphinx makes of it."""
 
-import functools
 import html.parser
 import importlib
 import json
@@ -29,51 +28,7 @@ PAGES = sorted(
 )
 HOME = ROOT / "README.md"
 
-_FENCED = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
-_CODE = re.compile(r"`[^`\n]+`")
 _NAMED_FILE = re.compile(r"`((?:[\w.-]+/)+[\w-]+\.(?:md|py|sh|toml|ya?ml))`")
-_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
-
-
-@functools.cache
-def headings(page: pathlib.Path) -> frozenset[str]:
-    """Returns the anchors that GitHub gives to the headings of a page."""
-    text = _FENCED.sub("", page.read_text(encoding="utf-8"))
-    found: dict[str, int] = {}
-    anchors = set()
-    for line in re.findall(r"^#+ +(.*)$", text, re.MULTILINE):
-        line = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line.strip().lower())
-        anchor = re.sub(r"[^\w\- ]", "", line).replace(" ", "-")
-        count = found.get(anchor, 0)
-        found[anchor] = count + 1
-        anchors.add(f"{anchor}-{count}" if count else anchor)
-    return frozenset(anchors)
-
-
-def broken_links(page: pathlib.Path) -> list[str]:
-    """Returns the links of a page that lead to no file or heading of the repository."""
-    text = _CODE.sub("", _FENCED.sub("", page.read_text(encoding="utf-8")))
-    broken = []
-    for link in (a or b for a, b in _LINK.findall(text)):
-        if urllib.parse.urlsplit(link).scheme:
-            continue
-        name, _, heading = link.partition("#")
-        target = (page.parent / name).resolve() if name else page
-        exists = target.exists() and target.is_relative_to(ROOT)
-        if target.suffix == ".md" and target not in PAGES:
-            exists = False  # It is no page of the site.
-        if not exists or (heading and heading not in headings(target)):
-            broken.append(link)
-    return broken
-
-
-def test_links_of_pages_lead_somewhere() -> None:
-    found = {
-        str(page.relative_to(ROOT)): links
-        for page in PAGES
-        if (links := broken_links(page))
-    }
-    assert found == {}
 
 
 def test_files_that_pages_name_exist() -> None:

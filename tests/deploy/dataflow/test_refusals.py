@@ -62,53 +62,15 @@ REFUSALS = {
         (*CONVERT, "--runner=DataflowRuner"),
         ("did you mean DataflowRunner?", "'DataflowRuner'"),
     ),
-    "runner of a module": Refusal(
-        "the Beam runner cannot be imported",
-        (*CONVERT, "--runner=mine.DataflowRunner"),
-        ("No module named 'mine'",),
-    ),
-    "no runner": Refusal(
-        "this is not a Beam runner",
-        (*CONVERT, "--runner=gristmill.dataset.GristmillError"),
-        ("a subclass of apache_beam.runners.PipelineRunner",),
-    ),
     "runner twice": Refusal(
         "the runner is given twice",
         (*CONVERT, "--", "--runner=FnApiRunner"),
         ("give --runner once, before --",),
     ),
-    "value": Refusal(
-        "Beam does not take these options",
-        (*CONVERT, "--num_workers=two"),
-        ("invalid int value: 'two'",),
-    ),
     "max_workers": Refusal(
         "Beam would ignore this option",
         (*CONVERT, "--", "--max_workers=7"),
         ("got:      --max_workers=7", "give --max_num_workers"),
-    ),
-    "disk_size": Refusal(
-        "Beam would ignore this option",
-        (*CONVERT, "--", "--disk_size=200"),
-        ("got:      --disk_size=200", "give --disk_size_gb"),
-    ),
-    "disk_size in a launcher": Refusal(
-        "Beam would ignore this option",
-        (*CONVERT, "--template_location=gs://data/t/1", "--", "--disk_size=200"),
-        ("give --disk_size_gb",),
-    ),
-    "nonsense": Refusal(
-        "Beam would ignore this option",
-        (*CONVERT, "--", "--nonsense=1"),
-        ("check its name with Beam's documentation",),
-    ),
-    "workers": Refusal(
-        "--workers has no effect with --runner", (*CONVERT, "--workers=2"), ()
-    ),
-    "plan": Refusal(
-        "more than one way to make shards",
-        (*CONVERT, "--match-shards", "--num-shards=3"),
-        ("give only one of",),
     ),
     "project": Refusal(
         "no ... given for Dataflow", (*CONVERT, "--project="), ("give --project",)
@@ -126,20 +88,10 @@ REFUSALS = {
         ("convert", "gs://raw/*", "there", "--temp_location=gs://scratch/tmp"),
         ("the output",),
     ),
-    "local temporary files": Refusal(
-        "Dataflow workers cannot access the ...",
-        (*CONVERT, "--temp_location=/tmp/x"),
-        ("the temporary files",),
-    ),
     "local dataset": Refusal(
         "Dataflow workers cannot access the ...",
         ("verify", "here", "--temp_location=gs://scratch/tmp"),
         ("the dataset",),
-    ),
-    "local report": Refusal(
-        "Dataflow workers cannot access the ...",
-        ("verify", "gs://data/x", "--report", "here"),
-        ("the report",),
     ),
     "local files": Refusal(
         "Dataflow workers cannot access the ...",
@@ -148,9 +100,6 @@ REFUSALS = {
     ),
     "setup file": Refusal(
         "no such file", (*CONVERT, "--setup_file=/nowhere/setup.py"), ("/nowhere",)
-    ),
-    "requirements file": Refusal(
-        "no such file", (*CONVERT, "--requirements_file=/nowhere/r.txt"), ("/nowhere",)
     ),
     "map": Refusal(
         "the workers do not have the module of ...",
@@ -171,11 +120,6 @@ REFUSALS = {
         "the bucket of the ... does not exist",
         (*CONVERT, "--temp_location=gs://notemp/x"),
         ("the temporary files", "gs://notemp"),
-    ),
-    "staging bucket": Refusal(
-        "the bucket of the ... does not exist",
-        (*CONVERT, "--staging_location=gs://nostaging/x"),
-        ("the temporary files", "gs://nostaging"),
     ),
     "permission": Refusal(
         "this account may not use the bucket of the ...",
@@ -231,16 +175,6 @@ REFUSALS = {
             "gs://raw/texts/part-0.tfrecord",
         ),
     ),
-    "directory": Refusal(
-        "no input file matches",
-        ("convert", "gs://raw/text", "gs://data/x"),
-        ("no object with the prefix gs://raw/text/",),
-    ),
-    "file": Refusal(
-        "no input file matches",
-        ("convert", "gs://raw/texts/part", "gs://data/x"),
-        ("no object with the prefix gs://raw/texts/part/",),
-    ),
     "files to index": Refusal(
         "no input file matches",
         ("index", "gs://data/nothing/*.array_record"),
@@ -273,11 +207,6 @@ REFUSALS = {
         "the shards in progress do not fit on a worker's disk",
         (*CONVERT, "--shard-size=100GiB", "--disk_size_gb=20"),
         ("at least 21 GB", "--disk_size_gb=21", "a smaller --shard-size"),
-    ),
-    "plain image": Refusal(
-        "the workers could not install gristmill",
-        (*CONVERT, "--sdk_container_image=apache/beam_python3.11_sdk:2.77.0"),
-        ("Beam's own image", "deploy/build.sh"),
     ),
     "prebuilt, with a map": Refusal(
         "the workers do not have the module of ...",

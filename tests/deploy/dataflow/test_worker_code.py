@@ -67,8 +67,8 @@ def required(*extras: str) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extras", [[], ["gigatoken"], ["tokenizers"]])
-def test_from_a_checkout_it_is_the_checkout(tmp_path, extras):
+def test_from_a_checkout_it_is_the_checkout(tmp_path):
+    extras = ["gigatoken", "tokenizers"]
     names, needed = content(build_package(tmp_path, extras=extras))
     for folder in FOLDERS:
         sent = {n for n in names if n.startswith(f"{folder}/") and n.endswith(".py")}
@@ -212,26 +212,15 @@ ROWS = {
     "image, setup file": Row(
         (OURS, *MAP, "--setup_file={setup}"), ("workflow.tar.gz",)
     ),
-    "image, extra package": Row((OURS, *MAP, "--extra_package={sdist}"), (MYMAP,)),
     "image, requirements file": Row(
         (OURS, *MAP, "--requirements_file={requirements}", "--requirements_cache=skip"),
         ("requirements.txt", MYMAP),
-    ),
-    "public": Row((PUBLIC,), (GRISTMILL,)),
-    "public, setup file": Row(
-        (PUBLIC, *MAP, "--setup_file={setup}"), (GRISTMILL, "workflow.tar.gz")
     ),
     "public, extra package": Row(
         (PUBLIC, BEAMS, *MAP, "--extra_package={sdist}"), (GRISTMILL, MYMAP)
     ),
     "reaching an index": Row(("--install-on-workers", BEAMS), (GRISTMILL,)),
 }
-# What is prebuilt is installed while an image is built, with an index.
-PREBUILT = Row(
-    ("--prebuild_sdk_container_engine=local_docker", *MAP, "--setup_file={setup}"),
-    (GRISTMILL, "workflow.tar.gz"),
-)
-DOCKER = '#!/bin/sh\nif [ "$1" = build ]; then cp -r . "$BUILT"; fi\n'
 
 
 @pytest.fixture
@@ -290,28 +279,6 @@ def test_workers_install_what_is_staged_and_commit(cloud, module, tmp_path, row)
     private = OURS in row.arguments
     python = image(tmp_path / "image", ours=private)
     boot(python, staged, job, index=not private)
-    commits(cloud, staged, python)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_prebuilt_image_holds_all_that_would_be_staged(
-    cloud, module, tmp_path, monkeypatch
-):
-    docker = tmp_path / "bin" / "docker"
-    docker.parent.mkdir()
-    docker.write_text(DOCKER)
-    docker.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{docker.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("BUILT", str(tmp_path / "built"))
-    submit(cloud, PREBUILT, module)
-    job = job_of(cloud)
-    staged = cloud.staged(job)
-    assert not set(PREBUILT.sent) & set(staged)
-    built = {path.name: path.read_bytes() for path in (tmp_path / "built").iterdir()}
-    assert set(PREBUILT.sent) <= set(built)
-    python = image(tmp_path / "image", ours=False)
-    boot(python, built, job, index=True)
     commits(cloud, staged, python)
 
 
