@@ -39,6 +39,7 @@ from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFiles
 
 _PARTS = 24
+_MOST_PARTS = 4_000_000
 _MOST_PROCESSES = 8
 _MOST_REGIONS = 1 << 20
 # Of a shard besides its chunks: half of a last block on average, and one for the place
@@ -103,31 +104,19 @@ def sampled_parts(
         sizes: int64 [files], bytes as stored.
         splittable: bool [files], whether reading can begin in the middle.
         parts: How many parts. What is not larger than all of them is taken as a whole.
-        part_bytes: Size of a part.
+        part_bytes: Size of a part, about.
     """
-    edges = np.concatenate(([0], np.cumsum(sizes)))
-    total = int(edges[-1])
-    places = (np.arange(parts) * total) // parts
-    if total <= parts * part_bytes:
-        places = np.concatenate((np.arange(0, total, part_bytes), edges[:-1]))
-    places = places[places < total]
-
-    def files_of(places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return np.searchsorted(edges, places, side="right") - 1
-
-    files = files_of(places)
-    begins = np.unique(np.where(splittable[files], places, edges[files]))
-    # A part ends with its file if this is read as a whole, or before the next such one.
-    whole = np.append(np.where(splittable, total, edges[:-1]), total)
-    before = np.minimum.accumulate(whole[::-1])[::-1][:-1]
-    limits = np.where(splittable, before, edges[1:])[files_of(begins)]
-    after = np.append(begins[1:], total)
-    ends = np.minimum.reduce([begins + part_bytes, after, limits])
-    cuts = np.unique(np.concatenate((begins, ends, [0, total])))
-    plan = ShardPlan(sizes=sizes, splittable=splittable, cut_bytes=cuts)
+    total = int(sizes.sum())
+    size = PlanOptions(value=max(part_bytes, total // _MOST_PARTS))
+    every = plan_by_bytes(size, sizes, splittable)
+    begins, edges = every.pass_begins, every.cut_bytes
+    if len(begins) > parts:
+        begins = begins[np.arange(parts) * len(begins) // parts]
     # An early stop leaves parts from everywhere.
-    order = np.random.default_rng(0).permutation(len(begins))
-    return plan, np.searchsorted(cuts, begins)[order].tolist()
+    begins = np.random.default_rng(0).permutation(begins)
+    cuts = np.unique(np.concatenate(([0, total], edges[begins], edges[begins + 1])))
+    plan = ShardPlan(sizes=sizes, splittable=splittable, cut_bytes=cuts)
+    return plan, np.searchsorted(cuts, edges[begins]).tolist()
 
 
 def convert_sample(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.formats.parquet_file import ParquetFile
@@ -129,10 +130,9 @@ def listed_sources(datasets: Iterable[Dataset], path: str) -> Iterator[SourceFil
 def _add_details(file: SourceFile, places: Sequence[Fields]) -> None:
     """Reads a file for what only it tells of places in it."""
     if file.format in LINE_FORMATS:
-        rising = sorted({place["source_offset_bytes"] or 0 for place in places})
-        lines = dict(zip(rising, _lines_at(file, rising), strict=True))
-        for place in places:
-            place["source_line"] = lines[place["source_offset_bytes"] or 0]
+        offsets = [place["source_offset_bytes"] or 0 for place in places]
+        for place, line in zip(places, _lines_at(file, offsets), strict=True):
+            place["source_line"] = line
     elif file.format == "parquet":
         with contextlib.closing(
             ParquetFile(file.path, file.size_bytes, file.version)
@@ -146,45 +146,39 @@ def _add_details(file: SourceFile, places: Sequence[Fields]) -> None:
 
 
 def _lines_at(file: SourceFile, offsets: Sequence[int]) -> list[int]:
-    """Returns the numbers, from 1, of the lines that begin at rising offsets.
+    """Returns the numbers, from 1, of the lines that begin at some offsets.
 
     Reads the file to the last of them, which count bytes of the decompressed file.
     """
-    found, line, at = [], 1, 0
-    with _opened(file, end=offsets[-1]) as stream:
-        for offset in offsets:
-            while at < offset and (
-                piece := stream.read(min(offset - at, _BLOCK_BYTES))
-            ):
-                line += piece.count(b"\n")
-                at += len(piece)
-            found.append(line)
-    return found
+    lines = np.ones(len(offsets), np.int64)
+    for ends in _line_ends(file, stop=max(offsets)):
+        lines += np.searchsorted(ends, offsets)
+    return [int(line) for line in lines]
 
 
 def _line_begin(file: SourceFile, line: int) -> int | None:
     """Returns where a line, counted from 1, begins; None if there is none."""
-    left, at = line - 1, 0
-    with _opened(file) as stream:
-        while left and (piece := stream.read(_BLOCK_BYTES)):
-            ends = np.flatnonzero(np.frombuffer(piece, np.uint8) == ord("\n"))
-            if len(ends) >= left:
-                return at + int(ends[left - 1]) + 1
-            left -= len(ends)
-            at += len(piece)
-    return None if left else at
+    left = line - 1
+    for ends in _line_ends(file) if left else ():
+        if left <= len(ends):
+            return int(ends[left - 1]) + 1
+        left -= len(ends)
+    return None if left else 0
 
 
-@contextlib.contextmanager
-def _opened(file: SourceFile, *, end: int | None = None) -> Iterator[Readable]:
-    """Opens the version of a file that was read, decompressed."""
-    path, kind = file.path, file.compression
-    end = end if kind == "none" else None
+def _line_ends(
+    file: SourceFile, *, stop: int | None = None
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Yields where lines end in a block of the version of a file that was read."""
+    path, kind, at = file.path, file.compression, 0
+    end = stop if kind == "none" else None
     with storage_for(path).open(path, end=end, version=file.version) as opened:
-        if kind == "none":
-            yield opened
-        else:
-            yield InflatedStream(opened, path=path, compression=kind)
+        stream: Readable = opened
+        if kind != "none":
+            stream = InflatedStream(opened, path=path, compression=kind)
+        while (stop is None or at < stop) and (piece := stream.read(_BLOCK_BYTES)):
+            yield at + np.flatnonzero(np.frombuffer(piece, np.uint8) == ord("\n"))
+            at += len(piece)
 
 
 def place_facts(found: Mapping[str, Any], token: int | None = None) -> Fields:

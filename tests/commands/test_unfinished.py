@@ -56,7 +56,7 @@ def test_beside_a_split_that_is_committed(source, tmp_path):
     assert found["splits"].keys() == {"test"}
     assert "NOT committed" not in run("inspect", output, "--edition", "1").stdout
     cut_shard(next(iter(begin_removal(output, [0, 299]).tasks())))
-    assert "split test: a removal, 1 shard finished" in run("inspect", output).stdout
+    assert ": a removal, 1 shard finished" in run("inspect", output).stdout
 
 
 def test_columns_that_are_attached(source, tmp_path):
