@@ -16,15 +16,17 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system import usable_cores
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.progress import Counter, shown
-from gristmill.pipelines.local.workers import Outcome, Workers, call
 from gristmill.transforms.jobs.job import Begun, Job, list_results
+
+if TYPE_CHECKING:
+    from gristmill.pipelines.local.workers import Outcome
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +103,9 @@ def map_unordered(
             return
     error: BaseException | None = None
     if workers > 1:
+        # Its library takes a while to import.
+        from gristmill.pipelines.local.workers import Workers
+
         with Workers(
             function, count=workers, threads=threads, patience_seconds=patience_seconds
         ) as processes:
@@ -124,6 +129,8 @@ def call_apart(function: Callable[[], R]) -> R:
     Raises:
         WorkerDiedError: The process was killed, or ended itself.
     """
+    from gristmill.pipelines.local.workers import Workers
+
     with Workers(_call, count=1, threads=1, patience_seconds=None) as processes:
         processes.give(function)
         result, error, _ = processes.take()
@@ -166,6 +173,8 @@ def _spread(
 def _map_in_threads(
     function: Callable[[T], R], items: Iterable[T], threads: int
 ) -> _Results:
+    from gristmill.pipelines.local.workers import call
+
     todo: queue.SimpleQueue[tuple[T] | None] = queue.SimpleQueue()
     done: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
 

@@ -72,14 +72,14 @@ class Outcome:
 
     def _globs(self) -> list[str]:
         """Says which globs match files of editions that were replaced and are kept."""
+        names = dict.fromkeys(layout.parse_write_key(key)[0] for key in self.splits)
+        splits = self.manifest.splits
+        replaced = [name for name in names if name in splits and splits[name].replaced]
+        if not replaced:
+            return []
         from gristmill.pipelines.text.split_editions import glob_warning
 
-        names = dict.fromkeys(layout.parse_write_key(key)[0] for key in self.splits)
-        return [
-            glob_warning(self.manifest, name)
-            for name in names
-            if (split := self.manifest.splits.get(name)) is not None and split.replaced
-        ]
+        return [glob_warning(self.manifest, name) for name in replaced]
 
 
 def edition_notes(manifest: Manifest, name: str, write: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The command line, as a shell calls it, and what it gets to convert."""
+"""The command line, as a shell calls it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import re
 import subprocess
 import sys
 
-from tests.support.records import read_array_records, text_records, write_tfrecords
-
-FILES, RECORDS = 3, 200
+from tests.support.records import read_array_records
 
 
 def gristmill(
@@ -65,19 +63,6 @@ def sent_to_terminal(*arguments: str, cwd: pathlib.Path, **environment: str) -> 
         os.close(main)
     assert process.wait(timeout=60) == 0
     return seen.decode("utf-8", "replace")
-
-
-def write_source(directory: pathlib.Path) -> pathlib.Path:
-    """Writes the TFRecord files that `expected_records` are in."""
-    for file in range(FILES):
-        write_tfrecords(
-            directory / f"part-{file}.tfrecord", text_records(RECORDS, seed=file)
-        )
-    return directory
-
-
-def expected_records() -> list[bytes]:
-    return [r for file in range(FILES) for r in text_records(RECORDS, seed=file)]
 
 
 def records_of(output: pathlib.Path, split: str = "train") -> list[bytes]:
