@@ -35,7 +35,7 @@ class JobRun(NamedTuple):
             return job.begin()
 
     def finish(self, job: Job[R], begun: Begun[Any] | None, result_path: str) -> R:
-        """Carries a job out, and returns what its commit returned.
+        """Carries a job out, and returns the result of its commit.
 
         Args:
             job: The job, which a runner begins itself.
