@@ -170,16 +170,10 @@ class CorruptStreamError(CorruptInputError):
     detail: str = ""
 
 
-class RowError(CorruptInputError):
-    """A table row that cannot become a record.
+class _InBatchError(GristmillError):
+    """An error about an item of a batch, which its codec knows by the place there."""
 
-    Codecs know a row by its place in the batch alone. A caller that knows more, such as
-    the reader of a file, raises `error.of(...)`, or leaves the row out.
-
-    Attributes:
-        row: Place of the row in the batch that was given to the codec.
-        column: Name of the feature that could not be made, or "" if none is to blame.
-    """
+    noun = ""
 
     def __init__(
         self,
@@ -192,20 +186,34 @@ class RowError(CorruptInputError):
         row: int = 0,
         column: str = "",
     ) -> None:
-        where = f"row {row:,} of the batch" if where is None else where
+        where = f"{self.noun} {row:,} of the batch" if where is None else where
         super().__init__(what, where, expected, got, cure)
         self.row, self.column = row, column
 
     def of(self, where: str | None = None, *, row: int | None = None) -> Self:
-        """Returns this error naming the row, such as `c4.parquet, row 7`.
+        """Returns this error naming the item, such as `c4.parquet, row 7`.
 
         Args:
-            where: The row; by default its place in the batch.
+            where: The item; by default its place in the batch.
             row: Its place in another batch, where that is to be reported instead.
         """
         facts: dict[str, Any] = {**self.facts(), "where": where}
         row = self.row if row is None else row
         return type(self)(**facts, row=row, column=self.column)
+
+
+class RowError(_InBatchError, CorruptInputError):
+    """A table row that cannot become a record.
+
+    Codecs know a row by its place in the batch alone. A caller that knows more, such as
+    the reader of a file, raises `error.of(...)`, or leaves the row out.
+
+    Attributes:
+        row: Place of the row in the batch that was given to the codec.
+        column: Name of the feature that could not be made, or "" if none is to blame.
+    """
+
+    noun = "row"
 
 
 class FastTokenizerDiffersError(GristmillError, RuntimeError):
@@ -376,7 +384,7 @@ class StateMismatchError(GristmillError, ValueError):
     """A state does not match the records or the order of the feed that gets it."""
 
 
-class DecodeError(GristmillError, ValueError):
+class DecodeError(_InBatchError, ValueError):
     """A record of a batch that is not what the decoder was told to expect.
 
     Decoders know a record by its place in the batch alone. A caller that knows more,
@@ -386,21 +394,4 @@ class DecodeError(GristmillError, ValueError):
         row: Place of the record in the batch that was given to the decoder.
     """
 
-    def __init__(
-        self,
-        what: str,
-        where: str | None = None,
-        expected: object = None,
-        got: object = None,
-        cure: str | None = None,
-        *,
-        row: int = 0,
-    ) -> None:
-        where = f"record {row:,} of the batch" if where is None else where
-        super().__init__(what, where, expected, got, cure)
-        self.row = row
-
-    def of(self, record: str) -> Self:
-        """Returns this error naming the record, such as `record 7 of c4`."""
-        facts: dict[str, Any] = {**self.facts(), "row": self.row, "where": record}
-        return type(self)(**facts)
+    noun = "record"

@@ -17,6 +17,7 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.varints import (
+    bytes_field,
     encode_int64s,
     encode_varint,
     message_fields,
@@ -125,16 +126,6 @@ def decode_example(record: bytes) -> dict[str, Values]:
     return features
 
 
-def _length_delimited(number: int, data: bytes) -> bytes:
-    out = bytearray([number << 3 | 2])
-    size = len(data)
-    while size >= 0x80:
-        out.append(size & 0x7F | 0x80)
-        size >>= 7
-    out.append(size)
-    return bytes(out) + data
-
-
 def canonical_example(record: bytes) -> bytes:
     """Returns a `tf.train.Example` as the official writers encode it.
 
@@ -144,14 +135,14 @@ def canonical_example(record: bytes) -> bytes:
     entries = bytearray()
     for name, (kind, parts) in raw_features(record).items():
         if kind == BYTES:
-            items = b"".join(_length_delimited(1, part) for part in parts)
+            items = b"".join(bytes_field(1, part) for part in parts)
         else:
             items = b"".join(parts)
-            items = _length_delimited(1, items) if items else b""
-        value = b"" if kind == NO_KIND else _length_delimited(kind, items)
-        entry = _length_delimited(1, name) + _length_delimited(2, value)
-        entries += _length_delimited(1, entry)
-    return _length_delimited(1, bytes(entries))
+            items = bytes_field(1, items) if items else b""
+        value = b"" if kind == NO_KIND else bytes_field(kind, items)
+        entry = bytes_field(1, name) + bytes_field(2, value)
+        entries += bytes_field(1, entry)
+    return bytes_field(1, bytes(entries))
 
 
 # What wraps the values of each kind: the number of the list's field in `Feature`.

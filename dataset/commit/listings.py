@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
@@ -284,18 +284,12 @@ def _common_prefix(paths: list[str]) -> str:
     """Returns the common prefix of paths: an edition may have a few of a million."""
     if not paths or any("/" in path for path in paths):
         return ""  # A prefix is of names in one directory.
-    first, last = min(paths), max(paths)
-    return "".join(
-        a
-        for a, _ in itertools.takewhile(
-            lambda pair: pair[0] == pair[1], zip(first, last, strict=False)
-        )
-    )
+    return os.path.commonprefix([min(paths), max(paths)])  # noqa: RUF071
 
 
 def compare_shards(table: ShardTable, listings: Listings) -> Iterator[Finding]:
     """Compares size and checksum of every shard with what the storage lists."""
-    return _compare("shard", table, listings, "file", str)
+    return compare_files("shard", table.paths, table.columns, listings)
 
 
 def compare_indexes(table: ShardTable, listings: Listings) -> Iterator[Finding]:
@@ -305,27 +299,36 @@ def compare_indexes(table: ShardTable, listings: Listings) -> Iterator[Finding]:
         path = layout.index_path(table.paths[shard])
         yield Finding(path, "shard index is missing")
     if table.is_packed:
-        yield from _compare(
-            "segment index", table, listings, "segments", layout.segments_path
-        )
+        columns = {
+            name.replace("segments", "file"): table.columns[name]
+            for name in ("segments_bytes", "segments_crc32c")
+        }
+        paths = [*map(layout.segments_path, table.paths)]
+        yield from compare_files("segment index", paths, columns, listings)
 
 
-def _compare(
+def compare_files(
     what: str,
-    table: ShardTable,
+    paths: Sequence[str],
+    columns: Mapping[str, npt.NDArray[Any]],
     listings: Listings,
-    column: str,
-    path_of: Callable[[str], str],
 ) -> Iterator[Finding]:
-    """Compares files, one of each shard, with columns of the table."""
-    expected_sizes = table.columns[f"{column}_bytes"]
-    expected_crc32cs = table.columns[f"{column}_crc32c"].astype(np.int64)
-    sizes, crc32cs = listings.find(map(path_of, table.paths))
+    """Compares files, one of each shard, with what the storage lists.
+
+    Args:
+        what: What they are, for messages.
+        paths: The files, relative to the dataset.
+        columns: Their sizes, `file_bytes`, and checksums, `file_crc32c`.
+        listings: Listings of the dataset's files.
+    """
+    expected_sizes = columns["file_bytes"]
+    expected_crc32cs = columns["file_crc32c"].astype(np.int64)
+    sizes, crc32cs = listings.find(paths)
     wrong = sizes != expected_sizes
     # Buckets keep a checksum of every object; a local disk has none.
     other = (crc32cs >= 0) & (crc32cs != expected_crc32cs)
     for shard in np.flatnonzero(wrong | other).tolist():
-        path, size = path_of(table.paths[shard]), int(sizes[shard])
+        path, size = paths[shard], int(sizes[shard])
         if size < 0:
             yield Finding(path, f"{what} is missing")
         elif wrong[shard]:

@@ -451,9 +451,11 @@ class Part:
     def _check_not_over(self) -> None:
         """Raises JobChangedError if the write was given up, or an equal one commits."""
         write = self._job.write
-        write.check_current()
         manifest, _ = read_replaced_manifest(write.output)
-        split = None if manifest is None else manifest.splits.get(write.split)
+        if manifest is None:
+            return
+        write.check_not_spent(manifest)
+        split = manifest.splits.get(write.split)
         if split is not None and write.id in split.writes:
             raise JobChangedError(
                 "an equal writer has committed the split meanwhile",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,94 +10,25 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.base.errors import (
     InvalidDatasetError,
-    JobChangedError,
 )
-from gristmill.dataset.columns.column_file import ColumnType, encode_column
-from gristmill.dataset.commit.attached_split import Attachment
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.editions import without_replaced
-from gristmill.dataset.commit.garbage import SplitFiles, find_leftovers
-from gristmill.dataset.commit.listings import Listings
-from gristmill.dataset.commit.write import Write
+from gristmill.dataset.commit.garbage import SplitFiles
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
     ColumnTable,
     column_entries,
     read_column_table,
-    write_column_table,
 )
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from tests.support.columns import attach_numbers, examples
 from tests.support.editions import files_of
 from tests.support.removals import remove_from
 
-KIND = ColumnType("int64")
-
 
 @pytest.fixture
 def output(tmp_path: pathlib.Path) -> str:
     return examples(tmp_path, [3, 4])
-
-
-def attachment_to(output: str, key: str = "0", **options: Any) -> Attachment:
-    split = open_manifest(output).splits["train"]
-    mark = key * 16
-    write = Write(output=output, name="d", split="train", id=mark, mark=mark, **options)
-    return Attachment(
-        write=write,
-        editions={part.edition: part.shards_digest for part in split.parts},
-        columns=("rank",),
-    )
-
-
-def write(attachment: Attachment) -> dict[int, dict[str, ColumnEntry]]:
-    """Writes values and tables, as far as there is no commit."""
-    made = {}
-    first = 0
-    for part in open_manifest(attachment.write.output).splits["train"].parts:
-        shards, files = read_table(attachment.write.output, part), []
-        for shard, path in enumerate(shards.paths):
-            count = int(shards.records[shard])
-            values = np.arange(first, first + count)
-            data = encode_column(KIND, values, shards.digest(shard))
-            files.append(attachment.publish(path, "rank", data))
-            first += count
-        table = ColumnTable.of(files, shards)
-        path = attachment.table_path(part, "rank")
-        entry = write_column_table(
-            attachment.write.output, path, KIND, table, source={"by": "test"}
-        )
-        made[part.edition] = {"rank": entry}
-    return made
-
-
-def leftovers(output: str) -> list[str]:
-    found = find_leftovers(output, open_manifest(output), Listings(output))
-    return sorted(found)
-
-
-def test_a_killed_attachment_is_finished_or_given_up(output: str) -> None:
-    whole = files_of(output)
-    attachment = attachment_to(output)
-    attachment.begin()
-    made = write(attachment)
-    # Killed here: neither readers nor other commands take notice.
-    assert not loader.open(output).columns
-    assert leftovers(output) == ["index/d-train.0000000000000000.job.json"]
-    assert clean(output).files == 0
-    assert len(files_of(output)) == len(whole) + 2 + 1 + 1
-    shown = clean(output, unfinished=True, delete=False)
-    done = clean(output, unfinished=True)
-    assert done == shown
-    assert done.files == 4
-    assert files_of(output).keys() == whole.keys()
-    with pytest.raises(JobChangedError, match="given up"):
-        attachment.commit(made)
-    again = attachment_to(output, "1")
-    again.begin()
-    again.commit(write(again))
-    assert loader.open(output).column("rank")[:].tolist() == [*range(7)]
-    assert not leftovers(output)
 
 
 def test_columns_that_are_committed_after_another_commit_stay(

@@ -224,14 +224,3 @@ class TestIndex:
         after = files_of(files)
         assert [after[pathlib.Path(name).name] for name in names] == before
         assert not any(name.startswith("d-train.array_record-e") for name in after)
-
-    def test_of_one_that_was_killed_it_is_repeated(self, files, monkeypatch):
-        with monkeypatch.context() as patch:
-            at_storage(patch, "write", "dataset.json", killed)
-            with pytest.raises(KeyboardInterrupt):
-                self.index(f"{files}/0.array_record")
-        self.index(f"{files}/1.array_record")
-        assert records_of(files) == NEW
-        clean(files, unfinished=True)
-        found = verify(files, workers=1)
-        assert (found.findings, found.leftovers) == ((), ())

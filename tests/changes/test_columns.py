@@ -15,7 +15,6 @@ from gristmill.pipelines.commands.main import cli
 from tests.support.columns import attach_numbers, example, examples
 from tests.support.editions import files_of
 from tests.support.records import frames_of
-from tests.support.removals import remove_from
 
 
 def run(*arguments: object) -> Result:
@@ -107,13 +106,3 @@ def test_appended_records_have_no_values(tmp_path: pathlib.Path, output: str) ->
     # Going back keeps the values of the edition.
     assert run("rollback", output, 1).exit_code == 0
     assert loader.open(output).column("score")[10] == 10 / 13
-
-
-def test_removal_is_the_same_with_columns(tmp_path: pathlib.Path, output: str) -> None:
-    with_columns = loader.open(output)[:]
-    remove_from(output, [1, 4, 9])
-    left = [n for n in range(11) if n not in (1, 4, 9)]
-    opened = loader.open(output)
-    assert opened[:] == [with_columns[n] for n in left]
-    assert opened.column("score")[:].tolist() == [n / 11 for n in left]
-    assert run("verify", output).exit_code == 0

@@ -78,22 +78,6 @@ def output(tmp_path: pathlib.Path) -> str:
     return str(tmp_path / "out")
 
 
-def test_a_shard_that_another_writer_published_meanwhile_stays(output: str) -> None:
-    place = ShardPlace.at(output, layout.shard_name(NAME, "train", 0, 1))
-    report = write_shard(output, "train", 0, 1)
-    assert place.report() is None
-    found = ShardPlace.at(output, place.path)
-    assert found.report() == report
-    assert found.finished("another job") is None
-    with storage_for(output).temporary(layout.join(output, "tmp")) as local:
-        writer = ShardWriter(local, options=OPTIONS)
-        writer.write([b"other"], [google_crc32c.value(b"other")])
-        other = writer.finish()
-        with pytest.raises(StorageChangedError):
-            place.publish(local, other, report)
-    assert ShardPlace.at(output, place.path).report() == report
-
-
 def test_a_packed_shard_is_finished_with_its_segment_index(output: str) -> None:
     whole = write_shard(output, "train", 0, 1, segments=b"of the shard")
     assert whole.segments_bytes == 12

@@ -138,14 +138,3 @@ def test_a_removal_is_one_change() -> None:
         with pytest.raises(IndexError):
             more.until(number)
     assert more.until(5) == grown.alone
-
-
-def test_back_and_forth() -> None:
-    split = Split.of_editions([edition(1), edition(2), edition(3)])
-    back = rolled_back(split, 1)
-    assert (back.numbers, back.replaced) == ((1,), (split,))
-    # What the longer one begins with needs no place of its own.
-    forth = rolled_back(back, 3)
-    assert (forth.numbers, forth.replaced) == ((1, 2, 3), ())
-    with pytest.raises(IndexError):
-        rolled_back(split, 4)

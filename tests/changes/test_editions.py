@@ -12,14 +12,12 @@ import shutil
 import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.testing.util import assert_that, equal_to
 from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
-    StateMismatchError,
     StorageError,
 )
 from gristmill.dataset.metadata import layout
@@ -143,12 +141,6 @@ class TestReaders:
             loader.open(whole, edition=edition)
         assert "expected: an integer" in str(caught.value)
 
-    @pytest.mark.slow
-    def test_beam_reads_all_editions(self, whole):
-        with beam.Pipeline() as pipeline:
-            read = pipeline | ReadArrayRecords(source=whole)
-            assert_that(read, equal_to(ALL))
-
     def test_beam_reads_no_edition_that_there_is_not(self, whole):
         with pytest.raises(Exception, match="no such split"), beam.Pipeline() as made:
             _ = made | ReadArrayRecords(source=whole, split="train.0123456789abcdef")
@@ -190,16 +182,6 @@ class TestWhileItGrows:
             dataset.read([ENDS[0] - 1])
         assert "replaced" not in str(caught.value)
 
-    def test_a_split_that_was_replaced_is_still_told(self, grown, own):
-        dataset = loader.open(own, edition=1)
-        manifest = open_manifest(str(own))
-        (split,) = manifest.splits.values()
-        fewer = Manifest(name="d", splits={"train": split.editions[1]})
-        (own / "dataset.json").write_bytes(fewer.encode())
-        pathlib.Path(dataset.shard(0).path).unlink()
-        with pytest.raises(InvalidDatasetError, match="replaced while it was in use"):
-            dataset.read([0])
-
 
 class TestState:
     def stream(self, batches, state=None):
@@ -226,48 +208,8 @@ class TestState:
         assert state["phases"][0]["datasets"][0]["edition"] == edition
         assert self.stream(batches_of(whole), state) == self.stream(then)[5:]
 
-    def test_states_of_later_or_of_other_editions_are_refused(self, grown, whole):
-        state = (
-            loader.global_batches(loader.open(whole), batch_size=8)
-            .feed(host=(0, 1))
-            .get_state()
-        )
-        first = loader.global_batches(loader.open(whole, edition=1), batch_size=8)
-        with pytest.raises(StateMismatchError, match=r"datasets\[0\].edition 3"):
-            self.stream(first, state)
-
-
-def test_every_record_is_traced_to_its_file(grown, whole):
-    dataset = loader.open(whole)
-    batches = loader.global_batches(
-        dataset, batch_size=len(dataset), shuffle="none", epochs=1
-    )
-    starts = [0, *ENDS]
-    for record in (0, 70, 100, 101, 117, 118, 126, 127, 149):
-        found = batches.locate(0, record)
-        edition = sum(record >= end for end in ENDS)
-        number = record - starts[edition]
-        assert f"in-train-{edition + 1}/" in (found.source_path or ""), record
-        assert found.source_offset_bytes is not None
-        with open(found.source_path or "", "rb") as file:
-            file.seek(found.source_offset_bytes + 12)
-            wanted = RECORDS[edition][number]
-            assert file.read(len(wanted)) == wanted
-
 
 class TestVerify:
-    @pytest.mark.parametrize("edition", [1, 2, 3])
-    def test_a_changed_byte_of_any_shard(self, own, edition):
-        table = read_table(
-            str(own), open_manifest(str(own)).splits["train"].parts[edition - 1]
-        )
-        path = own / table.paths[0]
-        data = bytearray(path.read_bytes())
-        data[100] ^= 1
-        path.write_bytes(data)
-        (finding, *_) = verify(str(own)).findings
-        assert finding.path == table.paths[0]
-
     @pytest.mark.parametrize("edition", [1, 2, 3])
     def test_a_table_that_is_lost(self, own, edition):
         path = layout.table_path("d", key_of(own, edition))
@@ -295,50 +237,3 @@ class TestVerify:
         assert any("shard of two splits" in str(finding) for finding in found)
         with pytest.raises(InvalidDatasetError, match="lists a file twice"):
             loader.open(own)
-
-
-class TestPhases:
-    def changed(self, whole):
-        """Batches of edition 1 that get the others while they run."""
-        first, second, last = (loader.open(whole, edition=n) for n in (1, 2, 3))
-        plain = loader.global_batches(
-            first, batch_size=8, seed=2, epochs=2, drop_remainder=False
-        )
-        return plain.then(second, step=5, at="epoch").then(last, step=20)
-
-    def test_an_epoch_has_each_record_once_before_the_next_phase(self, whole):
-        batches = self.changed(whole)
-        steps = [part.step for part in batches.schedule.phases]
-        assert steps == [0, -(-ENDS[0] // 8), 20]
-        first = [record for step in range(steps[1]) for record in batches.read(step)]
-        assert sorted(first[: ENDS[0]]) == sorted(RECORDS[0])
-        last = [
-            record for step in range(20, batches.steps) for record in batches.read(step)
-        ]
-        assert set(last) == set(ALL)
-
-    def test_its_state_names_the_editions_and_is_traced(self, whole, tmp_path):
-        batches = self.changed(whole)
-        feed = batches.feed(host=(0, 1), start_step=21)
-        state = json.loads(json.dumps(feed.get_state()))
-        named = [phase["datasets"][0]["edition"] for phase in state["phases"]]
-        assert named == [1, 2, 3]
-        newest = loader.global_batches(
-            loader.open(whole), batch_size=8, seed=2, epochs=2, drop_remainder=False
-        )
-        with pytest.raises(StateMismatchError, match="does not match the records"):
-            newest.feed(host=(0, 1)).set_state(state)
-        (tmp_path / "state.json").write_text(json.dumps(state))
-        options = ["trace", str(whole), "--state", str(tmp_path / "state.json")]
-        for step, row in [(step, row) for step in (4, 14, 21) for row in (0, 7)]:
-            at = ["--step", str(step), "--row", str(row), "--json"]
-            ran = CliRunner().invoke(cli, [*options, *at])
-            assert ran.exit_code == 0, ran.output
-            assert json.loads(ran.stdout)["record"] == batches.locate(step, row).record
-        record = str(ENDS[1] + 3)  # of the last edition
-        ran = CliRunner().invoke(
-            cli, [*options, "--records", record, "--stop-epoch", "9", "--json"]
-        )
-        found = batches.find(int(record), stop_epoch=9)
-        assert json.loads(ran.stdout) == [sighting._asdict() for sighting in found]
-        assert found[0].step >= 20

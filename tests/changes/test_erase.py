@@ -157,19 +157,6 @@ class TestLeft:
         clean(made)
         assert (holding(made), leftovers(made)) == ([], [])
 
-    def test_columns_that_are_begun_at_the_last_moment(
-        self, tmp_path, made: str, monkeypatch
-    ) -> None:
-        def begin() -> None:
-            at_storage(monkeypatch, "write", "/columns/", stop, after=True)
-            with pytest.raises(StoppedError):
-                attach(tmp_path, made)
-
-        at_storage(monkeypatch, "write", "removed.npz", begin)
-        with pytest.raises(JobChangedError, match="unfinished"):
-            erase(made)
-        assert loader.open(made, cache_dir="").read([17]) == [RECORD]
-
     def test_the_shard_of_a_job_that_lost_a_race(
         self, tmp_path, made: str, monkeypatch
     ) -> None:

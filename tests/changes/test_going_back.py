@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 import shutil
 
@@ -10,7 +9,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gristmill import loader
-from gristmill.dataset import Writer
 from gristmill.dataset.base.errors import (
     InputError,
     NotADatasetError,
@@ -26,7 +24,8 @@ from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
-from tests.support.conversion import job_of
+from gristmill.transforms.jobs.conversion_job import ShardNames
+from tests.support.conversion import convert, job_of
 from tests.support.editions import add_edition, files_of, replace_by_newest
 from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records
@@ -37,14 +36,6 @@ RECORDS = {n: text_records(10 + n, seed=n) for n in (1, 2, 3)}
 
 def records_of(output: str, edition: int | None = None) -> list[bytes]:
     return list(loader.open(output, "train", edition=edition))
-
-
-def assert_only_the_number_is_gone(before: dict[str, bytes], output: str) -> None:
-    """What was begun left nothing but its number, which is not given out again."""
-    after = files_of(output)
-    after["dataset.json"] = before["dataset.json"]
-    assert after == before
-    assert not verify(output, workers=1).leftovers
 
 
 def run(*arguments: str) -> Result:
@@ -190,27 +181,28 @@ class TestClean:
         clean(output, unfinished=True)
         assert files_of(output).keys() - before.keys() == {*others}
 
-    def test_parts_of_a_writer_go_where_that_is_said(self, made, output):
-        put(made / "appended", output)
-        before = files_of(output)
-        with (
-            contextlib.suppress(KeyError),
-            Writer(output, name="d", overwrite=True, records_per_shard=1) as writer,
-        ):
-            for record in RECORDS[3]:
-                writer.write(record)
-            raise KeyError
-        made_files = files_of(output).keys() - before.keys()
-        assert any(".part-00000-of-00001." in file for file in made_files)
-        clean(output)
-        assert files_of(output).keys() - before.keys() == made_files
-        seen: list[str] = []
-        dry = clean(
-            output, unfinished=True, delete=False, seen=lambda p, _: seen.append(p)
-        )
-        assert {*seen} == made_files
-        assert clean(output, unfinished=True) == dry
-        assert_only_the_number_is_gone(before, output)
+    def test_nothing_goes_where_a_table_cannot_be_read(self, appended):
+        roll_back(appended, "train", 1)
+        split = open_manifest(appended).splits["train"]
+        pathlib.Path(appended, split.table).unlink()
+        before = files_of(appended)
+        with pytest.raises(StorageMissingError):
+            clean(appended)
+        after = files_of(appended)
+        assert before.keys() == after.keys()
+
+    def test_of_shards_that_are_named_otherwise(self, tmp_path, output):
+        """As the stand-ins for other functions name them: no write is in the name."""
+        for number in (1, 2, 3):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            (folder / f"x{number}").write_bytes(frames_of(RECORDS[number]))
+            names = ShardNames(kind="inputs", suffix=".ar")
+            job = job_of(folder, output, names=names, plan=("match_shards", None))
+            convert(job, overwrite=True)
+        assert {path for path in files_of(output) if path.endswith(".ar")} == {"x3.ar"}
+        found = verify(output, workers=1)
+        assert (found.findings, list(found.leftovers)) == ((), [])
 
     def test_work_that_is_committed_meanwhile_stays(
         self, made, tmp_path, output, monkeypatch

@@ -15,7 +15,6 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import (
-    InputError,
     InvalidDatasetError,
     JobChangedError,
     StorageError,
@@ -37,6 +36,7 @@ from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from tests.support.conversion import convert, job_of
+from tests.support.editions import files_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, run
 from tests.support.records import frames_of, text_records, write_array_records
 from tests.support.watched import at_storage
@@ -53,15 +53,6 @@ def source(tmp_path: pathlib.Path) -> pathlib.Path:
     path = tmp_path / "in.tfrecord"
     path.write_bytes(frames_of(OLD))
     return path
-
-
-def files_of(output: str) -> dict[str, bytes]:
-    """Returns all files of an output, by relative path."""
-    storage = storage_for(output)
-    return {
-        info.path.removeprefix(f"{output}/"): storage.read(info.path)
-        for info in sorted(storage.scan(output, deep=True))
-    }
 
 
 _MARK = re.compile(r"(?<=[.-])([0-9a-f]{16})[.-]")
@@ -117,16 +108,15 @@ def old(source: pathlib.Path, output: str) -> dict[str, bytes]:
 # What ends before the commit changes nothing.
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 def test_a_function_with_a_typo_is_known_before_anything_is_written(
-    source, output: str, old, tmp_path, monkeypatch, workers: int
+    source, output: str, old, tmp_path, monkeypatch
 ):
     (tmp_path / "typo.py").write_text("def typo(record):\n    return recrod\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     job = dataclasses.replace(replacing(source, output), map="typo:typo")
     with pytest.raises(UserFunctionError, match="'recrod' is not defined") as caught:
-        run_conversion([job], workers=workers, overwrite=True)
+        run_conversion([job], workers=1, overwrite=True)
     assert f"{source}, byte offset 0" in str(caught.value)
     assert files_of(output) == old
 
@@ -140,29 +130,6 @@ def test_a_function_that_fails_later(source, output: str, old):
     (note,) = run_conversion([replacing(source, output)], overwrite=True).notes
     assert f"map was {FAILS!r}, is None" in note
     clean(output, unfinished=True)
-    assert_whole(output, NEW, shards=3)
-
-
-def test_finished_shards_are_kept_until_the_same_command_runs_again(
-    source, output: str, old
-):
-    job = replacing(source, output)
-    tasks = list(shard_tasks(begin_job(job, overwrite=True).prepared))
-    make_shard(tasks[1])
-    made_now = storage_for(output).list(output)
-    (shard,) = (info for info in made_now if "00001-of-00003" in info.path)
-    made = storage_for(output).stat(shard.path)
-    assert made is not None
-    (found,) = read_unfinished(output, read_manifest(output))
-    assert f"split {tasks[1].write.key}: 1 of 3 shards finished" in found.text()
-    assert records_of(output) == OLD
-    left = verify(output, workers=1)
-    assert left.findings == ()
-    assert shard.path.removeprefix(f"{output}/") in left.leftovers
-    tasks = list(shard_tasks(begin_job(job, overwrite=True).prepared))
-    results = list(map(make_shard, tasks))
-    assert storage_for(output).stat(shard.path) == made
-    commit_shards([job], results)
     assert_whole(output, NEW, shards=3)
 
 
@@ -203,25 +170,13 @@ def stopped(
     return [job]
 
 
-def test_readers_meet_the_new_edition(output: str, stopped):
+def test_a_command_for_another_split_deletes_what_was_replaced(
+    source, output: str, stopped
+):
     assert records_of(output, "train") == records_of(output, "test") == NEW
     found = verify(output, workers=1)
     assert found.findings == ()
     assert "data-train.array_record-00001-of-00002" in found.leftovers
-    mark = open_manifest(output).splits["train"].write
-    assert marks_in(files_of(output)) == {"", mark}
-
-
-@pytest.mark.parametrize("overwrite", [True, False], ids=["overwrite", "plain"])
-def test_the_same_command_deletes_what_was_replaced(
-    output: str, stopped, overwrite: bool
-):
-    outcome = run_conversion(stopped, overwrite=overwrite)
-    assert outcome.committed_before == ("train",)
-    assert_whole(output, NEW, shards=3)
-
-
-def test_a_command_for_another_split_deletes_it_too(source, output: str, stopped):
     convert(job_of(source, output, split="more"))
     assert_whole(output, NEW, shards=3)
 
@@ -339,14 +294,6 @@ def test_indexes_in_another_place_are_refused(source, tmp_path):
     with pytest.raises(InvalidDatasetError, match="is a symbolic link"):
         convert(replacing(source, str(out), 2))
     assert not [*elsewhere.iterdir()]
-
-
-def test_inputs_among_the_new_files_are_refused(source, output: str, old):
-    convert(replacing(source, output), overwrite=True)
-    place = layout.join(output, "tmp-data-train", "in.tfrecord")
-    storage_for(output).write(place, frames_of(NEW))
-    with pytest.raises(InputError, match="a parent directory of its inputs"):
-        begin_job(job_of(place, output), overwrite=True)
 
 
 FULL_DISK = """

@@ -11,11 +11,7 @@ from typing import Any
 
 import pytest
 
-from gristmill.dataset.base.errors import (
-    StorageChangedError,
-)
 from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin import begin_job
@@ -150,46 +146,3 @@ def test_an_upload_that_arrives_after_the_commit_changes_nothing(
         assert described == ["index/c4-train.inputs.npz", "index/c4-train.job.json"]
         assert_untouched(server, done)
     assert_whole(train=2)
-
-
-@pytest.mark.slow
-def test_a_commit_that_arrives_after_another_job_changes_nothing(
-    server: GcsServer,
-) -> None:
-    job = job_of()
-    results = [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
-    server.fail("hold", "insert", name=layout.table_path("c4", "train"))
-    zombie = in_background(commit_shards, [job], results)
-    assert server.held.wait(30)
-    convert(job_of(3), overwrite=True)
-    done = dict(server.objects.buckets["out"])
-    server.release.set()
-    with pytest.raises(StorageChangedError, match="has changed the split while this"):
-        zombie.result(30)
-    # And one that had not even begun.
-    with pytest.raises(StorageChangedError, match="has changed the split while this"):
-        commit_shards([job], results)
-    assert_untouched(server, done)
-    assert_whole(train=3)
-
-
-# The dataset's own files, read and written back.
-
-
-@pytest.mark.slow
-def test_a_split_that_is_committed_while_another_is_overwritten_stays(
-    server: GcsServer,
-) -> None:
-    convert(job_of())
-    test = job_of(split="test")
-    results = [make_shard(task) for task in shard_tasks(begin_job(test).prepared)]
-    train = begin_job(job_of(3), overwrite=True).prepared
-    replacement = [make_shard(task) for task in shard_tasks(train)]
-    # At its commit, train is taken out of `dataset.json` first.
-    server.fail("hold", "insert", name="dataset.json")
-    overwriting = in_background(commit_shards, [job_of(3)], replacement)
-    assert server.held.wait(30)
-    commit_shards([test], results)
-    server.release.set()
-    overwriting.result(30)
-    assert_whole(train=3, test=2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import multiprocessing
 import os
-import pathlib
 import threading
 
 import pytest
@@ -68,36 +67,6 @@ def test_splits_that_three_processes_add_at_once(tmp_path, rounds: int):
             told += 3 - len(done)
     # Otherwise nothing was tried: the commits came one after the other.
     assert told or rounds < 2000
-
-
-def add_lines(path: str, lines: int) -> None:
-    """Adds lines to a file, each by a write that replaces what was read."""
-    storage = storage_for(path)
-    for line in range(lines):
-        while True:
-            found = storage.load(path)
-            data = found.data if found else b""
-            data += b"%d of %d\n" % (line, os.getpid())
-            try:
-                storage.write(path, data, replaces=found.version if found else "")
-            except StorageChangedError:
-                continue
-            break
-
-
-@pytest.mark.slow
-def test_no_write_that_succeeded_is_lost(tmp_path):
-    path = str(tmp_path / "lines")
-    context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=add_lines, args=(path, 60)) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-        assert worker.exitcode == 0
-    lines = pathlib.Path(path).read_bytes().splitlines()
-    assert len(lines) == len(set(lines)) == 180
-    assert os.listdir(tmp_path) == ["lines"]
 
 
 def test_the_moment_between_the_look_and_the_rename_held_open(tmp_path, monkeypatch):

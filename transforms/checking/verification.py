@@ -21,13 +21,13 @@ from gristmill.dataset.base.findings import (
     Finding,
     Findings,
     finding_of,
-    wrong_size,
 )
 from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.commit.garbage import find_leftovers, is_left, named_shards
 from gristmill.dataset.commit.listings import (
     Listings,
     Names,
+    compare_files,
     compare_indexes,
     compare_shards,
     decode_name,
@@ -222,15 +222,7 @@ def _columns_of(
 def _compare_columns(columns: _Columns, listings: Listings) -> Iterator[Finding]:
     """Compares the files of columns with what the storage lists."""
     for _, table in columns:
-        sizes, crc32cs = listings.find(table.paths)
-        for shard in range(len(table)):
-            file, size = table.file(shard), int(sizes[shard])
-            if size < 0:
-                yield Finding(file.path, "column is missing")
-            elif size != file.file_bytes:
-                yield wrong_size(file.path, file.file_bytes, size, what="column")
-            elif int(crc32cs[shard]) not in (-1, file.file_crc32c):
-                yield Finding(file.path, "column is not the file that was written")
+        yield from compare_files("column", table.paths, table.columns, listings)
 
 
 def _rows_of(
