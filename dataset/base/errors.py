@@ -170,7 +170,7 @@ class CorruptStreamError(CorruptInputError):
     detail: str = ""
 
 
-class _InBatchError(GristmillError):
+class _InBatchError(GristmillError, ValueError):
     """An error about an item of a batch, which its codec knows by the place there."""
 
     noun = ""
@@ -384,7 +384,7 @@ class StateMismatchError(GristmillError, ValueError):
     """A state does not match the records or the order of the feed that gets it."""
 
 
-class DecodeError(_InBatchError, ValueError):
+class DecodeError(_InBatchError):
     """A record of a batch that is not what the decoder was told to expect.
 
     Decoders know a record by its place in the batch alone. A caller that knows more,

@@ -185,11 +185,10 @@ class TestClean:
         roll_back(appended, "train", 1)
         split = open_manifest(appended).splits["train"]
         pathlib.Path(appended, split.table).unlink()
-        before = files_of(appended)
+        shards = {path for path in files_of(appended) if ".array_record-" in path}
         with pytest.raises(StorageMissingError):
             clean(appended)
-        after = files_of(appended)
-        assert before.keys() == after.keys()
+        assert shards <= files_of(appended).keys()
 
     def test_of_shards_that_are_named_otherwise(self, tmp_path, output):
         """As the stand-ins for other functions name them: no write is in the name."""
@@ -200,7 +199,8 @@ class TestClean:
             names = ShardNames(kind="inputs", suffix=".ar")
             job = job_of(folder, output, names=names, plan=("match_shards", None))
             convert(job, overwrite=True)
-        assert {path for path in files_of(output) if path.endswith(".ar")} == {"x3.ar"}
+        (shard,) = (path for path in files_of(output) if path.endswith(".ar"))
+        assert shard.endswith("-x3.ar")
         found = verify(output, workers=1)
         assert (found.findings, list(found.leftovers)) == ((), [])
 

@@ -67,14 +67,6 @@ def test_the_parts_follow_each_other(tmp_path: pathlib.Path) -> None:
     assert contents(tmp_path / "data") == before
 
 
-def test_of_empty_parts_there_is_an_empty_shard(tmp_path: pathlib.Path) -> None:
-    for part in range(2):
-        with Writer(tmp_path / "data", part=part, parts=2):
-            pass
-    assert commit_parts(tmp_path / "data").splits["train"].shards == 1
-    assert len(loader.open(tmp_path / "data")) == 0
-
-
 def test_missing_parts_are_named(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="no parts to commit"):
         commit_parts(tmp_path / "data")

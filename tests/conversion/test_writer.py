@@ -17,7 +17,6 @@ from gristmill.dataset import (
     FeatureSpec,
     InputError,
     JobChangedError,
-    StorageChangedError,
     Writer,
     WriterOptions,
     commit_parts,
@@ -27,7 +26,6 @@ from gristmill.dataset import (
 )
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.base.errors import DataLossError, InvalidDatasetError
-from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_index import map_index
@@ -245,36 +243,8 @@ class TestWhatItLeaves:
         with pytest.raises(InputError, match="sources are not described"):
             Writer(tmp_path / "data", sources=sources)
 
-    @pytest.mark.slow
-    def test_in_a_bucket_it_is_the_same(
-        self, server: GcsServer, tmp_path: pathlib.Path
-    ) -> None:
-        write(tmp_path / "data")
-        write_until("gs://out/some/data", 70)
-        assert read_manifest("gs://out/some/data") is None
-        write("gs://out/some/data", resume=True)
-        stored = {
-            name.removeprefix("some/data/"): bytes(found.data)
-            for name, found in server.objects.buckets["out"].items()
-        }
-        assert stored == contents(tmp_path / "data")
-        # And what is there already is replaced.
-        write("gs://out/some/data", RECORDS[:40], overwrite=True)
-        assert records_of("gs://out/some/data") == RECORDS[:40]
-
 
 class TestWhereItGoesOn:
-    def test_what_is_left_is_named_until_it_is_used(
-        self, tmp_path: pathlib.Path
-    ) -> None:
-        write(tmp_path / "data")
-        write_until(tmp_path / "data", 40, split="test")
-        (shard,) = shards_of(tmp_path / "data", "test")
-        left = verify(str(tmp_path / "data"), quick=True).leftovers
-        assert shard.name in left
-        write(tmp_path / "data", split="test", resume=True)
-        assert verify(str(tmp_path / "data"), quick=True).leftovers == ()
-
     @pytest.mark.parametrize(
         "stops", [[0], [30, 30], [29, 59, 61], [100, 40, 100], [len(RECORDS)]]
     )
@@ -382,38 +352,6 @@ class TestWhatItRefuses:
             write(tmp_path / "data", name="other", split="test")
         assert contents(tmp_path / "data") == before
 
-    def test_shards_of_unknown_origin(self, tmp_path: pathlib.Path) -> None:
-        path = tmp_path / "data" / "data-train.array_record-00000-of-00001"
-        path.parent.mkdir()
-        path.write_bytes(b"another's")
-        write(tmp_path / "data")
-        write(tmp_path / "data", RECORDS[:40], overwrite=True)
-        clean(str(tmp_path / "data"), unfinished=True)
-        assert path.read_bytes() == b"another's"
-        assert records_of(tmp_path / "data") == RECORDS[:40]
-
-    def test_of_two_writers_the_later_one_has_the_output(
-        self, tmp_path: pathlib.Path
-    ) -> None:
-        first = Writer(tmp_path / "data", records_per_shard=2)
-
-        def write_on(writer: Writer) -> None:
-            for _ in range(5):  # The first shard is published meanwhile.
-                writer.write(b"first")
-
-        def write_both() -> None:
-            with first, Writer(tmp_path / "data", records_per_shard=2) as second:
-                with pytest.raises(JobChangedError, match="taken over the split"):
-                    write_on(first)
-                # Its records would be lost in silence.
-                with pytest.raises(InputError, match="an error has ended it"):
-                    first.write(b"first")
-                second.write(b"second")
-
-        with pytest.raises(InputError, match="an error has ended it"):
-            write_both()
-        assert records_of(tmp_path / "data") == [b"second"]
-
     def test_a_record_that_gets_lost_inside(
         self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -426,30 +364,6 @@ class TestWhatItRefuses:
         with pytest.raises(DataLossError, match=r"100 records(.|\n)*95"):
             write(tmp_path / "data")
         assert read_manifest(tmp_path / "data") is None
-
-    def test_a_conversion_beside_unfinished_shards(
-        self, tmp_path: pathlib.Path
-    ) -> None:
-        (tmp_path / "in").write_bytes(frames_of(RECORDS[:50]))
-        job = job_of(tmp_path / "in", tmp_path / "data", name="data")
-        write_until(tmp_path / "data", 70)
-        convert(job)
-        assert records_of(tmp_path / "data") == RECORDS[:50]
-        # The writer cannot go on: the split is there.
-        with pytest.raises(JobChangedError, match="holds this split already"):
-            write(tmp_path / "data", resume=True)
-        # What is to replace a split does not take with it what is appended meanwhile.
-        (tmp_path / "more").write_bytes(frames_of(RECORDS[50:]))
-        argv = ["append", str(tmp_path / "data"), str(tmp_path / "more")]
-
-        def late() -> None:
-            with Writer(tmp_path / "data", overwrite=True) as writer:
-                writer.write(b"late")
-                assert CliRunner().invoke(cli, argv).exit_code == 0
-
-        with pytest.raises(StorageChangedError, match="another command"):
-            late()
-        assert records_of(tmp_path / "data") == RECORDS
 
     @pytest.mark.parametrize("record", ["text", bytearray(b"x"), None, 3])
     def test_records_that_are_not_bytes(

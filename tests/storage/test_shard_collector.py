@@ -51,14 +51,6 @@ def test_the_later_report_of_a_shard_counts():
     assert table.encode(gathered=True) == encoded([made[0], again, made[2]])
 
 
-def test_reports_of_another_job_are_refused():
-    other = dataclasses.replace(report(0), job="other")
-    with pytest.raises(ValueError, match="job other"):
-        ShardCollector(JOB).add(other)
-    with pytest.raises(ValueError, match="job other"):
-        ShardCollector(JOB).extend(ShardCollector("other"))
-
-
 def test_reports_that_arrive_one_by_one_are_joined():
     # As from bundles of one shard each: as columns, each would take six kilobytes.
     whole = ShardCollector(JOB)

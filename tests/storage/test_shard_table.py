@@ -17,7 +17,6 @@ from gristmill.dataset.base.errors import (
     FormatVersionError,
     InvalidDatasetError,
 )
-from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.packed.counts import PackedCounts
 from tests.support.memory import limited_memory
@@ -186,54 +185,22 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("changes", "says"),
         [
-            pytest.param({"records": None}, "records", id="no-records"),
-            pytest.param({"span_whole": None}, "span_whole", id="no-span-column"),
-            pytest.param({"path_ends": None}, "path_ends", id="no-paths"),
-            pytest.param({"span_ends": None}, "span_ends", id="no-span-ends"),
-            pytest.param({"version": None}, "version", id="no-version"),
-            pytest.param({"version": np.array([1, 1])}, "", id="two-versions"),
-            pytest.param({"records": np.arange(4)}, "records", id="short-column"),
-            pytest.param({"records": np.arange(6)}, "records", id="long-column"),
-            pytest.param(
-                {"records": np.arange(5, dtype=np.int32)}, "records", id="narrow"
-            ),
-            pytest.param(
-                {"records": np.arange(5, dtype=float)}, "records", id="floats"
-            ),
-            pytest.param(
-                {"records": np.ones((5, 1), np.int64)}, "records", id="two-dimensional"
-            ),
-            pytest.param(column("records", 2, -1), "records", id="negative"),
-            pytest.param(column("file_bytes", 2, -1), "file_bytes", id="negative-size"),
-            pytest.param(column("dropped_records", 2, -1), "dropped", id="drop"),
-            pytest.param(column("skipped_bytes", 2, -1), "skipped_b", id="bad-bytes"),
-            pytest.param(
-                {"raw_bytes": np.full(5, 1 << 61)}, "raw_bytes", id="sum-overflows"
-            ),
-            pytest.param(
-                {"span_file": np.zeros(3, "<i4")}, "span_begin_bytes", id="few-spans"
-            ),
-            pytest.param(column("span_ends", 4, 1 << 40), "span", id="spans-past"),
-            pytest.param(column("span_ends", 1, 5), "span", id="span-order"),
-            pytest.param(column("span_ends", 0, -1), "span", id="span-negative"),
-            pytest.param(
-                {"span_ends": np.arange(4)}, "span_ends", id="span-ends-short"
-            ),
-            pytest.param(
-                {"span_ends": np.zeros(0, np.int64)}, "span_ends", id="span-ends-none"
-            ),
-            pytest.param(
-                {"path_ends": np.array([1, 2, 3, 4, 5])}, "path", id="paths-short"
-            ),
-            pytest.param(
-                {"path_ends": np.array([9, 2, 3, 4, 5])}, "path", id="path-order"
-            ),
-            pytest.param(
-                {"path_ends": np.array([1, 2, 3, 4, 1 << 40])}, "path", id="path-past"
-            ),
-            pytest.param({"path_ends": np.arange(5.0)}, "path", id="path-floats"),
-            pytest.param({"path_ends": np.array(5)}, "path", id="path-scalar"),
-            pytest.param({"path_blob": np.array(["a"])}, "path", id="path-blob"),
+            ({"records": None}, "records"),
+            ({"span_whole": None}, "span_whole"),
+            ({"path_ends": None}, "path_ends"),
+            ({"version": None}, "version"),
+            ({"records": np.arange(6)}, "records"),
+            ({"records": np.arange(5, dtype=np.int32)}, "records"),
+            ({"records": np.ones((5, 1), np.int64)}, "records"),
+            (column("records", 2, -1), "records"),
+            ({"raw_bytes": np.full(5, 1 << 61)}, "raw_bytes"),
+            ({"span_file": np.zeros(3, "<i4")}, "span_begin_bytes"),
+            (column("span_ends", 4, 1 << 40), "span"),
+            (column("span_ends", 1, 5), "span"),
+            ({"path_ends": np.array([9, 2, 3, 4, 5])}, "path"),
+            ({"path_ends": np.array([1, 2, 3, 4, 1 << 40])}, "path"),
+            ({"path_ends": np.arange(5.0)}, "path"),
+            ({"path_blob": np.array(["a"])}, "path"),
         ],
     )
     def test_columns_that_do_not_add_up(self, changes: dict, says: str):
@@ -257,19 +224,7 @@ class TestRefused:
 
     @pytest.mark.parametrize(
         "path",
-        [
-            "../escape",
-            "/etc/passwd",
-            "a/../../b",
-            "a//b",
-            "./a",
-            "a/.",
-            "",
-            "gs://bucket/a",
-            "a\\b",
-            "a\0b",
-            "..",
-        ],
+        ["../escape", "/etc/passwd", "a/../../b", "", "gs://bucket/a", "a\\b", "a\0b"],
     )
     def test_paths_that_leave_the_dataset(self, path: str):
         table = ShardTable.of([report(0), report(1, path=path)])
@@ -301,28 +256,15 @@ class TestRefused:
         assert "decompress to 268," in str(error.value.got)
 
 
-class TestIndexBytes:
-    """A column that is there only where indexes have places of records."""
-
-    def reports(self, size: int) -> list[ShardReport]:
-        return [dataclasses.replace(report(0), index_bytes=size), report(1)]
-
-    def test_are_read_as_written(self):
-        table = ShardTable.of(self.reports(7))
-        again = ShardTable.decode(table.encode(), where="table")
-        assert again.index_bytes.tolist() == [7, 0]
-        assert b"index_bytes" not in self.reports(7)[0].to_json()
-
-    def test_leave_no_trace_where_there_are_none(self):
-        data = ShardTable.of(self.reports(0)).encode()
-        assert "index_bytes" not in load_arrays(data, where="table", version=1)
-        again = ShardTable.decode(data, where="table")
-        assert again.index_bytes.tolist() == [0, 0]
-
-    def test_are_joined_and_taken(self):
-        joined = ShardTable.joined([ShardTable.of(self.reports(n)) for n in (0, 3)])
-        taken = joined.taken(np.array([3, 2, 0]))
-        assert taken.index_bytes.tolist() == [0, 3, 0]
+def test_a_column_that_is_there_only_where_indexes_have_places():
+    with_places = [dataclasses.replace(report(0), index_bytes=7), report(1)]
+    assert b"index_bytes" not in with_places[0].to_json()
+    for reports, expected in ((with_places, [7, 0]), ([report(0), report(1)], [0, 0])):
+        data = ShardTable.of(reports).encode()
+        assert ("index_bytes" in load_arrays(data, where="t", version=1)) == any(
+            expected
+        )
+        assert decode(data).index_bytes.tolist() == expected
 
 
 def test_counts_of_packed_rows_end_with_the_shards():
