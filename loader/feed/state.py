@@ -210,21 +210,23 @@ def _matched(part: Part, phase: Mapping[str, Any]) -> Part | None:
 
     Weights that are the lengths of datasets are those of these editions.
     """
-    contents = _contents(phase)
-    if [*part.datasets] != [*contents]:
+    found = _past(phase, [part])
+    if [*part.datasets] != [*found.datasets] or _has_gone(found):
         return None
-    datasets = {}
-    for name, content in contents.items():
-        if (found := snapshot(part.datasets[name], content)) is None:
-            return None
-        datasets[name] = found
-    mixture = part.mixture
-    if mixture == by_lengths(part.datasets):
-        mixture = by_lengths(datasets)
-    part = part._replace(datasets=datasets, mixture=mixture)
-    own = _phase_state(part)
-    same = all(own[name] == phase[name] for name in ("batch_size", "mixture"))
-    return part if same else None
+    own = part._replace(
+        datasets=found.datasets, mixture=_mixture_with(part, found.datasets)
+    )
+    return own if own._replace(step=found.step) == found else None
+
+
+def _mixture_with(part: Part, datasets: dict[str, Dataset]) -> Mixture | None:
+    """Returns the mixture of a phase, of other datasets of the same names."""
+    own = part.mixture
+    return by_lengths(datasets) if own == by_lengths(part.datasets) else own
+
+
+def _has_gone(part: Part) -> bool:
+    return any(isinstance(one, GoneDataset) for one in part.datasets.values())
 
 
 def snapshot(dataset: Dataset, content: Content) -> Dataset | None:
@@ -379,35 +381,31 @@ def continued_batches(
         state: What `feed.get_state` returned.
         step: The first step of these batches: one that no host has begun.
     """
-    part = batches.parts[0]
-    saved = _saved(state)
+    part, saved = batches.parts[0], _saved(state)
     found = [_past(phase, [part]) for phase in saved.phases]
     last = found[-1]
-    if any(isinstance(one, GoneDataset) for one in last.datasets.values()):
+    if _has_gone(last):
         return batches
-    same = _matched(part, saved.phases[-1]) is not None
-    if same and len(found) == 1:
-        return batches
-    if not same:
-        mixture = part.mixture
-        if mixture == by_lengths(part.datasets):
-            mixture = by_lengths(last.datasets)
+    if _matched(part, saved.phases[-1]) is None:
+        mixture = _mixture_with(part, last.datasets)
+        changes = {}
         if part.batch_size != last.batch_size:
-            _tell(step, "batch size", f"{part.batch_size:,} rows")
+            changes["batch size"] = f"{part.batch_size:,} rows"
         if mixture is not None and mixture != last.mixture:
             shares = zip(last.datasets, mixture.weights, strict=True)
             weights = (f"{name} {float(share):.4g}" for name, share in shares)
-            _tell(step, "weights", ", ".join(weights))
+            changes["weights"] = ", ".join(weights)
+        for what, value in changes.items():
+            _log.warning(
+                "going on with the %s of the state up to step %s, and with %s from "
+                "there on",
+                *(what, f"{step:,}", value),
+            )
         found = [one for one in found if one.step < max(step, 1)]
         found.append(Part(step, last.datasets, mixture, part.batch_size))
+    elif len(found) == 1:
+        return batches
     return dataclasses.replace(batches, parts=tuple(found))
-
-
-def _tell(step: int, what: str, value: str) -> None:
-    _log.warning(
-        "going on with the %s of the state up to step %s, and with %s from there on",
-        *(what, f"{step:,}", value),
-    )
 
 
 def refuse_grains(state: object, of: str) -> None:

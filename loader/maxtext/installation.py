@@ -16,7 +16,7 @@ from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.maxtext.iterators import make_iterator
 from gristmill.loader.maxtext.restore import OrderedIterator, explained_restore
-from gristmill.loader.maxtext.settings import Options, SftEnds, Shuffled
+from gristmill.loader.maxtext.settings import Options, SftEnds, Shuffled, check
 
 TRIED = "0.2.5"
 """The version of MaxText that this was last tried with."""
@@ -69,7 +69,7 @@ def install_options(options: Options) -> None:
         own = _original(_PROCESSING, function)
         _replace(_INTERFACE, function, functools.partial(_make, name, options, own))
     create = _original(_INTERFACE, "create_data_iterator")
-    _replace(_INTERFACE, "create_data_iterator", _of_grain_only(create))
+    _replace(_INTERFACE, "create_data_iterator", _checking(create))
     # One state for all hosts, in one file that any number of hosts can restore.
     elastic = _original(_CHECKPOINTS, "ElasticIterator")
     _replace(_CHECKPOINTS, "ElasticIterator", (elastic, loader.Feed, OrderedIterator))
@@ -121,17 +121,10 @@ def _make(name: str, options: Options, own: Callable[..., Any], *args: Any) -> A
     return make_iterator(name, options, own, *args)
 
 
-def _of_grain_only(create: Callable[..., Any]) -> Callable[..., Any]:
+def _checking(create: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(create)
     def create_data_iterator(config: Any, *args: Any, **named: Any) -> Any:
-        kind = config.dataset_type
-        if kind != "grain":
-            raise InputError(
-                "gristmill replaces only the grain pipeline of MaxText",
-                expected="dataset_type=grain",
-                got=f"dataset_type={getattr(kind, 'value', kind)}",
-                cure="set dataset_type=grain, or start MaxText without gristmill",
-            )
+        check(config, "records")  # What no way of reading can honour.
         return create(config, *args, **named)
 
     return create_data_iterator

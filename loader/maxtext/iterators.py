@@ -16,9 +16,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.counts import PackedSplit
-from gristmill.loader.maxtext.restore import ElasticRecords, HasBatches
+from gristmill.loader.maxtext.restore import ElasticRecords
 from gristmill.loader.maxtext.settings import Options, Side, check, refused
-from gristmill.loader.maxtext.sources import Sources, open_sources
+from gristmill.loader.maxtext.sources import (
+    Sources,
+    are_packed,
+    batches_of,
+    open_sources,
+)
 
 _VOCABULARY_CURE = "set vocab_size as the tokenizer that packed the rows has it"
 # The vocabulary of documents that were already ids may not be known.
@@ -102,10 +107,10 @@ def packed_batches(
     Raises:
         InputError: The rows are of another length, or stored in several ways.
     """
-    batches = sources.batches(side, options, rows=side.rows)
+    batches = batches_of(sources, side, options, rows=side.rows)
     on_all = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     rows = np.arange(side.rows)[batches.host_rows(on_all)]
-    datasets = [part.dataset for part in sources.parts]
+    datasets = [part.dataset for part in sources]
     decode = loader.PackedRows.of(*datasets, length=config.max_target_length)
     # A single process would do no more than a thread, and imports MaxText first.
     workers = side.workers if side.workers > 1 else 0
@@ -136,7 +141,7 @@ def check_rows(config: Any, side: Side, sources: Sources) -> None:
         name = "grain_worker_count" + ("" if side.name == "train" else "_eval")
         raise refused(config, name, "-1 or more", "correct it")
     lengths, most_pieces, supervised = set(), 0, False
-    for part in sources.parts:
+    for part in sources:
         split = part.dataset.committed
         for edition in () if split is None else split.parts:
             rows = PackedSplit.parse(edition.packed or {}, where=part.path)
@@ -209,10 +214,8 @@ class RecordDatasets:
     sources: Sources
     options: Options
     rows: int
-    made: list[HasBatches] = dataclasses.field(default_factory=list, compare=False)
-    elastic: list[loader.GlobalBatches] = dataclasses.field(
-        default_factory=list, compare=False
-    )
+    made: list[grain.IterDataset] = dataclasses.field(default_factory=list)
+    elastic: list[loader.GlobalBatches] = dataclasses.field(default_factory=list)
 
     def __call__(
         self,
@@ -233,7 +236,7 @@ class RecordDatasets:
         """
         host, hosts = dataloading_host_index, dataloading_host_count
         rows = self.rows * hosts
-        batches = self.sources.batches(self.side, self.options, rows=rows)
+        batches = batches_of(self.sources, self.side, self.options, rows=rows)
         if elastic:
             self.elastic.append(batches)
             return batches.map_dataset()
@@ -275,10 +278,9 @@ def make_iterator(
     Raises:
         InputError: A setting cannot be honoured; it is named.
     """
-    check(config, "records")  # What no way of reading can honour.
-    side = Side.of(config, name)
+    side = Side(config, name)
     sources = open_sources(side, options)
-    if sources.are_packed:
+    if are_packed(sources):
         check(config, "packed")
         check_rows(config, side, sources)
         return _packed_iterator(config, mesh, side, options, sources)
@@ -331,7 +333,7 @@ def _records_iterator(
     datasets = RecordDatasets(side, sources, options, int(rows))
     max_logging.log(
         f"gristmill: {side.name} of records: "
-        f"{', '.join(repr(part.dataset) for part in sources.parts)}"
+        f"{', '.join(repr(part.dataset) for part in sources)}"
     )
     processing: Any = grain_data_processing
     theirs = processing.get_datasets, processing.ElasticIterator

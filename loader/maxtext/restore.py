@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import grain
 from grain.experimental import ElasticIterator
@@ -141,12 +141,6 @@ _IN_A_RECORD = frozenset({"next_index_in_buffer", "parent_state"})
 _HELD_STEPS = 2
 
 
-class HasBatches(Protocol):
-    """What reads batches, from the first step on whenever it is iterated."""
-
-    batches: loader.GlobalBatches
-
-
 def change_batches(iterators: Iterable[Any], states: Iterable[Any]) -> None:
     """Lets MaxText's iterators continue from states of other weights or batch sizes.
 
@@ -162,8 +156,7 @@ def change_batches(iterators: Iterable[Any], states: Iterable[Any]) -> None:
     """
     places = [place for state in states for place in places_of(state)]
     for iterator in iterators:
-        readers: Sequence[HasBatches] = getattr(iterator, "gristmill_readers", ())
-        for reader in readers:
+        for reader in getattr(iterator, "gristmill_readers", ()):
             changed = changed_batches(reader.batches, places)
             if changed is not reader.batches:
                 reader.batches = changed

@@ -13,12 +13,15 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 from gristmill.dataset.base.errors import InputError
 
 
-@dataclasses.dataclass(frozen=True)
 class Side:
     """One of MaxText's two data iterators, in the words of the loader.
 
-    Attributes:
+    Args:
+        config: MaxText's settings.
         name: "train" or "eval".
+
+    Attributes:
+        name: The same.
         files: The setting that names the data: a directory, a pattern, or a mixture.
         mixture: Path of a JSON file with a mixture; "" without one.
         split: The split of a dataset's directory.
@@ -35,45 +38,25 @@ class Side:
         padded: Whether batches of padding follow the last one.
     """
 
-    name: str
-    files: str
-    mixture: str
-    split: str
-    shuffled: bool
-    seed: int
-    epochs: int
-    rows: int
-    trained: int
-    workers: int
-    worker_batches: int
-    threads: int
-    ahead: int
-    openers: int
-    padded: bool
-
-    @classmethod
-    def of(cls, config: Any, name: str) -> Self:
-        """Reads MaxText's settings."""
+    def __init__(self, config: Any, name: str):
         train = name == "train"
         end, rows_end = ("", "train_on") if train else ("_eval", "eval_on")
-        return cls(
-            name=name,
-            files=getattr(config, f"grain_{name}_files"),
-            mixture=config.grain_train_mixture_config_path if train else "",
-            split=getattr(config, f"{name}_split"),
-            # As in MaxText: evaluation is one pass in the order of the records.
-            shuffled=bool(config.enable_data_shuffling) and train,
-            seed=config.data_shuffle_seed,
-            epochs=config.num_epoch if train else 1,
-            rows=getattr(config, f"global_batch_size_to_load{end}"),
-            trained=getattr(config, f"global_batch_size_to_{rows_end}"),
-            workers=getattr(config, f"grain_worker_count{end}"),
-            worker_batches=getattr(config, f"grain_per_worker_buffer_size{end}"),
-            threads=getattr(config, f"grain_num_threads{end}"),
-            ahead=getattr(config, f"grain_prefetch_buffer_size{end}"),
-            openers=config.grain_data_source_max_workers,
-            padded=getattr(config, f"generate_padding_batch_{name}"),
-        )
+        self.name = name
+        self.files: str = getattr(config, f"grain_{name}_files")
+        self.mixture: str = config.grain_train_mixture_config_path if train else ""
+        self.split: str = getattr(config, f"{name}_split")
+        # As in MaxText: evaluation is one pass in the order of the records.
+        self.shuffled = bool(config.enable_data_shuffling) and train
+        self.seed: int = config.data_shuffle_seed
+        self.epochs: int = config.num_epoch if train else 1
+        self.rows: int = getattr(config, f"global_batch_size_to_load{end}")
+        self.trained: int = getattr(config, f"global_batch_size_to_{rows_end}")
+        self.workers: int = getattr(config, f"grain_worker_count{end}")
+        self.worker_batches: int = getattr(config, f"grain_per_worker_buffer_size{end}")
+        self.threads: int = getattr(config, f"grain_num_threads{end}")
+        self.ahead: int = getattr(config, f"grain_prefetch_buffer_size{end}")
+        self.openers: int = config.grain_data_source_max_workers
+        self.padded: bool = getattr(config, f"generate_padding_batch_{name}")
 
     def batches_ahead(self, rows: int) -> int:
         """Returns how many reads of so many rows `threads` and `ahead` stand for.
@@ -236,22 +219,16 @@ class Options:
                 others.append(argument)
                 continue
             name, _, text = argument.removeprefix(PREFIX).partition("=")
-            if name not in kinds or not text:
+            whole = "int" in kinds.get(name, "")
+            if name not in kinds or not text or (whole and not text.isdecimal()):
                 raise InputError(
                     f"there is no argument {argument!r}",
-                    expected=", ".join(f"{PREFIX}{known}=..." for known in kinds),
+                    expected=f"{PREFIX}{name}=BYTES, a whole number"
+                    if whole
+                    else ", ".join(f"{PREFIX}{known}=..." for known in kinds),
                     cure="correct it, or leave it out",
                 )
-            given[name] = text
-            if "int" in kinds[name]:
-                if not text.isdecimal():
-                    raise InputError(
-                        "an argument is not a number",
-                        expected="a number of bytes",
-                        got=argument,
-                        cure="give a whole number after =",
-                    )
-                given[name] = int(text)
+            given[name] = int(text) if whole else text
         if any(other.startswith(("add_bos=", "add_eos=")) for other in others):
             given.setdefault("sft_ends", "settings")
         return cls(**given), others

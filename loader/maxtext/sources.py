@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import itertools
 import json
 import os
 import posixpath
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeAlias
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
@@ -17,92 +18,81 @@ from gristmill.dataset.storage.paths import has_magic
 from gristmill.loader.maxtext.settings import Options, Side
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """What a path of MaxText's settings names.
 
     Attributes:
+        name: Its name in a mixture; "" of a single dataset.
         path: The path, as it was given.
-        weight: Its share in a mixture, as it was given; 1 of a single dataset.
+        weight: Its share in a mixture, as it was given.
         dataset: What is there.
     """
 
+    name: str
     path: str
     weight: str | float
     dataset: loader.Dataset
 
 
-@dataclasses.dataclass(frozen=True)
-class Sources:
-    """What one of MaxText's iterators reads.
+Sources: TypeAlias = tuple[Source, ...]
 
-    Attributes:
-        parts: The datasets; one unless this is a mixture.
-        names: Their names in a mixture; none for a single dataset.
+
+def are_packed(sources: Sources) -> bool:
+    """Returns whether datasets hold packed rows.
+
+    Raises:
+        InputError: Some do, and others do not.
     """
-
-    parts: tuple[Source, ...]
-    names: tuple[str, ...] = ()
-
-    @property
-    def are_packed(self) -> bool:
-        """Whether they hold packed rows.
-
-        Raises:
-            InputError: Some do, and others do not.
-        """
-        packed = [part.dataset.is_packed for part in self.parts]
-        if any(packed) and not all(packed):
-            raise InputError(
-                "a mixture of packed rows and other records",
-                where=self.parts[packed.index(False)].path,
-                expected="packed rows, as in the other datasets",
-                cure="pack it by `gristmill pack`, or leave it out of the mixture",
-            )
-        return all(packed)
-
-    def batches(
-        self, side: Side, options: Options, *, rows: int
-    ) -> loader.GlobalBatches:
-        """Returns their global batches of so many rows."""
-        named = dict(zip(self.names, self.parts, strict=False))
-        datasets = {name: part.dataset for name, part in named.items()}
-        return loader.global_batches(
-            datasets or self.parts[0].dataset,
-            batch_size=rows,
-            seed=side.seed,
-            shuffle=options.shuffle if side.shuffled else "none",
-            epochs=side.epochs,
-            drop_remainder=False,
-            weights={name: part.weight for name, part in named.items()} or None,
+    others = [part.path for part in sources if not part.dataset.is_packed]
+    if others and len(others) < len(sources):
+        raise InputError(
+            "a mixture of packed rows and other records",
+            where=others[0],
+            expected="packed rows, as in the other datasets",
+            cure="pack it by `gristmill pack`, or leave it out of the mixture",
         )
+    return not others
+
+
+def batches_of(
+    sources: Sources, side: Side, options: Options, *, rows: int
+) -> loader.GlobalBatches:
+    """Returns their global batches of so many rows."""
+    mixed = bool(sources[0].name)
+    return loader.global_batches(
+        {part.name: part.dataset for part in sources} if mixed else sources[0].dataset,
+        batch_size=rows,
+        seed=side.seed,
+        shuffle=options.shuffle if side.shuffled else "none",
+        epochs=side.epochs,
+        drop_remainder=False,
+        weights={part.name: part.weight for part in sources} if mixed else None,
+    )
 
 
 def open_sources(side: Side, options: Options) -> Sources:
-    """Opens the data of a side.
+    """Opens the data of a side: a single dataset, or those of a mixture.
 
     Raises:
         InputError: A mixture is not written as MaxText has it, a split is missing, or
             files of packed rows are named instead of their dataset.
         GristmillError: As `loader.open`.
     """
-    named = _named(side)
-    with ThreadPoolExecutor(max(1, min(side.openers, len(named)))) as threads:
+    given = _named(side)
+    with ThreadPoolExecutor(max(1, min(side.openers, len(given)))) as threads:
         open_one = functools.partial(_open, side=side, options=options)
-        datasets = list(threads.map(open_one, [path for _, path, _ in named]))
-    parts = tuple(
-        Source(path, weight, dataset)
-        for (_, path, weight), dataset in zip(named, datasets, strict=True)
-    )
-    names = [name for name, _, _ in named] if side.mixture else []
-    for dataset in datasets if not side.mixture and len(parts) > 1 else ():
-        # What its files are called, wherever they are; numbered where others are too.
-        name = posixpath.basename(dataset.shard(0).path).partition(".array_record")[0]
-        other, number = name, 2
-        while other in names:
-            other, number = f"{name}-{number}", number + 1
-        names.append(other)
-    return Sources(parts, tuple(names))
+        datasets = list(threads.map(open_one, [path for _, path, _ in given]))
+    found: dict[str, Source] = {}
+    for (name, path, weight), dataset in zip(given, datasets, strict=True):
+        if not name and len(given) > 1:
+            # What its files are called, wherever they are; numbered where others are.
+            file = posixpath.basename(dataset.shard(0).path)
+            name = first = file.partition(".array_record")[0]
+            numbers = itertools.count(2)
+            while name in found:
+                name = f"{first}-{next(numbers)}"
+        found[name] = Source(name, path, weight, dataset)
+    return tuple(found.values())
 
 
 def is_pattern(path: str) -> bool:

@@ -56,9 +56,9 @@ def test_get_datasets_is_called_as_it_was_recorded(maxtext, mesh, records):
 @pytest.mark.parametrize("name", ["hf", "synthetic", "tfds", "olmo_grain"])
 def test_other_pipelines_of_maxtext_are_refused(maxtext, mesh, name):
     install()
-    with pytest.raises(InputError, match="grain pipeline") as refused:
+    with pytest.raises(InputError, match="dataset_type of MaxText") as refused:
         maxtext[INTERFACE].create_data_iterator(config_of(dataset_type=name), mesh)
-    assert refused.value.got == f"dataset_type={name}"
+    assert refused.value.got == repr(name)
 
 
 def test_another_maxtext_is_refused_with_the_version_that_was_tried(maxtext):

@@ -27,7 +27,7 @@ def made(mesh, config, *, name="train", options=None):
 
 
 def packed(mesh, config, name="train") -> PackedBatches:
-    side, options = Side.of(config, name), Options()
+    side, options = Side(config, name), Options()
     sources = open_sources(side, options)
     return packed_batches(config, mesh, side, sources, options)
 

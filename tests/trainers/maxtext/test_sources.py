@@ -7,17 +7,26 @@ import pytest
 from gristmill import loader
 from gristmill.dataset import InputError
 from gristmill.loader.maxtext.settings import Options, Side
-from gristmill.loader.maxtext.sources import Sources, open_sources
+from gristmill.loader.maxtext.sources import (
+    Sources,
+    are_packed,
+    batches_of,
+    open_sources,
+)
 from tests.support.maxtext import RECORDS, config_of, files_of
 
 
 def opened(files, *, name="train", **settings) -> Sources:
     config = config_of(**{f"grain_{name}_files": files}, **settings)
-    return open_sources(Side.of(config, name), Options())
+    return open_sources(Side(config, name), Options())
 
 
 def lengths(sources: Sources) -> list[int]:
-    return [len(part.dataset) for part in sources.parts]
+    return [len(part.dataset) for part in sources]
+
+
+def names(sources: Sources) -> list[str]:
+    return [part.name for part in sources]
 
 
 def test_a_directory_has_splits_and_a_pattern_files(records):
@@ -27,7 +36,7 @@ def test_a_directory_has_splits_and_a_pattern_files(records):
     assert lengths(opened(files_of(records, "train"))) == [RECORDS]
     assert lengths(opened(files_of(records, "validation"))) == [9]
     assert lengths(opened(loader.open(records, "train").shard(0).path)) == [20]
-    assert opened(records).names == ()
+    assert names(opened(records)) == [""]
     for name in ("train", "eval"):
         with pytest.raises(InputError, match="no such split") as refused:
             opened(records, name=name, **{f"{name}_split": "test"})
@@ -38,20 +47,20 @@ def test_a_directory_has_splits_and_a_pattern_files(records):
 
 def test_a_mixture_is_written_as_maxtext_has_it(records, others, tmp_path):
     sources = opened(f"{records},0.7; {others} , 0.3;{files_of(records, 'train')},1")
-    assert sources.names == ("d-train", "d-train-2", "d-train-3")
-    assert [part.weight for part in sources.parts] == ["0.7", "0.3", "1"]
+    assert names(sources) == ["d-train", "d-train-2", "d-train-3"]
+    assert [part.weight for part in sources] == ["0.7", "0.3", "1"]
     assert lengths(sources) == [RECORDS, 40, RECORDS]
-    batches = sources.batches(Side.of(config_of(), "train"), Options(), rows=4)
+    batches = batches_of(sources, Side(config_of(), "train"), Options(), rows=4)
     shares = [str(share) for share in batches.schedule.phases[0].mixture.weights]
     assert shares == ["7/20", "3/20", "1/2"]
     file = tmp_path / "mixture.json"
     entries = {"one": {"path": records, "weight": 2}}
     file.write_text(json.dumps(entries))
     sources = opened("", grain_train_mixture_config_path=str(file))
-    assert sources.names == ("one",)
+    assert names(sources) == ["one"]
     # Evaluation has none.
     found = opened(records, name="eval", grain_train_mixture_config_path=str(file))
-    assert found.names == ()
+    assert names(found) == [""]
     with pytest.raises(InputError, match="no weight"):
         opened(f"{records};{others},1")
     wrong = [entries], {"one": {"path": records}}, {"one": "path"}, {}
@@ -62,11 +71,11 @@ def test_a_mixture_is_written_as_maxtext_has_it(records, others, tmp_path):
 
 
 def test_packed_rows_are_known_and_not_mixed_with_records(records, rows):
-    assert not opened(records).are_packed
-    assert opened(rows).are_packed
-    assert opened(f"{rows},1;{rows},2").are_packed
+    assert not are_packed(opened(records))
+    assert are_packed(opened(rows))
+    assert are_packed(opened(f"{rows},1;{rows},2"))
     with pytest.raises(InputError, match="packed rows and other records") as refused:
-        _ = opened(f"{rows},1;{records},2").are_packed
+        are_packed(opened(f"{rows},1;{records},2"))
     assert refused.value.where == records
     with pytest.raises(InputError, match="by a pattern") as refused:
         opened(files_of(rows, "train"))
