@@ -13,17 +13,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from gristmill import loader
 from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.base.system import daemon_call
-from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.convert import convert
-from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.gcs_server import GcsServer
-from tests.support.records import frames_of, text_records
 
 SMALL = random.Random(1).randbytes(100_000)
 # Three requests of a resumable upload.
@@ -60,16 +54,6 @@ def refused(call: Callable[[], object]) -> str:
     with pytest.raises(StorageError) as raised:
         ended(call)
     return re.sub(r"\s+", " ", str(raised.value))
-
-
-def job_of(**options: object) -> ConversionJob:
-    return ConversionJob(
-        inputs=("gs://in/*.tfrecord",),
-        output="gs://out/c4",
-        name="c4",
-        plan=PlanOptions(kind="num_shards", value=2),
-        **options,  # type: ignore[arg-type]
-    )
 
 
 CALLS: dict[str, Callable[[GcsStorage], object]] = {
@@ -109,56 +93,6 @@ def test_what_always_trickles_is_an_error(server: GcsServer, operation: str) -> 
     assert "gs://in/" in message
     assert SILENT in message
     assert "to do: check network" in message
-
-
-@pytest.mark.slow
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("operation", ["list", "stat", "media", "insert"])
-def test_a_conversion_goes_on_after_answers_that_trickle(
-    server: GcsServer, operation: str
-) -> None:
-    records = text_records(200, seed=1)
-    server.objects.put("in", "a.tfrecord", frames_of(records))
-    for skip in (0, 2):
-        server.fail("drip", operation, seconds=EACH, skip=skip)
-    ended(lambda: convert([job_of()]))
-    assert not any(fault.times for fault in server.faults)
-    dataset = ended(lambda: loader.open("gs://out/c4"))
-    assert sorted(dataset) == sorted(records)  # type: ignore[call-overload]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize(("operation", "name"), [("list", ""), ("media", "a.tf")])
-def test_a_conversion_ends_where_answers_always_trickle(
-    server: GcsServer,
-    monkeypatch: pytest.MonkeyPatch,
-    operation: str,
-    name: str,
-) -> None:
-    records = text_records(50, seed=1)
-    server.objects.put("in", "a.tfrecord", frames_of(records))
-    server.fail("drip", operation, name=name, seconds=EACH, times=999)
-    message = refused(lambda: convert([job_of()]))
-    assert "gs://in/" in message
-    assert SILENT in message
-    server.faults.clear()
-    monkeypatch.delenv("GRISTMILL_GCS_TIMEOUT_SECONDS")
-    ended(lambda: convert([job_of()]))
-    assert open_manifest("gs://out/c4").splits["train"].records == 50
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["dataset.json", "shards"])
-def test_opening_a_dataset_ends_where_answers_always_trickle(
-    server: GcsServer, request: pytest.FixtureRequest, name: str
-) -> None:
-    server.objects.put("in", "a.tfrecord", frames_of(text_records(50, seed=1)))
-    convert([job_of()])
-    request.getfixturevalue("impatient")
-    server.fail("drip", "media", name=name, seconds=EACH, times=999)
-    message = refused(lambda: loader.open("gs://out/c4"))
-    assert SILENT in message
 
 
 # Answers of something else, such as a proxy.

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import grain
 import pytest
 from hypothesis import given, settings
 
@@ -167,22 +166,3 @@ def test_a_cut_state_and_a_wrong_step_are_named(batches):
         with pytest.raises(InputError, match="step of the state is"):
             feed.set_state(good | {"step": step})
     feed.close()
-
-
-def test_the_checkpoint_handlers_of_grain_save_and_restore_a_feed(web, tmp_path):
-    import orbax.checkpoint as ocp
-
-    batches = loader.global_batches(web, batch_size=6)
-    with (
-        ocp.CheckpointManager(tmp_path / "checkpoints") as manager,
-        feed_of(batches) as feed,
-        feed_of(batches) as resumed,
-    ):
-        for _ in range(5):
-            next(feed)
-        manager.save(5, args=grain.checkpoint.CheckpointSave(feed))
-        manager.wait_until_finished()
-        assert next(feed) == batches.read(5)
-        manager.restore(5, args=grain.checkpoint.CheckpointRestore(resumed))
-        assert resumed.get_state() == feed.get_state() | {"step": 5}
-        assert next(resumed) == batches.read(5)

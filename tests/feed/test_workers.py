@@ -17,7 +17,6 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import (
-    CorruptShardError,
     InputError,
     UserFunctionError,
     WorkerDiedError,
@@ -241,24 +240,6 @@ def test_a_worker_that_leaves_without_a_word_is_an_error(batches):
         pytest.raises(WorkerDiedError, match="exit code 0"),
     ):
         exhaust(feed)
-
-
-@pytest.mark.slow
-def test_a_damaged_shard_is_an_error_that_names_the_step(path, tmp_path):
-    copy = convert(tmp_path, FILES)
-    dataset = loader.open(copy)
-    shard = dataset.shard(1).path
-    with open(shard, "r+b") as file:
-        file.seek(dataset.offset_bytes(70) + 60)
-        byte = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte[0] ^ 1]))
-    with (
-        feed_of(loader.global_batches(dataset, batch_size=99), workers=1) as feed,
-        pytest.raises(CorruptShardError, match=shard) as raised,
-    ):
-        next(feed)
-    assert raised.value.__notes__[0] == "in the batch of step 0"
 
 
 def test_what_does_not_pickle_is_refused_before_workers_start(batches):

@@ -29,8 +29,6 @@ CALLS: list[Callable[[GcsStorage], object]] = [
         *("", "<html>", "null", "[]", "[1]", "{}", '{"error": 1}', '{"error": {}}'),
         '{"error": {"message": [1], "errors": 1, "details": [1]}}',
         '{"error": {"message": "m", "errors": [1], "details": 1}}',
-        '{"totalBytesRewritten": "x", "objectSize": {}, "done": true}',
-        '{"totalBytesRewritten": 1, "objectSize": 1, "done": true, "resource": 1}',
         '{"kind": "storage#object", "size": [], "generation": -1, "crc32c": 1}',
         "[" * 100_000,
     ],

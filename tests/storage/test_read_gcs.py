@@ -619,16 +619,6 @@ def test_a_shard_that_is_copied_over_itself_is_the_same(
     assert open_c4(tmp_path)[ORDER] == EXPECTED
 
 
-def test_an_index_of_another_shard_is_named(
-    server: GcsServer, opened: loader.Dataset
-) -> None:
-    name = "c4/index/d-train.array_record-{:05d}-of-00004.index"
-    objects = server.objects.buckets["bucket"]
-    objects[name.format(0)] = objects[name.format(3)]
-    with pytest.raises(GristmillError, match=f"(?s)gs://bucket/{name.format(0)}"):
-        opened[3]
-
-
 def test_a_dataset_that_was_replaced_is_named_by_a_worker(
     server: GcsServer, opened: loader.Dataset, tmp_path: pathlib.Path
 ) -> None:

@@ -81,7 +81,6 @@ class Objects:
             is `US`.
         denied: Permissions that the caller has in no bucket.
         granted: Permissions that the caller has, by bucket; None for all.
-        rewrite_bytes: Most bytes of an object that one request copies; 0 for no bound.
         words: What is said of a missing `bucket` or `object` in the place of the
             service's own words.
         leaves_out_zeros: Whether an empty object has no `size`.
@@ -98,7 +97,6 @@ class Objects:
         self.places: dict[str, dict[str, Any]] = {}
         self.denied: set[str] = set()
         self.granted: dict[str, set[str]] | None = None
-        self.rewrite_bytes = 0
         self.words: dict[str, str] = {}
         self.leaves_out_zeros = False
         self.uploads: dict[str, dict[str, Any]] = {}
@@ -167,36 +165,6 @@ class Objects:
                     400, f"Provided {field} {about[field]!r} doesn't match {value!r}."
                 )
         self.put(bucket, name, data, encoding=about.get("contentEncoding", ""))
-        return json_reply(self.resource(bucket, name))
-
-    def copy(
-        self, bucket: str, name: str, to: str, new: str, query: dict[str, str]
-    ) -> Reply:
-        source = {}
-        for field, wanted in (
-            ("sourceGeneration", "generation"),
-            ("ifSourceGenerationMatch", "ifGenerationMatch"),
-        ):
-            if field in query:
-                source[wanted] = query[field]
-        found = self.find(bucket, name, source)
-        self._check_generation(self._bucket(to).get(new), query)
-        size = len(found.data)
-        done = int(query.get("rewriteToken", 0)) + (self.rewrite_bytes or size)
-        about = {"kind": "storage#rewriteResponse", "objectSize": str(size)}
-        if done < size:
-            more = {"done": False, "rewriteToken": str(done)}
-            return json_reply(about | more | {"totalBytesRewritten": str(done)})
-        self.put(to, new, found.data, encoding=found.content_encoding)
-        last = {"done": True, "totalBytesRewritten": str(size)}
-        return json_reply(about | last | {"resource": self.resource(to, new)})
-
-    def compose(
-        self, bucket: str, name: str, names: list[str], query: dict[str, str]
-    ) -> Reply:
-        parts = [self.find(bucket, source, {}).data for source in names]
-        self._check_generation(self._bucket(bucket).get(name), query)
-        self.put(bucket, name, b"".join(parts))
         return json_reply(self.resource(bucket, name))
 
     def bucket(self, bucket: str) -> Reply:

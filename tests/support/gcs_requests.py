@@ -1,26 +1,17 @@
-"""What a request to a small Google Cloud Storage asks for, of JSON, XML and batches."""
+"""What a request to a small Google Cloud Storage asks for, of its JSON API."""
 
 from __future__ import annotations
 
-import email.message
-import email.parser
 import json
 import re
 import urllib.parse
-import xml.sax.saxutils
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tests.support.gcs_objects import Objects, RefusalError, Reply, error_reply
+from tests.support.gcs_objects import Objects, Reply, error_reply
 
 _PATH = re.compile(r"(/upload|/download)?/storage/v1/b/([^/]+)(?:/o(?:/([^/]+))?)?")
-_COPY = re.compile(
-    r"/storage/v1/b/([^/]+)/o/([^/]+)/(?:rewriteTo|copyTo)/b/([^/]+)/o/([^/]+)"
-)
-_COMPOSE = re.compile(r"/storage/v1/b/([^/]+)/o/([^/]+)/compose")
 _PERMISSIONS = re.compile(r"/storage/v1/b/([^/]+)/iam/testPermissions")
-_XML = re.compile(r"/([a-z0-9][a-z0-9._-]+)(?:/(.*))?", re.DOTALL)
-_BATCH = "/batch/storage/v1"
 _OBJECTS = "storage.objects."
 # What an operation takes, as Google's page "IAM permissions for JSON methods" lists it.
 # An object that is replaced is deleted as well.
@@ -32,7 +23,6 @@ _NEEDS = {
     "insert": (_OBJECTS + "create",),
     "start": (_OBJECTS + "create",),
     "delete": (_OBJECTS + "delete",),
-    "compose": (_OBJECTS + "create", _OBJECTS + "get"),
 }
 
 
@@ -41,11 +31,11 @@ class Request(NamedTuple):
 
     Attributes:
         operation: `list`, `stat`, `media`, `insert`, `start`, `chunk`, `delete`,
-            `bucket`, `permissions`, `copy`, `compose`, `batch`, or `unknown`.
+            `bucket`, `permissions`, or `unknown`.
         bucket: The bucket.
         name: The object, "" for none.
         query: Parameters.
-        about: What else it says: metadata of an object, its target, its parts.
+        about: What else it says: metadata of an object.
         data: Content of an object.
         headers: By lower-case name.
     """
@@ -86,18 +76,9 @@ def parse(
     if match := _PERMISSIONS.fullmatch(url.path):
         wanted = urllib.parse.parse_qs(url.query).get("permissions", [])
         return request("permissions", match[1], "", wanted=wanted)
-    if match := _COPY.fullmatch(url.path):
-        to = (match[3], urllib.parse.unquote(match[4]))
-        return request("copy", match[1], match[2], to=to)
-    if match := _COMPOSE.fullmatch(url.path):
-        return request("compose", match[1], match[2], **json.loads(data))
-    if url.path == _BATCH:
-        parts = _batch_parts(headers["content-type"], data)
-        requests = [parse(*part, objects) for part in parts]
-        return request("batch", "", "", requests=requests)
     match = _PATH.fullmatch(url.path)
     if match is None:
-        return _parse_xml(command, url.path, query, headers, data)
+        return Request("unknown", "", url.path, query, {}, data, headers)
     bucket, name = match[2], match[3] or ""
     if "upload_id" in query:
         return request("chunk", bucket, objects.name_of_upload(query["upload_id"]))
@@ -118,23 +99,6 @@ def parse(
     return request("media" if query.get("alt") == "media" else "stat", bucket, name)
 
 
-def _parse_xml(
-    command: str,
-    path: str,
-    query: dict[str, str],
-    headers: Mapping[str, str],
-    data: bytes,
-) -> Request:
-    match = _XML.fullmatch(path)
-    if match is None:
-        return Request("unknown", "", path, query, {}, data, headers)
-    bucket, name = match[1], urllib.parse.unquote(match[2] or "")
-    operation = "unknown"  # Nobody writes by this API here.
-    if command in ("GET", "HEAD"):
-        operation = "media" if name else "list"
-    return Request(operation, bucket, name, query, {"xml": True}, data, headers)
-
-
 def carry_out(objects: Objects, request: Request, url: str) -> Reply:
     """Does what a request asks for.
 
@@ -150,13 +114,8 @@ def carry_out(objects: Objects, request: Request, url: str) -> Reply:
     with objects.lock:
         if needs := _NEEDS.get(operation):
             objects.demand(bucket, *needs)
-        if operation == "copy":
-            objects.demand(bucket, _OBJECTS + "get")
-            objects.demand(about["to"][0], _OBJECTS + "create")
-        to, new = about["to"] if operation == "copy" else (bucket, name)
-        makes = operation in ("insert", "start", "compose", "copy")
-        if makes and new in objects.buckets[to]:
-            objects.demand(to, _OBJECTS + "delete")
+        if operation in ("insert", "start") and name in objects.buckets[bucket]:
+            objects.demand(bucket, _OBJECTS + "delete")
         match operation:
             case "chunk":
                 part = headers.get("content-range", "")
@@ -172,61 +131,12 @@ def carry_out(objects: Objects, request: Request, url: str) -> Reply:
             case "permissions":
                 return objects.permissions(bucket, about["wanted"])
             case "list":
-                reply = objects.list(bucket, _json_listing(query))
-                return _xml_listing(bucket, query, reply) if about else reply
+                return objects.list(bucket, query)
             case "stat":
                 return objects.stat(bucket, name, query)
             case "media":
                 return objects.media(bucket, name, query, headers.get("range", ""))
-            case "copy":
-                return objects.copy(bucket, name, *about["to"], query)
-            case "compose":
-                names = [source["name"] for source in about["sourceObjects"]]
-                return objects.compose(bucket, name, names, query)
-            case "batch":
-                return _batch_reply(objects, about["requests"], url)
     return error_reply(404, f"Not Found: {name}")
-
-
-# Listings of the XML API say the same in other words.
-
-
-def _json_listing(query: dict[str, str]) -> dict[str, str]:
-    words = {"continuation-token": "pageToken", "max-keys": "maxResults"}
-    return {words.get(word, word): value for word, value in query.items()}
-
-
-def _xml_listing(bucket: str, query: dict[str, str], reply: Reply) -> Reply:
-    escape = xml.sax.saxutils.escape
-    document = json.loads(reply.body)
-    token = document.get("nextPageToken", "")
-    parts = [
-        f"<Name>{bucket}</Name><Prefix>{escape(query.get('prefix', ''))}</Prefix>",
-        f"<IsTruncated>{str(bool(token)).lower()}</IsTruncated>",
-        f"<NextContinuationToken>{escape(token)}</NextContinuationToken>"
-        if token
-        else "",
-    ]
-    for item in document["items"]:
-        parts.append(
-            f"<Contents><Key>{escape(item['name'])}</Key>"
-            f"<Generation>{item['generation']}</Generation>"
-            f"<LastModified>2026-01-01T00:00:00.000Z</LastModified>"
-            f'<ETag>"{item["etag"]}"</ETag><Size>{item["size"]}</Size></Contents>'
-        )
-    for prefix in document["prefixes"]:
-        parts.append(
-            f"<CommonPrefixes><Prefix>{escape(prefix)}</Prefix></CommonPrefixes>"
-        )
-    text = (
-        '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult '
-        'xmlns="http://doc.s3.amazonaws.com/2006-03-01">'
-        f"{''.join(parts)}</ListBucketResult>"
-    )
-    return Reply(200, {"Content-Type": "application/xml"}, text.encode())
-
-
-# Bodies of several parts.
 
 
 def _upload_parts(content_type: str, data: bytes) -> tuple[dict[str, Any], bytes]:
@@ -238,43 +148,3 @@ def _upload_parts(content_type: str, data: bytes) -> tuple[dict[str, Any], bytes
     about = json.loads(first.split(2 * end, 1)[1])
     content = rest.split(2 * end, 1)[1]
     return about, content[: content.rindex(end + b"--" + boundary)]
-
-
-def _batch_parts(
-    content_type: str, data: bytes
-) -> list[tuple[str, str, dict[str, str], bytes]]:
-    """Splits a batch into command, target, headers and body of each request."""
-    head = f"Content-Type: {content_type}\r\n\r\n".encode()
-    message = email.parser.BytesParser().parsebytes(head + data)
-    parts = []
-    for part in message.get_payload():
-        assert isinstance(part, email.message.Message)
-        text = part.get_payload(decode=True)
-        assert isinstance(text, bytes)
-        line, _, rest = text.partition(b"\n")
-        inner = email.parser.BytesParser().parsebytes(rest)
-        command, target = line.decode().split()[:2]
-        body = inner.get_payload(decode=True)
-        assert isinstance(body, bytes)
-        parts.append((command, target, dict(inner.items()), body))
-    return parts
-
-
-def _batch_reply(objects: Objects, requests: list[Request], url: str) -> Reply:
-    boundary, parts = "batch-of-tests", []
-    for number, request in enumerate(requests, 1):
-        try:
-            reply = carry_out(objects, request, url)
-        except RefusalError as refusal:
-            reply = refusal.reply
-        headers = {**reply.headers, "Content-Length": str(len(reply.body))}
-        lines = [f"{field}: {value}" for field, value in headers.items()]
-        parts.append(
-            f"--{boundary}\r\nContent-Type: application/http\r\n"
-            f"Content-ID: <response-{number}>\r\n\r\nHTTP/1.1 {reply.status} X\r\n"
-            + "\r\n".join(lines)
-            + f"\r\n\r\n{reply.body.decode()}\r\n"
-        )
-    text = "".join(parts) + f"--{boundary}--\r\n"
-    kind = {"Content-Type": f"multipart/mixed; boundary={boundary}"}
-    return Reply(200, kind, text.encode())

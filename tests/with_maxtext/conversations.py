@@ -65,26 +65,6 @@ def native(lab: Lab) -> None:
     check_same(done.batches[:STEPS], plain.batches[:STEPS], "the trainers")
 
 
-@run("conversations: the loss of a step is that of the same ones unpacked")
-def losses(lab: Lab) -> None:
-    count = len(toy.chats())
-    lost = {}
-    for name in ("packed-chat", "apart-chat"):
-        files = {"num_epoch": 1, "enable_data_shuffling": False, "steps": 1, **_SFT}
-        rows = lab.rows(name)
-        done = lab.train(
-            f"loss-{name}",
-            grain_train_files=lab.path(name),
-            per_device_batch_size=rows,
-            **files,
-        )
-        (batch,) = done.batches[:1]
-        assert len(_examples(batch)) == count, f"{name}: not all conversations"
-        lost[name] = done.losses[0]
-    packed, apart = lost["packed-chat"], lost["apart-chat"]
-    assert abs(packed - apart) < 1e-4 * apart, f"{packed} packed, {apart} unpacked"
-
-
 @run("SFT by MaxText's tokens: without ends around each part")
 def own_tokens(lab: Lab) -> None:
     jobs = {

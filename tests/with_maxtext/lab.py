@@ -70,12 +70,6 @@ class Lab:
             shard.write_bytes(data)
         return copy
 
-    def rows(self, name: str) -> int:
-        """Returns the rows of a packed dataset."""
-        from gristmill import loader
-
-        return len(loader.open(self.path(name)))
-
     def given(self, name: str) -> list[str]:
         """Returns the files of the batches that a run was given."""
         return sorted(file.name for file in self._folder(name).glob("*.npz"))

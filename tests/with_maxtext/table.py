@@ -5,7 +5,6 @@ Each run is a function of a `Lab`; what it says in an error is what is wrong.
 
 from __future__ import annotations
 
-import collections
 import json
 from collections.abc import Callable
 from typing import Any
@@ -87,27 +86,6 @@ def own_checkpoint(lab: Lab) -> None:
     ((code, log),) = lab.start("own-cut", steps=STEPS, **saved)
     assert code, "another order went on from the checkpoint"
     assert "continue by MaxText alone" in log, tail(log)
-
-
-@run("MaxText's own pipeline: the edition that a pattern names")
-def edition_by_pattern(lab: Lab) -> None:
-    once = {"num_epoch": 1, "add_bos": False, "add_eos": False}
-    replaced = f"{lab.path('replaced')}/replaced-train.array_record"
-    patterns = {
-        "one": f"{lab.path('one')}/one-train.array_record*",
-        "two": f"{lab.path('two')}/two-train.array_record*",
-        "first": f"{replaced}-?????-of-*",
-        "second": f"{replaced}-{'[0-9a-f]' * 16}-*",
-    }
-    jobs = {
-        name: {**once, "grain_train_files": files} for name, files in patterns.items()
-    }
-    found = lab.iterate("own-editions", jobs, options=None, batches=999)
-    # Not in order: MaxText reads files in the order in which the disk lists them.
-    got = {name: collections.Counter(pieces(batches_of(found, name))) for name in jobs}
-    assert got["first"] == got["two"], "what was replaced is not read by its pattern"
-    assert got["second"] == got["one"], "the newest edition is not read by its pattern"
-    assert not got["one"] & got["two"], "both hold the same documents"
 
 
 @run("SFT: train once")
@@ -222,68 +200,6 @@ def packed_features(lab: Lab) -> None:
     batches_of(found, "mixture")
 
 
-@run("packed at conversion and by MaxText: the same documents")
-def same_documents(lab: Lab) -> None:
-    from gristmill import loader
-
-    once = {"num_epoch": 1, "add_bos": False, "add_eos": False}
-    files = {"grain_train_files": f"{lab.path('one')}/one-train.array_record*"}
-    own = lab.iterate(
-        "own-packs", {"own": {**once, **files}}, options=None, batches=999
-    )
-    rows = {"grain_train_files": lab.path("packed-one")}
-    ours = lab.iterate("we-packed", {"packed": {**once, **rows}}, batches=999)
-    texts = loader.ExampleDecoder({"text": loader.FixedFeature(bytes)})
-    dataset = loader.open(lab.path("one"), split="train")
-    encode = _encoder(lab)
-    documents = [tuple(encode(each.decode())) for each in texts(dataset[:])["text"]]
-    # Longer ones MaxText cuts, and `gristmill pack` goes on with in another piece.
-    whole = collections.Counter(each for each in documents if len(each) <= toy.LENGTH)
-    assert len(whole) > 300
-    for name, found in (("MaxText", own), ("gristmill", ours)):
-        (batches,) = (batches_of(found, each) for each in found)
-        got = collections.Counter(each for each in pieces(batches) if each in whole)
-        assert got == whole, f"{name}: {len(whole - got)} documents are missing"
-
-
-_OTHER_VALUES: dict[str, object] = {
-    "dataset_type": "synthetic",
-    "grain_file_type": "tfrecord",
-    "grain_index_storage_option": "in_memory",
-    "grain_packing_type": "best_fit",
-    "grain_ram_budget_mb": 2048,
-    "expansion_factor_real_data": 0.5,
-    "per_device_batch_size": 0.5,
-    "max_target_length": 2 * toy.LENGTH,
-    "vocab_size": 32,
-    "max_segments_per_seq": 1,
-}
-HAVE_NO_OTHER = {
-    # Not without Pathways, or a model, that MaxText asks for with it.
-    "colocated_python_data_input",
-    "elastic_enabled",
-    "is_offline_distillation",
-    "use_multimodal",
-}
-
-
-def refused_values() -> dict[str, object]:
-    """Returns a value that packed rows cannot honour for each setting that has one."""
-    from gristmill.loader.maxtext.settings import LIMITS
-
-    values = dict(_OTHER_VALUES)
-    for limit in LIMITS:
-        for name in set(limit.names) - HAVE_NO_OTHER - values.keys():
-            neutral = limit.values
-            assert neutral in ((True,), (False,)), f"no other value of {name} is known"
-            values[name] = not neutral[0]
-    return values
-
-
-# MaxText takes them only without packing, which packed rows cannot honour either.
-_UNPACKED = ("use_dpo", "grain_use_elastic_iterator")
-
-
 @run("a damaged shard: MaxText ends with an error")
 def damaged(lab: Lab) -> None:
     evaluated = {"eval_interval": 2, "eval_steps": 50, "grain_worker_count_eval": 0}
@@ -305,24 +221,6 @@ def damaged(lab: Lab) -> None:
         assert "gristmill.loader.maxtext: " in end, f"{name}: {end}"
         assert str(copy) in end, f"{name}: {end}"
         assert lab.given(run_name), f"{name}: no batch before the damage"
-
-
-@run("settings that cannot be honoured are refused by name")
-def refused(lab: Lab) -> None:
-    rows = {"grain_train_files": lab.path("packed-one")}
-    changed = {name: {name: value} for name, value in refused_values().items()}
-    for name in _UNPACKED:
-        changed[name]["packing"] = False
-    jobs = {name: {**rows, **settings} for name, settings in changed.items()}
-    found = lab.iterate("refused", jobs, batches=1)
-    wrong = {
-        name: "not refused" if isinstance(got, list) else got
-        for name, got in found.items()
-        if isinstance(got, list)
-        or "InputError" not in got
-        or not any(setting in got for setting in changed[name])
-    }
-    assert not wrong, json.dumps(wrong, indent=1)
 
 
 def _encoder(lab: Lab) -> Callable[[str], list[int]]:

@@ -107,24 +107,14 @@ def make(folder: pathlib.Path) -> None:
                 f"--split={split}",
                 "--num-shards=4",
             )
-    # The records of "one" replace those of "two", which are kept: two editions' files.
-    for name, more in (("two", ()), ("one", ("--overwrite", "--keep-replaced"))):
-        _gristmill(
-            "convert",
-            f"{folder / name}/{name}-train.array_record*",
-            str(folder / "replaced"),
-            "--num-shards=4",
-            *more,
-        )
-    for name, method in (("packed-chat", "best-fit"), ("apart-chat", "none")):
-        supervised_dataset(
-            folder / name,
-            [chats()],
-            name=name,
-            length=LENGTH,
-            vocabulary_size=VOCABULARY,
-            method=method,
-        )
+    supervised_dataset(
+        folder / "packed-chat",
+        [chats()],
+        name="packed-chat",
+        length=LENGTH,
+        vocabulary_size=VOCABULARY,
+        method="best-fit",
+    )
     with Writer(folder / "chat", records_per_shard=25) as writer:
         for number in range(100):
             columns = {"prompt": f"count to {number}", "completion": "one two three"}

@@ -34,6 +34,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "return-broken-stream-after-1B": ({"kind": "cut", "after_bytes": 1}, ""),
     "return-broken-stream-after-256K": ({"kind": "cut", "after_bytes": K256}, ""),
     "return-broken-stream-final-chunk": ({"kind": "cut", "after_bytes": 1 << 30}, ""),
+    "flip": ({"kind": "flip", "times": 2}, ""),
     "return-short": ({"kind": "short", "after_bytes": 9}, ""),
     "return-503-after-256K": ({"kind": "503", "after_bytes": K256, "times": 2}, ""),
     "answer-lost": ({"kind": "lost"}, ""),
@@ -92,9 +93,11 @@ QUICK = {
 # Answers without a body, which these faults would break.
 WITHOUT_BODY = {
     (fault, operation)
-    for fault in ("return-broken-stream", "stall-always")
+    for fault in ("return-broken-stream", "stall-always", "flip")
     for operation in ("delete", "start")
 }
+# Only contents have checksums.
+WITHOUT_BODY |= {("flip", "stat"), ("flip", "list")}
 
 
 @pytest.fixture
