@@ -74,10 +74,17 @@ def read_whole(file: BinaryIO, path: str, begin: int = 0) -> bytes:
 
     Raises StorageError if it is too large to be read whole.
     """
-    size_bytes = os.fstat(file.fileno()).st_size
-    check_size(path, size_bytes - begin)
+    size_bytes = os.fstat(file.fileno()).st_size - begin
+    if size_bytes > MAX_WHOLE_BYTES:
+        raise StorageError(
+            "file is larger than any that describes data",
+            where=path,
+            expected=f"at most {MAX_WHOLE_BYTES:,} bytes",
+            got=f"{size_bytes:,} bytes",
+            cure="restore it from a copy, or convert the data again",
+        )
     file.seek(begin)
-    return file.read(max(size_bytes - begin, 0))
+    return file.read(max(size_bytes, 0))
 
 
 def read_range(descriptor: int, begin: int, end: int) -> bytes:
@@ -87,18 +94,6 @@ def read_range(descriptor: int, begin: int, end: int) -> bytes:
     while pieces[-1] and (begin := begin + len(pieces[-1])) < end:
         pieces.append(os.pread(descriptor, end - begin, begin))
     return b"".join(pieces)
-
-
-def check_size(path: str, size_bytes: int) -> None:
-    """Raises StorageError if a file is too large to be read whole."""
-    if size_bytes > MAX_WHOLE_BYTES:
-        raise StorageError(
-            "file is larger than any that describes data",
-            where=path,
-            expected=f"at most {MAX_WHOLE_BYTES:,} bytes",
-            got=f"{size_bytes:,} bytes",
-            cure="restore it from a copy, or convert the data again",
-        )
 
 
 class OpenFile:

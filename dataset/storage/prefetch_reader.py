@@ -69,14 +69,12 @@ class PrefetchReader(io.RawIOBase):
         self._fetched = offset  # Everything before was requested.
         self._ahead: deque[Future[Piece]] = deque()
         self._block = memoryview(b"")
-        if wait:
-            if end is not None and version is not None:
-                # The first response is not needed for the next.
-                self._fill_ahead(1 + _AHEAD)
-            # So that opening a missing object raises.
+        self._fetch_ahead(*self._next_range(1))
+        if end is not None and version is not None:
+            # The first response is not needed for the next.
+            self._fill_ahead(1 + _AHEAD)
+        if wait:  # So that opening a missing object raises.
             self._block = self._next_block(1)
-        else:
-            self._fetch_ahead(*self._next_range(1))
 
     def readable(self) -> bool:
         """Returns True."""
@@ -93,16 +91,14 @@ class PrefetchReader(io.RawIOBase):
         return piece
 
     def _next_block(self, wanted_bytes: int) -> memoryview:
-        if self._ahead:
-            # Popped after `result`: after an error, the next read raises it again.
-            piece = self._ahead[0].result()
-            self._ahead.popleft()
-        else:
+        if not self._ahead:
             begin, stop = self._next_range(wanted_bytes)
             if stop <= begin:
                 return memoryview(b"")
-            piece = self._fetch(begin, stop, self._version)
-            self._fetched = stop
+            self._fetch_ahead(begin, stop)
+        # Popped after `result`: after an error, the next read raises it again.
+        piece = self._ahead[0].result()
+        self._ahead.popleft()
         self._object_bytes, self._version = piece.object_bytes, piece.version
         self._fill_ahead(_AHEAD)
         return memoryview(piece.data)

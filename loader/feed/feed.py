@@ -38,7 +38,23 @@ _log = logging.getLogger(__name__)
 _EXIT_PRIORITY = 100
 
 
-class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
+class RootIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
+    """An iterator of Grain that reads from no other one."""
+
+    @property
+    def _parent(self) -> NoReturn:
+        # Grain asserts that there is one, also where a trainer asks by `hasattr`, as
+        # MaxText does when it drops its iterators.
+        raise AttributeError(f"{type(self).__name__} has no parent")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Feed(RootIterator):
     """An iterator of one host's batches. Made by `GlobalBatches.feed`.
 
     It is an iterator of Grain, so that Grain's checkpoint handlers save and restore it.
@@ -82,12 +98,6 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         self.rows = self._rows_from(self._step, batches)
         self._order = state_of(batches, self._step)
         self._stats = FeedStats()
-
-    @property
-    def _parent(self) -> NoReturn:
-        # Grain asserts that there is one, also where a trainer asks by `hasattr`, as
-        # MaxText does when it drops its iterators.
-        raise AttributeError(f"{type(self).__name__} has no parent")
 
     def __repr__(self) -> str:
         size = self.batches.batch_size_at(self._step)
@@ -212,12 +222,6 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         """Ends threads and workers, and with them the feed. It may be called again."""
         self._closed = True
         self._stop_reading()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _rows_from(self, step: int, batches: Batches) -> RowsBySize:
         rows = _rows_from(step, batches, self._rows_of)

@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from multiprocessing.util import Finalize
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple
 
-import grain
 import jax
 import numpy as np
 from jax.sharding import Sharding
@@ -20,6 +19,7 @@ from jax.sharding import Sharding
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system import limits_named
 from gristmill.loader.base.indices import IntArray, checked_count
+from gristmill.loader.feed.feed import RootIterator
 from gristmill.loader.feed.stats import FeedStats, span
 from gristmill.loader.order.hosts import rows_held
 
@@ -196,7 +196,7 @@ class _Loaded(NamedTuple):
     stats: FeedStats
 
 
-class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
+class JaxFeed(RootIterator):
     """Batches as global arrays, the next ones already on their way to the devices.
 
     Made by `to_jax`. One thread takes batches from the feed and starts their transfer,
@@ -213,8 +213,6 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         self._sharding = sharding
         _check_full(feed)
         self._feed: Any = iter(feed)
-        self._rows = _rows_read(feed)
-        self._resized = isinstance(getattr(feed, "rows", None), Mapping)
         self._state, self._last = self._feed_state(), self._feed_stats()
         self._stats = FeedStats()
         self._pending: deque[Future[_Loaded | None]] = deque()
@@ -227,12 +225,6 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
             None, _close, (weakref.ref(self),), exitpriority=_EXIT_PRIORITY
         )
         super().__init__()
-
-    @property
-    def _parent(self) -> NoReturn:
-        # Grain asserts that there is one, also where a trainer asks by `hasattr`, as
-        # MaxText does when it drops its iterators.
-        raise AttributeError(f"{type(self).__name__} has no parent")
 
     def __repr__(self) -> str:
         # Not of the feed: it is at a later step than the caller.
@@ -326,12 +318,6 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         self._pending.clear()
         self._pool.shutdown(wait=False)  # The thread is idle, or is closing this.
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def _read_ahead(self, batches: int) -> None:
         if self._closed:
             raise InputError("the feed is closed", cure="make another feed")
@@ -360,13 +346,12 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         if self._stopped:
             return None
         try:
-            if self._resized:
-                self._rows = _rows_read(self._feed)
+            rows = _rows_read(self._feed)
             batch = next(self._feed, _END)
             state, stats = self._feed_state(), self._feed_stats()
             if batch is not _END:
                 with span("gristmill.send", batch=self._loaded):
-                    arrays = global_arrays(batch, self._sharding, self._rows)
+                    arrays = global_arrays(batch, self._sharding, rows)
                 # Counted here: Ctrl-C may lose a batch between here and the caller.
                 self._loaded += 1
                 return _Loaded(self._loaded - 1, arrays, state, stats)

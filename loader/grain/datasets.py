@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import grain
 import numpy as np
@@ -17,7 +17,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.loader.base.indices import IntArray, checked_count, checked_indices
 from gristmill.loader.data.batches import Batches, read_batch
-from gristmill.loader.feed.feed import Feed
+from gristmill.loader.feed.feed import Feed, RootIterator
 from gristmill.loader.feed.state import refuse_grains, resumed
 from gristmill.loader.grain.worker_process import allow_unparsed_flags, end_with_trainer
 from gristmill.loader.order.hosts import host_rows
@@ -235,7 +235,7 @@ class RecordDataset(grain.IterDataset):  # type: ignore[misc]  # Grain has no ty
         self.__dict__.update(state)
 
 
-class RecordIterator(grain.DatasetIterator):  # type: ignore[misc]
+class RecordIterator(RootIterator):
     """An iterator of a `RecordDataset`; threads start with the first record."""
 
     def __init__(self, batches: Batches, reader: Reader, prefetch: int):
@@ -257,11 +257,6 @@ class RecordIterator(grain.DatasetIterator):  # type: ignore[misc]
     def batches(self) -> Batches:
         """The global batches; of the editions of the state that was set."""
         return self._feed.batches
-
-    @property
-    def _parent(self) -> NoReturn:
-        # Grain asserts that there is one, also where a trainer asks by `hasattr`.
-        raise AttributeError(f"{type(self).__name__} has no parent")
 
     def __next__(self) -> bytes:
         """Returns the next record; it raises what a feed raises."""
