@@ -44,15 +44,17 @@ class FileInfo(NamedTuple):
 
 
 class Content(NamedTuple):
-    """A small file, read whole.
+    """A file, or a range of it, read at once.
 
     Attributes:
-        data: All its bytes.
+        data: The bytes; fewer than requested only at the end of the file.
         version: Version of the file, see `FileInfo`.
+        size_bytes: Size of the whole file.
     """
 
     data: bytes
     version: str
+    size_bytes: int
 
 
 class Storage(Protocol):
@@ -118,15 +120,8 @@ class Storage(Protocol):
     def read(self, path: str, begin: int = 0, end: int | None = None) -> bytes:
         """Returns the bytes of a half-open range; the whole file by default."""
 
-    def peek(self, path: str, begin: int, end: int) -> tuple[FileInfo, bytes] | None:
-        """Returns a non-empty range, and what `stat` would return for the file.
-
-        None if the file does not exist. In a bucket it is one request, which gives the
-        size and version of the object, but no checksum.
-        """
-
-    def load(self, path: str) -> Content | None:
-        """Returns a whole file with its version, None if it does not exist."""
+    def load(self, path: str, begin: int = 0, end: int | None = None) -> Content | None:
+        """Returns the same with version and size, None if the file does not exist."""
 
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
         """Writes a small file atomically: readers see the old one or the new one."""

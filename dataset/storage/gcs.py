@@ -40,7 +40,7 @@ from gristmill.dataset.storage.paths import (
     listing_of,
     split_path,
 )
-from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES, Piece, PrefetchReader
+from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES, PrefetchReader
 
 PIECE_BYTES = 8 << 20  # A larger file is sent in pieces. A multiple of 256 KiB.
 _UPLOADS = 5  # Attempts to send a file that arrives damaged, or in parts.
@@ -197,7 +197,7 @@ class GcsStorage:
 
     def _fetch(
         self, path: str, begin: int, end: int | None, version: str | None
-    ) -> Piece:
+    ) -> Content:
         if not split_path(path)[1]:
             raise StorageMissingError(
                 "cannot read the object",
@@ -212,7 +212,7 @@ class GcsStorage:
                 found = self._same(path, version)
                 if begin < found.size_bytes:
                     raise
-                return Piece(b"", found.size_bytes, found.version)
+                return Content(b"", found.version, found.size_bytes)
             except api.NotFound:
                 if version is not None:
                     self._same(path, version)
@@ -255,19 +255,11 @@ class GcsStorage:
             return b""
         return self._fetch(path, begin, end, None).data
 
-    def peek(self, path: str, begin: int, end: int) -> tuple[FileInfo, bytes] | None:
+    def load(self, path: str, begin: int = 0, end: int | None = None) -> Content | None:
         try:
-            piece = self._fetch(path, begin, end, None)
+            return self._fetch(path, begin, end, None)
         except StorageMissingError:
             return None
-        return FileInfo(path, piece.object_bytes, piece.version), piece.data
-
-    def load(self, path: str) -> Content | None:
-        try:
-            piece = self._fetch(path, 0, None, None)
-        except StorageMissingError:
-            return None
-        return Content(piece.data, piece.version)
 
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
         written = len(data), google_crc32c.value(data)

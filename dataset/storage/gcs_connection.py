@@ -39,7 +39,7 @@ from gristmill.dataset.base.errors import (
     StorageMissingError,
 )
 from gristmill.dataset.base.system import daemon_call
-from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.base import Content, FileInfo
 from gristmill.dataset.storage.gcs_answers import (
     content_range,
     retry_after_seconds,
@@ -47,7 +47,6 @@ from gristmill.dataset.storage.gcs_answers import (
     strange,
 )
 from gristmill.dataset.storage.paths import split_path
-from gristmill.dataset.storage.prefetch_reader import Piece
 
 T = TypeVar("T")
 _VARIABLE = "STORAGE_EMULATOR_HOST"
@@ -492,7 +491,7 @@ class GcsConnection:
 
     def fetch(
         self, path: str, begin: int, end: int | None, version: str | None
-    ) -> Piece:
+    ) -> Content:
         """Reads a half-open range of one version of an object, or of the current one.
 
         `begin` must be in the object; without `end`, it ends with the object. Raises
@@ -506,19 +505,19 @@ class GcsConnection:
         last = "" if end is None else end - 1
         headers = {"Range": f"bytes={begin}-{last}"}
 
-        def attempt() -> Piece:
+        def attempt() -> Content:
             response = self.session.get(url, headers=headers)
             if response.status_code >= 400:
                 raise api.from_http_response(response)  # type: ignore[no-untyped-call]
             return _checked(response, begin, end, version)
 
-        call: Callable[[], Piece] = self.retry(attempt)
+        call: Callable[[], Content] = self.retry(attempt)
         return call()
 
 
 def _checked(
     response: requests.Response, begin: int, end: int | None, version: str | None
-) -> Piece:
+) -> Content:
     """Checks a response against the request and its own headers.
 
     Raises ConnectionError on a mismatch: a retry may help.
@@ -545,7 +544,7 @@ def _checked(
                 f"crc32c of the object is {_decoded(crc32c[1]):#010x}, of the "
                 f"received bytes {got:#010x}"
             )
-    return Piece(data, total, found)
+    return Content(data, found, total)
 
 
 def _decoded(crc32c: str) -> int:

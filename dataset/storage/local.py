@@ -26,7 +26,7 @@ from gristmill.dataset.storage.directory_lock import (
 from gristmill.dataset.storage.open_file import (
     check_regular,
     open_regular,
-    read_whole,
+    read_part,
 )
 from gristmill.dataset.storage.paths import matching, status_of_match
 
@@ -205,23 +205,15 @@ class LocalStorage:
 
     def read(self, path: str, begin: int = 0, end: int | None = None) -> bytes:
         with explained("read the file", path), open_regular(path) as file:
-            if end is None:
-                return read_whole(file, path, begin)
-            # No more memory than a shorter file needs.
-            end = min(end, os.fstat(file.fileno()).st_size)
-            file.seek(begin)
-            return file.read(max(end - begin, 0))
+            return read_part(file, path, begin, end)
 
-    def peek(self, path: str, begin: int, end: int) -> tuple[FileInfo, bytes] | None:
-        found = self.stat(path)
-        return None if found is None else (found, self.read(path, begin, end))
-
-    def load(self, path: str) -> Content | None:
+    def load(self, path: str, begin: int = 0, end: int | None = None) -> Content | None:
         with explained("read the file", path):
             try:
                 with open_regular(path) as file:
-                    version = str(os.fstat(file.fileno()).st_mtime_ns)
-                    return Content(read_whole(file, path), version)
+                    about = os.fstat(file.fileno())
+                    data = read_part(file, path, begin, end)
+                    return Content(data, str(about.st_mtime_ns), about.st_size)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 

@@ -69,13 +69,15 @@ def check_regular(path: str, status: os.stat_result) -> None:
         )
 
 
-def read_whole(file: BinaryIO, path: str, begin: int = 0) -> bytes:
-    """Reads a regular file from an offset to its current end.
+def read_part(file: BinaryIO, path: str, begin: int, end: int | None) -> bytes:
+    """Reads a range of a regular file, by default to its current end.
 
-    Raises StorageError if it is too large to be read whole.
+    Raises StorageError if that is too large to be read at once.
     """
     size_bytes = os.fstat(file.fileno()).st_size - begin
-    if size_bytes > MAX_WHOLE_BYTES:
+    if end is not None:  # No more memory than a shorter file needs.
+        size_bytes = min(size_bytes, end - begin)
+    elif size_bytes > MAX_WHOLE_BYTES:
         raise StorageError(
             "file is larger than any that describes data",
             where=path,

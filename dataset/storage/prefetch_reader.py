@@ -6,30 +6,16 @@ import io
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NamedTuple
 
 from gristmill.dataset.base.system import daemon_call
+from gristmill.dataset.storage.base import Content
 
 BLOCK_BYTES = 4 << 20  # Several at a time hide the latency of requests.
 _AHEAD = 3  # One connection is slower than its reader.
 READER_BYTES = (1 + _AHEAD) * BLOCK_BYTES  # Bytes that a reader holds or has requested.
 
 
-class Piece(NamedTuple):
-    """A range of an object, its length checked.
-
-    Attributes:
-        data: The bytes; fewer than requested only at the end of the object.
-        object_bytes: Size of the whole object.
-        version: Its generation.
-    """
-
-    data: bytes
-    object_bytes: int
-    version: str
-
-
-Fetch = Callable[[int, int, str | None], Piece]
+Fetch = Callable[[int, int, str | None], Content]
 
 
 class PrefetchReader(io.RawIOBase):
@@ -67,7 +53,7 @@ class PrefetchReader(io.RawIOBase):
         self._version = version
         self._object_bytes: int | None = None
         self._fetched = offset  # Everything before was requested.
-        self._ahead: deque[Future[Piece]] = deque()
+        self._ahead: deque[Future[Content]] = deque()
         self._block = memoryview(b"")
         self._fetch_ahead(*self._next_range(1))
         if end is not None and version is not None:
@@ -99,7 +85,7 @@ class PrefetchReader(io.RawIOBase):
         # Popped after `result`: after an error, the next read raises it again.
         piece = self._ahead[0].result()
         self._ahead.popleft()
-        self._object_bytes, self._version = piece.object_bytes, piece.version
+        self._object_bytes, self._version = piece.size_bytes, piece.version
         self._fill_ahead(_AHEAD)
         return memoryview(piece.data)
 

@@ -209,8 +209,8 @@ def _open_file(
     path = layout.join(dataset, stored.path)
     storage = storage_for(path)
     small = stored.file_bytes <= _HEAD_BYTES
-    head = storage.peek(path, 0, min(stored.file_bytes, _HEAD_BYTES))
-    size = None if head is None else head[0].size_bytes
+    head = storage.load(path, 0, min(stored.file_bytes, _HEAD_BYTES))
+    size = None if head is None else head.size_bytes
     if head is None or size != stored.file_bytes:
         _check_not_replaced(dataset, stored.path)
         raise InvalidDatasetError(
@@ -222,8 +222,8 @@ def _open_file(
         )
 
     def ranges(begin: int, end: int) -> bytes:
-        known = head[1][begin:end]
-        return known if end <= len(head[1]) else storage.read(path, begin, end)
+        known = head.data[begin:end]
+        return known if end <= len(head.data) else storage.read(path, begin, end)
 
     file = open_column(
         ranges,
@@ -232,7 +232,7 @@ def _open_file(
         records=table.records(number),
         file_bytes=stored.file_bytes,
     )
-    return _Opened(path, file, head[1] if small else None)
+    return _Opened(path, file, head.data if small else None)
 
 
 class ColumnPart(NamedTuple):

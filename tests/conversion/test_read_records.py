@@ -132,7 +132,7 @@ def test_requests_for_each_file_are_few(tmp_path, monkeypatch, make) -> None:
     for number in range(30):
         (tmp_path / str(number)).write_bytes(frames_of([b"one"]))
     made: collections.Counter[str] = collections.Counter()
-    for name in ("list", "match", "open", "peek", "read", "scan", "stat"):
+    for name in ("list", "load", "match", "open", "read", "scan", "stat"):
         look = functools.partial(made.__class__.update, made, [name])
         watched(monkeypatch, LocalStorage, name, lambda *_, _add=look, **__: _add())
     assert len(run(make(f"{tmp_path}/*"))) == 30

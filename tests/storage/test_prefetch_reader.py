@@ -9,7 +9,8 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.storage.prefetch_reader import Piece, PrefetchReader
+from gristmill.dataset.storage.base import Content
+from gristmill.dataset.storage.prefetch_reader import PrefetchReader
 
 DATA = random.Random(1).randbytes(100)
 
@@ -33,11 +34,11 @@ def test_reads_the_object(
     data = DATA[:size]
     asked: list[tuple[int, int]] = []
 
-    def fetch(begin: int, stop: int, version: str | None) -> Piece:
+    def fetch(begin: int, stop: int, version: str | None) -> Content:
         assert version == ("7" if asked else known)
         assert begin < stop <= begin + block
         asked.append((begin, stop))
-        return Piece(data[begin:stop], size, "7")
+        return Content(data[begin:stop], "7", size)
 
     options = {"offset": offset, "end": end, "block_bytes": block, "version": known}
     with PrefetchReader(fetch, **options) as reader:
@@ -55,10 +56,10 @@ def test_a_known_range_is_requested_at_once() -> None:
     """With version and end known, the second request need not wait for the first."""
     barrier = threading.Barrier(4)
 
-    def fetch(begin: int, stop: int, version: str | None) -> Piece:
+    def fetch(begin: int, stop: int, version: str | None) -> Content:
         if begin < 40:
             barrier.wait(60)
-        return Piece(DATA[begin:stop], len(DATA), "7")
+        return Content(DATA[begin:stop], "7", len(DATA))
 
     with PrefetchReader(fetch, end=100, version="7", block_bytes=10) as reader:
         assert reader.read() == DATA

@@ -302,18 +302,18 @@ def _read_shard(
     path = layout.join(task.dataset, task.path)
     storage, begin = storage_for(path), max(task.file_bytes - _END_BYTES, 0)
     # One read says how large the shard is, and has its footer.
-    found = storage.peek(path, begin, max(task.file_bytes, 1))
+    found = storage.load(path, begin, max(task.file_bytes, 1))
     if found is None:
         raise _FileError("shard is missing")
-    info, end = found
-    _check_size("shard", task.file_bytes, info.size_bytes)
+    end, version, size_bytes = found
+    _check_size("shard", task.file_bytes, size_bytes)
 
     def read(first: int, stop: int) -> bytes:
         if begin <= first and stop <= begin + len(end):
             return end[first - begin : stop - begin]
         return storage.read(path, first, stop)
 
-    footer = read_footer(read, info.size_bytes, path=path, hashed=index is None)
+    footer = read_footer(read, size_bytes, path=path, hashed=index is None)
     if index is not None:
         numbers = np.arange(index.chunks + 1)
         if not (
@@ -323,8 +323,8 @@ def _read_shard(
             raise _FileError("shard index and the shard's footer list other chunks")
     digest, file_crc32c = RecordsDigest(), 0
     # Read forward, so that remote storage reads ahead.
-    with storage.open(path, version=info.version) as file:
-        walk = walk_file(file, footer, path=path, size_bytes=info.size_bytes)
+    with storage.open(path, version=version) as file:
+        walk = walk_file(file, footer, path=path, size_bytes=size_bytes)
         for data, chunks in walk:
             file_crc32c = google_crc32c.extend(file_crc32c, data)
             if chunks is not None:
