@@ -357,6 +357,10 @@ def open_manifest(dataset: StrPath) -> Manifest:
     return manifest
 
 
+# Not data: the package datasets writes these beside its files.
+_OF_HUGGING_FACE = ("dataset_dict.json", layout.TFDS_INFO_JSON, "state.json")
+
+
 def not_a_dataset(path: str) -> NotADatasetError:
     """Returns the error for a path without a `dataset.json`."""
     if "://" not in path and not os.path.lexists(path):
@@ -395,6 +399,7 @@ def not_a_dataset(path: str) -> NotADatasetError:
     else:
         files = {layout.base_name(info.path): info for info in storage.list(path)}
         shown = [name for name in files if not name.startswith((".", "_"))]
+        shown = [name for name in shown if name not in _OF_HUGGING_FACE]
         if {layout.TFDS_INFO_JSON, "features.json"}.issubset(files):
             got, cure = "a TFDS directory", _TFDS_CURE
         elif shown and (found := _format(files[shown[0]])) is not None:

@@ -168,17 +168,6 @@ class TestGolden:
         assert compression_of(data[:12]) == compression
         assert records_of(open_inflated(data, compression)) == GOLDEN_RECORDS
 
-    def test_good_frames_of_a_block_come_before_its_error(self):
-        data = bytearray(GOLDEN)
-        data[70] ^= 1
-        reader = open_frames(bytes(data))
-        batches = reader.batches()
-        assert next(batches).records == GOLDEN_RECORDS[:3]
-        assert reader.offset == 61
-        with pytest.raises(CorruptFrameError):
-            next(batches)
-        assert reader.offset == 61
-
 
 class TestTensorFlow:
     @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from tests.support.records import (
     small_records,
     text_records,
     write_array_records,
-    write_with_tensorflow,
 )
 
 DATA = frames_of([b"one", b"two"])
@@ -174,23 +173,6 @@ def test_each_is_named_with_what_to_do(name, make):
 def test_array_records_of_any_options(tmp_path, options):
     data = array_record_bytes([b"one", b"two"], options=options, folder=str(tmp_path))
     assert name_of(data) == "ArrayRecord"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("option", "name"),
-    [
-        ("", "TFRecord"),
-        ("GZIP", "gzip-compressed TFRecord"),
-        ("ZLIB", "zlib-compressed TFRecord"),
-    ],
-)
-@pytest.mark.parametrize(
-    "records", [[b""], text_records(100), [b'{"a": 1}\n' * 9]], ids=["", "text", "json"]
-)
-def test_tfrecords_as_tensorflow_writes_them(tmp_path, option, name, records):
-    write_with_tensorflow(tmp_path / "in", records, compression=option)
-    assert name_of((tmp_path / "in").read_bytes()) == name
 
 
 @pytest.mark.parametrize(

@@ -109,15 +109,6 @@ def test_any_files_and_any_cuts(tmp_path_factory, name, sizes, seed, shards, kin
     assert read(name, folder / "out") == want
 
 
-def test_quotes_may_hold_what_looks_like_rows(tmp_path) -> None:
-    inner = "".join(f"{n},x{n}\n" for n in range(30_000))
-    rows = [{"n": 1, "s": "a"}, {"n": 2, "s": inner}, {"n": 3, "s": "b"}]
-    (tmp_path / "in.csv").write_bytes(csv_of(rows))
-    plan, records = ("num_shards", 5), asked("csv")
-    convert(job_of(tmp_path / "in.csv", tmp_path / "out", plan=plan, records=records))
-    assert [example_of(r) for r in read_output(tmp_path / "out")] == rows
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("inner", ["then, {0} and more\nno\n", '"a" "{0}"\n', "{0},x"])
 def test_a_record_over_many_shards_is_read_a_few_times(tmp_path, monkeypatch, inner):

@@ -1,19 +1,29 @@
+"""One Parquet file: its rows, their places, its schema, and all damage of it."""
+
+import base64
 import collections
+import datetime
+import decimal
 import os
 import random
 import subprocess
 import sys
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import (
     CorruptRecordError,
     GristmillError,
     InputError,
+    StorageError,
 )
-from gristmill.dataset.formats.parquet_file import ParquetFile
+from gristmill.dataset.formats.parquet_file import ParquetFile, RowPlaces, difference
+from gristmill.dataset.formats.random_reader import RandomReader
 from tests.support.gcs_server import GcsServer
 from tests.support.parquet_files import flip, page_offset, some_table, write_parquet
 
@@ -194,3 +204,174 @@ def test_few_bytes_are_read_for_a_column_of_a_large_row_group(tmp_path, monkeypa
             (group,) = file.places.groups
             assert sum(b.num_rows for b in file.batches(group, ["c7"])) == 700
         assert server.sent_bytes < path.stat().st_size / 5
+
+
+ALL_TYPES = [
+    *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+    *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+    *(pa.float16(), pa.float32(), pa.float64(), pa.bool_(), pa.null()),
+    *(pa.string(), pa.large_string(), pa.string_view(), pa.binary()),
+    *(pa.large_binary(), pa.binary_view(), pa.binary(3), pa.date32(), pa.date64()),
+    *(pa.timestamp(unit) for unit in ("s", "ms", "us", "ns")),
+    *(pa.timestamp("us", "UTC"), pa.time32("s"), pa.time32("ms"), pa.time64("us")),
+    *(pa.time64("ns"), pa.duration("s"), pa.duration("ns"), pa.decimal128(9, 2)),
+    *(pa.decimal128(30), pa.decimal256(50), pa.dictionary(pa.int8(), pa.string())),
+    pa.dictionary(pa.int32(), pa.int64()),
+    *(pa.list_(pa.int8()), pa.large_list(pa.string()), pa.list_(pa.uint32(), 2)),
+    pa.map_(pa.string(), pa.uint8()),
+    pa.struct([("a", pa.int8()), ("b", pa.list_(pa.struct([("c", pa.date64())])))]),
+    *(
+        kind()
+        for kind in (getattr(pa, "uuid", None), getattr(pa, "json_", None))
+        if kind
+    ),
+]
+
+
+def opened_file(path):
+    return ParquetFile(str(path), path.stat().st_size, None)
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.4", "2.6"])
+def test_no_type_that_pyarrow_writes_is_another_when_it_is_read(tmp_path, version):
+    path = tmp_path / "a.parquet"
+    for number, kind in enumerate(ALL_TYPES):
+        table = pa.table({"a": pa.nulls(3, kind), "b": pa.nulls(3, pa.list_(kind))})
+        pq.write_table(table, path, version=version)
+        with opened_file(path) as file:
+            assert file.places.rows == 3, (number, kind)
+    values = {
+        "a": [decimal.Decimal("1.5"), None],
+        "b": [datetime.datetime(2020, 1, 1), None],
+        "c": [{"x": [1, 2]}, None],
+    }
+    options = {"use_deprecated_int96_timestamps": True}
+    pq.write_table(pa.table(values), path, version=version, **options)
+    opened_file(path).close()
+
+
+@pytest.mark.parametrize(
+    ("kept", "found"),
+    [
+        (pa.schema({"text": pa.string()}), pa.schema({"texu": pa.string()})),
+        (pa.schema({"a": pa.float64()}), pa.schema({"a": pa.int64()})),
+        (pa.schema({"a": pa.list_(pa.int8())}), pa.schema({"a": pa.int8()})),
+        (
+            pa.schema({"a": pa.struct([("b", pa.int8())])}),
+            pa.schema({"a": pa.struct([("c", pa.int8())])}),
+        ),
+    ],
+)
+def test_other_names_and_kinds_are_seen(tmp_path, kept, found):
+    text = base64.b64encode(kept.serialize().to_pybytes())
+    before, after = difference(found, {b"ARROW:schema": text})
+    assert before == f"{kept.names[0]}: {kept.types[0]}"
+    assert after == f"{found.names[0]}: {found.types[0]}"
+    assert difference(kept, {b"ARROW:schema": text}) is None
+    assert difference(pa.schema([]), {b"ARROW:schema": text}) is None
+    assert difference(found, None) is None
+    assert difference(found, {b"ARROW:schema": text[:-20]}) is not None
+
+
+def test_a_damaged_name_in_a_footer_is_an_error(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"column_of_text": ["a"]}), path, write_statistics=False)
+    data = path.read_bytes()
+    assert data.count(b"column_of_text") == 2
+    path.write_bytes(data.replace(b"column_of_text", b"column_of_texu"))
+    with pytest.raises(CorruptRecordError, match="something else") as caught:
+        opened_file(path)
+    assert caught.value.expected == "column_of_text: string"
+    assert caught.value.got == "column_of_texu: string"
+
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def object_data():
+    return np.random.default_rng(1).bytes((9 << 20) + 12345)
+
+
+@pytest.fixture
+def object_server(monkeypatch, object_data):
+    with GcsServer("in") as object_server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", object_server.url)
+        object_server.objects.put("in", "a", object_data)
+        yield object_server
+
+
+@pytest.fixture(params=["local", "gs"])
+def any_path(request, tmp_path, object_data):
+    if request.param == "gs":
+        request.getfixturevalue("object_server")
+        return "gs://in/a"
+    (tmp_path / "a").write_bytes(object_data)
+    return str(tmp_path / "a")
+
+
+def test_any_reads_give_the_bytes_of_the_file(any_path, object_data):
+    chosen = random.Random(2)
+    with RandomReader(any_path, len(object_data), None) as reader:
+        reader.set_streams(30)
+        assert reader.readable()
+        assert reader.seekable()
+        for _ in range(60):
+            begin = chosen.randrange(len(object_data) + 10)
+            size = chosen.choice([0, 1, 1000, 300_000, 3 * MIB])
+            assert reader.seek(begin) == begin
+            assert reader.read(size) == object_data[begin : begin + size]
+            assert reader.tell() == min(begin + size, max(begin, len(object_data)))
+        assert reader.seek(-4, os.SEEK_END) == len(object_data) - 4
+        assert reader.seek(-1, os.SEEK_CUR) == len(object_data) - 5
+        assert reader.read() == object_data[-5:]
+        assert reader.read() == b""
+
+
+def test_streams_are_read_ahead_and_kept(object_server, object_data):
+    with RandomReader("gs://in/a", len(object_data), None) as reader:
+        reader.set_streams(16)
+        for begin in range(0, 4 * MIB, 256 << 10):
+            for stream in (0, 4 * MIB):
+                reader.seek(stream + begin)
+                assert reader.read(1000) == object_data[stream + begin :][:1000]
+    sizes = [part for operation, _, part in object_server.log if operation == "media"]
+    assert len(sizes) == len(set(sizes))  # Nothing is asked for twice.
+    assert len(sizes) <= 12  # Of 1 MiB each; two more are under way.
+
+
+def test_a_file_that_ends_too_early_is_an_error(object_server, object_data):
+    with RandomReader("gs://in/a", len(object_data) + 5, None) as reader:
+        reader.seek(len(object_data) - 5)
+        with pytest.raises(StorageError, match="ends before"):
+            reader.read()
+
+
+groups_of_rows = st.lists(
+    st.tuples(st.integers(0, 20), st.integers(0, 300)), max_size=8
+)
+
+
+def brute_force(rows, raw_bytes, size_bytes):
+    """Returns the place of each row, one after the other."""
+    known = all(size for count, size in zip(rows, raw_bytes, strict=True) if count)
+    parts = raw_bytes if known else rows
+    total, before, places = max(1, sum(parts)), 0, []
+    for count, part in zip(rows, parts, strict=True):
+        begin, end = (size_bytes * edge // total for edge in (before, before + part))
+        places += [begin + row * (end - begin) // count for row in range(count)]
+        before += part
+    return places
+
+
+@given(groups=groups_of_rows, size_bytes=st.integers(0, 2000), data=st.data())
+def test_rows_before_an_offset_are_those_with_a_smaller_place(groups, size_bytes, data):
+    rows, raw_bytes = [g[0] for g in groups], [g[1] for g in groups]
+    places = RowPlaces.of(rows, raw_bytes, size_bytes)
+    expected = brute_force(rows, raw_bytes, size_bytes)
+    assert expected == sorted(expected)
+    assert places.rows == sum(rows)
+    for offset in (0, size_bytes, data.draw(st.integers(0, size_bytes))):
+        found = places.rows_before(offset)
+        # A row group without room has all its rows at its begin.
+        assert found == sum(place < offset for place in expected)
