@@ -702,7 +702,8 @@ static PyObject *pick(PyObject *module, PyObject *args) {
 
 /* checksum(data, chunks, crc32cs, lengths): fills the columns, of all records.
 
-   `data` are logical bytes. Returns False if a chunk is unusual or damaged. */
+   `data` are logical bytes. With an empty `crc32cs`, records are not decoded. Returns
+   False if a chunk is unusual or damaged. */
 static PyObject *checksum(PyObject *module, PyObject *args) {
   Py_buffer data, chunks, crc32cs, lengths;
   (void)module;
@@ -711,7 +712,8 @@ static PyObject *checksum(PyObject *module, PyObject *args) {
   const Chunk *chunk = chunks.buf, *end = chunk + chunks.len / (Py_ssize_t)sizeof(Chunk);
   uint32_t *crc32c = crc32cs.buf;
   int64_t *length = lengths.buf, left = lengths.len / 8;
-  int good = lib.crc32c && crc32cs.len / 4 == left;
+  const int decodes = crc32cs.len > 0;
+  int good = lib.crc32c && (!decodes || crc32cs.len / 4 == left);
   Py_BEGIN_ALLOW_THREADS
   for (; good && chunk < end; ++chunk) {
     Parsed parsed;
@@ -722,14 +724,14 @@ static PyObject *checksum(PyObject *module, PyObject *args) {
            decode_lengths(&worker, chunk, &parsed, length);
     if (!good) break;
     const uint8_t *record = parsed.values.bytes;
-    if (parsed.packed) {
+    if (parsed.packed && decodes) {
       good = reserve(&worker.values, parsed.values.decoded) &&
              decode(&worker, &parsed.values, 1, worker.values.bytes, parsed.values.decoded);
       record = worker.values.bytes;
     }
-    for (int64_t i = 0; good && i < chunk->records; ++i) {
-      *crc32c++ = lib.crc32c(0, record, (size_t)*length);
-      record += *length++;
+    for (int64_t i = 0; good && i < chunk->records; ++i, ++length) {
+      if (decodes) *crc32c++ = lib.crc32c(0, record, (size_t)*length);
+      record += *length;
     }
     left -= chunk->records;
   }

@@ -15,8 +15,6 @@ one. It leaves all others, and whatever is damaged, to the code here.
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +26,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord import compiled
 from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes, hash_spans
-from gristmill.dataset.arrayrecord.compression import COMPRESSIONS, decompress_parts
+from gristmill.dataset.arrayrecord.compression import COMPRESSIONS, decompress
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     GristmillError,
@@ -37,7 +35,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.base.varints import (
     MAX_VARINT_BYTES,
     decode_varints,
-    varints_at,
+    varint_at,
 )
 
 BLOCK_BYTES = 1 << 16
@@ -51,7 +49,6 @@ HASH_BYTES = 8  # The header's own hash covers the rest of the header.
 MAX_CHUNK_DECODED_BYTES = 1 << 31
 
 SIMPLE, _TRANSPOSED = ord("r"), ord("t")  # Types of chunks.
-_KNOWN_COMPRESSION = np.isin(np.arange(256), COMPRESSIONS)
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -126,142 +123,6 @@ def pick_records(
     return left
 
 
-@dataclasses.dataclass(frozen=True)
-class Parts:
-    """One of the two parts of each chunk, still compressed. All are [chunks].
-
-    buffer[begin[i] : end[i]] decodes to decoded_bytes[i] bytes.
-    """
-
-    begin: IntArray
-    end: IntArray
-    decoded_bytes: IntArray
-
-
-@dataclasses.dataclass(frozen=True)
-class SimpleChunks:
-    """Parsed simple chunks of one logical buffer. All are [chunks]."""
-
-    records: IntArray
-    compression: npt.NDArray[np.uint8]
-    sizes: Parts
-    values: Parts
-
-
-def parse_chunks(data: npt.NDArray[np.uint8], table: Table) -> SimpleChunks:
-    """Parses the headers of chunks; raises ValueError where they are damaged."""
-    starts, ends = table["begin"], table["end"]
-    begin = starts + CHUNK_HEADER_BYTES
-    if (begin + 2 > np.minimum(ends, len(data))).any():
-        raise ValueError("a chunk's header reaches past the end of the data")
-    # A view with a header at every byte: only the chosen ones are copied.
-    count = max(0, len(data) - CHUNK_HEADER_BYTES + 1)
-    header = np.ndarray(count, HEADER_DTYPE, data, strides=(1,))[starts]
-    chosen = np.flatnonzero(table["hashed"])
-    if len(chosen):
-        rest = starts[chosen] + HASH_BYTES, begin[chosen]
-        _compare("header", data, *rest, header["header_hash"][chosen])
-    kinds = header["type_and_records"] & 0xFF
-    if (kinds == _TRANSPOSED).any():
-        raise TransposedChunkError(
-            "chunk is transposed",
-            cure="read the file with array_record's own reader, and write its records "
-            "with gristmill.dataset.Writer",
-        )
-    if (kinds != SIMPLE).any():
-        raise ValueError(f"chunk type {kinds[kinds != SIMPLE][0]:#04x}, not simple")
-    if (header["data_size"] > (ends - begin).astype(np.uint64)).any():
-        raise ValueError("a chunk reaches past the end of the data")
-    end = begin + header["data_size"].astype(np.int64)
-    if len(chosen):
-        _compare("data", data, begin[chosen], end[chosen], header["data_hash"][chosen])
-    compression = data[begin]
-    unknown = compression[~_KNOWN_COMPRESSION[compression]]
-    if len(unknown):
-        raise ValueError(f"unknown compression type {unknown[0]:#04x}")
-    sizes_bytes, sizes_begin = varints_at(data, begin + 1)
-    if (sizes_bytes > end - sizes_begin).any():
-        raise ValueError("a chunk's record sizes reach past its end")
-    sizes_end = sizes_begin + sizes_bytes
-    chunks = SimpleChunks(
-        records=(header["type_and_records"] >> np.uint64(8)).astype(np.int64),
-        compression=compression,
-        sizes=_parts(data, compression, sizes_begin, sizes_end),
-        values=_parts(data, compression, sizes_end, end),
-    )
-    _check_claims(chunks, header["decoded_data_size"], table["limit"])
-    expected = table["records"]
-    wrong = np.flatnonzero((chunks.records != expected) & (expected >= 0))
-    if len(wrong):
-        raise ValueError(
-            f"a chunk says that it holds {chunks.records[wrong[0]]:,} records "
-            f"instead of {expected[wrong[0]]:,}"
-        )
-    return chunks
-
-
-def _compare(
-    what: str,
-    data: npt.NDArray[np.uint8],
-    begin: IntArray,
-    end: IntArray,
-    expected: npt.NDArray[np.uint64],
-) -> None:
-    """Compares the hashes of a part of each chunk."""
-    got = hash_spans(data, begin, end)
-    wrong = np.flatnonzero(got != expected)
-    if len(wrong):
-        raise ValueError(
-            f"the hash of a chunk's {what} is {got[wrong[0]]:#018x} instead of "
-            f"{expected[wrong[0]]:#018x}"
-        )
-
-
-def _parts(
-    data: npt.NDArray[np.uint8],
-    compression: npt.NDArray[np.uint8],
-    begin: IntArray,
-    end: IntArray,
-) -> Parts:
-    decoded_bytes, begin = end - begin, begin.copy()
-    # Compressed data begin with their decoded size.
-    packed = np.flatnonzero(compression)
-    decoded_bytes[packed], begin[packed] = varints_at(data, begin[packed])
-    if (begin > end).any():
-        raise ValueError("a compressed part of a chunk is cut short")
-    return Parts(begin=begin, end=end, decoded_bytes=decoded_bytes)
-
-
-def _check_claims(
-    chunks: SimpleChunks, decoded_data_size: npt.NDArray[np.uint64], limits: IntArray
-) -> None:
-    """Checks all sizes against each other, before any allocation."""
-    wrong = np.flatnonzero(decoded_data_size > limits.astype(np.uint64))
-    if len(wrong):
-        raise ValueError(
-            f"a chunk claims to decode to {decoded_data_size[wrong[0]]:,} bytes, over "
-            f"the limit of {limits[wrong[0]]:,}"
-        )
-    claims = chunks.values.decoded_bytes
-    wrong = np.flatnonzero(claims != decoded_data_size.astype(np.int64))
-    if len(wrong):
-        raise ValueError(
-            f"a chunk's records claim to decode to {claims[wrong[0]]:,} bytes instead "
-            f"of {decoded_data_size[wrong[0]]:,}"
-        )
-    claims = chunks.sizes.decoded_bytes
-    wrong = np.flatnonzero(
-        (claims < chunks.records)
-        | (claims > MAX_VARINT_BYTES * chunks.records)
-        | (claims > MAX_CHUNK_DECODED_BYTES)
-    )
-    if len(wrong):
-        raise ValueError(
-            f"the sizes of {chunks.records[wrong[0]]:,} records in a chunk claim to "
-            f"decode to {claims[wrong[0]]:,} bytes"
-        )
-
-
 def blocks_before(positions: IntArray | int, origin: IntArray | int) -> Any:
     """Returns the number of block headers that begin in [origin, position)."""
     return (positions - 1) // BLOCK_BYTES - (origin - 1) // BLOCK_BYTES
@@ -326,61 +187,107 @@ def damaged_chunks(
             yield chunk, error
 
 
-def _decode_parts(
-    buffer: bytes | memoryview,
-    chunks: SimpleChunks,
-    parts: Parts,
-    members: IntArray | slice = slice(None),
-) -> Iterator[bytes]:
-    """Decompresses one part of each chunk, or member."""
-    return decompress_parts(
-        buffer,
-        chunks.compression[members],
-        parts.begin[members],
-        parts.end[members],
-        parts.decoded_bytes[members],
-    )
+# The hashes of a header and of the data after it, as they are.
+_Hashes: TypeAlias = tuple[int, int] | None
 
 
-def _lengths(buffer: bytes | memoryview, chunks: SimpleChunks) -> IntArray:
-    """Returns int64 [records], the length of each record, without the records."""
-    single = chunks.records == 1
-    if single.all():
-        # The length of a single record is that of the values.
-        return chunks.values.decoded_bytes
-    grouped = np.flatnonzero(~single)
-    sizes = list(_decode_parts(buffer, chunks, chunks.sizes, grouped))
-    lengths = _grouped_lengths(
-        sizes, chunks.records[grouped], chunks.values.decoded_bytes[grouped]
-    )
-    if len(grouped) == len(single):
-        return lengths
-    in_group = np.repeat(~single, chunks.records)
-    merged = np.empty(len(in_group), np.int64)
-    merged[in_group] = lengths
-    merged[~in_group] = chunks.values.decoded_bytes[single]
-    return merged
+def headers_of(buffer: bytes | memoryview, starts: IntArray) -> Table:
+    """Returns the headers of chunks, `HEADER_DTYPE` [chunks].
+
+    Raises ValueError if one is not in the buffer as a whole.
+    """
+    data = np.frombuffer(buffer, np.uint8)
+    # A view with a header at every byte: only the chosen ones are copied.
+    count = len(data) - CHUNK_HEADER_BYTES + 1
+    if len(starts) and int(starts.max()) >= count:
+        raise ValueError("a chunk's header reaches past the end of the data")
+    return np.ndarray(max(0, count), HEADER_DTYPE, data, strides=(1,))[starts]
 
 
-def _grouped_lengths(
-    sizes: list[Any], records: IntArray, decoded_bytes: IntArray
-) -> IntArray:
-    """Decodes the record sizes of chunks, all at once, and checks that they add up."""
-    data = np.frombuffer(b"".join(sizes), np.uint8)
-    part_bytes = np.fromiter(map(len, sizes), np.int64, len(sizes))
-    part_ends = np.cumsum(part_bytes)
-    lasts = data < 0x80  # The last byte of each varint.
-    if not lasts[part_ends[part_bytes > 0] - 1].all():
-        raise ValueError("the last size of a chunk's records is cut short")
-    varints = np.append(0, np.cumsum(lasts))
-    if (varints[part_ends] - varints[part_ends - part_bytes] != records).any():
-        raise ValueError("a chunk does not hold as many sizes as records")
-    lengths = decode_varints(data)
-    totals = np.repeat(decoded_bytes, records)
-    # Each by itself first: a sum of impossible sizes could wrap around.
-    if (lengths > totals).any() or (sums_of(lengths, records) != decoded_bytes).any():
-        raise ValueError("the sizes of a chunk's records do not add up")
-    return lengths
+def _decode_chunk(
+    view: memoryview, expected: int, limit: int, hashes: _Hashes, *, values: bool
+) -> tuple[IntArray, bytes]:
+    """Decodes one chunk; raises ValueError, which includes TransposedChunkError.
+
+    Returns:
+        The length of each record, int64 [records], and the records end to end, empty
+        without `values`.
+    """
+    if len(view) < CHUNK_HEADER_BYTES + 2:
+        raise ValueError("a chunk's header reaches past the end of the data")
+    (header,) = np.frombuffer(view[:CHUNK_HEADER_BYTES], HEADER_DTYPE).tolist()
+    header_hash, data_bytes, data_hash, kind, decoded_bytes = header
+    _compare_hashes("header", hashes and hashes[0], header_hash)
+    kind, records = kind & 0xFF, kind >> 8
+    if kind == _TRANSPOSED:
+        raise TransposedChunkError(
+            "chunk is transposed",
+            cure="read the file with array_record's own reader, and write its records "
+            "with gristmill.dataset.Writer",
+        )
+    if kind != SIMPLE:
+        raise ValueError(f"chunk type {kind:#04x}, not simple")
+    end = CHUNK_HEADER_BYTES + data_bytes
+    if end > len(view):
+        raise ValueError("a chunk reaches past the end of the data")
+    _compare_hashes("data", hashes and hashes[1], data_hash)
+    compression = view[CHUNK_HEADER_BYTES]
+    if compression not in COMPRESSIONS:
+        raise ValueError(f"unknown compression type {compression:#04x}")
+    sizes_bytes, at = varint_at(view, CHUNK_HEADER_BYTES + 1)
+    if sizes_bytes > end - at:
+        raise ValueError("a chunk's record sizes reach past its end")
+    sizes, sizes_claim = _part(view[at : at + sizes_bytes], compression)
+    packed, claim = _part(view[at + sizes_bytes : end], compression)
+    # All sizes are checked against each other before any allocation.
+    if decoded_bytes > limit:
+        raise ValueError(
+            f"a chunk claims to decode to {decoded_bytes:,} bytes, over the limit of "
+            f"{limit:,}"
+        )
+    if claim != decoded_bytes:
+        raise ValueError(
+            f"a chunk's records claim to decode to {claim:,} bytes instead of "
+            f"{decoded_bytes:,}"
+        )
+    most = min(MAX_VARINT_BYTES * records, MAX_CHUNK_DECODED_BYTES)
+    if not records <= sizes_claim <= most:
+        raise ValueError(
+            f"the sizes of {records:,} records in a chunk claim to decode to "
+            f"{sizes_claim:,} bytes"
+        )
+    if expected not in (-1, records):
+        raise ValueError(
+            f"a chunk says that it holds {records:,} records instead of {expected:,}"
+        )
+    lengths = np.array([decoded_bytes])
+    if records != 1:  # Otherwise the length is that of the values.
+        plain = decompress(compression, sizes, sizes_claim)
+        lengths = decode_varints(np.frombuffer(plain, np.uint8))
+        if len(lengths) != records:
+            raise ValueError("a chunk does not hold as many sizes as records")
+        # Each by itself first: a sum of impossible sizes could wrap around.
+        if (lengths > decoded_bytes).any() or lengths.sum() != decoded_bytes:
+            raise ValueError("the sizes of a chunk's records do not add up")
+    return lengths, decompress(compression, packed, claim) if values else b""
+
+
+def _compare_hashes(what: str, got: int | None, expected: int) -> None:
+    if got not in (None, expected):
+        raise ValueError(
+            f"the hash of a chunk's {what} is {got:#018x} instead of {expected:#018x}"
+        )
+
+
+def _part(part: memoryview, compression: int) -> tuple[memoryview, int]:
+    """Returns a part of a chunk, and the size that it claims to decode to."""
+    if not compression:
+        return part, len(part)
+    try:
+        claim, at = varint_at(part, 0)
+    except IndexError:
+        raise ValueError("a compressed part of a chunk is cut short") from None
+    return part[at:], claim
 
 
 def sums_of(values: IntArray, counts: IntArray) -> IntArray:
@@ -388,16 +295,6 @@ def sums_of(values: IntArray, counts: IntArray) -> IntArray:
     sums = np.append(0, np.cumsum(values))
     ends = np.cumsum(counts)
     return np.asarray(sums[ends] - sums[ends - counts])
-
-
-def _before(values: IntArray) -> IntArray:
-    """Returns the sum of all values before each."""
-    return np.asarray(np.cumsum(values) - values)
-
-
-def _places(counts: IntArray) -> IntArray:
-    """Returns the number of each record in its chunk: int64 [records]."""
-    return np.arange(counts.sum()) - np.repeat(_before(counts), counts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -429,104 +326,120 @@ class EncodedChunks:
         if (counts > 0).all():
             wanted = np.zeros(counts.sum(), WANTED)
             wanted["chunk"] = np.repeat(np.arange(len(counts)), counts)
-            wanted["row"], wanted["crc32c"] = _places(counts), -1
-            wanted["place"] = np.arange(len(wanted))
+            wanted["place"] = places = np.arange(len(wanted))
+            wanted["row"] = places - np.repeat(np.cumsum(counts) - counts, counts)
+            wanted["crc32c"] = -1
             out: list[bytes] = [b""] * len(wanted)
             none = np.empty(0, np.int64)
             if not pick_records(none, self.buffer, self.table, wanted, out):
                 return out
-        with self._explained():
-            return list(self._decode()[0])
+        return [r for _, lengths, values in self.each() for r in cut(values, lengths)]
 
     def join(self) -> tuple[bytes, IntArray]:
         """Returns all records end to end, and their lengths, int64 [records]."""
-        with self._explained():
-            chunks = self._parse()
-            values = _decode_parts(self.buffer, chunks, chunks.values)
-            return b"".join(values), _lengths(self.buffer, chunks)
+        _, lengths, values = zip(*self.each(), strict=True)
+        return b"".join(values), np.concatenate(lengths)
 
     def checksum(self) -> tuple[npt.NDArray[np.uint32], IntArray]:
         """Returns crc32cs, uint32 [records], and lengths, int64 [records]."""
+        crc32cs = np.empty(max(0, int(self.table["records"].sum())), np.uint32)
+        if (known := self._natively(crc32cs)) is not None:
+            return crc32cs, known
+        found: list[int] = []
+        sizes = [np.empty(0, np.int64)]
+        for _, lengths, values in self.each():
+            found += map(google_crc32c.value, cut(values, lengths))
+            sizes.append(lengths)
+        return np.array(found, np.uint32), np.concatenate(sizes)
+
+    def lengths(self) -> IntArray:
+        """Returns the lengths of all records, int64 [records], without decoding them.
+
+        The hashes of chunks are compared where the table says so.
+        """
+        if (known := self._natively(np.empty(0, np.uint32))) is not None:
+            return known
+        sizes = [lengths for _, lengths, _ in self.each(values=False)]
+        return np.concatenate([np.empty(0, np.int64), *sizes])
+
+    def _natively(self, crc32cs: npt.NDArray[np.uint32]) -> IntArray | None:
+        """Returns lengths by the compiled part, and fills in checksums if any."""
         decoder, counts = compiled.decoder(), self.table["records"]
-        if decoder is not None and (counts > 0).all():
-            total = int(counts.sum())
-            columns = np.empty(total, np.uint32), np.empty(total, np.int64)
-            if decoder.checksum(self.buffer, self.table, *columns):
-                return columns
-        with self._explained():
-            records, lengths = self._decode()
-            crcs = map(google_crc32c.value, records)
-            return np.fromiter(crcs, np.uint32, len(lengths)), lengths
+        if decoder is None or (counts < 1).any():
+            return None
+        lengths = np.empty(counts.sum(), np.int64)
+        done = decoder.checksum(self.buffer, self.table, crc32cs, lengths)
+        return lengths if done else None
 
-    def survey(self) -> tuple[SimpleChunks, IntArray]:
-        """Returns the places of the parts of chunks, and lengths, int64 [records]."""
-        with self._explained():
-            chunks = self._parse()
-            return chunks, _lengths(self.buffer, chunks)
+    def each(
+        self,
+        explained: Callable[[int, Exception], Exception] | None = None,
+        *,
+        values: bool = True,
+    ) -> Iterator[tuple[int, IntArray, bytes]]:
+        """Decodes chunk after chunk, without the compiled part.
 
-    def pick(self, wanted: Table) -> list[bytes]:
-        """Returns only the wanted records, in order; every chunk has one of them."""
-        with self._explained():
-            chunks = self._parse()
-            firsts = _before(chunks.records)
-            rows = firsts[wanted["chunk"]] + wanted["row"]
-            counts = np.bincount(wanted["chunk"], minlength=len(firsts))
-            return list(self._cut(chunks, rows, counts)[0])
+        Args:
+            explained: Turns the number of a chunk and what is wrong with it into the
+                error to raise, by default one about this file.
+            values: Whether to decode the records, and not only their lengths.
 
-    def _parse(self) -> SimpleChunks:
-        return parse_chunks(np.frombuffer(self.buffer, np.uint8), self.table)
+        Yields:
+            The number of a chunk among these, the lengths of its records, int64
+            [records], and these end to end.
+        """
+        view, hashes = memoryview(self.buffer), self._hashes()
+        columns = self.table[["begin", "end", "records", "limit"]].tolist()
+        for number, (begin, end, records, limit) in enumerate(columns):
+            try:
+                got = hashes.get(number)
+                found = _decode_chunk(
+                    view[begin:end], records, limit, got, values=values
+                )
+            except (ValueError, IndexError) as e:
+                raise (explained or self._error)(number, e) from e
+            yield number, *found
 
-    def _decode(self) -> tuple[Iterator[bytes], IntArray]:
-        """Returns all records, and their lengths, int64 [records]."""
-        chunks = self._parse()
-        return self._cut(chunks, np.arange(chunks.records.sum()), chunks.records)
+    def _hashes(self) -> dict[int, _Hashes]:
+        """Returns the hashes that are to be compared, all computed at once."""
+        begin, end = (
+            self.table["begin"],
+            np.minimum(self.table["end"], len(self.buffer)),
+        )
+        fits = end - begin > CHUNK_HEADER_BYTES
+        chosen = np.flatnonzero((self.table["hashed"] != 0) & fits)
+        starts = begin[chosen]
+        data_bytes = headers_of(self.buffer, starts)["data_size"]
+        starts_of_data = starts + CHUNK_HEADER_BYTES
+        # What reaches past the end of its chunk is told as that.
+        room = (end[chosen] - starts_of_data).astype(np.uint64)
+        ends = starts_of_data + np.minimum(data_bytes, room).astype(np.int64)
+        headers = hash_spans(self.buffer, starts + HASH_BYTES, starts_of_data)
+        data = hash_spans(self.buffer, starts_of_data, ends)
+        pairs = zip(headers.tolist(), data.tolist(), strict=True)
+        return dict(zip(chosen.tolist(), pairs, strict=True))
 
-    def _cut(
-        self, chunks: SimpleChunks, rows: IntArray, counts: IntArray
-    ) -> tuple[Iterator[bytes], IntArray]:
-        """Returns some of all records, `counts` of each chunk, and their lengths."""
-        lengths = _lengths(self.buffer, chunks)
-        before = np.repeat(_before(chunks.values.decoded_bytes), counts)
-        ends = np.cumsum(lengths)[rows] - before
-        lengths = lengths[rows]
-        spans = zip((ends - lengths).tolist(), ends.tolist(), strict=True)
-        values = _decode_parts(self.buffer, chunks, chunks.values)
-        pieces = zip(values, counts.tolist(), strict=True)
-        return (
-            value[begin:end]
-            for value, count in pieces
-            for begin, end in itertools.islice(spans, count)
-        ), lengths
-
-    def _decode_one(self, index: int) -> None:
-        one = dataclasses.replace(self, table=self.table[index : index + 1])
-        collections.deque(one._decode()[0], maxlen=0)
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turns errors of decoding into one that names the chunk."""
-        try:
-            yield
-        except (ValueError, IndexError) as e:
-            where = self.path
-            error: Exception = e
-            damaged = damaged_chunks(
-                len(self.table), self._decode_one, errors=(ValueError, IndexError)
-            )
-            if first := next(damaged, None):
-                index, error = first
-                number = index if self.numbers is None else self.numbers[index]
-                where = f"{self.path}, chunk {number:,}"
-            if isinstance(error, TransposedChunkError):
-                raise TransposedChunkError(
-                    "ArrayRecord file has transposed chunks",
-                    where=where,
-                    cure="read it with array_record's ArrayRecordReader, and write its "
-                    "records with gristmill.dataset.Writer",
-                ) from e
-            raise CorruptShardError(
-                "corrupt ArrayRecord chunk",
+    def _error(self, number: int, error: Exception) -> Exception:
+        """Returns an error that names the chunk."""
+        if self.numbers is not None:
+            number = int(self.numbers[number])
+        where = f"{self.path}, chunk {number:,}"
+        if isinstance(error, TransposedChunkError):
+            return TransposedChunkError(
+                "ArrayRecord file has transposed chunks",
                 where=where,
-                got=str(error),
-                cure="restore the file from a copy, or convert this shard again",
-            ) from e
+                cure="read it with array_record's ArrayRecordReader, and write its "
+                "records with gristmill.dataset.Writer",
+            )
+        return CorruptShardError(
+            "corrupt ArrayRecord chunk",
+            where=where,
+            got=str(error),
+            cure="restore the file from a copy, or convert this shard again",
+        )
+
+
+def cut(values: bytes, lengths: IntArray) -> list[bytes]:
+    """Returns records that lie end to end, one by one."""
+    ends = [0, *np.cumsum(lengths).tolist()]
+    return [values[begin:end] for begin, end in itertools.pairwise(ends)]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import brotli
 import cramjam
 import numpy as np
-import numpy.typing as npt
 import zstandard
 
 from gristmill.dataset.arrayrecord.writer_options import (
@@ -117,35 +116,12 @@ _NONE, _ZSTD, _BROTLI, _SNAPPY = 0, ord("z"), ord("b"), ord("s")
 COMPRESSIONS = (_NONE, _ZSTD, _BROTLI, _SNAPPY)
 """How a chunk's parts are compressed: the first byte of its data."""
 
-IntArray = npt.NDArray[np.int64]
 
+def decompress(kind: int, part: memoryview, size: int) -> bytes:
+    """Decompresses a part of a chunk, given the size that it claims to decode to.
 
-def decompress_parts(
-    buffer: Any,
-    compression: npt.NDArray[np.uint8],
-    begin: IntArray,
-    end: IntArray,
-    decoded_bytes: IntArray,
-) -> Iterator[bytes]:
-    """Decompresses parts.
-
-    Args:
-        buffer: Holds all parts.
-        compression: uint8 [parts], one of `COMPRESSIONS` each.
-        begin: int64 [parts], where each begins in the buffer.
-        end: int64 [parts], one past the last byte of each.
-        decoded_bytes: int64 [parts], the size that each claims to decode to.
-
-    Yields:
-        Each part. Raises ValueError if it cannot be decompressed to that size.
+    Raises ValueError if it cannot be decompressed to that size.
     """
-    view = memoryview(buffer)
-    columns = compression, begin, end, decoded_bytes
-    for kind, a, b, size in zip(*(c.tolist() for c in columns), strict=True):
-        yield _decompress_one(kind, view[a:b], size)
-
-
-def _decompress_one(kind: int, part: memoryview, size: int) -> bytes:
     if kind == _NONE:
         return bytes(part)
     if kind == _ZSTD:

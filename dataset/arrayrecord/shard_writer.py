@@ -27,10 +27,11 @@ import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.chunk_hash import HashArray
 from gristmill.dataset.arrayrecord.chunks import (
-    HEADER_DTYPE,
+    CHUNK_HEADER_BYTES,
     BoolArray,
+    EncodedChunks,
     IntArray,
-    SimpleChunks,
+    headers_of,
     sums_of,
 )
 from gristmill.dataset.arrayrecord.file_writer import (
@@ -147,14 +148,12 @@ class _Copied:
         if self.crc32cs is None:
             return chunks.encoded().checksum()
         encoded = chunks.encoded(hashed=True)
-        parsed, lengths = encoded.survey()
-        counts = parsed.records
+        lengths, counts = encoded.lengths(), chunks.chunk_records
         rows = np.cumsum(counts) - counts
         at = np.searchsorted(self.firsts, chunks.first_record + rows)
         is_copied = np.append(self.firsts, -1)[at] == chunks.first_record + rows
-        is_copied &= np.append(self.hashes, 0)[at] == _hashes(
-            encoded.buffer, encoded.table["begin"]
-        )
+        headers = headers_of(encoded.buffer, encoded.table["begin"])
+        is_copied &= np.append(self.hashes, 0)[at] == headers["data_hash"]
         crc32cs = np.zeros(len(lengths), np.uint32)
         known = self.crc32cs[chunks.first_record :][: len(lengths)]
         crc32cs[: len(known)] = known
@@ -260,9 +259,9 @@ class ShardWriter:
     ) -> tuple[CrcArray, IntArray]:
         """Appends records of a range of chunks; gives checksums and lengths of all."""
         encoded = chunks.encoded(hashed=True)
-        parsed, lengths = encoded.survey()
+        lengths, counts = encoded.lengths(), chunks.chunk_records
         _check_lengths(lengths, chunks)
-        counts, taken = parsed.records, taken[: len(lengths)]
+        taken = taken[: len(lengths)]
         firsts = np.cumsum(counts) - counts
         kept = sums_of(taken.astype(np.int64), counts)
         if shard.crc32cs is None:
@@ -274,8 +273,7 @@ class ShardWriter:
         for run, copied in _runs(wanted, whole):
             rows = _rows(firsts[run], counts[run])
             if copied and self._writer.at_chunk_end:
-                starts = encoded.table["begin"][run]
-                stored = _stored(encoded.buffer, starts, parsed, run)
+                stored = _stored(encoded, run)
                 with _failures_told(self._path):
                     self._writer.append(stored)
                 before = np.cumsum(counts[run]) - counts[run]
@@ -408,30 +406,17 @@ def _rows(firsts: IntArray, counts: IntArray) -> IntArray:
     return np.asarray(np.repeat(firsts, counts) + places)
 
 
-def _hashes(buffer: bytes | memoryview, starts: IntArray) -> HashArray:
-    """Returns uint64 [chunks], the hashes in the headers of chunks."""
-    data = np.frombuffer(buffer, np.uint8)
-    count = max(0, len(data) - HEADER_DTYPE.itemsize + 1)
-    headers = np.ndarray(count, HEADER_DTYPE, data, strides=(1,))
-    found: HashArray = headers[starts]["data_hash"]
-    return found
-
-
-def _stored(
-    buffer: bytes | memoryview, starts: IntArray, parsed: SimpleChunks, run: IntArray
-) -> Chunks:
+def _stored(encoded: EncodedChunks, run: IntArray) -> Chunks:
     """Returns some chunks of a buffer, without the bytes between them."""
-    ends = parsed.values.end[run]
+    table = encoded.table[run]
+    starts, headers = table["begin"], headers_of(encoded.buffer, table["begin"])
+    sizes = CHUNK_HEADER_BYTES + headers["data_size"].astype(np.int64)
+    ends = starts + sizes
     gaps = np.flatnonzero(starts[1:] != ends[:-1])
     begins = starts[np.append(0, gaps + 1)].tolist()
     stops = ends[np.append(gaps, len(ends) - 1)].tolist()
-    view = memoryview(buffer)
+    view = memoryview(encoded.buffer)
     pieces = [view[begin:stop] for begin, stop in zip(begins, stops, strict=True)]
     data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    return Chunks(
-        data,
-        ends - starts,
-        parsed.values.decoded_bytes[run],
-        parsed.records[run],
-        _hashes(buffer, starts),
-    )
+    decoded_bytes = headers["decoded_data_size"].astype(np.int64)
+    return Chunks(data, sizes, decoded_bytes, table["records"], headers["data_hash"])

@@ -12,7 +12,6 @@ and decoded as they arrive.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import logging
@@ -21,7 +20,7 @@ import struct
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import numpy as np
@@ -37,13 +36,11 @@ from gristmill.dataset.arrayrecord.chunks import (
 )
 from gristmill.dataset.base.errors import (
     CorruptShardError,
-    GristmillError,
     InputError,
     StorageChangedError,
     StorageError,
     StorageMissingError,
     SystemLimitError,
-    TransposedChunkError,
 )
 from gristmill.dataset.storage.open_file import OpenFile
 from gristmill.loader.base.indices import IntArray
@@ -336,24 +333,23 @@ def _decode(plan: ReadPlan, pieces: list[bytes] | None, out: list[bytes]) -> Non
     bare = [_without_headers(plan, n, piece) for n, piece in enumerate(pieces)]
     chunks["end"] = np.cumsum(np.fromiter(map(len, bare), np.int64))
     chunks["begin"] = np.append(0, chunks["end"][:-1])
-    try:
-        encoded = EncodedChunks(b"".join(bare), chunks, path=plan.name)
-        records = encoded.pick(plan.records)
-    except CHUNK_ERRORS as e:
-        _raise_first_damage(plan, encoded, e)
-    got = np.fromiter(map(google_crc32c.value, records), np.int64, len(records))
-    expected = plan.records["crc32c"]
-    wrong = (got != expected) & (expected >= 0)
-    if wrong.any():
-        item = int(np.argmax(wrong))
-        raise plan.corrupt(
-            int(plan.records["chunk"][item]),
-            item,
-            expected=f"crc32c {expected[item]:#010x}, as the shard's index says",
-            got=f"crc32c {got[item]:#010x}",
-        )
-    for place, record in zip(plan.records["place"].tolist(), records, strict=True):
-        out[place] = record
+    encoded = EncodedChunks(b"".join(bare), chunks, path=plan.name)
+    item = 0
+    for chunk, lengths, values in encoded.each(plan.damaged):
+        ends = np.cumsum(lengths)
+        while item < len(plan.records) and plan.records["chunk"][item] == chunk:
+            _, row, _, place, expected = plan.records[item].tolist()
+            end = int(ends[row])
+            record = values[end - int(lengths[row]) : end]
+            if (got := google_crc32c.value(record)) != expected >= 0:
+                raise plan.corrupt(
+                    chunk,
+                    item,
+                    expected=f"crc32c {expected:#010x}, as the shard's index says",
+                    got=f"crc32c {got:#010x}",
+                )
+            out[place] = record
+            item += 1
 
 
 def _without_headers(plan: ReadPlan, chunk: int, piece: bytes) -> Any:
@@ -365,23 +361,6 @@ def _without_headers(plan: ReadPlan, chunk: int, piece: bytes) -> Any:
         except ValueError as e:
             raise plan.corrupt(chunk, got=e) from e
     return logical(piece, begin)
-
-
-def _raise_first_damage(
-    plan: ReadPlan, encoded: EncodedChunks, error: GristmillError
-) -> NoReturn:
-    """Raises the error of the first damaged chunk."""
-
-    def decode(chunk: int) -> None:
-        dataclasses.replace(encoded, table=encoded.table[chunk : chunk + 1]).decode()
-
-    for chunk, found in damaged_chunks(len(plan.chunks), decode, errors=CHUNK_ERRORS):
-        if isinstance(found, TransposedChunkError):
-            path = plan.files[plan.chunks["file"][chunk]].path
-            where = f"{plan.name}, shard {path}"
-            raise TransposedChunkError(found.what, where=where, cure=found.cure)
-        raise plan.corrupt(chunk, got=found.got or found.what) from found
-    raise error
 
 
 @functools.cache

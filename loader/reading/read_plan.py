@@ -9,7 +9,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gristmill.dataset.arrayrecord.chunks import CHUNKS, WANTED, Table
-from gristmill.dataset.base.errors import CorruptShardError, InvalidDatasetError
+from gristmill.dataset.base.errors import (
+    CorruptShardError,
+    GristmillError,
+    InvalidDatasetError,
+    TransposedChunkError,
+)
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.shard_file import ShardFile
 
@@ -89,6 +94,14 @@ class ReadPlan:
             got=got,
             cure="restore the shard from a copy, or convert this shard again",
         )
+
+    def damaged(self, chunk: int, error: Exception) -> GristmillError:
+        """Returns the error about a chunk that cannot be decoded."""
+        if isinstance(error, TransposedChunkError):
+            path = self.files[self.chunks["file"][chunk]].path
+            where = f"{self.name}, shard {path}"
+            return TransposedChunkError(error.what, where=where, cure=error.cure)
+        return self.corrupt(chunk, got=error)
 
 
 def checks_of(shard: ShardFile, verify: Verify | None, name: str) -> tuple[bool, bool]:

@@ -149,7 +149,8 @@ def check(chance: random.Random, whole: list[tuple[list[bytes], bytes]]) -> bool
         if hashed and how != "buffer":
             check_blocks(bad, begin)
         encoded = EncodedChunks(bare, table, path="fuzzed")
-        expected = encoded.pick(wanted)
+        decoded = encoded.decode()
+        expected = [decoded[row] for row in rows]
         sums = encoded.checksum()
     except (*CHUNK_ERRORS, ValueError) as e:
         expected, sums = e, None
@@ -161,6 +162,9 @@ def check(chance: random.Random, whole: list[tuple[list[bytes], bytes]]) -> bool
             assert [out[place] for place in wanted["place"]] == expected
     else:
         assert (left, out) == ([0], [None] * len(rows))
+    lengths = np.empty(count, np.int64)
+    if part.checksum(bare, table, np.empty(0, np.uint32), lengths):
+        assert sums is None or np.array_equal(lengths, sums[1])
     columns = np.empty(count, np.uint32), np.empty(count, np.int64)
     if part.checksum(bare, table, *columns):
         assert sums is not None

@@ -16,6 +16,8 @@ from gristmill.dataset.arrayrecord.chunks import (
     WANTED,
     EncodedChunks,
     chunk_table,
+    cut,
+    pick_records,
 )
 from gristmill.dataset.base.errors import CorruptShardError, TransposedChunkError
 from tests.support.chunks import chunk, varint
@@ -52,10 +54,18 @@ def pick(
     numbers = np.unique([chunk for chunk, _ in wanted]).astype(np.int64)
     table = np.zeros(len(wanted), WANTED)
     table["chunk"] = np.searchsorted(numbers, [chunk for chunk, _ in wanted])
-    table["row"] = [row for _, row in wanted]
+    table["row"], table["crc32c"] = [row for _, row in wanted], -1
+    table["place"] = np.arange(len(wanted))
     counts = np.array(counts)[numbers]
     some = encoded([chunks[n] for n in numbers], records=counts, limit=limit)
-    return some.pick(table)
+    out: list[bytes | None] = [None] * len(wanted)
+    files = np.empty(0, np.int64)
+    left = set(pick_records(files, some.buffer, some.table, table, out))
+    records = {n: cut(values, lengths) for n, lengths, values in some.each() if left}
+    for place, (number, row) in enumerate(table[["chunk", "row"]].tolist()):
+        if number in left:
+            out[place] = records[number][row]
+    return out
 
 
 def decode(*chunks: bytes, **columns) -> list[bytes]:
@@ -66,7 +76,7 @@ def decode(*chunks: bytes, **columns) -> list[bytes]:
     assert crcs.dtype == np.uint32
     assert crcs.tolist() == [google_crc32c.value(record) for record in records]
     assert lengths.tolist() == [len(record) for record in records]
-    assert some.survey()[1].tolist() == lengths.tolist()
+    assert some.lengths().tolist() == lengths.tolist()
     assert some.join()[0] == b"".join(records)
     assert some.join()[1].tolist() == lengths.tolist()
     assert all(type(record) is bytes for record in records)
@@ -184,7 +194,7 @@ class TestLies:
         joined = chunk([b"abc", b"de"], compression=compression, record_count=1)
         assert encoded([joined]).decode() == [b"abcde"]
         told = encoded([joined], records=2)
-        for method in (told.decode, told.checksum, told.survey):
+        for method in (told.decode, told.checksum, told.lengths):
             with pytest.raises(CorruptShardError, match="1 records instead of 2"):
                 method()
 
@@ -259,7 +269,7 @@ class TestHashes:
             bad = bytearray(good)
             bad[at] ^= 1 << at % 8
             some = encoded([other, bytes(bad), other], hashed=True)
-            for method in (some.decode, some.checksum, some.survey):
+            for method in (some.decode, some.checksum, some.lengths):
                 with pytest.raises(CorruptShardError, match="shard, chunk 1") as caught:
                     method()
                 # A changed size may lead out of the data before a hash is compared.

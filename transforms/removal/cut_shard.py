@@ -122,7 +122,7 @@ def _lengths_of(stored: StoredShard, records: Int64) -> Int64:
         with stored.open(begin, end) as file:
             chunks_of = {"first_chunk": chunk, "last_chunk": chunk + 1}
             for part in walk_chunks(file, footer, path=stored.path, **chunks_of):
-                _, sizes = part.encoded(hashed=True).survey()
+                sizes = part.encoded(hashed=True).lengths()
                 found.append(sizes[own - part.first_record])
     return np.concatenate(found)
 
