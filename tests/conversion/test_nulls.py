@@ -19,7 +19,7 @@ from gristmill.pipelines.convert import convert as run
 from gristmill.transforms import ConvertFiles
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.tables.leaves import rows_without_nulls
+from gristmill.transforms.tables.table_features import rows_without_nulls
 from tests.support.conversion import contents, convert, job_of, read_output
 from tests.support.line_files import example_of
 from tests.support.parquet_files import write_parquet

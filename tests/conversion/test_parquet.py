@@ -41,8 +41,8 @@ from gristmill.transforms.planning.shard_plan import (
 )
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.sources.parquet_source import joined_shards
 from gristmill.transforms.sources.source import SkippedRegions, first_records, source_of
-from gristmill.transforms.sources.table_records import joined_shards
 from gristmill.transforms.tables.example_rows import encode_rows
 from gristmill.transforms.tables.table_features import features_of
 from tests.support.conversion import contents, convert, job_of, prepared_of, read_output

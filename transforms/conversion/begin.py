@@ -271,7 +271,7 @@ def plan_shards(job: ConversionJob, files: InputFiles) -> ShardPlan:
     """Returns the cuts between the shards of a job; arguments are as for `plan_job`."""
     plan = plan_by_bytes(job.plan, files.sizes, files.splittable)
     if files.spec.format == "parquet":
-        from gristmill.transforms.sources.table_records import joined_shards
+        from gristmill.transforms.sources.parquet_source import joined_shards
 
         joined = joined_shards(files, plan)
         return dataclasses.replace(plan, joined=joined) if joined.any() else plan

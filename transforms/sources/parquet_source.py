@@ -1,19 +1,44 @@
-"""Parquet as a format of inputs: rows are cut anywhere, and counted by footers."""
+"""Parquet as a source: rows, cut anywhere and counted by footers, become records."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
-from collections.abc import Iterator
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gristmill.dataset.base.errors import CorruptRecordError, RowError
-from gristmill.dataset.formats.parquet_file import ParquetFile, RowGroup, corrupt_rows
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gristmill.dataset.base.errors import (
+    CorruptRecordError,
+    InputError,
+    RowError,
+    some_of,
+)
+from gristmill.dataset.formats.parquet_file import (
+    LEAST_BYTES,
+    ParquetFile,
+    RowGroup,
+    RowPlaces,
+    corrupt_rows,
+)
 from gristmill.dataset.formats.streams import RecordBatch
-from gristmill.dataset.metadata.features import encode_features
+from gristmill.dataset.metadata.features import (
+    FeatureSpec,
+    encode_features,
+    parse_features,
+)
 from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.planning.shard_plan import ShardPlan
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.source import (
@@ -21,14 +46,344 @@ from gristmill.transforms.sources.source import (
     ReadRequest,
     Source,
 )
-from gristmill.transforms.sources.table_records import (
-    RowRecords,
-    find_spec,
-    open_table,
+from gristmill.transforms.tables.example_rows import (
+    check_column,
+    encode_rows,
+    json_rows,
+    null_error,
+    one_column,
+)
+from gristmill.transforms.tables.table_features import (
+    DOUBLE,
+    as_integers,
+    common_type,
+    read_as,
+    rows_without_nulls,
+    seen_numbers,
+    typed_features,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+JSON = "json"
+"""The kind of records that are JSON objects."""
+
+_COLUMN = "column:"
+# Number of files whose columns are compared before reading.
+_MOST_FOOTERS = 1024
+_AT_ONCE = 16
+_SAMPLED_FILES = 32
+
+Features = Mapping[str, FeatureSpec]
+
+
+def open_table(file: InputFile) -> ParquetFile:
+    """Opens a file; see `ParquetFile`."""
+    return ParquetFile(file.path, file.size_bytes, file.version)
+
+
+class RowRecords:
+    """Makes the records of rows, by the spec of their files.
+
+    Attributes:
+        features: The features of the records, empty if they are of another kind.
+    """
+
+    def __init__(self, spec: SourceSpec):
+        self._spec = spec
+        self._column = spec.record.removeprefix(_COLUMN)
+        self.features = parse_features(json.loads(spec.schema)) if spec.schema else {}
+
+    def columns(self, schema: pa.Schema, path: str) -> list[str]:
+        """Returns the columns of a file, of this schema, that become records.
+
+        Raises:
+            InputError: It does not have the columns that the other files have.
+        """
+        names: list[str] = schema.names
+        columns = self._spec.columns
+        if self._spec.record == JSON:
+            found = [name for name in names if not columns or name in columns]
+            if not found:
+                raise InputError(
+                    "the table has none of the columns to take",
+                    where=path,
+                    expected=f"one of {some_of(columns, 8)}",
+                    got=some_of(names, 20),
+                    cure="name a column of the table with --column",
+                )
+            return found
+        if self._spec.record != "example":
+            try:
+                check_column(schema, self._column)
+            except InputError as error:
+                raise _in_file(error, path) from error
+            return [name for name in names if _holds(name, self._column)]
+        _compare(self.features, _features(schema, columns, path), schema, path)
+        return [name for name in names if any(_holds(name, f) for f in self.features)]
+
+    def made(self, batch: pa.RecordBatch, row: int) -> RecordBatch:
+        """Returns the records of rows that follow one another in a file.
+
+        Args:
+            batch: The rows, of the columns to read.
+            row: Number of the first in the file.
+
+        Raises:
+            RowError: A row cannot become a record; `row` is its place in the batch.
+        """
+        record, kept, nulls = self._spec.record, np.arange(batch.num_rows), 0
+        if self._spec.nulls == "skip" and record != JSON:
+            is_example = record == "example"
+            checked = self.features if is_example else {self._column}
+            kept = rows_without_nulls(batch, checked.__contains__)
+            nulls = batch.num_rows - len(kept)
+            batch = batch.take(kept) if nulls else batch
+        try:
+            if record == "example":
+                records = encode_rows(batch, self.features)
+            elif record == JSON:
+                records = json_rows(batch)
+            else:
+                records = one_column(batch, self._column)
+        except RowError as error:
+            raise error.of(row=int(kept[error.row])) from None
+        crc32cs = list(map(google_crc32c.value, records))
+        return RecordBatch((row + kept).tolist(), records, crc32cs, nulls)
+
+
+def _holds(column: str, feature: str) -> bool:
+    """Returns whether a feature comes from a column or a field of it."""
+    return feature == column or feature.startswith(f"{column}.")
+
+
+def _schemas(files: InputFiles, column: str = "") -> list[tuple[str, pa.Schema]]:
+    """Returns the columns of the files, or of some of very many.
+
+    Those of damaged files are left out: the reader of such a file reports the damage.
+
+    Args:
+        files: The files.
+        column: One that must not be null.
+
+    Raises:
+        InputError: It is null in some rows, by the footer of a file.
+    """
+    some = files.spread(_MOST_FOOTERS)
+    whole = [file for file in some if file.size_bytes >= LEAST_BYTES]
+    damaged = None
+    found = []
+    for file, schema in zip(
+        whole,
+        map_all(functools.partial(_schema, column), whole, at_once=_AT_ONCE),
+        strict=True,
+    ):
+        if isinstance(schema, CorruptRecordError):
+            damaged = schema
+        else:
+            found.append((file.path, schema))
+    if damaged is not None and not found:
+        raise CorruptRecordError(
+            *(damaged.what, damaged.where, damaged.expected, damaged.got),
+            cure="write the file again from its source: the columns are not known "
+            "without the footer of at least one file",
+        ) from damaged
+    return found
+
+
+def _schema(column: str, file: InputFile) -> pa.Schema | CorruptRecordError:
+    try:
+        with open_table(file) as table:
+            if column and (nulls := table.null_rows(column)):
+                rows = table.places.rows
+                raise null_error(column, nulls=nulls, rows=rows, where=file.path)
+            return table.schema
+    except CorruptRecordError as error:
+        return error
+
+
+def _features_of_files(files: InputFiles, columns: Sequence[str]) -> Features:
+    found = _schemas(files)
+    features: dict[str, FeatureSpec] = {}
+    for number, (path, schema) in enumerate(found):
+        mine = _features(schema, columns, path)
+        if not number:
+            features = mine
+            empty = _empty(schema)
+        for name, spec in mine.items():
+            # A column that has no value in the first file has no type there either.
+            if name not in features and any(_holds(column, name) for column in empty):
+                features[name] = dataclasses.replace(spec, optional=True)
+            elif name in features:
+                known = common_type(features[name], spec) or features[name]
+                optional = known.optional or spec.optional
+                features[name] = dataclasses.replace(known, optional=optional)
+    if not features:
+        raise InputError(
+            "no column of the input files holds values",
+            where=some_of(path for path, _ in found),
+            cure="leave these files out",
+        )
+    for name in sorted(_integers(files, features)):
+        features[name] = as_integers(features[name])
+    for path, schema in found[1:]:
+        _compare(features, _features(schema, columns, path), schema, path)
+    return features
+
+
+def _integers(files: InputFiles, features: Features) -> set[str]:
+    """Returns the columns of doubles that are integers in the first rows of files.
+
+    Only those with a value that a float32 cannot hold.
+
+    Raises:
+        InputError: One has such values, and fractions as well.
+    """
+    doubles = {
+        name: spec
+        for name, spec in features.items()
+        if spec.kind == "float" and spec.type == DOUBLE
+    }
+    if not doubles:
+        return set()
+    chosen = files.spread(_SAMPLED_FILES)
+    batches = map_all(lambda file: _first_rows(file, doubles), chosen, at_once=_AT_ONCE)
+    return seen_numbers((batch for batch in batches if batch is not None), doubles)
+
+
+def _first_rows(file: InputFile, features: Features) -> pa.RecordBatch | None:
+    """Returns the first rows of a file, with the columns of features, or None."""
+    with (
+        contextlib.suppress(CorruptRecordError),  # Its reader reports the damage.
+        open_table(file) as table,
+    ):
+        names = [
+            name
+            for name in table.schema.names
+            if any(_holds(name, each) for each in features)
+        ]
+        for group in table.places.groups_from(0) if names else ():
+            for batch in table.batches(group, names):
+                return batch
+    return None
+
+
+def _features(
+    schema: pa.Schema, columns: Sequence[str], path: str
+) -> dict[str, FeatureSpec]:
+    if schema.names and len(_empty(schema)) == len(schema.names):
+        return {}  # A table without rows, as pandas writes it.
+    try:
+        return typed_features(schema, columns)
+    except InputError as error:
+        raise _in_file(error, path) from error
+
+
+def _empty(schema: pa.Schema) -> list[str]:
+    """Returns the columns without a type: those that have no value in the file."""
+    return [field.name for field in schema if _is_empty(field.type)]
+
+
+def _is_empty(kind: pa.DataType) -> bool:
+    """Returns whether a column of a type has no value, nor has any list in it."""
+    is_list = str(kind).startswith(("list<", "large_list<"))
+    return str(kind) == "null" or (is_list and _is_empty(kind.value_type))
+
+
+def _in_file(error: InputError, path: str) -> InputError:
+    facts = error.facts()
+    where = ", ".join(filter(None, (path, facts.get("where"))))
+    return InputError(**facts | {"where": where})
+
+
+def _compare(features: Features, found: Features, schema: pa.Schema, path: str) -> None:
+    """Raises InputError if the columns of a file do not fit the features."""
+    empty = _empty(schema)
+    for name in {**features, **found}:
+        expected, got = features.get(name), found.get(name)
+        if expected is None or got is None:
+            may_lack = expected is not None and expected.optional
+            same = may_lack and any(_holds(column, name) for column in empty)
+        else:
+            same = _same(expected, got)
+        if not same:
+            raise InputError(
+                f"column {name} is not the same in all input files",
+                where=path,
+                expected=_in_words(expected),
+                got=_in_words(got),
+                cure="write the files again with the same columns, convert files with "
+                "other columns into splits of their own, or choose columns that all "
+                "have, with --columns",
+            )
+
+
+def _same(expected: FeatureSpec, got: FeatureSpec) -> bool:
+    if got.optional and not expected.optional:
+        return False
+    got = read_as(got, expected)
+    return dataclasses.replace(got, optional=expected.optional) == expected
+
+
+def _in_words(spec: FeatureSpec | None) -> str:
+    if spec is None:
+        return "no such column"
+    words = [spec.type or spec.dtype]
+    if spec.shape:
+        words.append(f"shape {spec.shape}")
+    if spec.names:
+        words.append(f"classes {', '.join(spec.names[:3])}, ...")
+    if spec.optional:
+        words.append("or null")
+    return ", ".join(words)
+
+
+_MOST_FILES = 20_000  # Footers to read: minutes of a core.
+
+
+def joined_shards(files: InputFiles, plan: ShardPlan) -> npt.NDArray[np.bool_]:
+    """Returns which shards the task of the previous one makes: bool [shards].
+
+    Reads the footers of files with several cuts.
+    """
+    joined = np.zeros(plan.shards, np.bool_)
+    edges = np.append(0, np.cumsum(files.sizes))
+    cut_files = np.searchsorted(edges[1:], plan.cut_bytes[1:-1], side="right")
+    begins = plan.cut_bytes[1:-1] - edges[cut_files]
+    by_file = itertools.groupby(
+        (np.flatnonzero(begins > 0) + 1).tolist(),
+        key=lambda shard: int(cut_files[shard - 1]),
+    )
+    several = ((file, cuts) for file, each in by_file if len(cuts := [*each]) > 1)
+    found = [*itertools.islice(several, _MOST_FILES)]
+    footers = map_all(_places, [files[file] for file, _ in found], at_once=_AT_ONCE)
+    for (_, shards), places in zip(found, footers, strict=True):
+        if places is None:
+            continue
+        groups = {shard: _cut_group(places, int(begins[shard - 1])) for shard in shards}
+        counts = Counter(groups.values())
+        for shard, group in groups.items():
+            joined[shard] = group is not None and counts[group] > 1
+    return joined
+
+
+def _places(file: InputFile) -> RowPlaces | None:
+    # The reader of a damaged file reports the damage.
+    with (
+        contextlib.suppress(CorruptRecordError),
+        open_table(file) as table,
+    ):
+        return table.places
+    return None
+
+
+def _cut_group(places: RowPlaces, offset: int) -> int | None:
+    """Returns the row group that is cut at an offset, None between two."""
+    row = places.rows_before(offset)
+    group = next(places.groups_from(row), None)
+    return None if group is None or row == group.first_row else group.number
 
 
 _AHEAD_BYTES = 256 << 10  # Bytes read on opening: the footer.
@@ -231,7 +586,16 @@ class ParquetSource(Source):
     @classmethod
     def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
         """Returns the rules for making records, with the columns of all files."""
-        return find_spec(files, options)
+        record = options.record or "example"
+        if record == "example":
+            features = _features_of_files(files, options.columns)
+            schema = json.dumps(encode_features(features))
+            return SourceSpec("parquet", record, options.columns, schema)
+        spec = SourceSpec("parquet", record, options.columns)
+        checked = "" if options.nulls == "skip" else record.partition(":")[2]
+        for path, schema in _schemas(files, checked):
+            RowRecords(spec).columns(schema, path)
+        return spec
 
     def open_range(self, request: ReadRequest) -> ParquetRange:
         return ParquetRange(request, self._rows)

@@ -17,20 +17,18 @@ from gristmill.dataset.base.errors import InputError, RowError, some_of
 from gristmill.dataset.base.example import BYTES, FLOATS, INTS, ordered_names
 from gristmill.dataset.base.varints import encode_varint
 from gristmill.dataset.metadata.features import Features, Kind
-from gristmill.transforms.tables.leaves import (
+from gristmill.transforms.tables.table_features import (
+    DOUBLE,
     ZERO,
     Leaf,
+    are_integers,
+    are_lost,
     ends_of,
     leaf_values,
     leaves_of,
+    numbers_cure,
     numpy_of,
     row_of,
-)
-from gristmill.transforms.tables.table_features import (
-    DOUBLE,
-    are_integers,
-    are_lost,
-    numbers_cure,
     spec_of,
 )
 

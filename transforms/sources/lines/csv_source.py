@@ -36,9 +36,9 @@ from gristmill.transforms.sources.lines.line_source import (
     check_text,
     newline_ends,
 )
-from gristmill.transforms.tables.leaves import ZERO
 from gristmill.transforms.tables.table_features import (
     INT64,
+    ZERO,
     NumbersSeen,
     is_lost,
     numbers_cure,

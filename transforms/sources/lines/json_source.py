@@ -54,10 +54,10 @@ from gristmill.transforms.sources.lines.line_source import (
     split_lines,
 )
 from gristmill.transforms.tables.example_rows import null_error
-from gristmill.transforms.tables.leaves import leaves_of
 from gristmill.transforms.tables.table_features import (
     NumbersSeen,
     is_lost,
+    leaves_of,
     whole_number,
 )
 

@@ -32,8 +32,7 @@ from gristmill.transforms.tables.example_rows import (
     encode_rows,
     one_column,
 )
-from gristmill.transforms.tables.leaves import rows_without_nulls
-from gristmill.transforms.tables.table_features import features_of
+from gristmill.transforms.tables.table_features import features_of, rows_without_nulls
 
 # A little of many files tells more than much of one.
 _FILES = 32
