@@ -80,22 +80,19 @@ def read_spans(row: bytes, id_bytes: int) -> list[list[tuple]]:
     return found
 
 
-def read_places(data: bytes, records: int) -> list[np.ndarray]:
-    """Returns the source file of each record or document, and its place there."""
-    columns, at = [], 4
-    for _ in range(2):
-        bits, far = np.frombuffer(data, "<u4", 2, at).tolist()
-        which = np.frombuffer(data, "<u4", far, at + 16)
-        steps_of_far = np.frombuffer(data, "<i8", far, at + 16 + 4 * far)
-        at += 16 + 12 * far
-        packed = np.frombuffer(data, np.uint8, -(-bits * records // 8), at)
-        at += len(packed)
-        each = np.unpackbits(packed, count=bits * records, bitorder="little")
-        numbers = each.reshape(records, bits) @ (1 << np.arange(bits, dtype=np.int64))
-        steps = numbers >> 1 ^ -(numbers & 1)
-        steps[which] = steps_of_far
-        columns.append(np.cumsum(steps))
-    return columns
+def read_column(data: bytes, at: int) -> tuple[np.ndarray, int]:
+    """Returns the numbers of a column, and where it ends."""
+    bits, far = np.frombuffer(data, "<u4", 2, at).tolist()
+    count = int(np.frombuffer(data, "<u8", 1, at + 8)[0])
+    which = np.frombuffer(data, "<u4", far, at + 16)
+    steps_of_far = np.frombuffer(data, "<i8", far, at + 16 + 4 * far)
+    at += 16 + 12 * far
+    packed = np.frombuffer(data, np.uint8, -(-bits * count // 8), at)
+    each = np.unpackbits(packed, count=bits * count, bitorder="little")
+    numbers = each.reshape(count, bits) @ (1 << np.arange(bits, dtype=np.int64))
+    steps = numbers >> 1 ^ -(numbers & 1)
+    steps[which] = steps_of_far
+    return np.cumsum(steps), at + len(packed)
 
 
 def read_segments(path: str) -> tuple[np.ndarray, ...]:
@@ -107,36 +104,20 @@ def read_segments(path: str) -> tuple[np.ndarray, ...]:
     """
     with open(path, "rb") as file:
         data = file.read()
-    r, f = data[12:14]
-    rows, documents, others, size, far_firsts = np.frombuffer(data, "<i8", 5, 16)
-    at = 64
-
-    def take(count: int, width: int) -> np.ndarray:
-        nonlocal at
-        wide = np.zeros((count, 8), np.uint8)
-        wide[:, :width] = np.frombuffer(data, np.uint8, count * width, at).reshape(
-            -1, width
-        )
-        at += count * width
-        return wide.view("<i8").ravel()
-
-    first_far = take(far_firsts, 8)
-    in_pieces = np.ones(documents, int)
-    other, counts = take(others, 4), take(others, 4)
-    in_pieces[other] = counts
-    files, places = read_places(data[at : at + size], documents)
-    at += size
-    row = take(in_pieces.sum(), r)
-    owners = np.repeat(np.arange(documents), in_pieces)
+    # Behind the header and the checksum of the sources.
+    columns, at = [], 40 + 4
+    for _ in range(5):
+        column, at = read_column(data, at)
+        columns.append(column)
+    files, places, in_pieces, row, steps = columns
+    owners = np.repeat(np.arange(len(files)), in_pieces)
     firsts = np.zeros(len(row), int)
     later = np.append(0, np.diff(owners)) == 0
     later[:1] = False
-    steps = take(later.sum(), f)
-    steps[steps == 256**f - 1] = first_far
     firsts[later] = steps
     total = np.append(0, np.cumsum(firsts))
     begins = np.cumsum(in_pieces) - in_pieces
     firsts = total[1:] - np.repeat(total[begins], in_pieces)
     order = np.argsort(row, kind="stable")
-    row_ends = np.cumsum(np.bincount(row, minlength=rows))
+    row_ends = np.cumsum(np.bincount(row))
     return row_ends, owners[order], firsts[order], files, places

@@ -60,7 +60,7 @@ class Places(NamedTuple):
             raise ValueError(
                 f"{len(self.files)} files of {len(self.places)} places of records"
             )
-        body = b"".join((*_encoded(self.files), *_encoded(self.places)))
+        body = b"".join((*encode_column(self.files), *encode_column(self.places)))
         return _CRC.pack(google_crc32c.value(body)) + body
 
     @classmethod
@@ -76,8 +76,8 @@ class Places(NamedTuple):
         ):
             raise ValueError("a wrong checksum of the places of records")
         try:
-            files, at = _decoded(body, 0, records)
-            places, at = _decoded(body, at, records)
+            files, at = decode_column(body, 0, records)
+            places, at = decode_column(body, at, records)
         except (IndexError, struct.error) as error:
             raise ValueError("places of records that are cut short") from error
         if at != len(body) or min(files.min(initial=0), places.min(initial=0)) < 0:
@@ -85,7 +85,7 @@ class Places(NamedTuple):
         return cls(files, places)
 
 
-def _encoded(values: Int64) -> Iterator[bytes]:
+def encode_column(values: Int64) -> Iterator[bytes]:
     """Yields the bytes of a column: the steps from value to value, in few bits each."""
     steps = np.diff(values, prepend=0)
     far, bits = np.flatnonzero(steps), 0
@@ -129,8 +129,11 @@ def _unpacked(data: npt.NDArray[np.uint8], bits: int, count: int) -> UInt64:
     return wide.view("<u8").ravel()
 
 
-def _decoded(data: bytes, at: int, count: int) -> tuple[Int64, int]:
-    """Returns a column of so many values, and where it ends."""
+def decode_column(data: bytes, at: int, count: int) -> tuple[Int64, int]:
+    """Returns a column of so many values that begins there, and where it ends.
+
+    Raises ValueError, IndexError or struct.error if it is another or damaged.
+    """
     bits, far, records = _COLUMN.unpack_from(data, at)
     at += _COLUMN.size
     packed_bytes = -(-bits * count // 8)

@@ -9,6 +9,7 @@ stored so.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,20 +37,27 @@ def encode_examples(
 ) -> list[bytes]:
     """Encodes the rows of a checked `RowBatch`."""
     records = []
-    row = np.zeros((3, length), np.int64)
     piece = at = 0
     for end in row_ends.tolist():
         counts = lengths[piece:end].astype(np.int64)
-        count = int(counts.sum())
-        # For each token, the place in the row where its document began, or would have.
-        begins = np.cumsum(counts) - counts - firsts[piece:end]
-        row[0, :count] = tokens[at : at + count]
-        row[1, :count] = np.arange(count) - np.repeat(begins, counts)
-        row[2, :count] = np.repeat(np.arange(1, len(counts) + 1), counts)
-        row[:, count:] = 0
+        stop = at + int(counts.sum())
+        row = _row(length, counts, firsts[piece:end], tokens[at:stop])
         records.append(encode_example(dict(zip(NAMES, row, strict=True))))
-        piece, at = end, at + count
+        piece, at = end, stop
     return records
+
+
+def _row(
+    length: int, counts: IntArray, firsts: npt.NDArray[Any], tokens: npt.NDArray[Any]
+) -> IntArray:
+    """Returns the features of a row: int64 [3, length]."""
+    row = np.zeros((3, length), np.int64)
+    # For each token, the place in the row where its document began, or would have.
+    begins = np.cumsum(counts) - counts - firsts
+    row[0, : len(tokens)] = tokens
+    row[1, : len(tokens)] = np.arange(len(tokens)) - np.repeat(begins, counts)
+    row[2, : len(tokens)] = np.repeat(np.arange(1, len(counts) + 1), counts)
+    return row
 
 
 def decode_examples(
@@ -61,71 +69,55 @@ def decode_examples(
         DecodeError: A record is not such a row; `row` is its number among the records.
     """
     ends: list[int] = []
-    lengths: list[WordArray] = []
-    firsts: list[WordArray] = []
-    tokens: list[WordArray] = []
+    columns: list[list[WordArray]] = [[np.zeros(0, np.uint32)] for _ in range(3)]
     for number, record in enumerate(records):
         row = _features(record, length, number)
-        segments = row[SEGMENTS]
-        count = int(np.count_nonzero(segments))
         # Where each piece begins, and where the last one ends.
-        borders = np.flatnonzero(np.diff(segments, prepend=0, append=0))
-        pieces = len(borders) - 1
-        starts, stops = borders[:-1], borders[1:]
-        counts = stops - starts
-        numbers = np.repeat(np.arange(1, pieces + 1), counts)
-        if not count or not np.array_equal(segments[:count], numbers):
-            raise _damaged(
-                f"{SEGMENTS} does not number the pieces of the row",
-                number,
-                "1, then 2 and so on, and 0 after the last",
-                _shown(segments),
-            )
-        begins = row[POSITIONS][starts]
-        positions = np.arange(count) - np.repeat(starts - begins, counts)
-        most = (1 << 31) - counts
-        if (
-            not np.array_equal(row[POSITIONS][:count], positions)
-            or (begins > most).any()
+        borders = np.flatnonzero(np.diff(row[2], prepend=0, append=0))
+        starts, counts = borders[:-1], np.diff(borders)
+        firsts, ids = row[1][starts], row[0][: int(counts.sum())]
+        for name, expected, given in zip(
+            reversed(NAMES),
+            reversed(_row(length, counts, firsts, ids)),
+            row[::-1],
+            strict=True,
         ):
-            raise _damaged(
-                f"{POSITIONS} does not count the tokens of each piece",
-                number,
-                "in each piece positions that follow one another, below 2^31",
-                _shown(row[POSITIONS]),
-            )
+            if not len(counts) or not np.array_equal(expected, given):
+                what = f"{name} does not fit the pieces of the row"
+                shown = _shown(expected) if len(counts) else "1, then 2 and so on"
+                raise not_a_row(what, number, shown, _shown(given))
         # All are positive: a negative one takes a varint of ten bytes, which is
         # refused.
-        ids, limit = row[TOKENS][:count], 1 << 8 * id_bytes
+        limit = 1 << 8 * id_bytes
         if ids.max() >= limit:
             got = int(ids[np.argmax(ids >= limit)])
-            raise _damaged("token out of range", number, f"ids below {limit:,}", got)
-        if row[TOKENS][count:].any() or row[POSITIONS][count:].any():
-            raise _damaged("padding is not 0", number, f"0 from {count:,} on", "others")
-        ends.append(pieces)
-        lengths.append(counts.astype(np.uint32))
-        firsts.append(begins.astype(np.uint32))
-        tokens.append(ids.astype(np.uint32))
-    none = [np.zeros(0, np.uint32)]
-    sizes, begun = (np.concatenate(each or none) for each in (lengths, firsts))
+            what = "token out of range"
+            raise not_a_row(what, number, f"ids below {limit:,}", got)
+        if (firsts + counts > 1 << 31).any():
+            what = "position out of range"
+            raise not_a_row(what, number, "positions below 2^31", _shown(row[1]))
+        ends.append(len(counts))
+        for column, values in zip(columns, (counts, firsts, ids), strict=True):
+            column.append(values.astype(np.uint32))
     row_ends = np.cumsum(ends, dtype=np.int64)
-    return row_ends, sizes, begun, np.concatenate(tokens or none)
+    lengths, begun, tokens = map(np.concatenate, columns)
+    return row_ends, lengths, begun, tokens
 
 
-def _features(record: bytes, length: int, number: int) -> dict[str, IntArray]:
+def _features(record: bytes, length: int, number: int) -> list[IntArray]:
     """Returns the features of a row, each as long as the row."""
-    row = {}
+    row = []
     try:
         features = raw_features(record)
         for name in NAMES:
             kind, parts = features[name.encode()]
             encoded = b"".join(parts) if kind == INTS else b""
-            row[name] = decode_varints(np.frombuffer(encoded, np.uint8))
+            row.append(decode_varints(np.frombuffer(encoded, np.uint8)))
     except (KeyError, ValueError) as e:
         got = f"no feature {e.args[0].decode()}" if isinstance(e, KeyError) else e
         names = ", ".join(NAMES)
-        raise _damaged("not such an example", number, names, got) from e
-    for name, values in row.items():
+        raise not_a_row("not such an example", number, names, got) from e
+    for name, values in zip(NAMES, row, strict=True):
         if len(values) != length:
             raise DecodeError(
                 "packed row has another length than is expected",
@@ -141,11 +133,13 @@ def _shown(values: IntArray) -> str:
     return np.array2string(values, threshold=8, edgeitems=4)
 
 
-def _damaged(what: str, row: int, expected: object, got: object) -> DecodeError:
+def not_a_row(what: str, row: int, expected: object, got: object) -> DecodeError:
+    """Returns the error for a record that is not a packed row."""
     return DecodeError(
         f"record is not a packed row: {what}",
         row=row,
         expected=expected,
         got=got,
-        cure="check with `gristmill head` that its records are such examples",
+        cure="check that the dataset holds packed rows of such tokens, with `gristmill "
+        "head`, and what is damaged, with `gristmill verify`",
     )

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.packed.counts import PackedCounts
+
 ROLES = (
     "system",
     "developer",
@@ -111,15 +113,10 @@ class MessageSpans(NamedTuple):
         counts = np.ones(len(ours), np.int64)
         counts[ours] = counts_of(self.ends)
         is_ours = np.repeat(ours, counts)
-        others: tuple[Any, ...] = (0, lengths[~ours], OTHER, 0, True, 1)
-        columns: list[npt.NDArray[Any]] = []
-        own: npt.NDArray[Any]
-        for own, value in zip(self.columns, others, strict=True):
-            column = np.empty(len(is_ours), own.dtype)
-            column[is_ours] = own
-            column[~is_ours] = value
-            columns.append(column)
-        return type(self)(np.cumsum(counts), *columns)
+        rows = np.full(len(is_ours), np.array((0, 0, OTHER, 0, True, 1), STORED))
+        rows[is_ours] = self.stored()
+        rows["lengths"][~is_ours] = lengths[~ours]
+        return self.of_stored(np.cumsum(counts), rows)
 
     def taken(self, spans: npt.NDArray[np.bool_]) -> Self:
         """Returns some of the spans, of the same documents."""
@@ -142,18 +139,6 @@ class MessageSpans(NamedTuple):
         first = np.flatnonzero(~same)
         lengths = np.add.reduceat(self.lengths, first, dtype=np.uint32)
         return whole.taken(~same)._replace(lengths=lengths)
-
-    def within(self, tokens: npt.NDArray[Any]) -> Self:
-        """Returns the spans of documents that are cut after so many tokens.
-
-        Args:
-            tokens: [documents], the most tokens of each.
-        """
-        left = np.asarray(tokens, np.int64)[self.documents] - self.begins
-        if (left >= self.lengths).all():
-            return self
-        lengths = np.minimum(self.lengths, np.maximum(left, 0)).astype(np.uint32)
-        return self._replace(lengths=lengths).taken(left > 0)
 
     def of_pieces(
         self,
@@ -189,8 +174,9 @@ class MessageSpans(NamedTuple):
         )
 
 
-def trained_counts(spans: MessageSpans) -> tuple[int, int]:
+def trained_counts(spans: MessageSpans) -> PackedCounts:
     """Returns the trained tokens of pieces, and those with a predecessor there."""
     trained = spans.trained
     tokens = int(spans.lengths[trained].sum(dtype=np.int64))
-    return tokens, tokens - int(np.count_nonzero(trained & (spans.begins == 0)))
+    first = int(np.count_nonzero(trained & (spans.begins == 0)))
+    return PackedCounts(trained_tokens=tokens, trained_targets=tokens - first)

@@ -13,8 +13,6 @@ from gristmill.dataset.packed.row_format import RowBatch, RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 
 _BATCH_BYTES = 1 << 20
-_CURE = "restore the shard and its indexes from a copy, or pack the documents again"
-
 Ends = tuple[int | None, int | None]
 """The tokens that begin and end every document, None for none."""
 
@@ -28,7 +26,6 @@ class RowCounter:
         row_format: The encoding of the rows.
         index: The segment index of the shard.
         ends: The tokens that begin and end documents.
-        batch_bytes: Size of the rows that are decoded at a time.
     """
 
     def __init__(
@@ -37,12 +34,9 @@ class RowCounter:
         index: SegmentIndex,
         *,
         ends: Ends = (None, None),
-        batch_bytes: int = _BATCH_BYTES,
     ) -> None:
-        self._batch_bytes = batch_bytes
         self._format, self._index, self._ends = row_format, index, ends
         self._lengths = np.zeros(index.pieces, np.uint32)
-        self._begun = np.zeros(index.pieces, np.bool_)
         self._ended = np.zeros(index.pieces, np.bool_)
         self._counts = PackedCounts()
         self._rows = self._pieces = 0
@@ -59,7 +53,7 @@ class RowCounter:
         """
         self._waiting += records
         self._waiting_bytes += sum(map(len, records))
-        if self._waiting_bytes >= self._batch_bytes:
+        if self._waiting_bytes >= _BATCH_BYTES:
             self._count_waiting()
 
     def _count_waiting(self) -> None:
@@ -75,14 +69,12 @@ class RowCounter:
         stops = np.cumsum(rows.lengths, dtype=np.int64)
         bos, eos = self._ends
         if bos is not None:
-            self._begun[pieces] = rows.tokens[stops - rows.lengths] == bos
+            begun = (rows.tokens[stops - rows.lengths] == bos) & (rows.firsts == 0)
+            self._counts += PackedCounts(begun_documents=int(begun.sum()))
         if eos is not None:
             self._ended[pieces] = rows.tokens[stops - 1] == eos
         if rows.spans is not None:
-            trained, targets = trained_counts(rows.spans)
-            self._counts += PackedCounts(
-                trained_tokens=trained, trained_targets=targets
-            )
+            self._counts += trained_counts(rows.spans)
         self._rows += len(records)
         self._pieces = pieces.stop
 
@@ -91,37 +83,36 @@ class RowCounter:
         index, begin = self._index, self._pieces
         stop = self._rows + len(rows.row_ends)
         if stop > index.rows:
-            self._differs(index.rows, stop)
+            self._check_rows(stop)
         expected = counts_of(index.row_ends[self._rows : stop] - begin)
         got = counts_of(rows.row_ends)
         if (wrong := np.flatnonzero(expected != got)).size:
             row = int(wrong[0])
-            raise CorruptShardError(
+            raise _differs(
                 "a row does not have the pieces that the segment index has",
-                where=f"row {self._rows + row:,}",
-                expected=f"{expected[row]:,} pieces",
-                got=f"{got[row]:,}",
-                cure=_CURE,
+                f"row {self._rows + row:,}",
+                f"{expected[row]:,} pieces",
+                f"{got[row]:,}",
             )
         firsts = index.piece_firsts[begin : begin + len(rows.firsts)]
         if (wrong := np.flatnonzero(firsts != rows.firsts)).size:
             piece = int(wrong[0])
-            raise CorruptShardError(
+            raise _differs(
                 "a piece is not the part of its document that the segment index has",
-                where=piece_place(index, begin + piece),
-                expected=f"from token {firsts[piece]:,} of the document on",
-                got=f"from token {rows.firsts[piece]:,} on",
-                cure=_CURE,
+                piece_place(index, begin + piece),
+                f"from token {firsts[piece]:,} of the document on",
+                f"from token {rows.firsts[piece]:,} on",
             )
 
-    def _differs(self, expected: int, got: int) -> None:
-        raise CorruptShardError(
-            "the segment index is of another number of rows",
-            where=f"row {min(expected, got):,}",
-            expected=f"{expected:,} rows",
-            got=f"{got:,}" + " or more" * (got > expected),
-            cure=_CURE,
-        )
+    def _check_rows(self, got: int) -> None:
+        expected = self._index.rows
+        if expected != got:
+            raise _differs(
+                "the segment index is of another number of rows",
+                f"row {min(expected, got):,}",
+                f"{expected:,} rows",
+                f"{got:,}" + " or more" * (got > expected),
+            )
 
     def finish(self) -> PackedCounts:
         """Returns those of `IN_ROWS` after all rows.
@@ -133,8 +124,7 @@ class RowCounter:
         if self._waiting:
             self._count_waiting()
         index = self._index
-        if self._rows < index.rows:
-            self._differs(index.rows, self._rows)
+        self._check_rows(self._rows)
         order = np.lexsort((index.piece_firsts, index.piece_documents))
         documents, lengths = index.piece_documents[order], self._lengths[order]
         firsts = index.piece_firsts[order].astype(np.int64)
@@ -143,12 +133,11 @@ class RowCounter:
         expected[begins] = 0
         if (wrong := np.flatnonzero(firsts != expected)).size:
             at = int(wrong[0])
-            raise CorruptShardError(
+            raise _differs(
                 "pieces of a document do not follow one another",
-                where=piece_place(index, int(order[at])),
-                expected=f"a piece from token {int(expected[at]):,} on",
-                got=f"from token {int(firsts[at]):,} on",
-                cure=_CURE,
+                piece_place(index, int(order[at])),
+                f"a piece from token {int(expected[at]):,} on",
+                f"from token {int(firsts[at]):,} on",
             )
         last = np.append(begins[1:], True)[: len(order)]
         tokens = int(lengths.sum(dtype=np.int64))
@@ -158,9 +147,13 @@ class RowCounter:
             pieces=len(order),
             padding_tokens=self._rows * self._format.length - tokens,
             most_pieces=int(np.diff(index.row_ends, prepend=0).max(initial=0)),
-            begun_documents=int(np.count_nonzero(self._begun[order] & begins)),
             ended_documents=int(np.count_nonzero(self._ended[order] & last)),
         )
+
+
+def _differs(what: str, where: str, expected: str, got: str) -> CorruptShardError:
+    cure = "restore the shard and its indexes from a copy, or pack the documents again"
+    return CorruptShardError(what, where, expected, got, cure)
 
 
 def piece_place(index: SegmentIndex, piece: int) -> str:

@@ -17,9 +17,15 @@ from gristmill.dataset.base.errors import DecodeError, InputError
 from gristmill.dataset.packed.example_rows import (
     decode_examples,
     encode_examples,
+    not_a_row,
 )
 from gristmill.dataset.packed.message_spans import MessageSpans, counts_of
-from gristmill.dataset.packed.span_bytes import SpanError, decode_spans, encode_spans
+from gristmill.dataset.packed.span_bytes import (
+    SpanError,
+    cut,
+    decode_spans,
+    encode_spans,
+)
 
 MAX_POSITIONS = 1 << 31
 """Tokens that a document can have: the positions are an int32 for trainers."""
@@ -137,21 +143,17 @@ def encode_rows(row_format: RowFormat, batch: RowBatch) -> list[bytes]:
         words[(places + np.repeat(pieces, pieces))[follow]] = firsts[follow]
     heads = words.view(np.uint8).data
     low = tokens.astype("<u2").view(np.uint8).data
-    parts = [_cut(heads, word_ends * _WORD_BYTES), _cut(low, token_ends * 2)]
+    parts: list[Sequence[bytes | memoryview]] = [
+        cut(heads, word_ends * _WORD_BYTES),
+        cut(low, token_ends * 2),
+    ]
     if row_format.id_bytes > 2:
         high = (tokens >> 16).astype("u1" if row_format.id_bytes == 3 else "<u2")
         stops = token_ends * high.itemsize
-        parts.append(_cut(high.view(np.uint8).data, stops))
+        parts.append(cut(high.view(np.uint8).data, stops))
     if supervision is not None:
         parts.append(supervision.parts)
     return [b"".join(row) for row in zip(*parts, strict=True)]
-
-
-def _cut(data: memoryview, ends: npt.NDArray[np.int64]) -> Sequence[bytes | memoryview]:
-    stops = ends.tolist()
-    return [
-        data[start:stop] for start, stop in zip([0, *stops[:-1]], stops, strict=True)
-    ]
 
 
 def decode_rows(row_format: RowFormat, records: Sequence[bytes]) -> RowBatch:
@@ -190,7 +192,7 @@ def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
     )
     pieces = (counts & np.uint32(_WEIGHTS_FOLLOW - 1)).astype(np.int64)
     if not pieces.all():
-        raise _damaged("it has no piece", int(np.argmin(pieces)), "one or more", 0)
+        raise not_a_row("it has no piece", int(np.argmin(pieces)), "one or more", 0)
     firsts_at = _WORD_BYTES * (1 + pieces)
     tokens_at = firsts_at + np.where(later, _WORD_BYTES * pieces, 0)
     # In records of another kind, these are arbitrary numbers.
@@ -198,7 +200,7 @@ def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
     if impossible.any():
         row = int(np.argmax(impossible))
         most = f"1 to {row_format.length:,} pieces, as its first 4 bytes say"
-        raise _damaged("it begins otherwise", row, most, f"{int(pieces[row]):,}")
+        raise not_a_row("it begins otherwise", row, most, f"{int(pieces[row]):,}")
     _check_sizes(sizes, tokens_at)
     row_ends = np.cumsum(pieces)
     row_starts = row_ends - pieces
@@ -230,7 +232,7 @@ def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
         )
         if supervised[row]:
             expected += ", and spans after them"
-        raise _damaged("its counts do not add up", row, expected, got)
+        raise not_a_row("its counts do not add up", row, expected, got)
     beyond = firsts.astype(np.int64) + lengths > MAX_POSITIONS
     for what, expected, wrong in (
         ("piece without tokens", "one or more", lengths == 0),
@@ -241,7 +243,7 @@ def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
             row = int(np.searchsorted(row_ends, at, side="right"))
             got = f"{int(lengths[at]):,} tokens from position {int(firsts[at]):,}"
             got = f"piece {at - int(row_starts[row]):,} of {got}"
-            raise _damaged(what, row, expected, got)
+            raise not_a_row(what, row, expected, got)
     if int(token_counts.max()) > row_format.length:
         row = int(np.argmax(token_counts > row_format.length))
         raise DecodeError(
@@ -294,7 +296,7 @@ def read_spans(records: Sequence[bytes], heads: RowHeads) -> MessageSpans | None
             heads.lengths if all_ours else heads.lengths[ours],
         )
     except SpanError as e:
-        raise _damaged(
+        raise not_a_row(
             f"spans of messages make no sense: {e}", int(rows[e.row]), "spans", "others"
         ) from e
     return found if all_ours else found.among(ours, heads.lengths)
@@ -304,18 +306,7 @@ def _check_sizes(sizes: npt.NDArray[np.int64], least: npt.NDArray[np.int64]) -> 
     if (sizes < least).any():
         row = int(np.argmax(sizes < least))
         expected = f"{int(least[row]):,} bytes or more"
-        raise _damaged("it is cut short", row, expected, f"{int(sizes[row]):,} bytes")
-
-
-def _damaged(what: str, row: int, expected: object, got: object) -> DecodeError:
-    return DecodeError(
-        f"record is not a packed row: {what}",
-        row=row,
-        expected=expected,
-        got=got,
-        cure="check that the dataset holds packed rows of such tokens, with `gristmill "
-        "head`, and what is damaged, with `gristmill verify`",
-    )
+        raise not_a_row("it is cut short", row, expected, f"{int(sizes[row]):,} bytes")
 
 
 def read_tokens(

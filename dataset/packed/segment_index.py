@@ -20,99 +20,29 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import FormatVersionError, InvalidDatasetError
-from gristmill.dataset.base.places import Places
+from gristmill.dataset.base.places import Places, decode_column, encode_column
 
 Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
+
+MAGIC = b"GMSEGMT\n"
+VERSION = 1
+HEADER_BYTES = 40
+
+# magic, version, crc32c of all that follows; documents, pieces, bytes of the sources.
+_HEADER = struct.Struct("<8sII3q")
+_CHECKED = 16
+
+_CURE = (
+    "delete this file and run the command that made the dataset again: it makes the "
+    "shard again"
+)
 
 
 def require(holds: Any, what: str) -> None:
     """Raises ValueError if a condition does not hold."""
     if not holds:
         raise ValueError(f"expected {what}")
-
-
-def bytes_for(count: int) -> int:
-    """Returns the bytes that numbers below a count take."""
-    return max(1, -(-(max(count, 1) - 1).bit_length() // 8))
-
-
-def narrowed(values: npt.NDArray[Any], width: int) -> npt.NDArray[np.uint8]:
-    """Returns the low bytes of each value, little-endian: uint8 [values, width]."""
-    return values.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :width]
-
-
-def widened(data: bytes, at: int, count: int, width: int) -> UInt32:
-    """Returns the numbers that `narrowed` encoded."""
-    if width in (1, 2, 4):
-        return np.frombuffer(data, f"<u{width}", count, at).astype(np.uint32)
-    wide = np.zeros((count, 4), np.uint8)
-    narrow = np.frombuffer(data, np.uint8, count * width, at)
-    wide[:, :width] = narrow.reshape(count, width)
-    return wide.view("<u4").ravel().astype(np.uint32)
-
-
-def encode_steps(steps: Int64) -> tuple[int, bytes, Int64]:
-    """Returns the best width for steps, their bytes, and the steps too long for it.
-
-    Each step that is too long is replaced by the largest number of that width.
-    """
-    far = {width: steps[steps >= _mark(width)] for width in (1, 2, 3, 4)}
-    width = min(far, key=lambda width: width * len(steps) + 8 * len(far[width]))
-    short = np.minimum(steps, _mark(width))
-    return width, narrowed(short, width).tobytes(), far[width]
-
-
-def _mark(width: int) -> int:
-    return (1 << 8 * width) - 1
-
-
-def decode_steps(data: bytes, at: int, count: int, width: int, far: Int64) -> Int64:
-    """Returns the steps that `encode_steps` encoded: int64 [count], none below 0."""
-    steps = widened(data, at, count, width).astype(np.int64)
-    marked = np.flatnonzero(steps == _mark(width))
-    require(len(marked) == len(far), f"{len(marked):,} far steps and not {len(far):,}")
-    steps[marked] = far
-    require((steps >= 0).all(), "steps above 0")
-    return steps
-
-
-def running_sums(steps: Int64, counts: Int64) -> Int64:
-    """Returns the sums of steps, from the start of each group.
-
-    Raises ValueError if one is above 2**63 - 1.
-    """
-    sums = np.cumsum(steps)  # May wrap around, which the difference reverses.
-    ends = np.cumsum(counts)
-    before = np.concatenate(([0], sums))[ends - counts]
-    sums -= np.repeat(before, counts)
-    require((sums >= steps).all(), "places below 2**63")
-    return sums
-
-
-def stable_order(values: UInt32) -> npt.NDArray[np.intp]:
-    """Returns the stable order of values. Numpy has a radix sort for 16 bits only."""
-    order = np.argsort(values.astype(np.uint16), kind="stable")
-    if values.max(initial=0) >> 16:
-        high = (values >> 16).astype(np.uint16)
-        order = order[np.argsort(high[order], kind="stable")]
-    return order
-
-
-MAGIC = b"GMSEGMT\n"
-VERSION = 1
-HEADER_BYTES = 64
-
-# magic, version, bytes of a row, of a step between first tokens, two zeros; rows,
-# documents, other documents, bytes of the sources, far firsts; crc32c of the body, of
-# the header.
-_HEADER = struct.Struct("<8sI2BH5qII")
-_CRC_AT = 60
-
-_CURE = (
-    "delete this file and run the command that made the dataset again: it makes the "
-    "shard again"
-)
 
 
 class Pieces(NamedTuple):
@@ -188,7 +118,7 @@ class SegmentIndex:
     def encode(self) -> bytes:
         """Returns the bytes of the file: about 5 bytes a piece.
 
-        Memory: about 40 bytes a piece.
+        Memory: about 60 bytes a piece.
 
         Raises:
             ValueError: The pieces are not in order, or do not match the documents.
@@ -207,33 +137,16 @@ class SegmentIndex:
         in_pieces = np.bincount(self.piece_documents, minlength=self.documents)
         require(len(in_pieces) == self.documents, "pieces of these documents")
         firsts = self.piece_firsts[order].astype(np.int64)
-        begins = np.zeros(self.pieces, np.bool_)
-        begins[(np.cumsum(in_pieces) - in_pieces)[in_pieces > 0]] = True
-        steps = np.diff(firsts, prepend=0)[~begins]
-        require(
-            ((firsts == 0) == begins).all() and (steps > 0).all(), "whole documents"
-        )
-        others = np.flatnonzero(in_pieces != 1)
-        first_bytes, first_steps, far_firsts = encode_steps(steps)
-        row_bytes = bytes_for(self.rows)
-        rows = np.repeat(np.arange(self.rows, dtype=np.uint32), sizes)[order]
+        later = _later(in_pieces)
+        steps = np.diff(firsts, prepend=0)[later]
+        require(((firsts > 0) == later).all() and (steps > 0).all(), "whole documents")
+        rows = np.repeat(np.arange(self.rows), sizes)[order]
         sources = self.sources.encode()
-        body = b"".join(
-            (
-                far_firsts.astype("<i8").tobytes(),
-                others.astype("<u4").tobytes(),
-                in_pieces[others].astype("<u4").tobytes(),
-                sources,
-                narrowed(rows, row_bytes).tobytes(),
-                first_steps,
-            )
-        )
-        header = _HEADER.pack(
-            *(MAGIC, VERSION, row_bytes, first_bytes, 0),
-            *(self.rows, self.documents, len(others), len(sources)),
-            *(len(far_firsts), google_crc32c.value(body), 0),
-        )[:_CRC_AT]
-        return header + struct.pack("<I", google_crc32c.value(header)) + body
+        columns = map(encode_column, (in_pieces, rows, steps))
+        body = b"".join([sources, *itertools.chain(*columns)])
+        counts = struct.pack("<3q", self.documents, self.pieces, len(sources))
+        crc = google_crc32c.value(counts + body)
+        return struct.pack("<8sII", MAGIC, VERSION, crc) + counts + body
 
     @classmethod
     def decode(cls, data: bytes, *, where: str) -> SegmentIndex:
@@ -252,73 +165,59 @@ class SegmentIndex:
         invalid = functools.partial(InvalidDatasetError, where=where, cure=_CURE)
         if len(data) < HEADER_BYTES or data[:8] != MAGIC:
             raise invalid("not a segment index", expected=MAGIC, got=bytes(data[:8]))
-        _, version, *fields, body_crc, header_crc = _HEADER.unpack_from(data)
+        _, version, crc, *counts = _HEADER.unpack_from(data)
         if version != VERSION:
             raise FormatVersionError.unknown(
                 "segment index", where=where, expected=VERSION, got=version
             )
-        checks = {"header": (data[:_CRC_AT], header_crc)}
-        checks["body"] = data[HEADER_BYTES:], body_crc
-        for part, (content, expected) in checks.items():
-            if (got := google_crc32c.value(bytes(content))) != expected:
-                raise invalid(
-                    f"segment index has a damaged {part}",
-                    expected=f"crc32c {expected:#010x}",
-                    got=f"{got:#010x}",
-                )
+        if (got := google_crc32c.value(bytes(data[_CHECKED:]))) != crc:
+            raise invalid(
+                "segment index is damaged",
+                expected=f"crc32c {crc:#010x}",
+                got=f"{got:#010x}",
+            )
         try:
-            return cls._of_body(data, *fields)
-        except ValueError as error:
+            return cls._of_body(data, *counts)
+        except (ValueError, IndexError, struct.error) as error:
             raise invalid("segment index contradicts itself", got=str(error)) from error
 
     @classmethod
     def _of_body(
-        cls,
-        data: bytes,
-        row_bytes: int,
-        first_bytes: int,
-        zero: int,
-        *counts: int,
+        cls, data: bytes, documents: int, pieces: int, sources_bytes: int
     ) -> SegmentIndex:
-        rows, documents, others, sources_bytes, far_firsts = counts
-        widths = row_bytes, first_bytes
-        require(not zero and {*widths} <= {1, 2, 3, 4}, "widths of 1 to 4 bytes")
-        require(min(counts) >= 0, "counts above 0")
-        sizes = [8 * far_firsts, 4 * others, 4 * others, sources_bytes]
-        require(HEADER_BYTES + sum(sizes) <= len(data), "a file as long as its arrays")
-        at = [*itertools.accumulate(sizes, initial=HEADER_BYTES)]
-        far_first = np.frombuffer(data, "<i8", far_firsts, at[0])
-        other = np.frombuffer(data, "<u4", others, at[1]).astype(np.int64)
+        require(min(documents, pieces, sources_bytes) >= 0, "counts above 0")
+        at = HEADER_BYTES + sources_bytes
         # Before any array of so many documents.
-        sources = Places.decode(data[at[3] : at[4]], documents)
-        require(
-            (np.diff(other, prepend=-1) > 0).all()
-            and other.max(initial=-1) < documents,
-            "documents in order",
-        )
-        in_pieces = np.ones(documents, np.int64)
-        in_pieces[other] = np.frombuffer(data, "<u4", others, at[2])
-        pieces = int(in_pieces.sum())
-        later = pieces - int(np.count_nonzero(in_pieces))
-        rows_at = at[4]
-        firsts_at = rows_at + row_bytes * pieces
-        require(firsts_at + first_bytes * later == len(data), "a file without more")
-        begins = np.zeros(pieces, bool)
-        begins[(np.cumsum(in_pieces) - in_pieces)[in_pieces > 0]] = True
-        row_of = widened(data, rows_at, pieces, row_bytes)
-        require(row_of.max(initial=0) < max(rows, 1) <= max(pieces, 1), "fewer rows")
+        sources = Places.decode(data[HEADER_BYTES:at], documents)
+        in_pieces, at = decode_column(data, at, documents)
+        known = in_pieces.min(initial=0) >= 0 and in_pieces.max(initial=0) <= pieces
+        require(known and in_pieces.sum() == pieces, "pieces of documents")
+        later = _later(in_pieces)
+        row_of, at = decode_column(data, at, pieces)
+        steps = np.zeros(pieces, np.int64)
+        steps[later], at = decode_column(data, at, int(later.sum()))
+        require(at == len(data), "a file without more")
+        rows = row_of.max(initial=-1) + 1
+        require(row_of.min(initial=0) >= 0 and rows <= pieces, "fewer rows")
         in_row = np.bincount(row_of, minlength=rows)
         require((in_row > 0).all(), "rows with pieces")
-        steps = np.zeros(pieces, np.int64)
-        steps[~begins] = decode_steps(data, firsts_at, later, first_bytes, far_first)
-        firsts = running_sums(steps, in_pieces)
+        known = steps[later].min(initial=1) > 0 and steps.max(initial=0) < 1 << 32
+        require(known, "pieces that follow one another")
+        firsts = np.cumsum(steps)
+        firsts -= np.repeat(firsts[~later], in_pieces[in_pieces > 0])
         require(firsts.max(initial=0) < 1 << 32, "documents of at most 2**32 tokens")
-        order = stable_order(row_of)
+        order = np.argsort(row_of, kind="stable")
+        owners = np.repeat(np.arange(documents, dtype=np.uint32), in_pieces)
         return cls(
             row_ends=np.cumsum(in_row),
-            piece_documents=np.repeat(np.arange(documents, dtype=np.uint32), in_pieces)[
-                order
-            ],
+            piece_documents=owners[order],
             piece_firsts=firsts.astype(np.uint32)[order],
             sources=sources,
         )
+
+
+def _later(in_pieces: Int64) -> npt.NDArray[np.bool_]:
+    """Returns which pieces, in the order of documents, do not begin their document."""
+    later = np.ones(int(in_pieces.sum()), np.bool_)
+    later[(np.cumsum(in_pieces) - in_pieces)[in_pieces > 0]] = False
+    return later

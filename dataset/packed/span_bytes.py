@@ -88,7 +88,7 @@ def encode_spans(spans: MessageSpans, row_ends: Int64) -> SpanBytes:
     weight_ends = np.cumsum(_sums(kept.astype(np.int64), span_ends)) * _WEIGHT_BYTES
     weights = spans.weights[kept].astype("<f4").tobytes()
     columns = (data.tobytes(), number_ends), (weights, weight_ends)
-    parts = [_cut(*column) for column in (*columns, (heads.tobytes(), span_ends))]
+    parts = [cut(*column) for column in (*columns, (heads.tobytes(), span_ends))]
     return SpanBytes([b"".join(row) for row in zip(*parts, strict=True)], weighted)
 
 
@@ -119,7 +119,8 @@ def _running(values: Int64) -> Int64:
     return sums
 
 
-def _cut(data: bytes, ends: Int64) -> list[bytes]:
+def cut(data: memoryview | bytes, ends: Int64) -> list[memoryview | bytes]:
+    """Returns the parts of bytes that end there."""
     stops = ends.tolist()
     return [data[begin:end] for begin, end in zip([0, *stops[:-1]], stops, strict=True)]
 
@@ -198,12 +199,11 @@ def decode_spans(
     known = (messages >= 0) & (messages < _MOST_MESSAGES)
     numbers.require(known, owners, "a span has no message")
     if weighted.any():
-        begins = weights_at[owners[kept]] - _WEIGHT_BYTES * np.searchsorted(
-            owners[kept], owners[kept]
+        places = zip(
+            parts, (weights_at - starts).tolist(), counts.tolist(), strict=True
         )
-        begins += _WEIGHT_BYTES * np.arange(len(kept))
-        found = data[begins[:, np.newaxis] + np.arange(_WEIGHT_BYTES)]
-        weights[kept] = found.reshape(-1).view("<f4")
+        found = b"".join([part[at : len(part) - count] for part, at, count in places])
+        weights[kept] = np.frombuffer(found, "<f4")
         good = np.isfinite(weights) & (weights >= 0)
         numbers.require(good, owners, "a weight is not a number above 0")
         others = np.bincount(owners[weights != 1], minlength=len(parts))

@@ -170,12 +170,8 @@ def audit_conversations(options: PackingOptions, *, records: int, shown: int) ->
         documents = reader.read([record for record, _ in given], places.__getitem__)
         spans = documents.spans
         assert spans is not None  # They are conversations.
-        trained, targets = trained_counts(spans)
-        counts += documents.counts + PackedCounts(
-            pieces=documents.counts.documents,
-            trained_tokens=trained,
-            trained_targets=targets,
-        )
+        counts += documents.counts + trained_counts(spans)
+        counts += PackedCounts(pieces=documents.counts.documents)
         own = [*supervised_documents(documents.ids, documents.lengths, spans)]
         for place, (ids, facts) in zip(places, own, strict=True):
             if len(ids) and len(examples) < shown:

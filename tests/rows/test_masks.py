@@ -13,6 +13,7 @@ import tokenizers
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.message_spans import ROLES
+from gristmill.transforms.chat.conversation_reader import ConversationReader
 from tests.support.conversations import (
     TEMPLATES,
     WORDS,
@@ -383,6 +384,20 @@ def test_unknown_roles_are_told_and_not_trained_on(folder: pathlib.Path) -> None
 THOUGHT = {"role": "assistant", "content": "<think>\nmoon\n</think>\n\nthe answer"}
 
 
+def test_half_of_a_character_is_told(folder: pathlib.Path) -> None:
+    (folder / "own.jinja").write_text(CHATML)
+    options = chat_options(folder / "own.jinja", folder / "tokenizer.json")
+    lines = [
+        json.dumps(each).encode()
+        for each in (
+            {"text": "\ud800"},
+            {"messages": [{"role": "user", "content": "\ud800"}]},
+        )
+    ]
+    documents = ConversationReader(options).read(lines, "record {}".format)
+    assert documents.counts.set_aside == {"rejected": 2}
+
+
 def test_thinking_can_be_left_out(folder: pathlib.Path) -> None:
     found = spans_of(folder, CHATML, [SAID[0], THOUGHT])
     texts = [(ROLES[role], trained, text) for _, role, trained, text in found[1:]]
@@ -407,7 +422,7 @@ def test_weights_come_from_messages_and_columns(folder: pathlib.Path) -> None:
     documents = made(folder, CHATML, {"messages": messages, "weight": 0.5})
     spans = documents.spans
     said = spans.roles == ROLES.index("assistant")
-    assert spans.weights[said].tolist() == [0.5, 0.25, 0]
+    assert spans.weights[said].tolist() == [0.5, 0.25, 1]
     assert spans.trained[said].tolist() == [True, True, False]
 
 

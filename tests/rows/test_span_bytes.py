@@ -261,11 +261,6 @@ def test_pieces_of_documents(seed: int) -> None:
         begins=(again.begins + firsts[order][again.documents]).astype(np.uint32),
     )
     assert equal(whole.joined(), spans)
-    # What is cut off at the end is gone.
-    most = [chance.randrange(10) for _ in lengths]
-    kept = [tokens[:n] for tokens, n in zip(documents, most, strict=True)]
-    within = spans.within(np.array(most))
-    assert tokens_of(within, [*map(len, kept)]) == kept
 
 
 def test_joined_spans_have_one_form() -> None:

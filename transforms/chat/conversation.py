@@ -39,8 +39,20 @@ _SPEAKERS = {
 }
 
 
-class MalformedError(Exception):
-    """A record is not a conversation; its text says why."""
+class UnusableError(Exception):
+    """A conversation cannot be used; its text says why.
+
+    Attributes:
+        what: What is wrong with it.
+    """
+
+    what = ""
+
+
+class MalformedError(UnusableError):
+    """A record is not a conversation."""
+
+    what = "it is not a conversation"
 
 
 class Conversation(NamedTuple):
@@ -117,7 +129,6 @@ def conversation_of(record: bytes, columns: ConversationColumns) -> Conversation
         if prompt is None or completion is None:
             text = fields.get(TEXT)
             if isinstance(text, str):
-                _check_text(text)
                 return Conversation([], [], [], text=text)
             apart = [name for name in fields if name.startswith(f"{MESSAGES}.")]
             raise MalformedError(
@@ -266,10 +277,3 @@ def _weights(
             raise MalformedError(f"message {number} has the weight {got!r}")
         weights.append(own * shared)
     return weights
-
-
-def _check_text(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise MalformedError("its text has half of a character") from error

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
 from gristmill.transforms.chat.conversation import (
     Conversation,
     ConversationColumns,
-    MalformedError,
+    UnusableError,
     conversation_of,
 )
-from gristmill.transforms.chat.located import Located, UnprovenError, located
-from gristmill.transforms.chat.template import (
-    DEFAULT,
-    WITH_TOOLS,
-    TemplateFailedError,
-    templates_of,
-)
+from gristmill.transforms.chat.located import UnprovenError, located
+from gristmill.transforms.chat.template import DEFAULT, WITH_TOOLS, templates_of
 from gristmill.transforms.chat.token_spans import (
-    PlacedText,
-    token_at,
+    PlacedTokens,
+    byte_places,
     token_spans,
     with_special_text,
 )
-from gristmill.transforms.chat.turns import Special, TextSpan, TurnFinder
+from gristmill.transforms.chat.turns import TextSpan, TurnFinder
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.documents import Documents, counts_of_documents
 from gristmill.transforms.tokens.load_tokenizer import load_tokenizer
@@ -37,11 +34,8 @@ from gristmill.transforms.tokens.tokenizer import Encoded, PlaceOf, Tokenizer
 
 _OTHER = ROLES.index("other")
 _SHOWN = 24
-_REJECTED: dict[type[Exception], str] = {
-    MalformedError: "it is not a conversation",
-    TemplateFailedError: "the template fails",
-    UnprovenError: "it cannot be proved what is trained on",
-}
+
+Int64 = npt.NDArray[np.int64]
 
 
 class AsideError(Exception):
@@ -57,25 +51,27 @@ class AsideError(Exception):
 
 
 class Rendered(NamedTuple):
-    """A conversation as text, with its spans.
+    """A conversation as text in UTF-8, with its spans. Places are bytes of the text.
 
     Attributes:
         text: The text.
-        spans: Its spans in characters; of plain text one.
+        spans: Its spans; of plain text one.
+        borders: int64 [2 spans], begin and end of each.
         weights: Weight of each message.
-        specials: Special tokens in the text.
-        alike: Those of them that are in contents.
-        ends: Ends of trained turns, in characters; None of plain text.
+        specials: int64 [n, 2], begin and end of special tokens in the text.
+        alike: bool [n], which of them are in contents.
+        ends: int64, the ends of trained turns; None of plain text.
         open_turns: Trained messages without an end of turn.
         open_turn: The first of them, and what follows it; "" for none.
     """
 
-    text: str
+    text: bytes
     spans: list[TextSpan]
+    borders: Int64
     weights: list[float]
-    specials: Sequence[Special]
-    alike: frozenset[Special]
-    ends: list[int] | None = None
+    specials: Int64
+    alike: npt.NDArray[np.bool_]
+    ends: Int64 | None = None
     open_turns: int = 0
     open_turn: str = ""
 
@@ -148,23 +144,23 @@ class ConversationReader:
             except AsideError as error:
                 self._set_aside(error, place_of(number), counts)
         spans: list[list[tuple[Any, ...]]] = [[] for _ in records]
-        parts: list[np.ndarray[Any, Any]] = [np.zeros(0, np.uint32)]
+        parts: list[npt.NDArray[Any]] = [np.zeros(0, np.uint32)]
         lengths = np.zeros(len(records), np.int64)
-        placed = self._placed([*rendered.values()])
+        placed = self._placed([each.text for each in rendered.values()])
         for (number, each), tokens in zip(rendered.items(), placed, strict=True):
             try:
                 ids, spans[number] = self._document(each, tokens, counts)
             except AsideError as error:
                 self._set_aside(error, place_of(number), counts)
                 continue
-            counts["special_texts"] += len(each.alike)
+            counts["special_texts"] += int(each.alike.sum())
             counts["open_turns"] += each.open_turns
             if each.open_turn:
                 place = f"{place_of(number)}, {each.open_turn}"
                 self.examples.setdefault("open_turns", place)
             parts.append(ids)
             lengths[number] = len(ids)
-            counts["text_bytes"] += tokens.size_bytes
+            counts["text_bytes"] += len(each.text)
             if each.ends is None and len(ids):
                 counts["special_tokens"] += len(self._before) + len(self._after)
         encoded = Encoded(np.concatenate(parts), lengths)
@@ -172,7 +168,7 @@ class ConversationReader:
             *encoded,
             counts_of_documents(encoded, **counts),
             len(self._after) if counts["special_tokens"] else 0,
-            MessageSpans.of_documents(spans),
+            MessageSpans.of_documents(spans).joined(),
         )
 
     def rendered(self, record: bytes) -> Rendered:
@@ -183,9 +179,8 @@ class ConversationReader:
         """
         try:
             return self._rendered(conversation_of(record, self._columns))
-        except tuple(_REJECTED) as error:
-            why = f"{_REJECTED[type(error)]}: {error}"
-            raise AsideError("rejected", why) from error
+        except UnusableError as error:
+            raise AsideError("rejected", f"{error.what}: {error}") from error
         except UnicodeEncodeError as error:
             raise AsideError("rejected", "a text has half of a character") from error
 
@@ -193,61 +188,63 @@ class ConversationReader:
         finder = self._finders[DEFAULT]
         if conversation.text is not None:
             text = conversation.text
+            data, own = text.encode(), _pairs(text, finder.specials(text))
             span = TextSpan(0, len(text), _OTHER, 0, trained=True)
-            specials = finder.specials(text)
-            return Rendered(text, [span], [1.0], specials, frozenset(specials))
+            borders, alike = np.array([0, len(data)]), np.ones(len(own), bool)
+            return Rendered(data, [span], borders, [1.0], own, alike)
         if conversation.tools is not None:
             finder = self._finders.get(WITH_TOOLS, finder)
         text = finder.template.render(conversation.messages, conversation.tools)
-        text.encode()
+        data = text.encode()
         found = located(finder.template, conversation, text)
         specials = finder.specials(text)
-        alike = _in_contents(found, specials)
-        turns = finder.turns(found, [each for each in specials if each not in alike])
+        alike = _overlap(specials, [place[:2] for place in found.places])
+        turns = finder.turns(found, [*itertools.compress(specials, ~alike)])
         open_turn = ""
         for message, end in turns.open_turns[:1]:
             after = text[end : end + _SHOWN]
             open_turn = f"message {message:,}, after which stands {after!r}"
         return Rendered(
-            *(text, turns.spans, conversation.weights, specials, alike, turns.ends),
-            *(len(turns.open_turns), open_turn),
+            *(
+                data,
+                turns.spans,
+                _pairs(text, [span[:2] for span in turns.spans]).ravel(),
+            ),
+            *(conversation.weights, _pairs(text, specials), alike),
+            *(byte_places(text, turns.ends), len(turns.open_turns), open_turn),
         )
 
-    def _placed(self, rendered: Sequence[Rendered]) -> Iterator[PlacedText]:
+    def _placed(self, texts: Sequence[bytes]) -> Iterator[PlacedTokens]:
         """Yields the tokens of each of some texts."""
-        texts = [each.text.encode() for each in rendered]
         encoded = self._tokenizer.encode(texts, as_text=False)
         begins = self._tokenizer.begins(encoded, texts)
         stop = 0
-        for each, data, length in zip(
-            rendered, texts, encoded.lengths.tolist(), strict=True
-        ):
+        for length in encoded.lengths.tolist():
             start, stop = stop, stop + length
-            ids = encoded.ids[start:stop]
-            yield PlacedText(each.text, ids, begins[start:stop], len(data))
+            yield PlacedTokens(encoded.ids[start:stop], begins[start:stop])
 
     def _document(
-        self, each: Rendered, placed: PlacedText, counts: Counter[str]
-    ) -> tuple[np.ndarray[Any, Any], list[tuple[Any, ...]]]:
+        self, each: Rendered, placed: PlacedTokens, counts: Counter[str]
+    ) -> tuple[npt.NDArray[Any], list[tuple[Any, ...]]]:
         """Returns the tokens of a document, and its spans as rows of `STORED`.
 
         Raises:
             AsideError: It is set aside.
         """
-        if each.alike and self._options.special_text == "text":
+        if each.alike.any() and self._options.special_text == "text":
             try:
                 placed = with_special_text(
-                    placed, each.specials, each.alike, self._tokenizer
+                    *(each.text, placed, each.specials, each.alike, self._tokenizer)
                 )
             except UnprovenError as error:
                 raise AsideError("rejected", str(error)) from error
+        ids = placed.ids
         if each.ends is None:
-            ids = placed.ids
             if len(ids):
                 ids = np.array([*self._before, *ids, *self._after], np.uint32)
             return ids, [(0, len(ids), _OTHER, 0, True, 1.0)] * (len(ids) > 0)
-        begins, ends = token_spans(placed, each.spans)
-        length = len(placed.ids)
+        begins, ends = token_spans(placed, len(each.text), each.spans, each.borders)
+        length = len(ids)
         if length > self._options.length:
             length = self._cut(each.ends, placed)
         rows = []
@@ -259,18 +256,18 @@ class ConversationReader:
                 rows.append((begin, end - begin, *span[2:], weight))
         if not any(trained for _, _, _, _, trained, _ in rows):
             raise AsideError("untrained", "no token of it is trained on")
-        if length < len(placed.ids):
+        if length < len(ids):
             counts["truncated_documents"] += 1
-            counts["truncated_tokens"] += len(placed.ids) - length
-        return placed.ids[:length], rows
+            counts["truncated_tokens"] += len(ids) - length
+        return ids[:length], rows
 
-    def _cut(self, ends: Sequence[int], placed: PlacedText) -> int:
+    def _cut(self, ends: Int64, placed: PlacedTokens) -> int:
         """Returns how many tokens of a conversation fit a row, up to a turn's end."""
-        most = self._options.length
-        fitting = [end for end in token_at(placed, ends) if 0 < end <= most]
-        if not fitting or self._chat.truncate_turns == "no":
+        tokens = np.searchsorted(placed.begins, ends)
+        fitting = tokens[(tokens > 0) & (tokens <= self._options.length)]
+        if not len(fitting) or self._chat.truncate_turns == "no":
             raise AsideError("long", f"{len(placed.ids):,} tokens")
-        return fitting[-1]
+        return int(fitting[-1])
 
     def _set_aside(self, error: AsideError, place: str, counts: Counter[str]) -> None:
         """Counts a conversation that is set aside.
@@ -309,14 +306,18 @@ def placing_tokenizer(options: PackOptions) -> Tokenizer:
     return tokenizer
 
 
-def _in_contents(found: Located, specials: Sequence[Special]) -> frozenset[Special]:
-    """Returns the special tokens that reach into a content."""
-    alike = set()
-    places = iter(found.places)
-    place = next(places, None)
-    for begin, end in specials:
-        while place is not None and place.end <= begin:
-            place = next(places, None)
-        if place is not None and place.begin < end and begin < place.end:
-            alike.add((begin, end))
-    return frozenset(alike)
+def _pairs(text: str, ranges: Sequence[Sequence[int]]) -> Int64:
+    """Returns ranges of characters, in order, as bytes: int64 [ranges, 2]."""
+    return byte_places(text, [*itertools.chain(*ranges)]).reshape(-1, 2)
+
+
+def _overlap(
+    ranges: Sequence[Sequence[int]], places: Sequence[Sequence[int]]
+) -> npt.NDArray[np.bool_]:
+    """Returns which ranges reach into a place; neither overlap among themselves."""
+    one, other = (
+        np.array(given, np.int64).reshape(-1, 2) for given in (ranges, places)
+    )
+    at = np.searchsorted(other[:, 1], one[:, 0], side="right")
+    begins = np.append(other[:, 0], np.iinfo(np.int64).max)
+    return begins[at] < one[:, 1]

@@ -6,12 +6,13 @@ Marks are characters for private use, around the contents of messages.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gristmill.dataset.packed.message_spans import ROLES
-from gristmill.transforms.chat.conversation import Conversation
+from gristmill.transforms.chat.conversation import Conversation, UnusableError
 from gristmill.transforms.chat.template import Template, TemplateFailedError
 
 ASSISTANT, THINKING, TOOL_CALL = (
@@ -75,8 +76,10 @@ class Marked(NamedTuple):
     regions: list[tuple[int, int]]
 
 
-class UnprovenError(Exception):
-    """It cannot be proved where a message is; the text says why."""
+class UnprovenError(UnusableError):
+    """It cannot be proved where a message is."""
+
+    what = "it cannot be proved what is trained on"
 
 
 def _free_base(text: str) -> int:
@@ -90,6 +93,7 @@ def _free_base(text: str) -> int:
     raise UnprovenError("its text has characters for private use of both planes")
 
 
+@dataclasses.dataclass(frozen=True)
 class Marker:
     """Marks the contents of a conversation.
 
@@ -111,39 +115,24 @@ class Marker:
         unmarked_calls: Message and number of each call of a tool without a mark.
     """
 
-    def __init__(
-        self,
-        conversation: Conversation,
-        base: int,
-        names: bool,
-        empties: bool,
-        *,
-        stripped: bool = False,
-        replaced: frozenset[int] | None = None,
-    ) -> None:
-        self.conversation, self._base = conversation, base
-        self._names, self._empties = names, empties
-        self._stripped, self._replaced = stripped, replaced
-        self.parts: list[Part] = []
-        self.unmarked_calls: list[tuple[int, int]] = []
-        self.messages = [
-            self._message(number, message, role)
-            for number, (message, role) in enumerate(
-                zip(conversation.messages, conversation.roles, strict=True)
-            )
-        ]
+    conversation: Conversation
+    base: int
+    names: bool
+    empties: bool
+    stripped: bool = False
+    replaced: frozenset[int] | None = None
+    messages: list[dict[str, Any]] = dataclasses.field(init=False, default_factory=list)
+    parts: list[Part] = dataclasses.field(init=False, default_factory=list)
+    unmarked_calls: list[tuple[int, int]] = dataclasses.field(
+        init=False, default_factory=list
+    )
+
+    def __post_init__(self) -> None:
+        given = zip(self.conversation.messages, self.conversation.roles, strict=True)
+        for number, (message, role) in enumerate(given):
+            self.messages.append(self._message(number, message, role))
         if len(self.parts) > _MOST_PARTS:
             raise UnprovenError(f"it has {len(self.parts):,} parts")
-
-    def again(
-        self, *, stripped: bool = False, replaced: frozenset[int] | None = None
-    ) -> Marker:
-        """Returns a marker of the same parts, with other changes of their texts."""
-        return Marker(
-            *(self.conversation, self._base, self._names, self._empties),
-            stripped=stripped,
-            replaced=replaced,
-        )
 
     def _message(
         self, number: int, message: dict[str, Any], role: int
@@ -203,7 +192,7 @@ class Marker:
         inside = function if isinstance(function, Mapping) else call
         before = len(self.parts)
         marked = dict(inside)
-        if self._names and isinstance(inside.get("name"), str):
+        if self.names and isinstance(inside.get("name"), str):
             marked["name"] = self._text(inside["name"], number, TOOL_CALL)
         for name in ("arguments", "parameters"):
             if name in inside:
@@ -224,20 +213,20 @@ class Marker:
 
     def _text(self, text: str, number: int, role: int, *, inner: bool = False) -> str:
         core = text.strip()
-        if not core and (role != ASSISTANT or not self._empties or inner):
+        if not core and (role != ASSISTANT or not self.empties or inner):
             return text
         begin = text.index(core) if core else len(text)
         lead, trail = text[:begin], text[begin + len(core) :]
         part = len(self.parts)
         self.parts.append(Part(number, role, lead, trail, inner))
-        if self._replaced is not None:
-            if part not in self._replaced:
+        if self.replaced is not None:
+            if part not in self.replaced:
                 return text
             other = "q" * len(core)
             return lead + (other if other != core else "z" * len(core)) + trail
-        mark = self._base + 2 * part
+        mark = self.base + 2 * part
         core = f"{chr(mark)}{core}{chr(mark + 1)}"
-        return core if self._stripped else lead + core + trail
+        return core if self.stripped else lead + core + trail
 
     def marks_of(self, text: str) -> Marked:
         """Takes the marks out of rendered text.
@@ -248,9 +237,9 @@ class Marker:
         places: list[Place] = []
         regions: list[tuple[int, int]] = []
         opened = region = None
-        pattern = _PATTERNS[self._base]
+        pattern = _PATTERNS[self.base]
         for number, match in enumerate(pattern.finditer(text)):
-            mark, at = ord(match[0]) - self._base, match.start() - number
+            mark, at = ord(match[0]) - self.base, match.start() - number
             part, is_end = divmod(mark, 2)
             if mark >= _GENERATION:
                 if (region is None) == bool(is_end) or opened is not None:
@@ -277,7 +266,7 @@ class Marker:
         Raises:
             UnprovenError: It fails, or the marks are not in pairs.
         """
-        around = chr(self._base + _GENERATION), chr(self._base + _GENERATION + 1)
+        around = chr(self.base + _GENERATION), chr(self.base + _GENERATION + 1)
         tools = self.conversation.tools
         try:
             text = template.render(self.messages, tools, around=around)
@@ -378,7 +367,7 @@ def _check_parts(template: Template, marker: Marker, found: Marked) -> None:
                 f"({ROLES[part.role]})"
             )
     if dropped:
-        other = marker.again(replaced=dropped)
+        other = dataclasses.replace(marker, replaced=dropped)
         with contextlib.suppress(TemplateFailedError):
             tools = marker.conversation.tools
             if template.render(other.messages, tools) == found.text:
@@ -409,7 +398,7 @@ def _with_space(template: Template, marker: Marker, found: Marked) -> list[Place
     it from what the template itself writes there.
     """
     try:
-        other = marker.again(stripped=True).rendered(template)
+        other = dataclasses.replace(marker, stripped=True).rendered(template)
     except UnprovenError:
         return found.places
     if [place.part for place in other.places] != [p.part for p in found.places]:

@@ -12,6 +12,7 @@ from typing import Any
 from gristmill.dataset.base.errors import InputError, MissingPackageError, some_of
 from gristmill.dataset.metadata.layout import join
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.chat.conversation import UnusableError
 from gristmill.transforms.jobs.pack_options import (
     ChatOptions,
     PackOptions,
@@ -33,8 +34,10 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 Message = Mapping[str, Any]
 
 
-class TemplateFailedError(Exception):
-    """The template fails at a conversation; its text says why."""
+class TemplateFailedError(UnusableError):
+    """The template fails at a conversation."""
+
+    what = "the template fails"
 
 
 class Template:
@@ -204,11 +207,14 @@ def _read(path: str) -> tuple[dict[str, str], dict[str, str]]:
             where=f"{path}, byte {error.start:,}",
             cure="give a file of text",
         ) from error
-    config: Any = None
-    with contextlib.suppress(ValueError, RecursionError):
-        config = json.loads(text)
-    if not isinstance(config, dict):
-        return {DEFAULT: text}, _tokens_beside(path)
+    config = _config(text)
+    if config is None:  # The tokens are in the file beside the template, if any.
+        folder = path.rpartition("/")[0]
+        beside = join(folder, _CONFIG) if folder else _CONFIG
+        storage = storage_for(beside)
+        if storage.stat(beside) is not None:
+            config = _config(storage.read(beside))
+        return {DEFAULT: text}, _tokens_of(config or {})
     texts = config.get("chat_template")
     if isinstance(texts, str):
         texts = {DEFAULT: texts}
@@ -226,18 +232,12 @@ def _read(path: str) -> tuple[dict[str, str], dict[str, str]]:
     return {str(name): str(each) for name, each in texts.items()}, _tokens_of(config)
 
 
-def _tokens_beside(path: str) -> dict[str, str]:
-    """Returns the tokens of the `tokenizer_config.json` beside a template, if any."""
-    folder = path.rpartition("/")[0]
-    beside = join(folder, _CONFIG) if folder else _CONFIG
-    storage = storage_for(beside)
-    if storage.stat(beside) is None:
-        return {}
+def _config(text: str | bytes) -> dict[str, Any] | None:
+    """Returns the object that a text is in JSON, None for another text."""
     with contextlib.suppress(ValueError, RecursionError):
-        config = json.loads(storage.read(beside))
-        if isinstance(config, dict):
-            return _tokens_of(config)
-    return {}
+        config = json.loads(text)
+        return config if isinstance(config, dict) else None
+    return None
 
 
 def _tokens_of(config: Mapping[str, Any]) -> dict[str, str]:

@@ -404,7 +404,7 @@ def _filled(found: Located, turn: _Turn, roles: frozenset[int]) -> list[TextSpan
         cursor, before = place.end, role
     role = ASSISTANT if before is None else before
     spans.append(TextSpan(cursor, turn.end, role, turn.message, role in roles))
-    return _joined(spans)
+    return [span for span in spans if span.begin < span.end]
 
 
 def _role_between(before: int | None, after: int) -> int:
@@ -412,19 +412,6 @@ def _role_between(before: int | None, after: int) -> int:
     if THINKING in (before, after if before is None else None):
         return THINKING
     return TOOL_CALL if TOOL_CALL in (before, after) else after
-
-
-def _joined(spans: list[TextSpan]) -> list[TextSpan]:
-    """Joins spans that touch and are alike; leaves out empty ones."""
-    joined: list[TextSpan] = []
-    for span in spans:
-        if span.begin >= span.end:
-            continue
-        if joined and joined[-1].end == span.begin and joined[-1][2:] == span[2:]:
-            joined[-1] = joined[-1]._replace(end=span.end)
-        else:
-            joined.append(span)
-    return joined
 
 
 def _same(one: str, other: str) -> int:

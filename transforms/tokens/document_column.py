@@ -96,6 +96,7 @@ class OneFeature:
 
 
 _MOST_ID = (1 << 32) - 1
+_ID_BYTES = 5  # The longest varint of an id.
 _ANOTHER = "choose another feature with --column"
 
 
@@ -150,32 +151,33 @@ class DocumentColumn:
             InputError: A record has no tokens.
         """
         if FORMATS[self._format].tokens:
-            ids = np.frombuffer(b"".join(records), "<u4").astype(np.uint32)
+            words = np.frombuffer(b"".join(records), "<u4").astype(np.uint32)
             sizes = np.fromiter(map(len, records), np.int64, len(records))
-            return Encoded(ids, sizes // 4)
+            return Encoded(words, sizes // 4)
         # A user's function can make examples from text.
         if self._whole and records and self._feature.find(records[0]) is None:
             raise _no_tokenizer("the records are text", place_of(0))
         both = enumerate(records)
         payloads = [self._packed(record, number, place_of) for number, record in both]
         data = np.frombuffer(b"".join(payloads), np.uint8)
-        counts = np.concatenate(([0], np.cumsum(data < 0x80)))
         stops = np.cumsum(np.fromiter(map(len, payloads), np.int64, len(payloads)))
-        if not _are_ids(data):
-            number = next(
-                number
-                for number, payload in enumerate(payloads)
-                if not _are_ids(np.frombuffer(payload, np.uint8))
-            )
+        lasts = np.flatnonzero(data < 0x80)
+        # A negative number takes ten bytes.
+        wrong = np.diff(lasts, prepend=-1) > _ID_BYTES
+        if not wrong.any():
+            ids = decode_varints(data)
+            wrong = ids > _MOST_ID
+        if wrong.any():
+            at = np.searchsorted(stops, lasts[np.argmax(wrong)], side="right")
             raise InputError(
                 f"the feature {self._name!r} holds a number that is no token",
-                where=place_of(number),
+                where=place_of(int(at)),
                 expected=f"0 to {_MOST_ID:,}",
                 got="a negative number, or a larger one",
                 cure="correct the tokens where they are made, or with --map",
             )
-        ids = decode_varints(data).astype(np.uint32)
-        return Encoded(ids, np.diff(counts[stops], prepend=0))
+        counts = np.diff(np.searchsorted(lasts, stops), prepend=0)
+        return Encoded(ids.astype(np.uint32), counts)
 
     def _check_no_example(self, text: bytes, number: int, place_of: PlaceOf) -> None:
         """Refuses results that a user's function seems to have made from text."""
@@ -252,14 +254,6 @@ class DocumentColumn:
                 cure=_ANOTHER,
             )
         return found
-
-
-def _are_ids(varints: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> bool:
-    try:
-        # A negative number takes ten bytes, and is refused.
-        return int(decode_varints(varints).max(initial=0)) <= _MOST_ID
-    except ValueError:
-        return False
 
 
 def _no_tokenizer(what: str, place: str) -> InputError:

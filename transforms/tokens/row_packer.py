@@ -109,7 +109,6 @@ class RowPacker:
                 special_tokens=-int(special.sum()),
             )
             ids, lengths = _truncated(ids, lengths, self._most_tokens)
-            spans = None if spans is None else spans.within(lengths)
         elif longest > MAX_POSITIONS:
             raise InputError(
                 "a document has too many tokens",
@@ -118,10 +117,8 @@ class RowPacker:
                 cure="cut it with --map, or give --truncate",
             )
         if spans is not None:
-            joined = spans.joined()
-            self._spans[0].append(joined.stored())
-            self._span_counts.append(counts_of(joined.ends))
-            counts += PackedCounts(trained_tokens=trained_counts(joined)[0])
+            self._spans[0].append(spans.stored())
+            self._span_counts.append(counts_of(spans.ends))
         stops = np.cumsum(lengths)
         bos, eos = self._ends
         begun = 0 if bos is None else np.count_nonzero(ids[stops - lengths] == bos)
@@ -181,8 +178,7 @@ class RowPacker:
                 spans = MessageSpans.of_stored(np.cumsum(stop - first), stored)
                 spans = spans.of_pieces(np.arange(len(sizes)), firsts, sizes)
                 batch = batch._replace(spans=spans)
-                targets = trained_counts(spans)[1]
-                self._counts += PackedCounts(trained_targets=targets)
+                self._counts += trained_counts(spans)
             yield encode_rows(self._format, batch)
             begin = pieces.stop
 

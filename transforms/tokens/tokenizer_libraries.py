@@ -275,16 +275,18 @@ class FunctionTokenizer(Tokenizer):
                     cure="fix it",
                 ) from e
         self.library, self._function = name, function
-        size = getattr(function, "vocabulary_size", None)
-        if isinstance(size, np.integer):
-            size = int(size)
-        if not isinstance(size, int) or not 0 < size <= 1 << 32:
+        given: Any = getattr(function, "vocabulary_size", None)
+        try:
+            size = operator.index(given)
+        except TypeError:
+            size = 0
+        if not 0 < size <= 1 << 32:
             raise InputError(
                 "the function of the tokenizer does not say how large its vocabulary "
                 "is",
                 where=name,
                 expected="an attribute vocabulary_size: ids are below it",
-                got=repr(size),
+                got=repr(given),
                 cure=f"add a line: {name.rpartition(':')[2]}.vocabulary_size = 50257",
             )
         self.vocabulary_size = size
