@@ -12,7 +12,6 @@ from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.packed.counts import (
-    ASIDE,
     OPTIONAL,
     PACKED_COLUMNS,
     PackedCounts,
@@ -48,22 +47,6 @@ def test_they_add_up() -> None:
     assert PackedCounts.of_dict(total.as_dict() | {"other": 1}) == total
 
 
-def test_the_most_pieces_of_a_row_are_a_maximum() -> None:
-    some, none = PackedCounts(pieces=9, most_pieces=4), PackedCounts(documents=1)
-    for parts, expected in (
-        ((some, PackedCounts(pieces=7, most_pieces=6), none), 6),
-        ((none, some), 4),
-        ((none, none), 0),
-    ):
-        assert sum(parts, PackedCounts()).most_pieces == expected
-        reports = [
-            dataclasses.replace(packed_report(shard), packed=counts)
-            for shard, counts in enumerate(parts)
-        ]
-        total = ShardTable.of(reports).packed_total()
-        assert total == sum(parts, PackedCounts())
-
-
 def test_reports_and_tables_keep_them() -> None:
     reports = [packed_report(shard) for shard in range(3)]
     one = ShardReport.from_json(reports[1].to_json(), where="here")
@@ -74,11 +57,6 @@ def test_reports_and_tables_keep_them() -> None:
     assert list(table.packed(1, 3)) == [each.packed for each in reports[1:]]
     expected = sum((made_up(shard) for shard in range(3)), PackedCounts())
     assert table.packed_total() == expected
-
-
-def test_what_was_set_aside() -> None:
-    assert PackedCounts(aside_long=2).set_aside == {"long": 2}
-    assert {*made_up(3).set_aside} == {*ASIDE}
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 import random
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import tokenizers
 from hypothesis import given
@@ -25,9 +23,7 @@ from gristmill.dataset.base.example import BYTES, INTS, encode_example, raw_feat
 from gristmill.transforms.chat.document_inputs import document_records
 from gristmill.transforms.conversion.begin import list_inputs
 from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import TFRECORD, RecordOptions, SourceSpec
-from gristmill.transforms.sources.source import source_of
 from gristmill.transforms.tokens.document_column import OneFeature
 from gristmill.transforms.tokens.documents import (
     ComparedEncoder,
@@ -42,7 +38,6 @@ from gristmill.transforms.tokens.load_tokenizer import (
 from gristmill.transforms.tokens.tokenizer import Encoded, end_to_end
 from tests.support.conversion import job_of
 from tests.support.examples import FLOATS, INT64S, message
-from tests.support.parquet_files import write_parquet
 from tests.support.tokenizer_files import TEXTS, tokenizer_json
 
 TEXT = SourceSpec("text", "line")
@@ -372,7 +367,6 @@ def test_a_text_on_which_the_tokenizer_fails_has_no_tokens_where_that_is_accepte
 
 
 BODY = PackOptions(length=8, tokenizer="t.json", column="body")
-IDS = PackOptions(length=8, column="ids")
 WHOLE = PackOptions(length=8, tokenizer="t.json", column="")
 
 
@@ -415,49 +409,8 @@ def test_records_that_are_asked_for():
     assert raised.value.got == "line"
     columns = RecordOptions(input_format="parquet", columns=("a", "b"))
     with pytest.raises(InputError, match="no effect") as raised:
-        document_records(columns, IDS, mapped=False)
+        document_records(columns, PackOptions(length=8, column="ids"), mapped=False)
     assert raised.value.got == "a,b"
-
-
-def documents_of(
-    path: pathlib.Path, tokenizer: str | None, column: str
-) -> list[list[int]]:
-    """Returns the documents of a file, as a job reads them."""
-    pack = PackOptions(length=8, tokenizer=tokenizer, column=column)
-    pack = dataclasses.replace(pack, found=find_tokenizer(pack))
-    files = list_inputs(job_of(path, path.parent / "out", pack=pack))
-    (file,) = files
-    everything = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1)
-    reader = DocumentReader(pack, file.spec)
-    batches = source_of(file.spec).read(file, everything).batches()
-    return [ids for each in batches for ids in parts(reader.read(each.records, str))]
-
-
-def test_documents_of_tables(tmp_path, monkeypatch):
-    """No example is made of text; what is no text column is found when planned."""
-    module = f"tables_of_{tmp_path.name}"
-    (tmp_path / f"{module}.py").write_text(
-        "def encode(texts):\n    return [[*text.encode()] for text in texts]\n"
-        "encode.vocabulary_size = 256\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    name = f"{module}:encode"
-    rows = [{"n": 1, "body": "one", "ids": [1, 2]}, {"n": 2, "body": "", "ids": []}]
-    (tmp_path / "json").mkdir()
-    lines = tmp_path / "json" / "a.jsonl"
-    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "pq").mkdir()
-    table = write_parquet(tmp_path / "pq" / "a.parquet", pa.Table.from_pylist(rows))
-    (tmp_path / "csv").mkdir()
-    cells = tmp_path / "csv" / "a.csv"
-    cells.write_text("n,body\n1,12\n2,34\n")
-    for path in (lines, table):
-        assert documents_of(path, name, "body") == [[*b"one"], []]
-        assert documents_of(path, None, "ids") == [[1, 2], []]
-        with pytest.raises(InputError, match="cannot be records"):
-            documents_of(path, name, "ids")
-    assert documents_of(cells, name, "body") == [[*b"12"], [*b"34"]]
-    assert documents_of(cells, None, "n") == [[1], [2]]
 
 
 VALUES = st.one_of(
@@ -492,13 +445,6 @@ def test_damaged_records_give_nothing_else(rng: random.Random, text: bytes):
     except ValueError:
         return  # Another feature may be what is damaged.
     assert found is None or found == features[b"text"]
-
-
-@pytest.mark.parametrize("last", [0x80, 0xFF])
-def test_a_number_that_is_cut_short_is_not_taken(last: int):
-    record = encode_example({"ids": [1, 300]})
-    assert OneFeature("ids").find(record) is not None
-    assert OneFeature("ids").find(record[:-1] + bytes([last])) is None
 
 
 def test_of_several_the_last_counts():

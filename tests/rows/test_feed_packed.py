@@ -1,6 +1,5 @@
 """Packed rows in feeds: shares and runs of tokens, any number of hosts."""
 
-import json
 from fractions import Fraction
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from tests.support.datasets import convert
-from tests.support.hosts import run_hosts
 from tests.support.packed import documents, pack
 from tests.support.schedules import bounds_of
 
@@ -100,82 +98,3 @@ def test_tokens_of_a_mixture_are_as_its_weights_promise(opened):
         assert off <= 2 * sum(bounds) * LENGTH + 2
     realised = seen["web"] / sum(seen.values())
     assert realised == pytest.approx(0.7, abs=0.005)
-
-
-def changed(kind, opened, places) -> loader.GlobalBatches:
-    """Batches of 24 rows, and more, that 1, 2, 3 and 8 hosts divide."""
-    options = {"batch_size": 24, "seed": 5, "epochs": 3}
-    if kind == "single":
-        return loader.global_batches(opened["web"], shuffle="block", **options)
-    datasets = {name: opened[name] for name in ("web", "code")}
-    weights = loader.token_weights(datasets, {"web": 3, "code": 1})
-    batches = loader.global_batches(datasets, weights=weights, **options)
-    if kind == "mixture":
-        return batches
-    longer = loader.open([places["web"], places["week"]])
-    grown = {**datasets, "web": longer}
-    even = loader.token_weights(grown, {"web": 1, "code": 1})
-    batches = batches.then({"web": longer}, step=2, weights=even)
-    return batches.then(batch_size=48, step=4)
-
-
-def joined(parts):
-    """The arrays of all hosts, one below the other."""
-    assert len({tuple(part) for part in parts}) == 1
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def assert_same(found, expected):
-    assert found.keys() == expected.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
-
-
-def on_hosts(batches, state, hosts, stop):
-    """What feeds of all hosts give from a state up to a step, and their state."""
-    decode = loader.PackedRows.of(*batches.datasets)
-    feeds = [batches.feed(decode=decode, host=(host, hosts)) for host in range(hosts)]
-    for feed in feeds:
-        feed.set_state(state)
-    steps = []
-    while len(steps) < stop - state["step"]:
-        steps.append(joined([next(feed) for feed in feeds]))
-    (written,) = {json.dumps(feed.get_state()) for feed in feeds}
-    for feed in feeds:
-        feed.close()
-    return steps, json.loads(written)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["single", "mixture", "changes"])
-def test_global_arrays_are_the_same_on_any_hosts(kind, opened, places):
-    batches = changed(kind, opened, places)
-    decode = loader.PackedRows.of(*batches.datasets)
-    expected = [decode(batches.read(step)) for step in range(batches.steps)]
-    assert len(expected) >= 6
-    assert {len(arrays) for arrays in expected} == {6}
-    begin = batches.feed(**HOST).get_state()
-    for hosts in (1, 2, 3, 8):
-        steps, _ = on_hosts(batches, begin, hosts, batches.steps)
-        for found, whole in zip(steps, expected, strict=True):
-            assert_same(found, whole)
-    # In the middle of an epoch, and again, on other numbers of hosts.
-    state, steps = begin, []
-    for hosts, stop in ((3, 2), (8, 3), (1, 5), (2, batches.steps)):
-        some, state = on_hosts(batches, state, hosts, stop)
-        steps += some
-    for found, whole in zip(steps, expected, strict=True):
-        assert_same(found, whole)
-
-
-@pytest.mark.slow
-def test_processes_resume_packed_rows_on_other_numbers_of_hosts(opened, places):
-    batches = changed("changes", opened, places)
-    decode = loader.PackedRows.of(*batches.datasets)
-    state, steps = batches.feed(**HOST).get_state(), []
-    for hosts, stop in ((1, 1), (3, 3), (2, 6)):
-        some, state = run_hosts(batches, state, hosts, stop, decode)
-        steps += map(joined, some)
-    assert state["step"] == 6
-    for step, found in enumerate(steps):
-        assert_same(found, decode(batches.read(step)))

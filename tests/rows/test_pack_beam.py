@@ -6,10 +6,7 @@ import json
 import os
 import pathlib
 import random
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -117,26 +114,3 @@ def test_the_transform_counts_documents_and_tokens() -> None:
     assert {name: counted[name] for name in names} == {n: packed[n] for n in names}
     assert names >= {"documents", "tokens", "padding_tokens"}
     assert counted["tokens"] > 5000
-
-
-@pytest.mark.slow
-def test_a_job_that_was_killed_goes_on() -> None:
-    run(packing("local", num_shards=20))
-    command = [sys.executable, "-m", "gristmill", "pack", "in.jsonl", "beam"]
-    for name in ("name=d", "length=64", "num-shards=20", "eos=</s>"):
-        command.append(f"--{name}")
-    command += ["--tokenizer=my_words:words", "--runner=FnApiRunner"]
-    began = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    index = pathlib.Path("beam/index")
-    ends = time.monotonic() + 100
-    while began.poll() is None and time.monotonic() < ends:
-        if len(list(index.glob("*.index"))) >= 2:
-            began.send_signal(signal.SIGKILL)
-            break
-        time.sleep(0.01)
-    began.wait(100)
-    finished = {path: path.stat().st_mtime_ns for path in index.glob("*.index")}
-    run(packing("beam", num_shards=20), IN_MEMORY)
-    assert same("beam")
-    assert finished
-    assert all(path.stat().st_mtime_ns == time for path, time in finished.items())

@@ -1,7 +1,9 @@
-"""Packed rows as arrays, compared with what each token by itself says."""
+"""Packed rows as arrays, token by token; and decoders that are for other records."""
 
+import glob
 import json
 import pathlib
+import random
 
 import numpy as np
 import pytest
@@ -12,8 +14,15 @@ from gristmill import loader
 from gristmill.dataset import Writer
 from gristmill.dataset.base.errors import DecodeError, InputError
 from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
+from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.dataset.packed.row_format import RowFormat, encode_rows
-from gristmill.loader.packed.segment_arrays import RowLayout
+from gristmill.pipelines.convert import convert as run
+from gristmill.transforms.conversion.take_output import open_to_append
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.pack_options import PackOptions
+from tests.support.conversation_rows import Said, Token, conversation, spans_of
+from tests.support.datasets import convert
+from tests.support.packed import documents, pack
 from tests.support.packed_rows import Piece, batch_of, some_rows
 
 ARRAYS = (
@@ -26,13 +35,25 @@ ARRAYS = (
 )
 
 
+NAMES = {
+    name: name for name in ("targets_mask", "targets_weights", "inputs_mask", "labels")
+}
+PLAIN = Said(7, 0, True, 1.0)  # A token of a row of plain text.
+
+
 def token_by_token(
-    rows: list[list[Piece]], length: int, document_positions: bool
+    rows: list[list[Piece]],
+    said: list[list[Token]],
+    length: int,
+    document_positions: bool,
 ) -> dict[str, np.ndarray]:
-    out = {name: np.zeros((len(rows), length), np.int64) for name in ARRAYS}
-    for row, pieces in enumerate(rows):
+    out = {name: np.zeros((len(rows), length)) for name in (*ARRAYS, *NAMES)}
+    out["labels"] -= 100
+    pieces = iter(said)
+    for row, row_pieces in enumerate(rows):
         column = 0
-        for number, (first, ids) in enumerate(pieces, 1):
+        for number, (first, ids) in enumerate(row_pieces, 1):
+            tokens = next(pieces)
             for at, token in enumerate(ids):
                 position = at + first * document_positions
                 found = {
@@ -42,7 +63,13 @@ def token_by_token(
                     "inputs_segmentation": number,
                 }
                 if at + 1 < len(ids):
-                    found |= {"targets": ids[at + 1], "targets_segmentation": number}
+                    found["targets"] = ids[at + 1]
+                    after = tokens[at + 1]
+                    if after is not None and after.trained:
+                        found |= {"targets_segmentation": number, "targets_mask": 1}
+                        found |= {"targets_weights": after.weight}
+                        found |= {"labels": ids[at + 1]}
+                        out["inputs_mask"][row, column + 1] = 1
                 for name, value in found.items():
                     out[name][row, column] = value
                 column += 1
@@ -57,29 +84,46 @@ def encoded(
 
 @given(
     st.data(),
-    st.sampled_from([1, 2, 9]),
+    st.integers(0, 1 << 32),
+    st.sampled_from([1, 2, 12]),
     st.sampled_from([2, 3]),
-    st.sampled_from(["packed", "example"]),
+    st.sampled_from(["packed", "example", "chat", "mixed"]),
     st.booleans(),
 )
 def test_every_token_is_where_it_belongs(
-    data, length, id_bytes, kind, document_positions
+    data, seed, length, id_bytes, kind, document_positions
 ):
-    rows = data.draw(some_rows(length, id_bytes))
+    """Also in rows of conversations, alone and among rows of plain text."""
+    chance, rows = random.Random(seed), data.draw(some_rows(length, id_bytes))
+    stored = "example" if kind == "example" else "packed"
+    records, batch = encoded(rows, length, id_bytes, stored), batch_of(rows)
+    said = [[PLAIN] * size for size in batch.lengths.tolist()]
+    if kind in ("chat", "mixed"):
+        chats = [conversation(chance, len(tokens)) for tokens in said]
+        batch = batch._replace(spans=spans_of(chats))
+        ours = encode_rows(RowFormat(length, id_bytes), batch)
+        begin = 0
+        for row, end in enumerate(batch.row_ends.tolist()):
+            if kind == "chat" or chance.random() < 0.5:
+                records[row] = ours[row]
+                said[begin:end] = chats[begin:end]
+            begin = end
     decode = loader.PackedRows(
         length=length,
         id_bytes=id_bytes,
-        rows=kind,
+        rows=stored,
         document_positions=document_positions,
+        names=NAMES,
     )
-    batch = decode(encoded(rows, length, id_bytes, kind))
-    expected = token_by_token(rows, length, document_positions)
-    assert tuple(batch) == ARRAYS
-    for name, array in batch.items():
-        assert (array.dtype, array.shape) == (np.int32, (len(rows), length)), name
+    found = decode(records)
+    expected = token_by_token(rows, said, length, document_positions)
+    assert tuple(found) == (*ARRAYS, *NAMES)
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, expected[name], name)
+        dtype = np.float32 if name == "targets_weights" else np.int32
+        assert (array.dtype, array.shape) == (dtype, (len(rows), length)), name
         # JAX takes it as it is, on CPUs.
         assert array.ctypes.data % 64 == 0 or not array.size
-        np.testing.assert_array_equal(array, expected[name], name)
         array += 1  # It can be written to, and no other changes with it.
 
 
@@ -104,23 +148,6 @@ def test_tokens_of_four_bytes():
     ) as caught:
         decode([good, bad])
     assert caught.value.row == 1
-
-
-@pytest.mark.parametrize("kind", ["packed", "example"])
-def test_rows_that_are_none_are_named(kind):
-    decode = loader.PackedRows(length=4, rows=kind)
-    good, longer = (
-        encoded([[(0, [1])]], 4, 2, kind),
-        encoded([[(0, [1] * 5)]], 5, 2, kind),
-    )
-    for record, message in (
-        (longer[0], "give the length that the dataset was packed with"),
-        (good[0][:-1], "record is not a packed row"),
-        (b"some text", "record is not a packed row"),
-    ):
-        with pytest.raises(DecodeError, match=message) as caught:
-            decode([*good, *good, record])
-        assert caught.value.row == 2
 
 
 def packed_dataset(
@@ -198,21 +225,99 @@ def test_a_dataset_says_how_its_rows_are_stored(tmp_path):
             loader.PackedRows.of(*datasets, **options)
 
 
-def test_a_dataset_of_other_records_is_refused(tmp_path):
-    with Writer(tmp_path / "text") as writer:
-        writer.write(b"text")
-    for path in (tmp_path / "text", sorted((tmp_path / "text").glob("text*"))[0]):
-        with pytest.raises(
-            InputError, match=r"does not hold packed rows(.|\n)*pack it"
-        ):
-            loader.PackedRows.of(loader.open(path))
-
-
-@pytest.mark.parametrize("tokens", range(1, 5))
-def test_padding_of_any_width_is_cleared(tokens):
-    layout = RowLayout.of(
-        4, np.array([1]), np.array([tokens], np.uint32), np.array([tokens])
+def test_one_array_alone() -> None:
+    batch = batch_of([[(0, [5, 6])]])
+    (record,) = encode_rows(
+        RowFormat(4), batch._replace(spans=MessageSpans.of_documents([[]]))
     )
-    array = np.full((1, 4), -1, np.int32)
-    layout.clear_padding(array)
-    assert array.tolist() == [[-1] * tokens + [0] * (4 - tokens)]
+    nothing = dict.fromkeys(ARRAYS)
+    for name, other in {"labels": "y", "targets_weights": "w"}.items():
+        decode = loader.PackedRows(length=4, names={**nothing, name: other})
+        (array,) = decode([record]).values()
+        assert array.tolist() == [[-100 if name == "labels" else 0] * 4]
+        assert [*decode([record])] == [other]
+
+
+HOST = {"host": (0, 1)}
+EXAMPLES = loader.ExampleDecoder({"inputs": loader.FixedFeature("int64")})
+TOKENS = loader.TokenDecoder(length=32, stored="uint16")
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory) -> dict[str, str]:
+    made = documents(60, seed=1)
+    plain = [np.arange(n, n + 32, dtype="<u2").tobytes() for n in range(37)]
+    return {
+        "short": pack(tmp_path_factory.mktemp("short"), [made], length=32),
+        "long": pack(tmp_path_factory.mktemp("long"), [made], length=64),
+        "plain": convert(tmp_path_factory.mktemp("plain"), [plain]),
+    }
+
+
+@pytest.fixture(scope="module")
+def opened(places) -> dict[str, loader.Dataset]:
+    return {name: loader.open(place) for name, place in places.items()}
+
+
+def feed_of(datasets, decode):
+    return loader.global_batches(datasets, batch_size=4).feed(decode=decode, **HOST)
+
+
+@pytest.mark.parametrize("decode", [TOKENS, EXAMPLES], ids=["tokens", "examples"])
+def test_decoders_of_other_records_are_refused(decode, opened, places):
+    both = loader.open([places["plain"], places["short"]])
+    mixed = {"a": opened["plain"], "b": opened["short"]}
+    for datasets in (opened["short"], both, mixed):
+        with pytest.raises(InputError, match="packed rows, which no") as refused:
+            feed_of(datasets, decode)
+        assert "loader.PackedRows.of(dataset)" in str(refused.value)
+        assert places["short"] in str(refused.value)
+
+
+def test_packed_rows_of_other_records_are_refused(opened, places):
+    rows = loader.PackedRows(length=32, id_bytes=4)
+    both = loader.open([places["short"], places["plain"]])
+    mixed = {"a": opened["short"], "b": opened["plain"]}
+    for datasets in (both, mixed):
+        with pytest.raises(InputError, match="does not hold packed rows") as refused:
+            feed_of(datasets, rows)
+        assert places["plain"] in str(refused.value)
+    for dataset in (both, opened["plain"]):
+        with pytest.raises(InputError, match="does not hold packed rows"):
+            loader.PackedRows.of(dataset)
+    with pytest.raises(InputError, match="does not hold packed rows") as refused:
+        feed_of(opened["plain"], rows)
+    assert "records as a conversion read them" in str(refused.value)
+    # Files say nothing of their records: the first of them does.
+    files = loader.open(glob.glob(f"{places['plain']}/*.array_record*"))
+    feed = feed_of(files, rows)
+    with pytest.raises(DecodeError, match="not a packed row") as refused, feed:
+        next(feed)
+    assert places["plain"] in str(refused.value)
+    with pytest.raises(DecodeError, match="it begins otherwise") as refused:
+        rows([b"a text of some words"])
+    assert "1 to 32 pieces" in str(refused.value)
+
+
+def test_files_of_packed_rows_are_decoded_by_who_knows_them(opened, places):
+    files = loader.open(sorted(glob.glob(f"{places['short']}/*.array_record*")))
+    with feed_of(files, loader.PackedRows(length=32, id_bytes=4)) as feed:
+        found = next(feed)
+    with feed_of(opened["short"], loader.PackedRows.of(opened["short"])) as feed:
+        expected = next(feed)
+    np.testing.assert_array_equal(found["targets"], expected["targets"])
+
+
+def test_packed_rows_are_not_converted_nor_appended_to(places, tmp_path):
+    place = {"output": str(tmp_path / "out"), "name": "d"}
+    rows = PackOptions(length=8, column="ids")
+    for options in ({}, {"pack": rows}):
+        job = ConversionJob(inputs=(places["short"],), **place, **options)
+        with pytest.raises(InputError, match="the input holds packed rows") as refused:
+            run([job], workers=1)
+        assert "with gristmill pack" in str(refused.value)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match="no records can be appended") as refused:
+        open_to_append(places["short"], None)
+    assert "loader.open([old, new])" in str(refused.value)
+    run([ConversionJob(inputs=(places["plain"],), **place)], workers=1)

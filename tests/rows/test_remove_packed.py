@@ -64,9 +64,6 @@ def test_rows_of_files(folder: pathlib.Path) -> None:
     for records in ([0], [[0, 0]]):
         with pytest.raises(InputError, match="cannot be removed from packed rows"):
             remove("rows", {"records": records}, workers=1)
-
-
-def test_pairs_of_numbers_are_refused(folder: pathlib.Path) -> None:
     said("convert", "ids.jsonl", "records")
     with pytest.raises(InputError, match="given by their numbers"):
         remove("records", {"records": [[1, 0]]}, workers=1)

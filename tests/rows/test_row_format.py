@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import DecodeError, InputError
-from gristmill.dataset.base.example import decode_example, encode_example
+from gristmill.dataset.base.example import encode_example
 from gristmill.dataset.packed.row_format import (
     MAX_POSITIONS,
     RowFormat,
@@ -78,15 +78,6 @@ def test_golden_bytes():
     assert record.hex(" ", 2) == "0100 0000 0200 0000 5634 ff00 1200"
     (record,) = encode_rows(RowFormat(4, 4), batch_of(rows))
     assert record.hex(" ", 2) == "0100 0000 0200 0000 5634 ff00 1200 0000"
-
-
-def test_golden_example():
-    _, record = encode_rows(RowFormat(4, rows="example"), batch_of(ROWS))
-    assert decode_example(record) == {
-        "inputs": [1, 2, 3, 0],
-        "inputs_position": [0, 5, 6, 0],
-        "inputs_segmentation": [1, 2, 2, 0],
-    }
 
 
 @pytest.mark.parametrize(

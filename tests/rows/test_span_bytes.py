@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import DecodeError
-from gristmill.dataset.packed.message_spans import OTHER, ROLES
 from gristmill.dataset.packed.row_format import (
     RowBatch,
     RowFormat,
@@ -108,32 +107,6 @@ def test_rows_come_back(seed: int) -> None:
     decoded = decode_rows(packed, records)
     assert rows_of(decoded) == rows_of(batch)
     assert equal(decoded.spans, batch.spans if len(batch.row_ends) else None)
-
-
-@given(seeds)
-def test_rows_of_plain_text_among_them_are_trained(seed: int) -> None:
-    batch, chance = supervised(seed)
-    plain = encode_rows(RowFormat(LENGTH), batch._replace(spans=None))
-    ours = encode_rows(RowFormat(LENGTH), batch)
-    chosen = [chance.random() < 0.5 for _ in ours]
-    mixed = [
-        one if taken else other
-        for one, other, taken in zip(ours, plain, chosen, strict=True)
-    ]
-    found = decode_rows(RowFormat(LENGTH), mixed)
-    assert found.tokens.tolist() == batch.tokens.tolist()
-    if not any(chosen):
-        assert found.spans is None
-        return
-    assert batch.spans is not None
-    assert found.spans is not None
-    lengths = batch.lengths.tolist()
-    expected = tokens_of(batch.spans, lengths)
-    rows = np.searchsorted(batch.row_ends, np.arange(len(lengths)), side="right")
-    for piece, row in enumerate(rows.tolist()):
-        if not chosen[row]:
-            expected[piece] = [Said(OTHER, 0, True, 1.0)] * lengths[piece]
-    assert tokens_of(found.spans, lengths) == expected
 
 
 USER, ASSISTANT = Said(2, 0, False, 1.0), Said(3, 1, True, 1.0)
@@ -261,12 +234,3 @@ def test_pieces_of_documents(seed: int) -> None:
         begins=(again.begins + firsts[order][again.documents]).astype(np.uint32),
     )
     assert equal(whole.joined(), spans)
-
-
-def test_joined_spans_have_one_form() -> None:
-    spans = spans_of([[USER, USER, ASSISTANT], [ASSISTANT]])
-    cut = spans.of_pieces(np.array([0, 0, 1]), np.array([0, 1, 0]), np.array([1, 2, 1]))
-    cut = cut._replace(ends=np.array([3, 4]), begins=np.array([0, 1, 2, 0], np.uint32))
-    cut.weights[:2] = 0.5  # Untrained.
-    assert equal(cut.joined(), spans)
-    assert len(ROLES) == 8

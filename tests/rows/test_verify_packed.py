@@ -31,7 +31,6 @@ from tests.support.packed_shards import (
     sources_at,
 )
 from tests.support.pipelines import run
-from tests.support.shell import gristmill
 
 SHARDS = 2
 BAD = 1
@@ -153,14 +152,6 @@ def test_through_beam(tmp_path) -> None:
         assert list(found.findings) == list(here.findings)
         assert bool(found.findings) == (name == "bad")
         assert found.packed == here.packed
-
-
-@pytest.mark.slow
-def test_as_a_command(tmp_path) -> None:
-    commit_packed(str(tmp_path), WHOLE)
-    done = gristmill("verify", ".", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "targets" in done.stdout
 
 
 class TestSegmentIndex:
