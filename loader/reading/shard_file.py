@@ -46,7 +46,7 @@ class ReadLimits:
     part_bytes: int = 4 << 20
     open_shards: int = 24_000
     used_shards: int = 4_000
-    thread_bytes: int = 256 << 10
+    thread_bytes: int = 1 << 20
 
 
 READ_LIMITS = ReadLimits()

@@ -9,10 +9,8 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord import chunk_hash, compiled
+from gristmill.dataset.arrayrecord import compiled
 from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes, hash_spans
 from gristmill.dataset.arrayrecord.chunks import (
     BLOCK_BYTES,
@@ -86,24 +84,6 @@ def test_values_that_never_change(way) -> None:
     # That of no bytes is in the signature of every file.
     assert hash_bytes(b"") == 0x72C3B1E9C0139FE1
     assert hash_bytes(bytes(range(17))) == 0xA7084C614077EACA
-
-
-@given(
-    spans=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), max_size=40),
-    seed=st.integers(0, 1 << 32),
-)
-def test_all_ways_agree(spans: list[tuple[int, int]], seed: int) -> None:
-    if not compiled.is_compiled():
-        pytest.skip("installed without a C compiler")
-    data = random.Random(seed).randbytes(300)
-    table = np.array([sorted(span) for span in spans], np.int64).reshape(-1, 2)
-    # As columns of a table, which are not contiguous.
-    found = hash_spans(data, table[:, 0], table[:, 1])
-    assert found.dtype == np.uint64
-    by_numpy = chunk_hash.hash_by_numpy(
-        np.frombuffer(data, np.uint8), table[:, 0], table[:, 1]
-    )
-    np.testing.assert_array_equal(found, by_numpy)
 
 
 @pytest.mark.parametrize("span", [(-1, 4), (3, 2), (0, 11), (11, 12), (1 << 62, 5)])

@@ -20,6 +20,7 @@ from gristmill.dataset.arrayrecord.chunks import BLOCK_BYTES
 from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.errors import InputError
 from tests.support.records import (
     AWKWARD_RECORDS,
     array_record_bytes,
@@ -36,12 +37,10 @@ def ours(
     options: WriterOptions,
     *,
     batch: int = 1 << 30,
-    batch_bytes: int | None = None,
 ) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "ours"
-        limit = {} if batch_bytes is None else {"batch_bytes": batch_bytes}
-        writer = ArrayRecordWriter(str(path), options, **limit)
+        writer = ArrayRecordWriter(str(path), options)
         for begin in range(0, len(records), batch):
             writer.write(records[begin : begin + batch])
         writer.finish()
@@ -160,3 +159,42 @@ def test_a_record_of_100_megabytes(compression: str):
     options = WriterOptions(group_size=2, compression=compression)
     data = ours(records, options)
     assert len(data) <= 1.01 * len(official(records, options))
+
+
+@pytest.mark.parametrize(
+    ("given", "means"),
+    [
+        ("zstd", "zstd:3"),
+        ("zstd:03", "zstd:3"),
+        *(
+            (same, same)
+            for same in ("zstd:22", "zstd:-131072", "brotli:0", "brotli:11")
+        ),
+        ("brotli", "brotli:6"),
+        ("snappy", "snappy"),
+    ],
+)
+def test_a_compression_is_spelled_in_one_way(given: str, means: str):
+    options = WriterOptions(compression=given)
+    assert options.compression == means
+    assert f",{means}" in footer(ours([b"record"], options)).writer_options
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("zstd:23", "zstd:-131073", "zstd:", "zstd:x", "zstd:3.5", "brotli:12"),
+        *("zstd:3,transpose:true", "brotli:-1", "snappy:1", "uncompressed:0"),
+        *("gzip", "ZSTD:3", " zstd", ""),
+    ],
+)
+def test_other_compressions_are_refused(given: str):
+    with pytest.raises(InputError, match="`compression`") as caught:
+        WriterOptions(compression=given)
+    assert repr(given) in str(caught.value)
+
+
+@pytest.mark.parametrize("group_size", [0, -1, (1 << 20) + 1])
+def test_group_sizes_out_of_range_are_refused(group_size: int):
+    with pytest.raises(InputError, match="group size"):
+        WriterOptions(group_size=group_size)
