@@ -104,9 +104,10 @@ def _hash_together(
         turn = size.astype(np.uint32)[:, None]
         halves = part[0].view(np.uint32)
         part[0] = (halves << turn | halves >> (np.uint32(32) - turn)).view(np.uint64)
-        source = (at + sizes - rest)[some, None] + _LAST_FROM[size]
-        last = data.take(source, mode="clip") * _LAST_TAKEN[size]
-        _update(part, last.view("<u8"))
+        ends = (at + sizes)[some].tolist()
+        tails = [data[e - n : e].tobytes() for e, n in zip(ends, size, strict=True)]
+        last = np.frombuffer(b"".join(map(_last_packet, tails)), "<u8")
+        _update(part, last.reshape(-1, 4))
         for state, own in zip(states, part, strict=True):
             state[some] = own
     for _ in range(4):
@@ -126,21 +127,12 @@ def _update(states: list[HashArray], packet: HashArray) -> None:
         mixed += source.view(np.uint8).take(_ZIPPER, 1).view(np.uint64)
 
 
-def _last_bytes() -> tuple[IntArray, npt.NDArray[np.uint8]]:
-    """Returns how the last bytes of a span make a packet, by their number.
-
-    That is int64 [32, 32], where each byte of the packet comes from, and uint8
-    [32, 32], 1 if it comes from there and 0 if it is zero.
-    """
-    source = np.full((_PACKET_BYTES, _PACKET_BYTES), -1, np.int64)
-    for size in range(1, _PACKET_BYTES):
-        whole, odd = size & ~3, size & 3
-        source[size, :whole] = np.arange(whole)
-        if size >= 16:
-            source[size, 28:] = np.arange(size - 4, size)
-        elif odd:
-            source[size, 16:19] = whole, whole + (odd >> 1), size - 1
-    return np.maximum(source, 0), (source >= 0).astype(np.uint8)
-
-
-_LAST_FROM, _LAST_TAKEN = _last_bytes()
+def _last_packet(tail: bytes) -> bytes:
+    """Lays out the last bytes, 1 to 31 of them, as a packet."""
+    whole, odd = len(tail) & ~3, len(tail) & 3
+    packet = bytearray(tail[:whole].ljust(_PACKET_BYTES, b"\0"))
+    if len(tail) >= 16:
+        packet[28:] = tail[-4:]
+    elif odd:
+        packet[16:19] = tail[whole], tail[whole + (odd >> 1)], tail[-1]
+    return bytes(packet)

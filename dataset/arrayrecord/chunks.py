@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -167,26 +167,6 @@ CHUNK_ERRORS: tuple[type[GristmillError], ...] = (
     TransposedChunkError,
 )
 
-E = TypeVar("E", bound=Exception)
-
-
-def damaged_chunks(
-    count: int, decode: Callable[[int], object], *, errors: tuple[type[E], ...]
-) -> Iterator[tuple[int, E]]:
-    """Decodes chunks one at a time, and yields those that cannot be decoded.
-
-    Args:
-        count: Number of chunks.
-        decode: Decodes chunk 0, 1, ... of them.
-        errors: Errors of `decode` for a damaged chunk; they are yielded with it.
-    """
-    for chunk in range(count):
-        try:
-            decode(chunk)
-        except errors as error:
-            yield chunk, error
-
-
 # The hashes of a header and of the data after it, as they are.
 _Hashes: TypeAlias = tuple[int, int] | None
 
@@ -334,11 +314,6 @@ class EncodedChunks:
             if not pick_records(none, self.buffer, self.table, wanted, out):
                 return out
         return [r for _, lengths, values in self.each() for r in cut(values, lengths)]
-
-    def join(self) -> tuple[bytes, IntArray]:
-        """Returns all records end to end, and their lengths, int64 [records]."""
-        _, lengths, values = zip(*self.each(), strict=True)
-        return b"".join(values), np.concatenate(lengths)
 
     def checksum(self) -> tuple[npt.NDArray[np.uint32], IntArray]:
         """Returns crc32cs, uint32 [records], and lengths, int64 [records]."""

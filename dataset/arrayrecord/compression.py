@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import brotli
 import cramjam
-import numpy as np
 import zstandard
 
 from gristmill.dataset.arrayrecord.writer_options import (
     WINDOW_LOG,
     WriterOptions,
 )
-
-# Maximum bytes of one zstd call. Its output is held twice.
-_COMPRESS_CALL_BYTES = 1 << 20
 
 # Zstd has settings for sizes up to 16 KiB, 128 KiB, 256 KiB and above. A small record
 # by itself gets those of the next size: up to a third faster, and as small within
@@ -63,7 +60,7 @@ def codec_version(options: WriterOptions) -> str:
 
 
 class _Zstd:
-    """Compresses as many parts in a call as fit `_COMPRESS_CALL_BYTES`."""
+    """Compresses runs of parts of like size, each in a call."""
 
     def __init__(self, level: int, *, small_bytes: int):
         self._small_bytes = small_bytes
@@ -80,21 +77,17 @@ class _Zstd:
         self._empty = self._small.compress(b"")
 
     def __call__(self, parts: Sequence[bytes]) -> Sequence[Any]:
-        compressed: list[Any] = []
-        sizes = np.fromiter(map(len, parts), np.int64, len(parts))
-        is_small = sizes <= self._small_bytes
-        borders = (np.flatnonzero(is_small[1:] != is_small[:-1]) + 1).tolist()
-        ends = np.cumsum(sizes)
-        begin = done_bytes = 0
-        for border in (*borders, len(parts)):
-            while begin < border:
-                room = done_bytes + _COMPRESS_CALL_BYTES
-                end = int(np.searchsorted(ends[:border], room, side="right"))
-                end = max(end, begin + 1)
-                codec = self._small if is_small[begin] else self._large
-                compressed += self._call(codec, parts[begin:end])
-                begin, done_bytes = end, int(ends[end - 1])
-        return compressed
+        is_small = [len(part) <= self._small_bytes for part in parts]
+        if len({*is_small}) == 1:
+            return self._call(self._small if is_small[0] else self._large, parts)
+        runs = itertools.groupby(zip(is_small, parts, strict=True), lambda one: one[0])
+        return [
+            compressed
+            for small, run in runs
+            for compressed in self._call(
+                self._small if small else self._large, [part for _, part in run]
+            )
+        ]
 
     def _call(
         self, codec: zstandard.ZstdCompressor, parts: Sequence[bytes]

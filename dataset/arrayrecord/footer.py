@@ -139,7 +139,7 @@ def _records(
         check_blocks(data, begin)
     chunk = logical(data, begin)
     table = chunk_table(np.array([0]), len(chunk), limit=end, hashed=hashed)
-    joined, lengths = EncodedChunks(chunk, table, path="footer").join()
+    ((_, lengths, joined),) = EncodedChunks(chunk, table, path="footer").each()
     if not len(lengths):
         raise ValueError("it holds no records")
     return joined, lengths

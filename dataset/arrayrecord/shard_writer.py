@@ -65,30 +65,19 @@ _CURE = (
 
 
 @contextlib.contextmanager
-def _failures_told(path: str) -> Iterator[None]:
+def _failures_told(path: str, doing: str = "") -> Iterator[None]:
     """Turns failures of a writer into StorageError, with a cure."""
     try:
         yield
-    except OSError as e:
-        cure = SystemLimitError.CURES.get(e.errno, _CURE)
-        raise _failed(path, e.strerror or str(e), cure) from e
-
-
-@contextlib.contextmanager
-def _finished_file(path: str) -> Iterator[BinaryIO]:
-    """Opens a written file; raises StorageError if it cannot be read."""
-    unreadable = "the finished file cannot be read"
-    try:
-        with open(path, "rb", buffering=0) as file:
-            yield file
-    except CorruptShardError as e:
-        raise _failed(path, f"{unreadable}: {e.summary}") from e
-    except OSError as e:
-        raise _failed(path, f"{unreadable}: {e.strerror or e}") from e
-
-
-def _failed(path: str, got: str, cure: str = _CURE) -> StorageError:
-    return StorageError("cannot write shard", where=path, got=got, cure=cure)
+    except (OSError, CorruptShardError) as e:
+        cure, got = _CURE, str(e)
+        if isinstance(e, CorruptShardError):
+            got = e.summary
+        else:
+            cure, got = SystemLimitError.CURES.get(e.errno, cure), e.strerror or got
+        raise StorageError(
+            "cannot write shard", where=path, got=doing + got, cure=cure
+        ) from e
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -311,7 +300,8 @@ class ShardWriter:
             np.concatenate(self._copied_hashes),
             expected if self._is_copy else None,
         )
-        with _finished_file(self._path) as file:
+        reading = _failures_told(self._path, "the finished file cannot be read: ")
+        with reading, open(self._path, "rb", buffering=0) as file:
             written = read_shard(file, path=self._path, copied=copied)
         got = written.crc32cs
         if np.array_equal(expected, got):

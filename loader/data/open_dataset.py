@@ -411,6 +411,7 @@ def _open_committed(
         raise no_shards_to_cache(path)
     if "://" in path:
         from gristmill.loader.reading.remote_shards import RemoteShards
+        from gristmill.loader.remote.range_fetcher import RangeFetcher
 
         remote = RemoteShards(
             where=path,
@@ -418,7 +419,7 @@ def _open_committed(
             index_paths=index_paths,
             table=table,
             split=manifest.splits[own],
-            options=how.options or ReadOptions(),
+            fetcher=RangeFetcher(how.options or ReadOptions()),
             cache_dir=how.cache_dir,
             cache_bytes=how.cache_bytes,
             again=again,

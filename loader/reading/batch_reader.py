@@ -30,7 +30,6 @@ from gristmill.dataset.arrayrecord.chunks import (
     CHUNK_ERRORS,
     EncodedChunks,
     check_blocks,
-    damaged_chunks,
     logical,
     pick_records,
 )
@@ -169,13 +168,11 @@ class BatchReader:
             if stored:
                 self._fetch(self._plan(stored), out)
             if self.shards.remote is not None:
-                fetched = {one.shard_number: len(one.numbers) for one in stored}
-                copied = {
-                    one.shard_number: len(one.numbers)
-                    for one in wanted
-                    if one.shard_number not in fetched
-                }
-                self.shards.count_records(copied=copied, fetched=fetched)
+                fetched = {one.shard_number for one in stored}
+                for number, _, _, records_of in wanted:
+                    self.shards.count_records(
+                        number, len(records_of), fetched=number in fetched
+                    )
         return out
 
     def _read_lone(self, record: int) -> bytes | None:
@@ -301,12 +298,11 @@ class BatchReader:
             except CHUNK_ERRORS:
                 if last:
                     raise
-                found = damaged_chunks(
-                    len(pieces),
-                    lambda n: _decode(plan.select([chunks[n]]), [pieces[n]], out),
-                    errors=CHUNK_ERRORS,
-                )
-                damaged.extend(chunks[number] for number, _ in found)
+                for chunk, piece in zip(chunks, pieces, strict=True):
+                    try:
+                        _decode(plan.select([chunk]), [piece], out)
+                    except CHUNK_ERRORS:
+                        damaged.append(chunk)
 
         fetch_chunks(plan.files, plan.chunks, take, fetcher=self._fetcher)
         return damaged
@@ -319,7 +315,8 @@ def _decode(plan: ReadPlan, pieces: list[bytes] | None, out: list[bytes]) -> Non
     chunk or a record without its checksum is a CorruptShardError.
     """
     files = [file.data for file in plan.files]
-    descriptors = np.array([file.descriptor for file in files])
+    local = [file.descriptor for file in files if isinstance(file, OpenFile)]
+    descriptors = np.array(local, np.int64)
     left = pick_records(descriptors, pieces, plan.chunks, plan.records, out)
     if not left:
         return

@@ -24,7 +24,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from multiprocessing.util import Finalize
 
 import google_crc32c
@@ -155,12 +155,12 @@ class ShardCopies:
         """Deletes a copy."""
         _delete(self._files.path(shard, _COPY))
 
-    def count(self, *, copied: Mapping[int, int], fetched: Mapping[int, int]) -> None:
-        """Counts records that were read of shards, and asks for copies of others."""
-        hits, misses = sum(copied.values()), sum(fetched.values())
-        self._stored.counter.add(CacheCounts(hits=hits, misses=misses))
+    def count(self, shard: int, records: int, *, fetched: bool) -> None:
+        """Counts records that were read, and asks for a copy if they were fetched."""
+        name = "misses" if fetched else "hits"
+        self._stored.counter.add(CacheCounts(**{name: records}))
         with self._lock:
-            self._wanted.update(fetched)
+            self._wanted[shard] += records if fetched else 0
             if self._thread is None:
                 events = self._changed, self._stop
                 self._thread = threading.Thread(

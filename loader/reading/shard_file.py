@@ -65,7 +65,6 @@ class StoredBytes:
     path: str
     size_bytes: int
     stamp: str
-    descriptor: int = -1
 
     def __getitem__(self, range_bytes: slice) -> bytes:
         """Reads the bytes of a range."""

@@ -9,7 +9,7 @@ import functools
 import itertools
 import resource
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
@@ -141,16 +141,10 @@ class ShardList:
             shard -= len(one)
         return 0, shard
 
-    def divided(
-        self, shards: Iterable[int]
-    ) -> Iterator[tuple[ShardList, dict[int, int]]]:
-        """Yields the lists that open some shards, and the number there of each."""
-        found: dict[int, dict[int, int]] = {}
-        for shard in shards:
-            part, number = self.part_of(shard)
-            found.setdefault(part, {})[shard] = number
-        for part, numbers in found.items():
-            yield (self.parts or (self,))[part], numbers
+    def owner(self, shard: int) -> tuple[ShardList, int]:
+        """Returns the list that opens a shard, and the shard's number there."""
+        part, number = self.part_of(shard)
+        return (self.parts or (self,))[part], number
 
     def open(self, shards: Sequence[int]) -> list[ShardFile]:
         """Opens shards and compares each with the dataset's description.
@@ -161,9 +155,10 @@ class ShardList:
         """
         if self.parts:
             opened: dict[int, ShardFile] = {}
-            for part, numbers in self.divided(shards):
-                found = part.open(list(numbers.values()))
-                opened.update(zip(numbers, found, strict=True))
+            places = {shard: self.part_of(shard) for shard in shards}
+            for number, part in enumerate(self.parts):
+                own = {shard: n for shard, (at, n) in places.items() if at == number}
+                opened.update(zip(own, part.open([*own.values()]), strict=True))
             return [opened[shard] for shard in shards]
         try:
             if self.remote is None:
@@ -180,16 +175,11 @@ class ShardList:
             raise
         return files
 
-    def count_records(
-        self, *, copied: Mapping[int, int], fetched: Mapping[int, int]
-    ) -> None:
-        """Counts records that were read, by shard, and asks for copies of others."""
-        for part, numbers in self.divided({**copied, **fetched}):
-            if part.remote is not None and part.remote.copies is not None:
-                part.remote.copies.count(
-                    copied={n: copied[s] for s, n in numbers.items() if s in copied},
-                    fetched={n: fetched[s] for s, n in numbers.items() if s in fetched},
-                )
+    def count_records(self, shard: int, records: int, *, fetched: bool) -> None:
+        """Counts records that were read, and asks for a copy if they were fetched."""
+        part, number = self.owner(shard)
+        if part.remote is not None and part.remote.copies is not None:
+            part.remote.copies.count(number, records, fetched=fetched)
 
     def _open_local(self, shard: int) -> ShardFile:
         index_path = None if self.index_paths is None else self.index_paths[shard]
@@ -242,14 +232,11 @@ class OpenShards:
         opened = dict(zip(missing, self._shards.open(missing), strict=True))
         known = {shard: file for shard, file in found.items() if file is not None}
         if self._shards.remote is not None:
-            stored = [n for n, file in known.items() if file.version is not None]
-            for part, numbers in self._shards.divided(stored):
-                for shard, number in numbers.items():
-                    # A copy may have been made since it was opened.
-                    if part.remote is not None and (
-                        copy := part.remote.copy(number, known[shard].index)
-                    ):
-                        opened[shard] = copy
+            for shard, file in known.items():
+                part, number = self._shards.owner(shard)
+                # A copy may have been made since it was opened.
+                if file.version is not None and part.remote is not None:
+                    opened[shard] = part.remote.copy(number, file.index) or file
         self.keep(opened)
         return {**known, **opened}
 
@@ -265,9 +252,9 @@ class OpenShards:
 
     def without_copy(self, shard: int) -> ShardFile:
         """Deletes the local copy of a shard in object storage; returns the shard."""
-        for part, numbers in self._shards.divided([shard]):
-            if part.remote is not None and part.remote.copies is not None:
-                part.remote.copies.delete(numbers[shard])
+        part, number = self._shards.owner(shard)
+        if part.remote is not None and part.remote.copies is not None:
+            part.remote.copies.delete(number)
         with self._lock:
             self._open.pop(shard, None)
         return self.get(shard)

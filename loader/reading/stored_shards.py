@@ -34,8 +34,8 @@ class StoredShards:
         table: Their table.
         split: Their split.
         fetcher: Fetches records and indexes.
-        counter: Counts what copies did.
         cache_dir: The directory of the host's caches, None for the default.
+        counter: Counts what copies did.
     """
 
     where: str
@@ -44,8 +44,8 @@ class StoredShards:
     table: ShardTable
     split: Split
     fetcher: RangeFetcher
-    counter: CacheCounter
     cache_dir: str | None
+    counter: CacheCounter = dataclasses.field(default_factory=CacheCounter)
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import google_crc32c
 import numpy as np
 
-from gristmill.dataset.arrayrecord.chunks import CHUNK_ERRORS, damaged_chunks
 from gristmill.dataset.arrayrecord.footer import (
     ChunkRange,
     read_footer,
@@ -360,8 +360,10 @@ def _compare_chunks(
             records = encoded.decode()
             crc32cs = np.array([*map(google_crc32c.value, records)], np.uint32)
             lengths = np.array([*map(len, records)], np.int64)
-    except CorruptShardError:
-        raise _damage(chunks, hashed=index is None) from None
+    except CorruptShardError as error:
+        for _ in encoded.each(functools.partial(_undecodable, chunks)):
+            pass
+        raise error from None
     if index is not None:
         first = chunks.first_record
         stored = index.crc32cs[first : first + len(crc32cs)]
@@ -388,14 +390,9 @@ def _placed() -> Iterator[None]:
         raise _FileError(what, **facts) from error
 
 
-def _damage(chunks: ChunkRange, *, hashed: bool) -> CorruptShardError:
-    """Returns the error for the first of some chunks that cannot be decoded."""
+def _undecodable(chunks: ChunkRange, chunk: int, error: Exception) -> _FileError:
+    """Returns the error for a chunk of a range."""
     counts = chunks.chunk_records
-
-    def decode(chunk: int) -> None:
-        chunks.encoded(slice(chunk, chunk + 1), hashed=hashed).decode()
-
-    chunk, error = next(damaged_chunks(len(counts), decode, errors=CHUNK_ERRORS))
     first = chunks.first_record + int(counts[:chunk].sum())
     count, number = int(counts[chunk]), chunks.first_chunk + chunk
     records = f"record {first:,}"
@@ -404,7 +401,7 @@ def _damage(chunks: ChunkRange, *, hashed: bool) -> CorruptShardError:
     return _FileError(
         f"{records} cannot be decoded: chunk {number:,} at byte offset "
         f"{int(chunks.footer.chunk_offsets[number]):,}",
-        got=error.got,
+        got=error,
     )
 
 
