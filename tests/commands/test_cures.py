@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import shutil
+import textwrap
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -82,11 +84,87 @@ def repository(*files: str):
     return write
 
 
+# Command lines, of which the last fails; then, indented, those that follow its cure.
+PLAIN = """
+convert a.jsonl out --compression lzma
+  convert a.jsonl out --compression brotli:5
+convert a.csv d --split test
+trace d --records 3 --batch-size 5
+  trace d --records 3 --batch-size 5 --split test
+head a.jsonl --offset 1000
+  head a.jsonl --offset 10
+head d --seed 3
+  head d --seed 3 --random
+  head d
+trace d --step 3 --row 4 --batch-size 10 --window-blocks 3
+  trace d --step 3 --row 4 --batch-size 10 --window-blocks 3 --shuffle block
+convert a.txt d
+  convert a.txt d --split lines
+  convert a.txt other
+  convert a.txt d --overwrite
+pack rows out {TOKENS}
+  pack a.jsonl out2 {TOKENS}
+index d/*array_record-*
+  inspect d
+  index d/*array_record-* --overwrite
+append d a.csv --split test
+  append d a.csv --split train
+  convert a.csv d --split test
+convert data/tfrecords out --columns id
+  convert data/tfrecords out
+convert da*/ out
+  convert data/tfrecords/* out
+convert d a.jsonl out
+  convert d out
+  convert d/*array_record-* out2
+convert a.jsonl a.csv out
+  convert a.jsonl out
+  append out a.csv
+pack a.jsonl a.csv out {TOKENS}
+  pack a.jsonl out {TOKENS}
+  pack a.csv out2 {TOKENS}
+convert a.txt out --input-format jsonl
+  convert a.txt out --input-format text
+  convert a.txt out2
+convert d out --split nope
+  convert d out --split train
+  convert d out2
+convert a.csv out --nulls skip
+  convert a.csv out
+pack a.jsonl out {TOKENS} --column id
+  pack a.jsonl out {TOKENS} --column text
+  pack a.jsonl out2 --column id --vocabulary-size 50
+pack a.csv out {TOKENS} --record line
+  pack a.csv out {TOKENS}
+pack a.jsonl out {TOKENS} --columns text
+  pack a.jsonl out {TOKENS}
+pack a.jsonl out {TOKENS} --add-special-tokens
+  pack a.jsonl out {TOKENS}
+  pack a.jsonl out2 {TOKENS} --bos <s> --eos </s>
+convert a.jsonl two
+convert a.jsonl two --split test
+unique two --by record
+  unique two --by record --split test
+convert a.txt lines
+unique lines
+  unique lines --by text:-
+  unique lines --by record --overwrite
+trace d --records 3 --batch-size 10 --first-epoch 4 --stop-epoch 4
+  trace d --records 3 --batch-size 10 --first-epoch 4 --stop-epoch 5
+convert a.csv out --columns text:int
+  convert a.csv out --columns text:string
+convert a.csv out --columns *,nope:int
+  convert a.csv out --columns *,id:int
+pack d out --column id --vocabulary-size 5
+  pack d out --column id --vocabulary-size 50
+pack a.jsonl out {TOKENS} --fast
+  pack a.jsonl out {TOKENS}
+"""
 ROWS = [
-    Row(
-        "convert a.jsonl out --compression lzma",
-        "convert a.jsonl out --compression brotli:5",
-    ),
+    Row(*(textwrap.dedent(part).format(TOKENS=TOKENS).strip() for part in row))
+    for row in re.findall(r"((?:^\S.*\n)+)((?:^  .*\n)+)", PLAIN, re.MULTILINE)
+]
+ROWS += [
     Row(
         "convert a.jsonl out",
         "convert a.jsonl out --overwrite\nconvert a.jsonl other",
@@ -129,23 +207,11 @@ ROWS = [
         flip(f"rows/index/rows-train.{SHARD}.segments", 30),
     ),
     Row(
-        "convert a.csv d --split test\ntrace d --records 3 --batch-size 5",
-        "trace d --records 3 --batch-size 5 --split test",
-    ),
-    Row(
         "append d b.jsonl\nrollback d 1",
         "inspect d\nrollback d 2",
         all_of(
             text("b.jsonl", '{"id": 9, "text": "b"}\n'), P(f"d/d-train.{SHARD}").unlink
         ),
-    ),
-    Row(
-        "head a.jsonl --offset 1000",
-        "head a.jsonl --offset 10",
-    ),
-    Row(
-        "head d --seed 3",
-        "head d --seed 3 --random\nhead d",
     ),
     Row(
         "attach d ranks.jsonl --number n",
@@ -163,10 +229,6 @@ ROWS = [
         text("gone", "3\n5000\n"),
     ),
     Row(
-        "trace d --step 3 --row 4 --batch-size 10 --window-blocks 3",
-        "trace d --step 3 --row 4 --batch-size 10 --window-blocks 3 --shuffle block",
-    ),
-    Row(
         "convert files/d-* d2 --name d2",
         "convert files/d-* d2 --split lines\nconvert files/d-* other",
         all_of(
@@ -182,15 +244,6 @@ ROWS = [
         ),
     ),
     Row(
-        "convert a.txt d",
-        "convert a.txt d --split lines\nconvert a.txt other\n"
-        "convert a.txt d --overwrite",
-    ),
-    Row(
-        f"pack rows out {TOKENS}",
-        f"pack a.jsonl out2 {TOKENS}",
-    ),
-    Row(
         "index files/*",
         "index files/* --split train",
         all_of(
@@ -202,14 +255,6 @@ ROWS = [
         "index files/*",
         "index files/d-* --name d",
         files_of("data/demo", "d"),
-    ),
-    Row(
-        "index d/*array_record-*",
-        "inspect d\nindex d/*array_record-* --overwrite",
-    ),
-    Row(
-        "append d a.csv --split test",
-        "append d a.csv --split train\nconvert a.csv d --split test",
     ),
     Row(
         "convert b.csv e\nappend e a.csv",
@@ -228,30 +273,6 @@ ROWS = [
             shutil.copy("data/tfrecords/demo.tfrecord-00000-of-00004", "a.tfrecord"),
             P("b.tfrecord").touch(),
         ),
-    ),
-    Row(
-        "convert data/tfrecords out --columns id",
-        "convert data/tfrecords out",
-    ),
-    Row(
-        "convert da*/ out",
-        "convert data/tfrecords/* out",
-    ),
-    Row(
-        "convert d a.jsonl out",
-        "convert d out\nconvert d/*array_record-* out2",
-    ),
-    Row(
-        "convert a.jsonl a.csv out",
-        "convert a.jsonl out\nappend out a.csv",
-    ),
-    Row(
-        f"pack a.jsonl a.csv out {TOKENS}",
-        f"pack a.jsonl out {TOKENS}\npack a.csv out2 {TOKENS}",
-    ),
-    Row(
-        "convert a.txt out --input-format jsonl",
-        "convert a.txt out --input-format text\nconvert a.txt out2",
     ),
     Row(
         "convert a.txt out --columns line",
@@ -273,10 +294,6 @@ ROWS = [
         P(f"d/index/d-train.{SHARD}.index").unlink,
     ),
     Row(
-        "convert d out --split nope",
-        "convert d out --split train\nconvert d out2",
-    ),
-    Row(
         "convert t.parquet out --record column:a",
         "convert t.parquet out --record column:a --nulls skip",
         # Without statistics nothing tells beforehand.
@@ -288,10 +305,6 @@ ROWS = [
         "convert t.parquet out --record column:a",
         "convert t.parquet out --record column:a --nulls skip",
         table(a=["x", None, "z"]),
-    ),
-    Row(
-        "convert a.csv out --nulls skip",
-        "convert a.csv out",
     ),
     Row(
         "convert t.parquet out",
@@ -307,11 +320,6 @@ ROWS = [
         "convert t.parquet out --record column:a",
         "convert t.parquet out --record column:b\nconvert t.parquet out2",
         table(a=[1, 2], b=["x", "y"]),
-    ),
-    Row(
-        f"pack a.jsonl out {TOKENS} --column id",
-        f"pack a.jsonl out {TOKENS} --column text\n"
-        "pack a.jsonl out2 --column id --vocabulary-size 50",
     ),
     Row(
         "convert t.parquet out",
@@ -341,18 +349,6 @@ ROWS = [
         "--tools-column no --weight-column none",
         f"pack --chat t.parquet out {TOKENS} --template t.jinja --column a",
         all_of(CONVERSATIONS, table(a=[json.dumps(SAID)])),
-    ),
-    Row(
-        f"pack a.csv out {TOKENS} --record line",
-        f"pack a.csv out {TOKENS}",
-    ),
-    Row(
-        f"pack a.jsonl out {TOKENS} --columns text",
-        f"pack a.jsonl out {TOKENS}",
-    ),
-    Row(
-        f"pack a.jsonl out {TOKENS} --add-special-tokens",
-        f"pack a.jsonl out {TOKENS}\npack a.jsonl out2 {TOKENS} --bos <s> --eos </s>",
     ),
     Row(
         "append d a.csv",
@@ -388,24 +384,12 @@ ROWS = [
         "--token-weights a=1,b=2",
     ),
     Row(
-        "convert a.jsonl two\nconvert a.jsonl two --split test\nunique two --by record",
-        "unique two --by record --split test",
-    ),
-    Row(
-        "convert a.txt lines\nunique lines",
-        "unique lines --by text:-\nunique lines --by record --overwrite",
-    ),
-    Row(
         "remove packed --records some.txt",
         f"remove d --records some.txt\npack d packed {TOKENS} --length 64 --overwrite",
         all_of(
             text("some.txt", "3\n"),
             lambda: cures.run(f"pack d packed {TOKENS} --length 64"),
         ),
-    ),
-    Row(
-        "trace d --records 3 --batch-size 10 --first-epoch 4 --stop-epoch 4",
-        "trace d --records 3 --batch-size 10 --first-epoch 4 --stop-epoch 5",
     ),
     Row(
         "convert files/* out",
@@ -466,14 +450,6 @@ ROWS = [
         ),
     ),
     Row(
-        "convert a.csv out --columns text:int",
-        "convert a.csv out --columns text:string",
-    ),
-    Row(
-        "convert a.csv out --columns *,nope:int",
-        "convert a.csv out --columns *,id:int",
-    ),
-    Row(
         "convert b.csv out --input-format csv",
         "convert b.csv out --input-format text",
         text("b.csv", "1,1\n2,2\n"),
@@ -531,10 +507,6 @@ ROWS = [
         text("b.csv", "a line\nanother line\n"),
     ),
     Row(
-        "pack d out --column id --vocabulary-size 5",
-        "pack d out --column id --vocabulary-size 50",
-    ),
-    Row(
         "pack a.jsonl out --tokenizer own_4:f --add-special-tokens",
         "pack a.jsonl out --tokenizer own_4:f --eos 1",
         text(
@@ -542,10 +514,6 @@ ROWS = [
             "def f(texts):\n    return [[2] * len(t) for t in texts]\n\n\n"
             "f.vocabulary_size = 3\n",
         ),
-    ),
-    Row(
-        f"pack a.jsonl out {TOKENS} --fast",
-        f"pack a.jsonl out {TOKENS}",
     ),
 ]
 

@@ -22,9 +22,8 @@ from gristmill.pipelines.view.write_html import (
     page,
     write_html,
 )
+from tests.commands.conftest import run
 from tests.commands.view.conftest import DOCUMENTS, FILES, content_of, png
-from tests.support.conversion import convert as converted
-from tests.support.conversion import job_of
 from tests.support.datasets import convert
 from tests.support.examples import tf_example
 from tests.support.packed_datasets import STRIDE, tokens_of
@@ -39,54 +38,53 @@ def written(
     return content_of(tmp_path / "page.html")
 
 
-def section(content: dict[str, Any], title: str) -> dict[str, Any]:
-    (described, *_) = content["datasets"]
-    return next(one for one in described["sections"] if one["title"] == title)
+def sections(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the sections by their titles, or by the summaries of charts."""
+    return {
+        one["title"] or one["chart"]["summary"]: one.get("rows") or one.get("chart")
+        for one in content["datasets"][0]["sections"]
+    }
 
 
-def chart_of(content: dict[str, Any], word: str) -> dict[str, Any]:
-    """Returns the chart whose summary has a word."""
-    charts = (one.get("chart") for one in content["datasets"][0]["sections"])
-    (found,) = (one for one in charts if one and word in one["summary"])
-    return found
+def chart_of(content: dict[str, Any], words: str) -> list[int]:
+    """Returns the bars of the chart whose summary ends with some words."""
+    found = sections(content)
+    (summary,) = (title for title in found if title.endswith(f"{words}."))
+    return [count for count, _ in found[summary]["bars"]]
 
 
-def bars_of(chart: dict[str, Any]) -> list[int]:
-    return [count for count, _ in chart["bars"]]
-
-
-def place_of(text: str) -> int:
-    found = re.search(r"byte offset ([\d,]+)", text)
-    assert found is not None
-    return int(found[1].replace(",", ""))
+def check_source(text: str, record: bytes) -> None:
+    """Checks that a source names the file and the place of a record."""
+    path, at = re.fullmatch(r"(.*), \w+ at byte offset ([\d,]+)", text).groups()
+    data = pathlib.Path(path).read_bytes()
+    assert data[int(at.replace(",", "")) :].startswith(encode_frame(record))
 
 
 def test_records_have_their_fields_places_and_sources(
     dataset: str, records: list[bytes], tmp_path: pathlib.Path
 ) -> None:
-    numbers = range(len(records))
     opened = loader.open(dataset)
-    content = written(tmp_path, opened, records={"": numbers})
+    content = written(tmp_path, opened, records={"": range(len(records))})
     for number, record in enumerate(records):
         found = content["records"][""][str(number)]
         assert found["bytes"] == len(record)
-        fields = {one["name"]: one for one in found["fields"]}
-        assert fields["id"]["shown"] == [number]
-        assert fields["text"]["shown"] == ["word " * (number % 9)]
-        assert fields["weights"]["shown"] == [0.5 * number, 1.0]
-        head, _, data = fields["image"]["shown"][0].partition(",")
+        fields = {one["name"]: one["shown"] for one in found["fields"]}
+        (image,) = fields.pop("image")
+        assert fields == {
+            "id": [number],
+            "text": ["word " * (number % 9)],
+            "weights": [0.5 * number, 1.0],
+        }
+        head, _, data = image.partition(",")
         assert head == "data:image/png;base64"
         assert base64.b64decode(data) == png(1 + number % 5)
         place = dict(one for one in found["place"] if one[0])
         assert place["shard"] == opened.shard(int(opened.find([number])[0][0])).path
-        source = pathlib.Path(place["source"]).read_bytes()
-        frame = encode_frame(record)
-        begin = place_of(found["source"])
-        assert source[begin : begin + len(frame)] == frame
-    shards = section(content, "Shards")["rows"]
+        check_source(found["source"], record)
+    shards = sections(content)["Shards"]
     assert [row[2] for row in shards] == [*FILES]
     assert [row[4] for row in shards] == [opened.shard(n).path for n in range(5)]
-    assert sum(bars_of(chart_of(content, "all 100 records"))) == 100
+    assert sum(chart_of(content, "all 100 records")) == 100
 
 
 def test_a_row_has_its_pieces_with_their_sources(
@@ -100,24 +98,19 @@ def test_a_row_has_its_pieces_with_their_sources(
             tokens = [token for token, _ in piece["tokens"]]
             document, first = divmod(tokens[0], STRIDE)
             assert tokens == [*range(tokens[0], tokens[0] + len(tokens))]
-            assert (piece["first"], piece["end"] - piece["begin"]) == (
-                first,
-                len(tokens),
-            )
-            (_, path), (_, place) = piece["source"]
-            data = pathlib.Path(path).read_bytes()
-            assert data[place_of(place) :].startswith(encode_frame(DOCUMENTS[document]))
+            size = piece["end"] - piece["begin"]
+            assert (piece["first"], size) == (first, len(tokens))
+            source = ", ".join(line for _, line in piece["source"])
+            check_source(source, DOCUMENTS[document])
             seen += len(tokens)
     counts = opened.packed_counts()
     assert counts is not None
     assert seen == counts.tokens
     # Those without a token are in no row.
     lengths = np.array([n for n in (len(tokens_of(one)) for one in DOCUMENTS) if n])
-    chart = chart_of(content, f"all {len(lengths)} documents")
-    expected = histogram(
-        lengths, len(lengths), "document", chart["title"], "{:,.0f}".format
-    )
-    assert bars_of(chart) == bars_of(expected)
+    chart = histogram(lengths, len(lengths), "document", "", "{:,.0f}".format)
+    bars = [count for count, _ in chart["bars"]]
+    assert chart_of(content, f"all {len(lengths)} documents") == bars
 
 
 @pytest.mark.slow
@@ -129,14 +122,13 @@ def test_rows_of_steps_are_those_of_the_feed(tmp_path: pathlib.Path) -> None:
             for n, records in enumerate(shards)
         ]
         datasets[name] = loader.open(convert(tmp_path / name, files, name=name))
-    weights = {"web": 3, "code": 1}
-    batches = loader.global_batches(datasets, batch_size=4, seed=3, weights=weights)
-    batches = batches.then(weights={"web": 1, "code": 1}, step=6).then(
-        batch_size=6, step=9
-    )
+    batches = loader.global_batches(datasets, batch_size=4, seed=3)
+    batches = batches.then(weights={"web": 1, "code": 1}, step=6)
+    batches = batches.then(batch_size=6, step=9)
     content = written(tmp_path, datasets, batches=batches, steps=range(14))
     assert content["order"] == order_text(batches)
     assert [one["title"] for one in content["datasets"]] == ["web", "code"]
+    epochs = set()
     with batches.feed(host=(0, 1)) as feed:
         for step in range(14):
             found, rows = content["steps"][str(step)], list(next(feed))
@@ -144,37 +136,27 @@ def test_rows_of_steps_are_those_of_the_feed(tmp_path: pathlib.Path) -> None:
             for row, data in zip(found["rows"], rows, strict=True):
                 assert datasets[row["of"]][row["record"]] == data
                 assert (row["bytes"], row["preview"]) == (len(data), data.decode())
-                place = pathlib.Path(row["source"].partition(",")[0]).read_bytes()
-                assert place[place_of(row["source"]) :].startswith(encode_frame(data))
-    epochs = {
-        row["epoch"] for step in content["steps"].values() for row in step["rows"]
-    }
+                check_source(row["source"], data)
+                epochs.add(row["epoch"])
     assert epochs >= {0, 1}
 
 
-def test_splits_editions_and_earlier_datasets(
-    tmp_path: pathlib.Path, output: str
-) -> None:
+def test_splits_editions_and_earlier_datasets(tmp_path: pathlib.Path) -> None:
     records = [b"%d" % number * 9 for number in range(30)]
-    for split, count in (("test", 4), ("train", 30)):
+    output, again = tmp_path / "out", tmp_path / "again"
+    for split, count in (("test", 4), ("train", 30), ("more", 7)):
         (tmp_path / split).write_bytes(frames_of(records[:count]))
-        converted(job_of(tmp_path / split, output, split=split))
-    (tmp_path / "more").write_bytes(frames_of(records[:7]))
-    converted(job_of(tmp_path / "more", output, appends=True))
-    content = written(tmp_path, loader.open(output, split="train"))
-    splits = section(content, "Splits")["rows"]
-    assert [row[:2] for row in splits] == [["test", 4], ["train", 37]]
-    editions = section(content, "Editions")["rows"]
-    assert [row[:2] for row in editions] == [[1, 30], [2, 7]]
-    files = section(content, "Source files")["rows"]
-    assert [row[0] for row in files] == [
-        str(tmp_path / "train"),
-        str(tmp_path / "more"),
-    ]
-    again = tmp_path / "again"
-    converted(job_of(output, again, split="train"))
-    content = written(tmp_path, loader.open(again))
-    assert section(content, "Source files")["rows"] == files
+    for split in ("test", "train"):
+        run("convert", tmp_path / split, output, "--split", split, "--workers=1")
+    run("append", output, tmp_path / "more", "--split=train", "--workers=1")
+    found = sections(written(tmp_path, loader.open(output, split="train")))
+    assert [row[:2] for row in found["Splits"]] == [["test", 4], ["train", 37]]
+    assert [row[:2] for row in found["Editions"]] == [[1, 30], [2, 7]]
+    files = found["Source files"]
+    assert [row[0] for row in files] == [f"{tmp_path}/train", f"{tmp_path}/more"]
+    run("convert", output, again, "--split=train", "--workers=1")
+    found = sections(written(tmp_path, loader.open(again)))
+    assert found["Source files"] == files
 
 
 def test_files_without_a_description(tmp_path: pathlib.Path) -> None:
@@ -182,23 +164,20 @@ def test_files_without_a_description(tmp_path: pathlib.Path) -> None:
     write_array_records(tmp_path / "x.array_record", records)
     content = written(tmp_path, loader.open([str(tmp_path / "x.array_record")]))
     held = content["records"][""]
-    assert [one["fields"][0]["shown"] for one in held.values()] == [
-        [f"{n}"] for n in range(9)
-    ]
+    shown = [one["fields"][0]["shown"] for one in held.values()]
+    assert shown == [[f"{n}"] for n in range(9)]
     assert "were not stored" in held["0"]["source"]
 
 
 def test_what_is_damaged_is_told_and_the_rest_is_shown(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "in").write_bytes(frames_of([b"%d" % n for n in range(30)]))
-    converted(job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 3)))
-    opened = loader.open(tmp_path / "out")
+    path = convert(tmp_path, [[b"%d" % n for n in range(10)] for _ in range(3)])
+    opened = loader.open(path)
     damaged, gone = opened.shard(1), opened.shard(2)
     data = bytearray(pathlib.Path(damaged.path).read_bytes())
     data[opened.offset_bytes(damaged.first_record) + 60] ^= 1
     pathlib.Path(damaged.path).write_bytes(data)
     pathlib.Path(gone.path).unlink()
-    content = written(tmp_path, loader.open(tmp_path / "out"))
-    held = content["records"][""]
+    held = written(tmp_path, loader.open(path))["records"][""]
     assert held["0"]["fields"]
     assert {"what", "where"} <= dict(held[str(damaged.first_record)]["error"]).keys()
     assert dict(held[str(gone.first_record)]["error"])["where"] == gone.path
@@ -210,9 +189,8 @@ def test_a_page_has_a_limit_but_for_what_is_asked_for(tmp_path: pathlib.Path) ->
     records = [tf_example({"text": [text.encode()]}) for text in texts]
     records += [tf_example({"image": [image]}) for image in images]
     opened = loader.open(convert(tmp_path, [records]))
-    held = written(tmp_path, opened)["records"][""]
+    numbers = [*map(int, written(tmp_path, opened)["records"][""])]
     assert 1_900_000 < (tmp_path / "page.html").stat().st_size <= LIMIT_BYTES
-    numbers = [*map(int, held)]
     assert numbers[:32] == [*range(32)]
     assert 40 < len(numbers) < 110
     asked = [*range(150, 300), 301]
@@ -220,43 +198,39 @@ def test_a_page_has_a_limit_but_for_what_is_asked_for(tmp_path: pathlib.Path) ->
     assert {*asked} <= {*map(int, held)}
     assert held["301"]["fields"][0]["shown"][0].startswith("data:image/png")
     few = written(tmp_path, opened.select(np.arange(302) >= 298))["records"][""]
-    assert (few["2"]["fields"][0]["shown"], few["2"]["fields"][0]["cut"]) == (
-        [None],
-        "large images; --records has them",
-    )
+    (image,) = few["2"]["fields"]
+    assert image["shown"] == [None]
+    assert image["cut"] == "large images; --records has them"
 
 
-def test_long_values_are_cut_and_say_so(tmp_path: pathlib.Path) -> None:
-    records = [
-        b"x" * 30_000,
-        bytes(1000),
-        tf_example({"a": list(range(300))}),
-        tf_example({"b": [2**63 - 1, 1], "c": [float("nan")]}),
-    ]
-    held = written(tmp_path, loader.open(convert(tmp_path, [records])))["records"][""]
-    text, data, numbers, large = (held[str(n)]["fields"] for n in range(4))
-    assert (len(text[0]["shown"][0]), text[0]["cut"]) == (
-        20_000,
-        "10,000 more characters",
-    )
-    assert (data[0]["shown"], data[0]["cut"]) == (
-        [bytes(512).hex(" ")],
-        "488 more bytes",
-    )
-    assert (numbers[0]["shown"], numbers[0]["cut"]) == ([*range(256)], "44 more values")
-    # JavaScript would round the one, and JSON has not the other.
-    assert [one["shown"] for one in large] == [[str(2**63 - 1), 1], ["nan"]]
+@pytest.mark.parametrize(
+    ("record", "shown", "cut"),
+    [
+        (b"x" * 30_000, ["x" * 20_000], "10,000 more characters"),
+        (bytes(1000), [bytes(512).hex(" ")], "488 more bytes"),
+        (tf_example({"a": list(range(300))}), [*range(256)], "44 more values"),
+        # JavaScript would round the one, and JSON has not the other.
+        (tf_example({"b": [2**63 - 1, 1]}), [str(2**63 - 1), 1], None),
+        (tf_example({"c": [float("nan")]}), ["nan"], None),
+    ],
+    ids=["text", "bytes", "values", "large", "nan"],
+)
+def test_long_values_are_cut_and_say_so(
+    tmp_path: pathlib.Path, record: bytes, shown: list[Any], cut: str | None
+) -> None:
+    held = written(tmp_path, loader.open(convert(tmp_path, [[record]])))["records"]
+    (field,) = held[""]["0"]["fields"]
+    assert (field["shown"], field["cut"]) == (shown, cut)
 
 
 @pytest.mark.slow
 def test_charts_of_many_shards_and_of_edge_cases(tmp_path: pathlib.Path) -> None:
     files = [[b"x" * 40_000 * (number % 3)] for number in range(101)]
     opened = loader.open(convert(tmp_path, files, compression="uncompressed"))
-    content = written(tmp_path, opened)
-    assert sum(bars_of(chart_of(content, "all 101 shards"))) == 101
+    assert sum(chart_of(written(tmp_path, opened), "all 101 shards")) == 101
     for numbers in ([7, 7], [0, 0, 5, 1000], [0]):
         chart = histogram(np.array(numbers), 9, "record", "x", str)
-        assert sum(bars_of(chart)) == len(numbers)
+        assert sum(count for count, _ in chart["bars"]) == len(numbers)
         assert f"sample of {len(numbers)} of 9 records" in chart["summary"]
 
 
@@ -267,14 +241,11 @@ def test_a_page_runs_only_its_own_script() -> None:
     assert len(page({})) < 60_000
     markup = re.sub(r"<(script|style)[^>]*>.*?</\1>", "", text, flags=re.DOTALL)
     assert re.findall(r"(?:src|href)=\"([^#][^\"]*)\"", markup) == ["data:,"]
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
-    assert policy is not None
-    assert "default-src 'none'" in policy[1]
-    assert "unsafe" not in policy[1]
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
     for word in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("):
         assert word not in text
     # Scripts are joined: a second function of a name would replace the first.
-    names = re.findall(r"^(?:function|const|let) (\w+)", text, re.MULTILINE)
-    assert [
-        name for name, some in itertools.groupby(sorted(names)) if len([*some]) > 1
-    ] == []
+    names = sorted(re.findall(r"^(?:function|const|let) (\w+)", text, re.MULTILINE))
+    assert all(one != other for one, other in itertools.pairwise(names))
