@@ -132,22 +132,22 @@ def pipeline_of(arguments: Sequence[str]) -> str:
     """
     given = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
     asked = {
-        template: {
-            name: None
+        template: [
+            name
             for name, one in parameters_of(template).items()
             if is_asked_for(template, one)
-        }
+        ]
         for template in TEMPLATES
     }
-    found = [template for template, names in asked.items() if names.keys() & given]
+    found = [template for template, names in asked.items() if given & {*names}]
     if found[:2] == ["convert", "pack"]:
         found.remove("convert" if "length" in given else "pack")
     if len(found) != 1:
+        every = {name for names in asked.values() for name in names}
         raise InputError(
             "the parameters are not those of one template",
             expected="; ".join(f"{t}: {', '.join(n)}" for t, n in asked.items()),
-            got=", ".join(sorted(given & set().union(*asked.values())))
-            or "none of these",
+            got=", ".join(sorted(given & every)) or "none of these",
             cure="give the required parameters of one template",
         )
     return found[0]
@@ -182,7 +182,6 @@ def command_line(
     """
     parameters = parameters_of(template)
     given: dict[str, str] = {}
-    beam: dict[str, str] = {}
     others: list[str] = []
     remaining = iter(arguments)
     for argument in remaining:
@@ -196,12 +195,10 @@ def command_line(
             value = "true" if is_flag else next(remaining, "")
         if not value:
             raise _wrong(name, "has no value")
-        (given if name in parameters else beam)[
-            name if name in parameters else flag
-        ] = value
+        given[flag] = value
     line, places = [template], []
     for name, parameter in parameters.items():
-        value = given.get(name, "")
+        value = given.get(f"--{name}", "")
         if is_asked_for(template, parameter) and not value:
             raise _wrong(name, "is not given")
         if isinstance(parameter, click.Argument):
@@ -215,11 +212,9 @@ def command_line(
             line += [flag_of(name)] if value == "true" else []
         elif value:
             line += [f"{flag_of(name)}={value}"]
-    if image is not None:
-        beam.setdefault(_IMAGE, image)
-    line.append(f"{_RUNNER}={beam.pop(_RUNNER, 'DataflowRunner')}")
-    line += [*places, "--", *others]
-    return line + [f"{name}={value}" for name, value in beam.items()]
+    line += [f"{_RUNNER}={given.get(_RUNNER, 'DataflowRunner')}", *places, "--"]
+    image = given.get(_IMAGE, image)
+    return [*line, *others, *([f"{_IMAGE}={image}"] if image else [])]
 
 
 def _is_flag(parameter: click.Parameter | None) -> bool:

@@ -13,9 +13,8 @@ import pytest
 
 import gristmill
 from gristmill.transforms.beam.same_code import sources_digest
-from tests.support import image, roles, shared
+from tests.support import image, shared
 from tests.support.cloud import (
-    FILES,
     RECORDS,
     Cloud,
     job_of,
@@ -225,30 +224,6 @@ def entry_point(
         timeout=120,
         check=False,
     )
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_what_was_submitted_would_run(cloud: Cloud, worker: pathlib.Path):
-    # With the same Python: its zipfile writes the tables.
-    here = (*CONVERT[:2], "gs://data/here/texts", *CONVERT[3:])
-    done = checked(worker, "-m", "gristmill", *here, cwd=worker.parent)
-    expected = cloud.files("gs://data/here/texts")
-    assert f"{FILES * RECORDS} records in 5 shards" in done
-
-    assert cloud.submit(*CONVERT, PUBLIC).code == 0
-    staged = cloud.staged(job_of(cloud))
-    # With no more than the roles of deploy/iam.md.
-    cloud.storage.objects.granted = roles.bucket_permissions("workers' service account")
-    assert run_staged(staged["pipeline.pb"], worker) == "DONE"
-    cloud.storage.objects.granted = None
-    assert cloud.files("gs://data/texts") == expected
-    status = cloud.gristmill("inspect", "gs://data/texts")
-    assert "NOT committed" not in status.stdout
-    # Once more, against what is there now.
-    again = cloud.submit(*CONVERT, PUBLIC)
-    assert again.code == 2
-    assert "committed already" in again.stderr
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 
 from gristmill.pipelines.dataflow.worker_code import build_package
 from gristmill.transforms.beam import same_code
+from tests.support import roles
 from tests.support.cloud import Cloud, Done, job_of, run_staged, running
 from tests.support.distributions import (
     ROOT,
@@ -191,6 +192,7 @@ OURS = "--sdk_container_image=us-docker.pkg.dev/my-project/gristmill/gristmill:1
 BEAMS = "--sdk_container_image=apache/beam_python3.11_sdk:2.77.0"
 MAP = ("--map", "mymap:shout")
 PUBLIC = "--use_public_ips"
+CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts", "--num-shards=2")
 
 
 class Row(NamedTuple):
@@ -253,17 +255,10 @@ def cloud():
 
 
 def submit(cloud: Cloud, row: Row, module: dict[str, str]) -> Done:
-    command = ("convert", "gs://raw/texts/*", "gs://data/texts", "--num-shards=2")
     given = [argument.format(**module) for argument in row.arguments]
-    done = cloud.submit(*command, *given)
+    done = cloud.submit(*CONVERT, *given)
     assert done.code == 0, done.stderr
     return done
-
-
-def commits(cloud: Cloud, staged: dict[str, bytes], python: pathlib.Path) -> None:
-    assert run_staged(staged["pipeline.pb"], python) == "DONE"
-    said = cloud.gristmill("inspect", "gs://data/texts").stdout
-    assert "NOT committed" not in said
 
 
 @pytest.mark.slow
@@ -279,7 +274,15 @@ def test_workers_install_what_is_staged_and_commit(cloud, module, tmp_path, row)
     private = OURS in row.arguments
     python = image(tmp_path / "image", ours=private)
     boot(python, staged, job, index=not private)
-    commits(cloud, staged, python)
+    # With no more than the roles of deploy/iam.md.
+    cloud.storage.objects.granted = roles.bucket_permissions("workers' service account")
+    assert run_staged(staged["pipeline.pb"], python) == "DONE"
+    cloud.storage.objects.granted = None
+    here = (*CONVERT[:2], "gs://data/here/texts", *CONVERT[3:])
+    upper = MAP if "--map" in row.arguments else ()
+    assert cloud.gristmill(*here, *upper).code == 0
+    assert cloud.files("gs://data/texts") == cloud.files("gs://data/here/texts")
+    assert "NOT committed" not in cloud.gristmill("inspect", "gs://data/texts").stdout
 
 
 @pytest.mark.slow

@@ -79,8 +79,9 @@ def _first_lines(
         whole = whole and len(data) < _FILE_BYTES
     data = reader.as_lines(data, file.path).removeprefix(BYTE_ORDER_MARK)
     places = ends(data)
-    if data and (whole or not len(places)):
-        places = np.union1d(places, len(data))
+    if data and (whole or not len(places)) and len(data) not in places[-1:]:
+        # `np.union1d` would import numpy.ma, which takes a while.
+        places = np.append(places, len(data))
     lines = Lines(data, places)
     texts = [lines.line(number) for number in range(len(places))]
     return Sample(file.path, texts, reader.item)
