@@ -276,26 +276,3 @@ def test_range_bytes_decides_the_number_of_ranges(tmp_path: pathlib.Path) -> Non
         ]
         assert found == [(number, b"x" * 5000) for number in range(100)]
         assert len(pickle.dumps(ranges[0])) < 1000
-
-
-@pytest.mark.slow
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize(
-    "options",
-    ["group_size:1,uncompressed", "group_size:9,zstd:3"],
-)
-def test_damage_in_files_without_dataset(
-    tmp_path: pathlib.Path, options: str, decoding: str
-) -> None:
-    path = tmp_path / "plain.ar"
-    write_array_records(path, SHARD_RECORDS[:300], options=options)
-    good = path.read_bytes()
-    begin, end = footer_of(good).chunk_offsets[[0, -1]].tolist()
-    (whole,) = ranges_of(path, 1 << 30)
-    count = 40 if decoding == "compiled" else 8  # Damage is looked for singly.
-    for at in range(begin, end, (end - begin) // count):
-        data = bytearray(good)
-        data[at] ^= 0x02
-        path.write_bytes(data)
-        with pytest.raises(CorruptShardError, match=r"plain\.ar"):
-            list(whole._replace(file=whole.file._replace(version=None)).batches())

@@ -33,50 +33,15 @@ from tests.support.line_files import example_of
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
 
 
-def rows_of(*, delimiter=b",", schema=SCHEMA) -> CsvLines:
-    return CsvLines(["n", "s", "f"], schema, CsvSplitter(delimiter))
+def rows_of(schema=SCHEMA) -> CsvLines:
+    return CsvLines(["n", "s", "f"], schema, CsvSplitter(b","))
 
 
-def lines_of(data: bytes, delimiter=b",") -> Lines:
-    ends = CsvSplitter(delimiter).ends(data)
+def lines_of(data: bytes) -> Lines:
+    ends = CsvSplitter(b",").ends(data)
     if max(ends, default=0) < len(data):  # As at the end of a file.
         ends = np.append(ends, len(data))
     return Lines(data, ends)
-
-
-FLOAT = st.floats(allow_nan=False, allow_infinity=False).filter(
-    lambda number: not (number.is_integer() and 1 << 24 < abs(number) < 1 << 63)
-)
-CELLS = st.tuples(
-    st.one_of(st.just(""), st.integers(-(1 << 63), (1 << 63) - 1).map(str)),
-    st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=8),
-    st.one_of(st.just(""), FLOAT.map(repr)),
-)
-
-
-@given(
-    st.lists(CELLS, max_size=6),
-    st.sampled_from(["\n", "\r\n"]),
-    st.sampled_from([b",", b"\t"]),
-)
-def test_rows_are_what_csv_reads(rows, newline, delimiter):
-    file = io.StringIO()
-    # Python quotes carriage returns only where it quotes all.
-    bare = any("\r" in text for _, text, _ in rows)
-    csv.writer(
-        file,
-        lineterminator=newline,
-        delimiter=delimiter.decode(),
-        quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL,
-    ).writerows(rows)
-    data = file.getvalue().encode()
-    lines = lines_of(data, delimiter)
-    batch, kept = rows_of(delimiter=delimiter).rows(lines)
-    assert kept.tolist() == list(range(len(rows)))
-    assert batch.to_pylist() == [
-        {"n": int(n) if n else None, "s": s, "f": float(f) if f else None}
-        for n, s, f in rows
-    ]
 
 
 @pytest.mark.parametrize(

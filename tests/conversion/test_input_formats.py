@@ -26,7 +26,6 @@ from tests.support.records import (
     array_record_bytes,
     frames_of,
     small_records,
-    text_records,
     write_array_records,
 )
 
@@ -98,12 +97,15 @@ def test_what_describes_a_dataset_among_the_inputs(tmp_path, name, cure):
 
 @pytest.mark.parametrize(
     "damaged",
-    [DATA[1:], bytes(100), DATA[:5], gzip.compress(DATA, mtime=0)[:20]],
-    ids=["shifted", "zeros", "cut", "compressed and cut"],
+    [
+        *(DATA[1:], bytes(4096), DATA[:5], gzip.compress(DATA, mtime=0)[:20]),
+        *(b"\xff" * 4096, random.Random(1).randbytes(4096)),
+    ],
+    ids=["shifted", "zeros", "cut", "compressed and cut", "ones", "random"],
 )
 def test_damaged_files_of_the_right_format_are_left_to_their_reader(tmp_path, damaged):
     (tmp_path / "in").write_bytes(damaged)
-    assert len(find_inputs([str(tmp_path / "in")])) == 1
+    assert find_inputs([str(tmp_path / "in")]).spec.format == "tfrecord"
 
 
 def test_a_stray_file_among_lines_is_named(tmp_path):
@@ -199,23 +201,6 @@ class TestDamagedTFRecords:
         damaged[bit // 8] ^= 1 << bit % 8
         found = name_of(bytes(damaged))
         assert found is None or found.endswith("TFRecord")
-
-    @pytest.mark.parametrize(
-        "data",
-        [
-            b"",
-            b"\n",
-            b"\x1f",
-            bytes(4096),
-            b"\xff" * 4096,
-            random.Random(1).randbytes(4096),
-            frames_of(text_records(9))[1:],
-            frames_of([b"a" * 5000])[:7],
-        ],
-        ids=range(8),
-    )
-    def test_other_damage(self, data):
-        assert name_of(data) is None
 
 
 SPECS = [

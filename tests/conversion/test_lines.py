@@ -6,17 +6,13 @@ import itertools
 import pathlib
 import signal
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gristmill import loader
 from gristmill.dataset.base.errors import (
     CorruptRecordError,
 )
-from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.pipelines.verify import verify
 from gristmill.transforms import ReadRecords
 from gristmill.transforms.sources.formats import RecordOptions
 from tests.support.conversion import (
@@ -240,21 +236,6 @@ def test_a_compressed_file_that_is_cut_short(tmp_path, name, kind) -> None:
     found = read(name, tmp_path / "out")
     assert found == expected(name)[: len(found)]
     assert len(skipped_in(tmp_path / "out")) == 1
-
-
-def test_a_dataset_says_what_its_records_hold(tmp_path) -> None:
-    (tmp_path / "in").write_bytes(FILES["jsonl"])
-    convert(job_of(tmp_path / "in", tmp_path / "out", records=asked("auto")))
-    assert not verify(str(tmp_path / "out")).findings
-    dataset = loader.open(tmp_path / "out")
-    decoder = loader.ExampleDecoder.of(dataset)
-    batch = decoder(dataset.read(range(len(ROWS))))
-    assert batch["id"].tolist() == [row["id"] for row in ROWS]
-    assert [text.decode() for text in batch["text"]] == [row["text"] for row in ROWS]
-    scores = np.array([row["score"] for row in ROWS], np.float32)
-    np.testing.assert_array_equal(batch["score"], scores)
-    source = open_manifest(str(tmp_path / "out")).splits["train"].source
-    assert (source["format"], source["record"]) == ("jsonl", "example")
 
 
 @pytest.mark.one_in(3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import gzip
 import itertools
 import os
@@ -188,30 +187,6 @@ class TestCuts:
                 assert reads is not None
                 assert records_in(reads) == records[:first] + records[first + 3 :]
                 assert sum(len(read.regions) for read in reads) == 3
-
-    def test_every_pair_of_cuts_in_nested_payloads(self, path):
-        chance = random.Random(5)
-        records = [
-            b"plain",
-            frames_of([b"one", b"two", b"three"]),
-            frames_of([frames_of([b"deep", b"deeper"]), b"x"]),
-            frames_of([b"prefix", b"of frames"])[:-7],
-            b"junk" + frames_of([b"behind junk"]) + chance.randbytes(9),
-            b"last",
-        ]
-        data = frames_of(records)
-        path.write_bytes(data)
-        refused = 0
-        for first in range(0, len(data), 3):
-            for width in (1, 20, 60, 200):
-                cuts = [first, min(first + width, len(data))]
-                read = functools.partial(read_in_ranges, path, cuts, keep=False)
-                reads = outcome(read)
-                if reads is None or isinstance(reads, CorruptFrameError):
-                    refused += 1
-                    reads = read(whole=True)
-                assert records_in(reads) == records
-        assert refused > 50  # Or this proves nothing.
 
 
 def read_compressed(

@@ -299,8 +299,6 @@ class TestRefusals:
         "fields",
         [
             {"name": None},
-            {"splits": None},
-            {"splits": 3},
             {"splits": ["train"]},
             {"splits": [{}]},
             {"splits": [{"name": "a"}, {"name": "a"}]},
