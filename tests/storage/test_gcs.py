@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import google_crc32c
 import numpy as np
@@ -29,11 +28,7 @@ DATA = random.Random(1).randbytes(300_000)
 LARGE = np.random.default_rng(2).bytes(5 << 18)
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, small_pieces: None) -> Iterator[GcsServer]:
-    with GcsServer("bucket", "other") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        yield server
+pytestmark = pytest.mark.usefixtures("small_pieces")
 
 
 @pytest.fixture
