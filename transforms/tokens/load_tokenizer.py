@@ -308,8 +308,14 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
     bos_id = _id_of("--bos", options.bos, size, tokenizer)
     eos_id = _id_of("--eos", options.eos, size, tokenizer)
     before, after = _made(name, functools.partial(own_ends, options, tokenizer))
-    _check_once("--bos", bos_id, before)
-    _check_once("--eos", eos_id, after)
+    for option, given, own in (("--bos", bos_id, before), ("--eos", eos_id, after)):
+        if given in own:
+            raise InputError(
+                f"the token of {option} would be added twice",
+                expected="it once",
+                got=f"{option} {given}, and --add-special-tokens, which adds it too",
+                cure=f"leave out {option}",
+            )
     return TokenizerSpec(
         kind=tokenizer.kind,
         digest=tokenizer.digest,
@@ -365,13 +371,3 @@ def _id_of(
             cure="give the text or the id of a token of this tokenizer",
         )
     return found
-
-
-def _check_once(option: str, given: int | None, own: tuple[int, ...]) -> None:
-    if given is not None and given in own:
-        raise InputError(
-            f"the token of {option} would be added twice",
-            expected="it once",
-            got=f"{option} {given}, and --add-special-tokens, which adds it too",
-            cure=f"leave out {option}",
-        )
