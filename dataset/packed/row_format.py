@@ -164,8 +164,8 @@ def decode_rows(row_format: RowFormat, records: Sequence[bytes]) -> RowBatch:
         DecodeError: A record is not such a row; `row` is its number among the records.
     """
     if row_format.rows == "example":
-        length, id_bytes = row_format.length, row_format.id_bytes
-        return RowBatch(*decode_examples(length, id_bytes, records))
+        given = row_format.length, row_format.id_bytes
+        return RowBatch(*decode_examples(*given, records))
     heads = read_heads(row_format, records)
     ends = np.cumsum(heads.token_counts)
     tokens = np.empty(int(ends[-1]) if len(ends) else 0, np.uint32)

@@ -6,6 +6,7 @@ import dataclasses
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.chat.conversation_reader import (
+    DEFAULT_COLUMN,
     ConversationReader,
     columns_of,
 )
@@ -18,7 +19,6 @@ from gristmill.transforms.sources.formats import (
 )
 from gristmill.transforms.tokens.documents import DocumentReader, Tell
 
-_DEFAULT = PackOptions(length=2).column
 _WITH_COLUMNS = ("parquet", "jsonl", "json", "csv", "tsv", "tsv-unquoted", "webdataset")
 
 
@@ -79,7 +79,7 @@ def document_records(
             got=f"--input-format {records.input_format}",
             cure="leave out --tokenizer; --vocabulary-size says how many ids there are",
         )
-    if is_text and not mapped and pack.column not in ("", _DEFAULT):
+    if is_text and not mapped and pack.column not in ("", DEFAULT_COLUMN):
         raise InputError(
             "--column has no effect on lines of text",
             expected="no column: the line is the document",
