@@ -304,7 +304,7 @@ static int reserve(Buffer *buffer, size_t size) {
   return buffer->bytes != NULL;
 }
 
-/* One compressed part of a chunk. */
+/* A compressed part of a chunk, a chunk, and a wanted record in one. */
 typedef struct {
   const uint8_t *bytes;
   size_t size, decoded;
@@ -312,7 +312,14 @@ typedef struct {
 typedef struct {
   Part sizes, values;
   int good, packed;
+  const char *piece;
+  Py_ssize_t piece_size;
 } Parsed;
+typedef struct {
+  int64_t begin, size; /* Among the values of the chunk. */
+  PyObject *object;
+  uint8_t *bytes;
+} Record;
 
 static int varint(const uint8_t **at, const uint8_t *end, uint64_t *value) {
   *value = 0;
@@ -324,11 +331,19 @@ static int varint(const uint8_t **at, const uint8_t *end, uint64_t *value) {
   return 0;
 }
 
+/* Takes the size that a part decodes to, which its frame must confirm. */
 static int parse_part(const uint8_t *at, const uint8_t *end, int packed, Part *part) {
   uint64_t decoded = (uint64_t)(end - at);
   if (packed && !varint(&at, end, &decoded)) return 0;
-  *part = (Part){at, (size_t)(end - at), decoded};
-  return decoded <= MOST_DECODED;
+  const size_t size = (size_t)(end - at);
+  *part = (Part){at, size, decoded};
+  if (decoded > MOST_DECODED) return 0;
+  if (!packed || !decoded) return 1;
+  const unsigned long long claim = lib.content_bytes(at, size);
+  if (claim != (unsigned long long)-1) return claim == decoded;
+  /* Of unknown size. It may refer to what its window holds, and no further. */
+  const int log = 10 + (at[5] >> 3);
+  return log < 32 && decoded <= (uint64_t)1 << log;
 }
 
 static int parse(const uint8_t *data, size_t size, const Chunk *chunk, Parsed *out) {
@@ -363,16 +378,7 @@ static int decode(Worker *worker, const Part *part, int packed, uint8_t *out,
     memcpy(out, part->bytes, size);
     return 1;
   }
-  if (!worker->zstd) return 0;
-  const unsigned long long claim = lib.content_bytes(part->bytes, part->size);
-  if (claim == (unsigned long long)-1) {
-    /* Of unknown size. It may refer to what its window holds, and no further. */
-    const uint8_t window = part->bytes[5];
-    if (window >> 3 > 21 || part->decoded > (size_t)1 << (10 + (window >> 3))) return 0;
-  } else if (claim != part->decoded) {
-    return 0;
-  }
-  if (lib.frame_bytes(part->bytes, part->size) != part->size) return 0;
+  if (!worker->zstd || lib.frame_bytes(part->bytes, part->size) != part->size) return 0;
   if (size == part->decoded) {
     return lib.decompress(worker->zstd, out, size, part->bytes, part->size) == size;
   }
@@ -387,7 +393,7 @@ static int decode(Worker *worker, const Part *part, int packed, uint8_t *out,
   return 1;
 }
 
-/* Decodes the sizes of records; without `lengths`, of a chunk with one, it is known. */
+/* Decodes the sizes of records. That of an only one is known. */
 static int decode_lengths(Worker *worker, const Chunk *chunk, const Parsed *parsed,
                           int64_t *lengths) {
   uint64_t length, sum = 0;
@@ -446,12 +452,8 @@ typedef struct {
   Py_ssize_t file_count;
   Py_buffer whole; /* Logical bytes that hold all chunks; obj is NULL without. */
   int in_pieces;
-  const char **pieces;
-  Py_ssize_t *piece_sizes;
   Parsed *parsed;
-  int64_t *begins, *sizes; /* Of wanted records in their chunks. */
-  PyObject **records;
-  char **outs; /* Their bytes. */
+  Record *records;
   Worker worker;
 } Job;
 
@@ -466,10 +468,11 @@ static const uint8_t *located(const Job *job, Py_ssize_t i, uint8_t *stored,
     return (const uint8_t *)job->whole.buf + chunk->begin;
   }
   if (job->in_pieces) {
-    if (job->piece_sizes[i] != length) return NULL;
-    memcpy(stored, job->pieces[i], (size_t)length);
-  } else if (!read_whole((int)job->files[chunk->file], stored, chunk->begin, chunk->end)) {
-    return NULL;
+    if (job->parsed[i].piece_size != length) return NULL;
+    memcpy(stored, job->parsed[i].piece, (size_t)length);
+  } else {
+    const int file = (int)job->files[chunk->file];
+    if (!read_whole(file, stored, chunk->begin, chunk->end)) return NULL;
   }
   const int64_t logical = without_headers(stored, chunk);
   *size = (size_t)logical;
@@ -495,8 +498,8 @@ static int place_records(Job *job, Py_ssize_t i, uint8_t *stored, Py_ssize_t fir
     const int64_t wanted = job->wanted[item].row;
     if (wanted < row) row = begin = 0;
     while (row < wanted) begin += lengths[row++];
-    job->begins[item] = begin;
-    job->sizes[item] = lengths[wanted];
+    job->records[item].begin = begin;
+    job->records[item].size = lengths[wanted];
   }
   if (lengths != &one) free(lengths);
   return good;
@@ -506,30 +509,27 @@ static int place_records(Job *job, Py_ssize_t i, uint8_t *stored, Py_ssize_t fir
 static int fill_records(Job *job, Py_ssize_t i, Py_ssize_t first, Py_ssize_t last) {
   const Parsed *parsed = job->parsed + i;
   const Part *values = &parsed->values;
+  const Record *one = job->records + first;
+  const uint8_t *bytes = values->bytes;
   size_t past = 0;
   for (Py_ssize_t item = first; item < last; ++item) {
-    const size_t end = (size_t)(job->begins[item] + job->sizes[item]);
+    const size_t end = (size_t)(job->records[item].begin + job->records[item].size);
     if (end > past) past = end;
   }
-  if (values->decoded - past <= LONG_REST || !parsed->packed) past = values->decoded;
-  const uint8_t *bytes = values->bytes;
+  if (values->decoded - past <= LONG_REST) past = values->decoded;
   if (parsed->packed && last == first + 1 && job->chunks[i].records == 1) {
-    bytes = (uint8_t *)job->outs[first];
-    if (!decode(&job->worker, values, 1, (uint8_t *)job->outs[first], past)) return 0;
+    bytes = one->bytes;
+    if (!decode(&job->worker, values, 1, one->bytes, past)) return 0;
   } else if (parsed->packed) {
     if (!reserve(&job->worker.values, past)) return 0;
     bytes = job->worker.values.bytes;
     if (!decode(&job->worker, values, 1, job->worker.values.bytes, past)) return 0;
   }
-  for (Py_ssize_t item = first; item < last; ++item) {
+  for (Py_ssize_t item = first; item < last; ++item, ++one) {
     const int64_t expected = job->wanted[item].crc32c;
-    const size_t size = (size_t)job->sizes[item];
-    const uint8_t *record = bytes + job->begins[item];
-    if (size && (char *)record != job->outs[item]) memcpy(job->outs[item], record, size);
-    if (expected >= 0 &&
-        (!lib.crc32c || lib.crc32c(0, (uint8_t *)job->outs[item], size) != expected)) {
-      return 0;
-    }
+    const size_t size = (size_t)one->size;
+    if (size && bytes != one->bytes) memcpy(one->bytes, bytes + one->begin, size);
+    if (expected >= 0 && lib.crc32c(0, one->bytes, size) != expected) return 0;
   }
   return 1;
 }
@@ -571,14 +571,15 @@ static int pick_some(Job *job, PyObject *out, PyObject *left, Py_ssize_t first,
   Py_END_ALLOW_THREADS
   *item = end;
   for (at = begin; at < end; ++at) {
-    job->records[at] = NULL;
+    Record *record = job->records + at;
+    record->object = NULL;
     if (!job->parsed[job->wanted[at].chunk].good) continue;
-    job->records[at] = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)job->sizes[at]);
-    if (!job->records[at]) break;
-    job->outs[at] = PyBytes_AsString(job->records[at]);
+    record->object = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)record->size);
+    if (!record->object) break;
+    record->bytes = (uint8_t *)PyBytes_AsString(record->object);
   }
   if (at < end) {
-    while (at-- > begin) Py_XDECREF(job->records[at]);
+    while (at-- > begin) Py_XDECREF(job->records[at].object);
     return 0;
   }
   Py_BEGIN_ALLOW_THREADS
@@ -591,9 +592,10 @@ static int pick_some(Job *job, PyObject *out, PyObject *left, Py_ssize_t first,
   Py_END_ALLOW_THREADS
   int done = 1;
   for (at = begin; at < end; ++at) {
+    PyObject *object = job->records[at].object;
     if (!job->parsed[job->wanted[at].chunk].good) {
-      Py_XDECREF(job->records[at]);
-    } else if (PyList_SetItem(out, (Py_ssize_t)job->wanted[at].place, job->records[at])) {
+      Py_XDECREF(object);
+    } else if (PyList_SetItem(out, (Py_ssize_t)job->wanted[at].place, object)) {
       done = 0;
     }
   }
@@ -627,10 +629,10 @@ static int take_pieces(Job *job, PyObject *data) {
   }
   for (Py_ssize_t i = 0; i < job->chunk_count; ++i) {
     char *bytes;
-    if (PyBytes_AsStringAndSize(PyList_GetItem(data, i), &bytes, job->piece_sizes + i)) {
-      return 0;
-    }
-    job->pieces[i] = bytes;
+    Parsed *chunk = job->parsed + i;
+    PyObject *piece = PyList_GetItem(data, i);
+    if (PyBytes_AsStringAndSize(piece, &bytes, &chunk->piece_size)) return 0;
+    chunk->piece = bytes;
   }
   return 1;
 }
@@ -653,16 +655,9 @@ static PyObject *pick(PyObject *module, PyObject *args) {
   job.wanted = wanted.buf;
   job.chunk_count = chunks.len / (Py_ssize_t)sizeof(Chunk);
   job.wanted_count = wanted.len / (Py_ssize_t)sizeof(Wanted);
-  const size_t count = (size_t)job.chunk_count + 1, items = (size_t)job.wanted_count + 1;
-  job.parsed = malloc(count * sizeof *job.parsed);
-  job.pieces = malloc(count * sizeof *job.pieces);
-  job.piece_sizes = malloc(count * sizeof *job.piece_sizes);
-  job.begins = malloc(items * sizeof *job.begins);
-  job.sizes = malloc(items * sizeof *job.sizes);
-  job.records = malloc(items * sizeof *job.records);
-  job.outs = malloc(items * sizeof *job.outs);
-  int ready = job.parsed && job.pieces && job.piece_sizes && job.begins && job.sizes &&
-              job.records && job.outs;
+  job.parsed = malloc(((size_t)job.chunk_count + 1) * sizeof *job.parsed);
+  job.records = malloc(((size_t)job.wanted_count + 1) * sizeof *job.records);
+  int ready = job.parsed && job.records;
   if (!ready) {
     PyErr_NoMemory();
   } else if (data == Py_None) {
@@ -691,12 +686,7 @@ static PyObject *pick(PyObject *module, PyObject *args) {
   PyBuffer_Release(&chunks);
   PyBuffer_Release(&wanted);
   free(job.parsed);
-  free(job.pieces);
-  free(job.piece_sizes);
-  free(job.begins);
-  free(job.sizes);
   free(job.records);
-  free(job.outs);
   return left;
 }
 
@@ -707,9 +697,12 @@ static PyObject *pick(PyObject *module, PyObject *args) {
 static PyObject *checksum(PyObject *module, PyObject *args) {
   Py_buffer data, chunks, crc32cs, lengths;
   (void)module;
-  if (!PyArg_ParseTuple(args, "y*y*w*w*", &data, &chunks, &crc32cs, &lengths)) return NULL;
+  if (!PyArg_ParseTuple(args, "y*y*w*w*", &data, &chunks, &crc32cs, &lengths)) {
+    return NULL;
+  }
   Worker worker = taken_worker();
-  const Chunk *chunk = chunks.buf, *end = chunk + chunks.len / (Py_ssize_t)sizeof(Chunk);
+  const Chunk *chunk = chunks.buf;
+  const Chunk *end = chunk + chunks.len / (Py_ssize_t)sizeof(Chunk);
   uint32_t *crc32c = crc32cs.buf;
   int64_t *length = lengths.buf, left = lengths.len / 8;
   const int decodes = crc32cs.len > 0;
@@ -720,13 +713,15 @@ static PyObject *checksum(PyObject *module, PyObject *args) {
     good = chunk->begin >= 0 && chunk->begin < chunk->end && chunk->end <= data.len &&
            chunk->records <= left;
     const size_t size = (size_t)(chunk->end - chunk->begin);
-    good = good && parse((const uint8_t *)data.buf + chunk->begin, size, chunk, &parsed) &&
+    const uint8_t *at = (const uint8_t *)data.buf + chunk->begin;
+    good = good && parse(at, size, chunk, &parsed) &&
            decode_lengths(&worker, chunk, &parsed, length);
     if (!good) break;
-    const uint8_t *record = parsed.values.bytes;
+    const Part *values = &parsed.values;
+    const uint8_t *record = values->bytes;
     if (parsed.packed && decodes) {
-      good = reserve(&worker.values, parsed.values.decoded) &&
-             decode(&worker, &parsed.values, 1, worker.values.bytes, parsed.values.decoded);
+      good = reserve(&worker.values, values->decoded) &&
+             decode(&worker, values, 1, worker.values.bytes, values->decoded);
       record = worker.values.bytes;
     }
     for (int64_t i = 0; good && i < chunk->records; ++i, ++length) {
