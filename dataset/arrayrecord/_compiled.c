@@ -552,14 +552,10 @@ static int tables_agree(const Job *job) {
 
 /* Reads the chunks of a pass, and makes their records. */
 static int pick_some(Job *job, PyObject *out, PyObject *left, Py_ssize_t first,
-                     Py_ssize_t last, Py_ssize_t *item) {
+                     Py_ssize_t last, size_t bytes, Py_ssize_t *item) {
   const Py_ssize_t begin = *item;
   Py_ssize_t end = begin, at;
-  size_t bytes = 0;
   Py_BEGIN_ALLOW_THREADS
-  for (Py_ssize_t i = first; i < last; ++i) {
-    bytes += (size_t)(job->chunks[i].end - job->chunks[i].begin);
-  }
   const int room = job->whole.obj || reserve(&job->worker.stored, bytes);
   bytes = 0;
   for (Py_ssize_t i = first; i < last; ++i) {
@@ -611,12 +607,12 @@ static int pick_some(Job *job, PyObject *out, PyObject *left, Py_ssize_t first,
 static int pick_all(Job *job, PyObject *out, PyObject *left) {
   Py_ssize_t item = 0;
   for (Py_ssize_t first = 0, last; first < job->chunk_count; first = last) {
-    int64_t bytes = job->chunks[first].end - job->chunks[first].begin;
-    for (last = first + 1; last < job->chunk_count; ++last) {
-      bytes += job->chunks[last].end - job->chunks[last].begin;
-      if (bytes > PASS) break;
+    size_t bytes = 0, size;
+    for (last = first; last < job->chunk_count; ++last, bytes += size) {
+      size = (size_t)(job->chunks[last].end - job->chunks[last].begin);
+      if (bytes && bytes + size > PASS) break;
     }
-    if (!pick_some(job, out, left, first, last, &item)) return 0;
+    if (!pick_some(job, out, left, first, last, bytes, &item)) return 0;
   }
   return 1;
 }

@@ -44,17 +44,22 @@ def _addresses(modules: Sequence[str], names: Sequence[str]) -> list[int]:
     return [0] * len(names)
 
 
-def _import() -> Any:
-    try:
-        part: Any = importlib.import_module("gristmill.dataset.arrayrecord._compiled")
-    except ImportError:
-        return None
+def prepared(part: Any) -> Any:
+    """Returns a module in C after giving it the libraries, if there are all."""
     found = _addresses(_ZSTD_MODULES, _ZSTD)
     found += _addresses(_CRC32C_MODULES, ["crc32c_extend"])
     part.decodes = all(found)
     if part.decodes:
         part.use_libraries(np.array(found, np.uintp))
     return part
+
+
+def _import() -> Any:
+    try:
+        name = "gristmill.dataset.arrayrecord._compiled"
+        return prepared(importlib.import_module(name))
+    except ImportError:
+        return None
 
 
 part: Any = _import()

@@ -356,18 +356,15 @@ class ArrayRecordWriter:
     Args:
         path: Local file to create.
         options: Encoding of the file.
-        batch_bytes: Size at which records are encoded; the file does not depend on it.
 
     Raises:
         OSError: The file cannot be created.
     """
 
-    def __init__(
-        self, path: str, options: WriterOptions, *, batch_bytes: int = _BATCH_BYTES
-    ):
+    def __init__(self, path: str, options: WriterOptions):
         # Closed by `finish` or `abandon`.
         self._file = open(path, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115
-        self._options, self._batch_bytes = options, batch_bytes
+        self._options = options
         self._encoder = ChunkEncoder(options)
         self._stream = BlockStream(self._file)
         self._stream.append(encode_special(SIGNATURE))
@@ -383,7 +380,7 @@ class ArrayRecordWriter:
         self._held += records
         self._held_bytes += sum(map(len, records)) + _RECORD_BYTES * len(records)
         group = self._options.group_size
-        if self._held_bytes >= self._batch_bytes and len(self._held) >= group:
+        if self._held_bytes >= _BATCH_BYTES and len(self._held) >= group:
             self._flush(len(self._held) // group * group)
 
     @property
@@ -431,7 +428,7 @@ class ArrayRecordWriter:
         ends = np.cumsum(lengths[:records] + _RECORD_BYTES)
         begin = done_bytes = 0
         while begin < records:
-            last = int(np.searchsorted(ends, done_bytes + self._batch_bytes))
+            last = int(np.searchsorted(ends, done_bytes + _BATCH_BYTES))
             end = min((last // group + 1) * group, records)
             batch = slice(begin, end)
             chunks = self._encoder.encode(self._held[batch], lengths[batch])

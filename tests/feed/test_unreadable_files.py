@@ -13,7 +13,7 @@ from gristmill.dataset.base.errors import (
     GristmillError,
 )
 from tests.support.datasets import convert
-from tests.support.records import text_records, write_array_records
+from tests.support.records import text_records
 
 FILES = (text_records(400, seed=1), text_records(500, seed=2))
 RECORDS = [record for file in FILES for record in file]
@@ -76,20 +76,6 @@ def test_a_shard_that_is_put_back_is_read_again(copy, read) -> None:
     pathlib.Path(f"{path}.copy").write_bytes(data)
     os.replace(f"{path}.copy", path)
     assert read(dataset) == [RECORDS[i] for i in ALL]
-
-
-@pytest.mark.parametrize("cached", [False, True])
-def test_a_plain_file_that_is_truncated_in_use_is_named(tmp_path, cached) -> None:
-    path = tmp_path / "plain.array_record"
-    write_array_records(path, RECORDS)
-    dataset = loader.open(path, cache_dir=str(tmp_path / "cache") if cached else "")
-    assert dataset.read(ALL) == [RECORDS[i] for i in ALL]
-    os.truncate(path, 1 << 16)
-    for _ in range(2):
-        with pytest.raises(CorruptShardError) as raised:
-            dataset.read(ALL)
-        assert raised.value.where == str(path)
-        assert "65,536 bytes" in str(raised.value)
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])

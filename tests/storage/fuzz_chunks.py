@@ -18,24 +18,24 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-NAME = "gristmill.dataset.arrayrecord._compiled"
-
-
-def load(path: str) -> None:
-    """Has gristmill import a module in place of its compiled part."""
-    spec = importlib.util.spec_from_file_location("_compiled", path)
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[NAME] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[NAME])
+from gristmill.dataset.arrayrecord import compiled
+from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes
+from gristmill.dataset.arrayrecord.chunks import (
+    CHUNK_ERRORS,
+    CHUNKS,
+    WANTED,
+    EncodedChunks,
+    check_blocks,
+    logical,
+)
+from gristmill.dataset.arrayrecord.file_writer import ChunkEncoder
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from tests.support.chunks import BLOCK_BYTES, chunk, hashed
+from tests.support.records import text_records
 
 
 def bases(chance: random.Random) -> list[tuple[list[bytes], bytes]]:
     """Returns records, and the chunk that holds them: of every kind and size."""
-    from gristmill.dataset.arrayrecord.file_writer import ChunkEncoder
-    from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-    from tests.support.chunks import chunk
-    from tests.support.records import text_records
 
     found = []
     for count, size in ((1, 0), (1, 40), (2, 9), (5, 300), (16, 2000), (300, 3)):
@@ -59,8 +59,6 @@ def bases(chance: random.Random) -> list[tuple[list[bytes], bytes]]:
 
 def damaged(data: bytes, chance: random.Random) -> bytes:
     """Returns a chunk with some damage, hashes usually right for it."""
-    from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes
-    from tests.support.chunks import hashed
 
     bad = bytearray(data)
     for _ in range(chance.choice((0, 0, 1, 1, 3))):
@@ -81,14 +79,12 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
         size = len(bad) - 40 if chance.random() < 0.8 else chance.randrange(len(bad))
         words = [size, hash_bytes(bytes(bad[40 : 40 + size]))]
         bad[:40] = hashed(struct.pack("<2Q", *words) + bytes(bad[24:40]))
-    return bytes(
-        bad[: chance.randrange(1, len(bad))] if chance.random() < 0.05 else bad
-    )
+    cut = chance.randrange(1, len(bad)) if chance.random() < 0.05 else len(bad)
+    return bytes(bad[:cut])
 
 
 def physical(data: bytes, begin: int) -> bytes:
     """Returns the bytes of a file that has a short chunk at an offset."""
-    from tests.support.chunks import BLOCK_BYTES, hashed
 
     rest = -begin % BLOCK_BYTES
     header = hashed(struct.pack("<2Q", 0, len(data)))
@@ -97,15 +93,6 @@ def physical(data: bytes, begin: int) -> bytes:
 
 def check(chance: random.Random, whole: list[tuple[list[bytes], bytes]]) -> bool:
     """Compares the two decoders on one case; returns whether Python alone decoded."""
-    from gristmill.dataset.arrayrecord import compiled
-    from gristmill.dataset.arrayrecord.chunks import (
-        CHUNK_ERRORS,
-        CHUNKS,
-        WANTED,
-        EncodedChunks,
-        check_blocks,
-        logical,
-    )
 
     records, data = chance.choice(whole)
     bad = damaged(data, chance)
@@ -117,8 +104,8 @@ def check(chance: random.Random, whole: list[tuple[list[bytes], bytes]]) -> bool
     count = len(records) + (chance.random() < 0.05)
     table = np.zeros(1, CHUNKS)
     limit = 1 << 31 if chance.random() < 0.9 else chance.randrange(5000)
-    hashed = chance.random() < 0.3
-    table[0] = (0, begin, begin + len(bad), count, limit, hashed)
+    compared = chance.random() < 0.3
+    table[0] = (0, begin, begin + len(bad), count, limit, compared)
     rows = sorted(chance.randrange(count) for _ in range(chance.choice((1, 1, 3))))
     wanted = np.zeros(len(rows), WANTED)
     wanted["row"], wanted["place"] = rows, chance.sample(range(len(rows)), len(rows))
@@ -130,23 +117,16 @@ def check(chance: random.Random, whole: list[tuple[list[bytes], bytes]]) -> bool
     ]
     out: list[Any] = [None] * len(rows)
     descriptor = os.memfd_create("chunk")
-    try:
-        given = {"buffer": bad, "pieces": [bad], "file": None}[how]
-        if given is None:
-            os.pwrite(descriptor, bad, begin)
-        elif how == "buffer" and begin == 0 and chance.random() < 0.5:
-            given = bytes(1) + bad
-            table["begin"], table["end"] = 1, 1 + len(bad)
-        files = np.array([descriptor])
-        left = compiled.part.pick(files, given, table, wanted, out)
-    finally:
-        os.close(descriptor)
+    os.pwrite(descriptor, bad, begin)
+    given = {"buffer": bad, "pieces": [bad], "file": None}[how]
+    left = compiled.part.pick(np.array([descriptor]), given, table, wanted, out)
+    os.close(descriptor)
     part, compiled.part = compiled.part, None
     bare = logical(bad, begin) if how != "buffer" else bad
     table["begin"], table["end"] = 0, len(bare)
     expected: Any
     try:
-        if hashed and how != "buffer":
+        if compared and how != "buffer":
             check_blocks(bad, begin)
         encoded = EncodedChunks(bare, table, path="fuzzed")
         decoded = encoded.decode()
@@ -175,7 +155,10 @@ def check(chance: random.Random, whole: list[tuple[list[bytes], bytes]]) -> bool
 def main() -> None:
     """See above."""
     path, seed, count = sys.argv[1:]
-    load(path)
+    spec: Any = importlib.util.spec_from_file_location("_compiled", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    compiled.part = compiled.prepared(module)
     chance = random.Random(int(seed))
     whole = bases(chance)
     left = sum(check(chance, whole) for _ in range(int(count)))

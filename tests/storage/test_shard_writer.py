@@ -30,7 +30,6 @@ from gristmill.dataset.base.errors import (
     DataLossError,
     JobChangedError,
     StorageError,
-    TransposedChunkError,
 )
 from tests.support.chunks import (
     array_record_file,
@@ -370,10 +369,3 @@ class TestDamage:
                 meanwhile(patched, builtins, "open", exchange)
                 with pytest.raises(DataLossError, match="finished shard does not hold"):
                     copier.finish()
-
-    def test_transposed_chunks_are_refused(self, tmp_path):
-        options = "group_size:2,transpose:true"
-        write_array_records(tmp_path / "source", _TEXTS[:8], options=options)
-        shard = stored(tmp_path / "source", _TEXTS[:8])
-        with pytest.raises(TransposedChunkError):
-            copied(tmp_path / "copy", [(shard, 0, [True] * 8)], options_of(2))
