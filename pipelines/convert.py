@@ -29,7 +29,6 @@ from gristmill.transforms.conversion.begin import (
     try_function,
 )
 from gristmill.transforms.conversion.commit_shards import (
-    CommitOptions,
     ConversionResult,
     MakeShards,
 )
@@ -98,13 +97,13 @@ def convert(
     ]
     manifest = preparations[0].committed
     if todo:
-        options = CommitOptions(
+        left = tuple(job for job, p in begun if p.committed is None)
+        work = MakeShards(
+            jobs=left,
             features=features,
             tfds_directory=tfds_directory,
             keep_replaced=keep_replaced,
-        )
-        left = tuple(job for job, p in begun if p.committed is None)
-        work = MakeShards(jobs=left, options=options).begun_by(todo)
+        ).begun_by(todo)
         prepared = [p.prepared for p in todo]
         if beam_options is None:
             threads = max(map(_shards_at_once, prepared))

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill.dataset.base.errors import MissingPackageError
-from gristmill.transforms.conversion.commit_shards import CommitOptions, MakeShards
+from gristmill.transforms.conversion.commit_shards import MakeShards
 from tests.support.distributions import setup_arguments
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -361,7 +361,7 @@ def test_workers_of_a_conversion_import_nothing_of_the_command_line() -> None:
         "assert not found, found"
     )
     assert "numpy" in loaded_after(code)
-    job = MakeShards(jobs=(), options=CommitOptions())
+    job = MakeShards(jobs=())
     module = b"gristmill.transforms.conversion.make_shards"
     assert re.findall(rb"gristmill[\w.]+", pickle.dumps(job.step)) == [module]
 

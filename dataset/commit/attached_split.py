@@ -26,6 +26,7 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
     StorageError,
 )
+from gristmill.dataset.base.findings import UNREADABLE
 from gristmill.dataset.columns.column_file import ColumnType, Values, encode_column
 from gristmill.dataset.commit.commit import commit
 from gristmill.dataset.commit.editions import with_columns
@@ -37,6 +38,8 @@ from gristmill.dataset.metadata.column_table import (
     ColumnTable,
     StoredColumn,
     column_entries,
+    read_column_table,
+    read_values,
     write_column,
     write_column_table,
 )
@@ -309,7 +312,8 @@ class AttachedSplit:
                 replaces=self.overwrite,
             )
             found = Attachment(write, editions, tuple(columns))
-            if key not in used or (columns and self.has(found)):
+            there = columns and self.has(found)
+            if key not in used or (there and not self._lacks_values(found)):
                 break
         taken = [n for n in columns if any(n in p.columns for p in self.split.parts)]
         if taken and not self.overwrite and not self.has(found):
@@ -335,6 +339,21 @@ class AttachedSplit:
             for part in self.split.parts
             for column in attachment.columns
         )
+
+    def _lacks_values(self, attachment: Attachment) -> bool:
+        """Returns whether columns that are there are to be replaced as damaged ones."""
+        if not self.overwrite:
+            return False
+        try:
+            for part, entries in zip(self.split.parts, self.entries(), strict=True):
+                shards = self.table(part.edition)
+                for name in attachment.columns:
+                    table = read_column_table(self.dataset, entries[name], shards)
+                    for shard in range(len(table)):
+                        read_values(self.dataset, entries[name].kind, table, shard)
+        except UNREADABLE:
+            return True
+        return False
 
     def entries(self) -> list[dict[str, ColumnEntry]]:
         """Returns the columns of each edition."""

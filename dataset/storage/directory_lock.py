@@ -236,15 +236,3 @@ def delete_tree(directory: str) -> None:
     ):
         if free and not os.path.islink(directory):
             shutil.rmtree(directory)
-
-
-def free_bytes(directory: str) -> int | None:
-    """Returns the free space for a directory, None if unknown."""
-    if is_remote(directory):
-        return None
-    place = os.path.abspath(directory)
-    while not os.path.exists(place):
-        place = os.path.dirname(place)
-    with explained("find out the free space", place):
-        about = os.statvfs(place)
-    return about.f_bavail * about.f_frsize

@@ -8,6 +8,7 @@ from typing import Any
 
 from gristmill.dataset.base.errors import some_of
 from gristmill.dataset.base.findings import Finding
+from gristmill.dataset.metadata.layout import COLUMN, VALUES
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.text.printer import json_text, plural, size_text
@@ -17,6 +18,9 @@ _FINDINGS_SHOWN = 20
 _CURE = (
     "restore these files from a copy; or delete them and run the same `gristmill "
     "convert` or `gristmill pack` again, which makes missing shards"
+)
+_CURE_OF_COLUMNS = (
+    "attach the damaged columns again, with `gristmill attach --overwrite`"
 )
 
 
@@ -104,7 +108,14 @@ class Verification:
                 f"{some_of(self.leftovers)}",
                 "gristmill clean deletes them; unfinished work, with --unfinished",
             ]
-        return facts | ({"to do": _CURE} if self.findings else {})
+        of_columns = {
+            bool(VALUES.parse(finding.path) or COLUMN.parse(finding.path))
+            for finding in self.findings
+        }
+        cures = {False: _CURE, True: _CURE_OF_COLUMNS}
+        if of_columns:
+            facts["to do"] = [cures[kind] for kind in sorted(of_columns)]
+        return facts
 
     def write(self, path: str) -> None:
         """Writes the result to a file, as JSON."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import pathlib
 import re
 import subprocess
@@ -208,24 +207,6 @@ def test_shards_that_an_exchange_replaces_while_they_are_verified(
 
 
 # What there was, and what it is replaced by.
-
-
-def test_a_disk_without_space_is_known_before_anything_is_written(
-    source, tmp_path, monkeypatch
-):
-    output = str(tmp_path / "out")
-    convert(replacing(source, output))
-    before = files_of(output)
-    fields = list(os.statvfs(tmp_path))
-    fields[4] = 0  # Free blocks.
-    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(fields))
-    with pytest.raises(StorageError, match="not enough space") as caught:
-        convert(replacing(source, output, 2), overwrite=True)
-    assert "got:      0 bytes free" in str(caught.value)
-    assert files_of(output) == before
-    # What takes another size, nobody can tell.
-    other = dataclasses.replace(replacing(source, output, 2), map="os.path:basename")
-    convert(other, overwrite=True)
 
 
 def test_files_of_another_program_stay(source, tmp_path):

@@ -35,7 +35,7 @@ from gristmill.dataset.metadata.manifest import (
 )
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.begin import begin_job
-from gristmill.transforms.conversion.commit_shards import CommitOptions, commit_shards
+from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
 from gristmill.transforms.removal.cut_shard import cut_shard
 from gristmill.transforms.removal.removal_job import (
@@ -739,11 +739,10 @@ def conversions(
         writer=PLAIN,
         appends=appends,
     )
-    keep = CommitOptions(keep_replaced=True)
     for _ in range(2):
         tasks = [*shard_tasks(begin_job(job, **options).prepared)]
         results = [made for task in tasks for made in make_shards(task)]
-        yield functools.partial(commit_shards, [job], results, keep)
+        yield functools.partial(commit_shards, [job], results, keep_replaced=True)
 
 
 def removals(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import DataLossError, StorageChangedError
-from gristmill.dataset.metadata.manifest import read_table
+from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import (
     check_spans,
     commit_shards,
-    finish_split,
 )
 from gristmill.transforms.conversion.make_shards import (
     ShardResult,
@@ -22,6 +26,7 @@ from gristmill.transforms.conversion.make_shards import (
     make_shard,
     shard_tasks,
 )
+from gristmill.transforms.sources.input_files import InputFiles
 from tests.support.conversion import (
     contents,
     convert,
@@ -30,7 +35,7 @@ from tests.support.conversion import (
     varied_records,
 )
 from tests.support.records import frames_of
-from tests.support.shards import collected
+from tests.support.shards import report
 
 
 @pytest.fixture
@@ -69,19 +74,6 @@ class TestSpans:
         assert f"byte offset {begin + change:,}" in caught.value.got
         assert "--whole-files" in caught.value.cure
 
-    @pytest.mark.parametrize("missing", [1, 1000])
-    def test_a_file_that_was_not_read_to_its_end(self, made, missing):
-        prepared, reports = made
-        found = list(reports)
-        stop = reports[4].spans[-1].stop_bytes
-        found[4] = with_span(reports[4], -1, stop_bytes=stop - missing)
-        with pytest.raises(DataLossError) as caught:
-            check(prepared, found)
-        assert "not read to its end" in str(caught.value)
-        assert prepared.files.paths[1] in str(caught.value)
-        assert f"expected: {stop:,} bytes" in str(caught.value)
-        assert f"got:      byte offset {stop - missing:,}" in str(caught.value)
-
     @pytest.mark.parametrize("change", [frames_of([b"more"]), b""])
     def test_an_input_that_is_written_meanwhile(self, tmp_path, change):
         path = tmp_path / "in"
@@ -92,29 +84,6 @@ class TestSpans:
         with pytest.raises(StorageChangedError) as caught:
             convert_shard(prepared, 1)
         assert str(path) in str(caught.value)
-
-
-class TestFinishSplit:
-    def test_reports_in_any_order_and_twice(self, made):
-        prepared, reports = made
-        split = finish_split(
-            prepared,
-            collected([*reversed(reports), *reports], job=prepared.write.id),
-        )
-        table = read_table(prepared.job.output, split)
-        assert list(table.paths) == [report.path for report in reports]
-        for shard, report in enumerate(reports):
-            assert table.spans(shard) == report.spans
-            assert table.digest(shard) == report.written
-
-    def test_a_report_that_lost_a_record(self, made):
-        prepared, reports = made
-        lost = dataclasses.replace(reports[3], dropped_records=1)
-        with pytest.raises(DataLossError, match="lost or added"):
-            finish_split(
-                prepared,
-                collected([*reports[:3], lost, reports[4]], job=prepared.write.id),
-            )
 
 
 class TestCommitDataset:
@@ -160,3 +129,98 @@ class TestCommitShards:
             commit_shards([train, test][: others + 1], results)
         assert "train" in str(caught.value)
         assert "dataset.json" not in contents(train.output)
+
+
+def files_of(sizes: list[int], compressed: list[bool]) -> InputFiles:
+    return InputFiles(
+        paths=[f"/in/{file}" for file in range(len(sizes))],
+        sizes=np.array(sizes, np.int64),
+        versions=["1"] * len(sizes),
+        compressions=np.array(compressed, np.uint8),
+        noted_ns=np.zeros(len(sizes), np.int64),
+    )
+
+
+@st.composite
+def conversions(draw) -> tuple[InputFiles, list[ShardReport]]:
+    """Draws files, the cuts in them and where frames begin; then changes one number."""
+    sizes = draw(st.lists(st.integers(0, 12), min_size=1, max_size=4))
+    compressed = [bool(size) and draw(st.booleans()) for size in sizes]
+    spans: list[SourceSpan] = []
+    for file, size in enumerate(sizes):
+        cuts = [] if compressed[file] else draw(st.sets(st.integers(1, 11)))
+        edges = [0, *sorted(cut for cut in cuts if cut < size), size]
+        begins = {0, size, *draw(st.sets(st.integers(0, 12)))}
+        for begin, end in itertools.pairwise(edges):
+            start = min(frame for frame in begins if frame >= begin)
+            stop = min(frame for frame in begins if frame >= end)
+            here = start < end
+            if begin < end:
+                spans.append(
+                    SourceSpan(
+                        file_index=file,
+                        begin_bytes=begin,
+                        end_bytes=-1 if compressed[file] else end,
+                        start_bytes=start if here else None,
+                        stop_bytes=stop if here else None,
+                        records=1,
+                        whole=compressed[file],
+                    )
+                )
+    if spans and draw(st.booleans()):
+        number = draw(st.integers(0, len(spans) - 1))
+        change: dict[str, Any] = draw(
+            st.sampled_from(
+                [
+                    {"start_bytes": 3},
+                    {"start_bytes": None, "stop_bytes": None},
+                    {"stop_bytes": 5},
+                    {"end_bytes": 9},
+                    {"whole": False},
+                ]
+            )
+        )
+        spans[number] = dataclasses.replace(spans[number], **change)
+    reports = []
+    while spans or not reports:
+        taken = draw(st.integers(0, 3)) if reports or spans else 0
+        reports.append(
+            dataclasses.replace(
+                report(len(reports), spans=0), spans=tuple(spans[:taken])
+            )
+        )
+        del spans[:taken]
+    return files_of(sizes, compressed), reports
+
+
+def joins(reports: list[ShardReport], files: InputFiles) -> bool:
+    """Follows the spans of each file one by one."""
+    reached: dict[int, tuple[int, bool]] = {}
+    for span in itertools.chain.from_iterable(one.spans for one in reports):
+        before, _ = reached.get(span.file_index, (0, False))
+        if span.start_bytes is None or span.stop_bytes is None:
+            # No frame begins here: right if the frame before reaches over it.
+            if not before >= span.end_bytes >= 0:
+                return False
+        elif span.start_bytes != before:
+            return False
+        else:
+            reached[span.file_index] = span.stop_bytes, span.whole
+    for file, size in enumerate(files.sizes.tolist()):
+        stop, whole = reached.get(file, (0, False))
+        if not (stop == size if files.sized[file] else whole or not size):
+            return False
+    return True
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(conversions())
+def test_columns_say_what_spans_one_by_one_say(drawn):
+    files, reports = drawn
+    columns = ShardTable.of(reports).columns
+    if joins(reports, files):
+        check_spans(columns, files)
+    else:
+        with pytest.raises(DataLossError):
+            check_spans(columns, files)

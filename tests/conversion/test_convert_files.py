@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import logging
 import pathlib
-import pickle
 import random
 
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.testing.util import assert_that
 
-from gristmill.dataset.base.errors import GristmillError, InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.transforms.beam.convert_files import ConvertFiles, MakePlanned
 from gristmill.transforms.conversion.commit_shards import (
-    ConversionResult,
     commit_shards,
 )
 from gristmill.transforms.conversion.make_shards import (
@@ -201,29 +198,6 @@ class TestJobs:
             "index/data-more.shards.npz",
         }
 
-    @pytest.mark.slow
-    def test_the_result_is_an_element(self, inputs, tmp_path):
-        folder, records = inputs
-        job = job_of(folder, tmp_path / "out", plan=PLANS[0])
-
-        def check(results):
-            (result,) = results
-            assert isinstance(result, ConversionResult)
-            assert result.manifest.splits["train"].records == len(records)
-            assert result.committed_before == ()
-
-        with beam.Pipeline(runner="FnApiRunner") as pipeline:
-            assert_that(pipeline | ConvertFiles(jobs=(job,)), check)
-
-        def check_again(results):
-            (result,) = results
-            assert result.committed_before == ("train",)
-
-        before = contents(tmp_path / "out")
-        with beam.Pipeline(runner="FnApiRunner") as pipeline:
-            assert_that(pipeline | ConvertFiles(jobs=(job,)), check_again)
-        assert contents(tmp_path / "out") == before
-
     def test_skipped_and_dropped_are_counted(self, tmp_path, monkeypatch):
         (tmp_path / "only_long.py").write_text(
             "def keep(record):\n    return record if len(record) > 5 else None\n"
@@ -289,12 +263,3 @@ class TestJobs:
         told = "; ".join(before)
         assert "1 files, 17398 bytes become 6 shards" in told
         assert "60 records in 6 shards" in committed
-
-
-class TestPickle:
-    def test_errors_keep_their_text_and_type(self):
-        for kind in GristmillError.__subclasses__():
-            error = kind("what", where="there", expected=1, got=2, cure="that")
-            again = pickle.loads(pickle.dumps(error))
-            assert type(again) is kind
-            assert str(again) == str(error)

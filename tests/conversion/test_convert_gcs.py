@@ -13,34 +13,25 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import (
-    JobChangedError,
     StorageChangedError,
     StorageError,
 )
-from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, open_manifest, read_table
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.storage.paths import compile_pattern
 from gristmill.pipelines.convert import convert as run_conversion
-from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin import begin_job
-from gristmill.transforms.conversion.commit_shards import commit_shards, finish_split
+from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import (
-    ShardResult,
-    convert_shard,
     make_shard,
     make_shards,
     shard_tasks,
 )
-from gristmill.transforms.conversion.shard_records import RecordSink
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.gcs_server import GcsServer
 from tests.support.records import AWKWARD_RECORDS, decode_file, frames_of, text_records
-from tests.support.watched import meanwhile
 
 SHARDS = 4
 FILES = {
@@ -117,49 +108,6 @@ def test_the_bytes_are_those_of_a_local_conversion(
     assert manifest.splits["train"].records == len(records)
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("pattern", "files"),
-    [
-        ("raw data/*", 3),
-        ("raw*/part 1 #é[[]1].tfrecord", 1),
-        ("raw data/part 1 #é[1].tfrecord", 1),  # A name, though it could be a pattern.
-        ("raw data/part [02]*", 2),
-        ("raw data/part [!1] #é[[]1].tfrecord", 2),
-        ("**/part*", 4),
-        ("raw data/**", 4),
-        ("**.tfrecord", 5),
-        ("*/*/*", 1),
-    ],
-)
-def test_inputs_are_those_that_gsutil_would_list(
-    server: GcsServer, pattern: str, files: int
-) -> None:
-    """Names with blanks, unicode, # and [ on both sides, in listings of many pages."""
-    server.objects.page_size = 2
-    data = frames_of([b"deep"])
-    server.objects.put("in", "raw data/deep/part 0.tfrecord", data)
-    server.objects.put("in", "other.tfrecord", data)
-    server.objects.put("in", "raw data/", b"")  # As consoles make directories.
-    output = "gs://out/sets é #1 [x]/c4"
-    job = dataclasses.replace(
-        job_of("gs://in", output, shards=1), inputs=(f"gs://in/{pattern}",)
-    )
-    manifest = convert(job)
-    source = manifest.splits["train"].source
-    assert source["files"] == files
-    assert verify(output, workers=1).findings == ()
-    names = [n for n in server.objects.buckets["in"] if not n.endswith("/")]
-    expected = sum(
-        len(list(_records(server.objects.buckets["in"][name].data)))
-        for name in names
-        if compile_pattern(pattern).fullmatch(name) or name == pattern
-    )
-    assert manifest.splits["train"].records == expected
-    assert len(loader.open(output)[:]) == expected
-
-
 def _records(data: bytes) -> Iterator[bytes]:
     position = 0
     while position < len(data):
@@ -191,16 +139,6 @@ def test_nothing_but_the_dataset_is_written(
     # Once each: no object is written twice, and none on the way.
     written = [name for kind, name, _ in server.log if kind in ("insert", "start")]
     assert sorted(written) == sorted(server.objects.buckets["out"])
-
-
-def test_the_table_has_the_checksums_of_the_objects(server: GcsServer) -> None:
-    convert(job_of("gs://in", "gs://out/c4"))
-    table = read_table("gs://out/c4", open_manifest("gs://out/c4").splits["train"])
-    infos = {info.path: info for info in storage_for("gs://out").list("gs://out/c4")}
-    for path, report_crc32c in zip(
-        table.paths, table.file_crc32cs.tolist(), strict=True
-    ):
-        assert infos[f"gs://out/c4/{path}"].crc32c == report_crc32c
 
 
 @pytest.mark.slow
@@ -258,22 +196,6 @@ def test_a_compressed_object_is_read_once_for_all_shards(server: GcsServer) -> N
 
 
 @pytest.mark.slow
-def test_faults_change_nothing(server: GcsServer, local: pathlib.Path) -> None:
-    for kind in ("503", "429", "reset", "cut", "short"):
-        for skip in (3, 9, 20):
-            server.fail(kind, "media", skip=skip)
-    for kind in ("503", "reset", "lost"):
-        for skip in (0, 3, 7):
-            server.fail(kind, "insert", skip=skip)
-    for kind in ("503", "reset"):
-        for operation in ("list", "stat"):
-            server.fail(kind, operation, skip=2)
-    convert(job_of("gs://in", "gs://out/c4"))
-    assert shards_of("gs://out/c4") == expected_shards(local)
-    assert sum(not fault.times for fault in server.faults) > 20
-
-
-@pytest.mark.slow
 def test_two_workers_make_one_shard(server: GcsServer, local: pathlib.Path) -> None:
     job = job_of("gs://in", "gs://out/c4")
     tasks = list(shard_tasks(begin_job(job).prepared)) * 3
@@ -285,43 +207,6 @@ def test_two_workers_make_one_shard(server: GcsServer, local: pathlib.Path) -> N
     assert shards_of("gs://out/c4") == expected_shards(local)
 
 
-@pytest.mark.slow
-def test_a_worker_of_an_earlier_job_damages_nothing(
-    server: GcsServer, local: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = job_of("gs://in", "gs://out/c4")
-    task = next(shard_tasks(begin_job(old).prepared))
-    begun, go_on = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        begun.set()
-        assert go_on.wait(30)
-
-    meanwhile(monkeypatch, RecordSink, "write", wait, after=True)
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        zombie = pool.submit(convert_shard, task.prepared, 0)
-        assert begun.wait(30)
-        # Meanwhile another run starts over, from an input that has changed: not the
-        # one that the worker may be reading still.
-        last = list(FILES)[-1]
-        changed = frames_of(text_records(901, seed=7))
-        server.objects.put("in", f"raw data/{last}", changed)
-        (local / "raw data" / last).write_bytes(changed)
-        prepared = begin_job(old, overwrite=True).prepared
-        results = [make_shard(task) for task in shard_tasks(prepared)]
-        commit_shards([old], results)
-        done = dict(server.objects.buckets["out"])
-        go_on.set()
-        # Its files have the id of its own write: nobody takes them for others.
-        zombie.result()
-    now = dict(server.objects.buckets["out"])
-    assert {name: now[name] for name in done} == done
-    found, expected = shards_of("gs://out/c4"), expected_shards(local)
-    assert [data for _, data in sorted(found.items())] == [
-        data for _, data in sorted(expected.items())
-    ]
-
-
 def test_an_input_that_changes_after_it_was_listed_is_named(
     server: GcsServer,
 ) -> None:
@@ -330,56 +215,6 @@ def test_an_input_that_changes_after_it_was_listed_is_named(
     server.objects.put("in", name, server.objects.buckets["in"][name].data)
     with pytest.raises(StorageChangedError, match="raw data"):
         make_shard(tasks[0])
-
-
-def _results(job: ConversionJob) -> list[ShardResult]:
-    return [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["gs", "local"])
-def test_of_two_commits_of_other_splits_both_stay(
-    server: GcsServer,
-    tmp_path: pathlib.Path,
-    place: str,
-) -> None:
-    output = "gs://out/c4" if place == "gs" else str(tmp_path / "c4")
-    train = job_of("gs://in", output)
-    test = job_of("gs://in", output, split="test")
-    train_results, test_results = _results(train), _results(test)
-    reports = Gathered.of(train_results).rows["train"]
-    split = finish_split(train_results[0].task.prepared, reports)
-
-    def commit_other() -> None:
-        commit_shards([test], test_results)
-
-    write = train_results[0].task.prepared.write
-    commit_dataset(output, train.name, {write: split}, check_current=commit_other)
-    assert set(open_manifest(output).splits) == {"test", "train"}
-    assert verify(output, workers=1).findings == ()
-
-
-@pytest.mark.slow
-def test_of_two_jobs_that_begin_at_once_one_is_told(server: GcsServer) -> None:
-    jobs = [job_of("gs://in", "gs://out/c4", shards=n) for n in (2, 3, 4)]
-    barrier = threading.Barrier(len(jobs))
-
-    def begin(job: ConversionJob) -> str:
-        barrier.wait(30)
-        try:
-            tasks = list(shard_tasks(begin_job(job).prepared))
-            commit_shards([job], [make_shard(task) for task in tasks])
-        except (JobChangedError, StorageChangedError) as error:
-            return str(error)
-        return ""
-
-    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
-        errors = list(pool.map(begin, jobs))
-    assert errors.count("") == 1
-    for error in errors:
-        assert not error or "another command has" in error or "already" in error
-    winner = jobs[errors.index("")]
-    assert open_manifest("gs://out/c4").splits["train"].shards == winner.plan.value
 
 
 def test_a_missing_bucket_is_named_before_any_work(server: GcsServer) -> None:

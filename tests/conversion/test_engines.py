@@ -149,6 +149,15 @@ def job_service(start) -> tuple[str, ...]:
     )
 
 
+@pytest.fixture
+def options(engine: str, request) -> tuple[str, ...]:
+    """Options for a pipeline on an engine."""
+    if engine == "job service":
+        return request.getfixturevalue("job_service")
+    address, _ = request.getfixturevalue("dask_workers")
+    return DASK, f"--dask_client_address={address}", "--dask_partition_size=1"
+
+
 def run(transform: beam.PTransform, *options: str) -> None:
     pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
     _ = pipeline | transform
@@ -172,15 +181,10 @@ def run(transform: beam.PTransform, *options: str) -> None:
         pytest.param("job service", True, marks=pytest.mark.soak),
     ],
 )
-def test_the_same_bytes(engine, planned, inputs, tmp_path, request):
+def test_the_same_bytes(options, planned, inputs, tmp_path):
     plan = ("num_shards", 7)
     convert(job_of(inputs, tmp_path / "reference", plan=plan))
     job = job_of(inputs, tmp_path / "out", plan=plan)
-    if engine == "dask":
-        address, _ = request.getfixturevalue("dask_workers")
-        options = (DASK, f"--dask_client_address={address}", "--dask_partition_size=1")
-    else:
-        options = request.getfixturevalue("job_service")
     run(MakePlanned(work_of(job)) if planned else ConvertFiles(jobs=(job,)), *options)
     assert contents(tmp_path / "out") == contents(tmp_path / "reference")
 
@@ -188,16 +192,11 @@ def test_the_same_bytes(engine, planned, inputs, tmp_path, request):
 @pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["dask", "job service"])
-def test_the_result_comes_back(engine, tmp_path, request):
+def test_the_result_comes_back(options, tmp_path):
     records = [random.Random(n).randbytes(1000) for n in range(100)]
     (tmp_path / "in").write_bytes(frames_of(records))
     plan = ("num_shards", 20)
     here = run_conversion([job_of(tmp_path / "in", tmp_path / "here", plan=plan)])
-    if engine == "dask":
-        address, _ = request.getfixturevalue("dask_workers")
-        options = (DASK, f"--dask_client_address={address}", "--dask_partition_size=1")
-    else:
-        options = request.getfixturevalue("job_service")
     there = run_conversion(
         [job_of(tmp_path / "in", tmp_path / "there", plan=plan)], beam_options=options
     )
@@ -208,7 +207,7 @@ def test_the_result_comes_back(engine, tmp_path, request):
 @pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["dask", "job service"])
-def test_an_error_reaches_whoever_waits(engine, inputs, tmp_path, request):
+def test_an_error_reaches_whoever_waits(options, inputs, tmp_path):
     """And nothing is committed."""
     (tmp_path / "in").mkdir()
     path = tmp_path / "in" / "0"
@@ -216,11 +215,6 @@ def test_an_error_reaches_whoever_waits(engine, inputs, tmp_path, request):
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     job = job_of(path, tmp_path / "out", plan=("num_shards", 3))
-    if engine == "dask":
-        address, _ = request.getfixturevalue("dask_workers")
-        options = (DASK, f"--dask_client_address={address}", "--dask_partition_size=1")
-    else:
-        options = request.getfixturevalue("job_service")
     with pytest.raises((GristmillError, RuntimeError), match="record") as caught:
         run(MakePlanned(work_of(job)), *options)
     assert str(path) in str(caught.value)
@@ -229,9 +223,10 @@ def test_an_error_reaches_whoever_waits(engine, inputs, tmp_path, request):
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_dask_worker_that_is_killed(inputs, folder, dask_workers, tmp_path):
+@pytest.mark.parametrize("engine", ["dask"])
+def test_a_dask_worker_that_is_killed(inputs, folder, dask_workers, tmp_path, options):
     """The last test of the workers: one of them is gone. The other does its work."""
-    address, workers = dask_workers
+    _, workers = dask_workers
     function = "engine_functions:slow"
     sys.path.insert(0, str(folder))
     try:
@@ -253,10 +248,7 @@ def test_a_dask_worker_that_is_killed(inputs, folder, dask_workers, tmp_path):
 
     killer = threading.Thread(target=kill_when_both_work, daemon=True)
     killer.start()
-    run(
-        MakePlanned(work),
-        *(DASK, f"--dask_client_address={address}", "--dask_partition_size=1"),
-    )
+    run(MakePlanned(work), *options)
     assert killed == [workers[0].pid]
     assert workers[0].wait(60) == -signal.SIGKILL
     assert workers[1].poll() is None

@@ -56,17 +56,6 @@ def test_same_bytes_as_without_beam(folder, tmp_path, monkeypatch, options):
     assert contents(folder) == contents("old")
 
 
-@pytest.mark.slow
-def test_damage_commits_nothing(folder):
-    path = folder / "old-train.array_record-00001-of-00003"
-    data = bytearray(path.read_bytes())
-    data[5000] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(CorruptShardError, match="corrupt ArrayRecord chunk"):
-        run(IndexArrayRecords(files=(f"{folder}/*",)))
-    assert not (folder / "dataset.json").exists()
-
-
 def test_a_file_of_another_format_among_thousands(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -14,8 +14,6 @@ from collections.abc import Callable
 import pytest
 
 from gristmill.dataset.base.errors import JobChangedError, StorageChangedError
-from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.make_shards import convert_shard
 from gristmill.transforms.conversion.shard_records import RecordSink
@@ -224,15 +222,3 @@ def test_a_worker_of_the_run_before_publishes_nothing(job, inputs, monkeypatch):
         convert_shard(prepared, 0)
     convert(job)
     assert read_output(job.output) == [*OLD[:60], *NEW[60:]]
-
-
-@pytest.mark.slow
-def test_by_several_processes(job, inputs):
-    run_conversion([job], workers=2)
-    (inputs / "2").chmod(0o444)
-    for before in ((), ("train",)):
-        assert run_conversion([job], workers=2).committed_before == before
-    rewrite(inputs / "1")
-    with pytest.raises(JobChangedError, match="its size has not"):
-        run_conversion([job], workers=2)
-    assert open_manifest(job.output).splits["train"].records == len(OLD)

@@ -79,26 +79,6 @@ def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog) -> N
 
 
 @pytest.mark.slow
-def test_with_source_gives_file_and_offset(tmp_path: pathlib.Path) -> None:
-    records = text_records(50)
-    write_tfrecords(tmp_path / "plain", records)
-    write_tfrecords(tmp_path / "packed", records, compression="GZIP")
-    expected = [
-        SourceRecord(str(tmp_path / name), offset, record)
-        for name in ("plain", "packed")
-        for offset, record in zip(offsets_of(records), records, strict=False)
-    ]
-    patterns = [str(tmp_path / "plain"), str(tmp_path / "packed")]
-    options = {"with_source": True, "range_bytes": 999}
-    found = run(ReadTFRecords(patterns, **options))
-    assert sorted(found) == sorted(expected)
-    # The fields can be used by what follows.
-    measure = beam.Map(lambda source: len(source.record))
-    lengths = run(ReadTFRecords(patterns, **options), measure)
-    assert sorted(lengths) == sorted([*map(len, records)] * 2)
-
-
-@pytest.mark.slow
 def test_nested_frames_fool_nobody(tmp_path: pathlib.Path) -> None:
     """Nearly every byte of these files is part of a frame within a record."""
     inner = frames_of([b"inner %d" % i for i in range(200)])
@@ -133,24 +113,6 @@ def test_file_that_changes_meanwhile(tmp_path: pathlib.Path) -> None:
     path.write_bytes(frames_of(text_records(30, seed=2)))
     with pytest.raises(Exception, match=r"(?s)changing.*run"):
         list(read_range(pieces[1], with_source=False))
-
-
-@pytest.mark.slow
-def test_empty_file_only_where_allowed(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "empty").touch()
-    write_tfrecords(tmp_path / "full", [b"a"])
-    with pytest.raises(Exception, match="empty"):
-        run(ReadTFRecords(f"{tmp_path}/*"))
-    assert run(ReadTFRecords(f"{tmp_path}/*", allow_empty_files=True)) == [b"a"]
-
-
-def test_options_are_checked_at_once() -> None:
-    with pytest.raises(InputError, match="no inputs given"):
-        ReadTFRecords([])
-    with pytest.raises(InputError, match="range_bytes"):
-        ReadTFRecords("x", range_bytes=0)
-    with pytest.raises(TypeError):
-        ReadTFRecords("x", True)  # type: ignore[misc]
 
 
 def test_parts_of_a_file(tmp_path: pathlib.Path) -> None:

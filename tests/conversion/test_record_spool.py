@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import pathlib
-import random
 from contextlib import closing
 
 import numpy as np
@@ -17,23 +16,7 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, StorageError
 from gristmill.transforms.writing.write_group import RecordSpool
 from gristmill.transforms.writing.write_split import content_hash
-from tests.support.records import AWKWARD_RECORDS, checksums
-
-
-def sorted_records(directory: pathlib.Path, records: list[bytes]) -> list[bytes]:
-    with closing(RecordSpool(str(directory))) as spool:
-        for record in records:
-            spool.add(record, content_hash(record))
-        return [r for batch, _ in spool.batches(spool.order()) for r in batch]
-
-
-def test_order_depends_on_the_records_alone(tmp_path: pathlib.Path) -> None:
-    records = [*AWKWARD_RECORDS, *AWKWARD_RECORDS[:3]]
-    chance = random.Random(0)
-    expected = sorted(records, key=content_hash)
-    for _ in range(3):
-        chance.shuffle(records)
-        assert sorted_records(tmp_path, records) == expected
+from tests.support.records import checksums
 
 
 @given(st.lists(st.tuples(st.binary(max_size=3), st.binary(max_size=5))))
@@ -96,8 +79,3 @@ def only_open_file(directory: pathlib.Path) -> int:
         if target.parent == directory:
             return int(entry.name)
     raise AssertionError("no file is open there")
-
-
-def test_place_that_cannot_be_written(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(StorageError, match="cannot keep records"):
-        RecordSpool(str(tmp_path / "nowhere"))

@@ -20,7 +20,6 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import (
-    CommitOptions,
     ConversionResult,
     commit_shards,
 )
@@ -87,7 +86,7 @@ def run(
         for task in shard_tasks(taken.prepared):
             done = taken.committed is not None
             results.append(ShardResult(task, None) if done else make_shard(task))
-    return commit_shards(jobs, results, CommitOptions(tfds_directory=tfds_directory))
+    return commit_shards(jobs, results, tfds_directory=tfds_directory)
 
 
 def source_records(directory: pathlib.Path, split: str) -> list[bytes]:

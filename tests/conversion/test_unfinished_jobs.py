@@ -77,17 +77,6 @@ def test_a_function_that_fails_and_the_corrected_command(
     assert "the plan was 3 shards, is 2 shards" in note
 
 
-def test_the_splits_of_one_command(source, output: str):
-    jobs = [
-        job_of(source, output, split=split, map=FAILS) for split in ("train", "test")
-    ]
-    with pytest.raises(UserFunctionError):
-        run_conversion(jobs)
-    corrected = [dataclasses.replace(job, map=None) for job in jobs]
-    assert len(run_conversion(corrected).notes) == 2
-    assert set(open_manifest(output).splits) == {"train", "test"}
-
-
 def test_one_that_has_finished_a_shard_goes_on(source, output: str):
     job = job_of(source, output, plan=("num_shards", 3))
     task = next(shard_tasks(begin_job(job).prepared))

@@ -144,11 +144,6 @@ class TestCall:
         assert "failed: SystemExit: 0" in message
         assert f"{module}, line {line_of('exit(0)')}, in leaves" in message
 
-    def test_a_function_that_is_not_written_in_python(self):
-        with pytest.raises(UserFunctionError) as caught:
-            call(load_function("math:sqrt"), b"4", source="x")
-        assert "built-in function sqrt" in str(caught.value)
-
 
 RECORDS = [b"%d" % number for number in range(23)]
 
@@ -178,20 +173,6 @@ class TestConversion:
         assert split.source["options"]["map"] == spec
         assert split.source["records_digest"] == digest(RECORDS).hex
         assert split.records_digest == digest(expected).hex
-
-    def test_an_error_names_the_record(self, source, tmp_path):
-        job = job_of(
-            source,
-            tmp_path / "out",
-            plan=("num_shards", 3),
-            map="user_functions_of_test:fails",
-        )
-        with pytest.raises(UserFunctionError) as caught:
-            convert(job)
-        assert f"record of 1 bytes at {source}, byte offset {7 * 17}" in str(
-            caught.value
-        )
-        assert not (tmp_path / "out" / "dataset.json").exists()
 
 
 def digest(records: list[bytes]) -> RecordsDigest:

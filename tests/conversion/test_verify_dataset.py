@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import pickle
+import re
 import shutil
+from collections.abc import Callable
 
 import pytest
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.errors import NotADatasetError, StorageError
+from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
@@ -20,6 +21,7 @@ from gristmill.pipelines.verify import verify as verify_all
 from gristmill.transforms.beam.verify_dataset import VerifyDataset
 from gristmill.transforms.checking.verification import VerifyResult, plan_verify
 from gristmill.transforms.checking.verify_shard import verify_shard
+from tests.support.changes import attach
 from tests.support.conversion import convert, job_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
 from tests.support.records import (
@@ -95,14 +97,6 @@ def test_whole_dataset_has_no_findings(tmp_path: pathlib.Path, group_size: int) 
     assert sum(check.raw_bytes for check in checks) == sum(map(len, records))
 
 
-def test_tasks_are_small_and_travel_between_processes(whole: pathlib.Path) -> None:
-    task = next(iter(plan_verify(str(whole)).tasks))
-    again, function = pickle.loads(pickle.dumps((task, verify_shard)))
-    assert again == task
-    assert function(again) == verify_shard(task)
-    assert len(pickle.dumps(task)) < 600
-
-
 def test_flipped_byte_of_a_record_names_file_and_record(dataset: pathlib.Path) -> None:
     shard = shards_of(dataset)[1]
     footer = footer_of((dataset / shard).read_bytes())
@@ -139,62 +133,82 @@ def test_flipped_byte_anywhere_is_found(
     assert verify(dataset) == []
 
 
-def test_same_record_elsewhere_is_found_by_index(dataset: pathlib.Path) -> None:
-    """A shard that is sound in itself, but holds other records than were written."""
-    shard = shards_of(dataset)[0]
+def swap_records(dataset: pathlib.Path) -> None:
+    """Makes a shard that is sound in itself, but holds other records."""
     count = next(iter(plan_verify(str(dataset)).tasks)).digest.records
     swapped = [RECORDS[1], RECORDS[0], *RECORDS[2:count]]
-    write_array_records(dataset / shard, swapped)
-    (finding,) = verify(dataset)
-    assert finding.path == shard
-    assert finding.what in (
+    write_array_records(dataset / SHARDS[0], swapped)
+
+
+def cut(path: pathlib.Path) -> None:
+    os.truncate(path, path.stat().st_size - 65536)
+
+
+SHARDS = [layout.shard_name("data", "train", shard, 3) for shard in range(3)]
+INDEXES = [layout.index_path(shard) for shard in SHARDS]
+INDEX_FLIPS = {
+    f"index flipped at {at}": (
+        lambda out, at=at: flip(
+            out / INDEXES[0], at % (out / INDEXES[0]).stat().st_size
+        ),
+        INDEXES[0],
+        "",
+        False,
+    )
+    for at in (3, 20, 70, 200, -3)
+}
+# What is done, the file that is named, what is said of it, and if listings tell it.
+HARMS: dict[str, tuple[Callable[[pathlib.Path], object], str, str, bool]] = {
+    "other records": (
+        swap_records,
+        SHARDS[0],
+        "wrong size|list other chunks|record 0 is not the one that was written",
+        False,
+    ),
+    "shard cut": (
+        lambda out: cut(out / SHARDS[2]),
+        SHARDS[2],
         "shard has the wrong size",
-        "shard index and the shard's footer list other chunks",
-        "record 0 is not the one that was written",
-    )
-
-
-def test_truncated_shard(dataset: pathlib.Path) -> None:
-    shard = shards_of(dataset)[2]
-    size = (dataset / shard).stat().st_size
-    os.truncate(dataset / shard, size - 65536)
-    (quick,) = plan_verify(str(dataset)).findings.first
-    assert quick == Finding(
-        shard, "shard has the wrong size", f"{size:,} bytes", f"{size - 65536:,}"
-    )
-    assert verify(dataset) == [quick]
-
-
-def test_missing_files(dataset: pathlib.Path) -> None:
-    first, second, _ = shards_of(dataset)
-    (dataset / first).unlink()
-    (dataset / layout.index_path(second)).unlink()
-    expected = [
-        Finding(first, "shard is missing"),
-        Finding(layout.index_path(second), "shard index is missing"),
-    ]
-    assert [*plan_verify(str(dataset)).findings.first] == expected
-    assert verify(dataset) == expected
-
-
-@pytest.mark.parametrize("position", [3, 20, 70, 200, -3])
-def test_damaged_index(dataset: pathlib.Path, position: int) -> None:
-    index = layout.index_path(shards_of(dataset)[0])
-    flip(dataset / index, position % (dataset / index).stat().st_size)
-    findings = verify(dataset)
-    assert [finding.path for finding in findings] == [index]
-    check = verify_shard(next(iter(plan_verify(str(dataset)).tasks)))
-    assert check.records == next(iter(plan_verify(str(dataset)).tasks)).digest.records
-
-
-def test_index_of_another_shard(dataset: pathlib.Path) -> None:
-    first, second, _ = (layout.index_path(shard) for shard in shards_of(dataset))
-    shutil.copyfile(dataset / first, dataset / second)
-    (finding,) = verify(dataset)
-    assert (finding.path, finding.what) == (
-        second,
+        True,
+    ),
+    "shard gone": (
+        lambda out: (out / SHARDS[0]).unlink(),
+        SHARDS[0],
+        "shard is missing",
+        True,
+    ),
+    "index gone": (
+        lambda out: (out / INDEXES[1]).unlink(),
+        INDEXES[1],
+        "shard index is missing",
+        True,
+    ),
+    "index of another shard": (
+        lambda out: shutil.copyfile(out / INDEXES[0], out / INDEXES[1]),
+        INDEXES[1],
         "shard index is not the one of this shard",
-    )
+        False,
+    ),
+    **INDEX_FLIPS,
+}
+
+
+@pytest.mark.parametrize(
+    ("harm", "path", "what", "listed"), HARMS.values(), ids=[*HARMS]
+)
+def test_a_harmed_file_is_named(
+    dataset: pathlib.Path, harm, path: str, what: str, listed: bool
+) -> None:
+    harm(dataset)
+    (finding,) = verify(dataset)
+    assert finding.path == path
+    assert re.search(what, finding.what)
+    plan = plan_verify(str(dataset))
+    if listed:
+        assert plan.findings.first == (finding,)
+    if path in INDEXES:  # The shard is compared all the same.
+        task = [*plan.tasks][INDEXES.index(path)]
+        assert verify_shard(task).records == task.digest.records
 
 
 def test_damaged_table_is_a_finding_and_no_error(dataset: pathlib.Path) -> None:
@@ -230,12 +244,6 @@ def test_totals_that_do_not_add_up(dataset: pathlib.Path) -> None:
     assert finding.path == layout.table_path("data", "train")
     assert finding.what == "table of shards contradicts dataset.json"
     assert finding.expected == f"raw_bytes {document['raw_bytes']}"
-
-
-def test_directory_without_manifest(dataset: pathlib.Path) -> None:
-    (dataset / layout.DATASET_JSON).unlink()
-    with pytest.raises(NotADatasetError):
-        plan_verify(str(dataset))
 
 
 def test_records_without_an_index_are_compared_by_their_chunks(
@@ -275,6 +283,25 @@ def test_leftovers_are_counted(dataset: pathlib.Path) -> None:
     assert found.leftovers[0] == "tmp-data-train/00000"
     assert (len(found.leftovers), found.more_leftovers) == (1_000, 203)
     assert "1,203 files of a command" in text_of(found)
+
+
+@pytest.mark.parametrize("shard_too", [False, True])
+def test_a_damaged_column_is_attached_again(
+    dataset: pathlib.Path, shard_too: bool
+) -> None:
+    values = ["value"] * len(RECORDS)
+    attach(str(dataset), values)
+    (path, *_) = sorted((dataset / "columns").iterdir())
+    flip(path, -9 % path.stat().st_size)
+    if shard_too:
+        flip(dataset / shards_of(dataset)[0], 30_000)
+    found = verify_all(str(dataset), workers=1)
+    assert f"columns/{path.name}" in [finding.path for finding in found.findings]
+    cures = found.facts["to do"]
+    assert len(cures) == 1 + shard_too
+    assert "`gristmill attach --overwrite`" in cures[-1]
+    attach(str(dataset), [*values[1:], "another"])
+    assert len(verify_all(str(dataset), workers=1).findings) == shard_too
 
 
 @pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED])

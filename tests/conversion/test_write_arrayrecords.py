@@ -50,7 +50,6 @@ from tests.support.pipelines import (
     BUNDLE_BASED,
     BUNDLES_TWICE,
     IN_MEMORY,
-    WORKER_PROCESSES,
     counters,
     distributions,
     ended,
@@ -187,13 +186,6 @@ def test_same_bytes_from_every_runner(
     assert_whole(tmp_path / "b")
 
 
-@pytest.mark.slow
-def test_worker_processes(tmp_path: pathlib.Path) -> None:
-    write(tmp_path / "a", name="data", num_shards=3, argv=WORKER_PROCESSES)
-    write(tmp_path / "b", name="data", num_shards=3)
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
-
-
 def test_order_and_placement_by_content(tmp_path: pathlib.Path) -> None:
     write_plainly(tmp_path / "out", num_shards=5)
     shards = shard_contents(tmp_path / "out")
@@ -252,12 +244,6 @@ def test_group_of_equal_records_is_cut(tmp_path: pathlib.Path) -> None:
     shards = shard_contents(tmp_path / "out")
     assert sorted(map(len, shards)) == [0, *[100] * 10]
     assert result.records == 1000
-    assert_whole(tmp_path / "out")
-
-
-def test_num_shards_alone_is_exact(tmp_path: pathlib.Path) -> None:
-    assert write_plainly(tmp_path / "out", [b"one", b"two"], num_shards=6).shards == 6
-    assert sorted(read_output(tmp_path / "out")) == [b"one", b"two"]
     assert_whole(tmp_path / "out")
 
 
@@ -400,21 +386,6 @@ def test_conversions_and_writes_respect_each_other(tmp_path: pathlib.Path) -> No
     assert_whole(out)
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_stranger_stays(tmp_path: pathlib.Path, overwrite: bool) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    mine = out / layout.shard_name("data", "train", 0, 9)
-    mine.write_bytes(b"mine")
-    if overwrite:
-        assert write_plainly(out, num_shards=2, overwrite=True).records == 704
-        assert len(list(out.glob("*.array_record*"))) == 3
-    else:
-        with pytest.raises(InputError, match="there already"):
-            write_plainly(out, num_shards=2)
-    assert mine.read_bytes() == b"mine"
-
-
 @pytest.mark.slow
 def test_crash_leaves_no_dataset_and_finished_shards_are_kept(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
@@ -446,21 +417,6 @@ def test_crash_leaves_no_dataset_and_finished_shards_are_kept(
     (planned, committed) = caplog.messages
     assert f"split train: {len(RECORDS)} records become 4 shards" in planned
     assert f"committed; split train: {len(RECORDS)} records in 4 shards" in committed
-
-
-def test_what_another_write_has_begun_goes_with_a_cleaning(
-    tmp_path: pathlib.Path,
-) -> None:
-    """Globs would find the shards of both."""
-    out = tmp_path / "out"
-    plan = plan_of(out, RECORDS, num_shards=4)
-    write_one(plan, 0, groups_of(plan, RECORDS)[0])
-    write_plainly(out, RECORDS[:500], num_shards=3)
-    assert len(list(out.glob("*.array_record*"))) == 4
-    clean(str(out), unfinished=True)
-    assert len(list(out.glob("*.array_record*"))) == 3
-    assert len(list((out / "index").glob("*.index"))) == 3
-    assert_whole(out)
 
 
 def test_late_attempts_do_no_harm(tmp_path: pathlib.Path) -> None:

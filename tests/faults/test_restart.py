@@ -397,12 +397,4 @@ class TestOutput:
         clean(job.output, unfinished=True)
         assert stranger.read_text() == "mine"
 
-    def test_shards_of_others_are_not_mixed_with(self, job):
-        # Readers find shards by a pattern: they would read both.
-        pathlib.Path(job.output).mkdir()
-        stranger = pathlib.Path(job.output, "data-train.array_record-00000-of-00099")
-        stranger.write_text("mine")
-        with pytest.raises(InputError, match="00000-of-00099"):
-            convert(job)
-
     # The system refuses to let a file grow, as a full disk does.

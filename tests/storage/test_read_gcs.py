@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -61,9 +62,11 @@ def converted(request, tmp_path_factory) -> str:
 
 
 @pytest.fixture
-def server(server: GcsServer, converted: str) -> GcsServer:
-    upload(server, converted, "c4")
-    return server
+def server(monkeypatch: pytest.MonkeyPatch, converted: str) -> Iterator[GcsServer]:
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, converted, "c4")
+        yield server
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import run_job
 from gristmill.transforms.checking.verification import VerifyJob
 from gristmill.transforms.conversion.begin import begin_job
-from gristmill.transforms.conversion.commit_shards import CommitOptions, commit_shards
+from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
 from gristmill.transforms.removal.cut_shard import cut_shard
 from gristmill.transforms.removal.removal_job import (
@@ -173,7 +173,7 @@ def convert(
     tasks = shard_tasks(taken.prepared)
     results = [made for task in tasks for made in make_shards(task)]
     meanwhile()
-    return commit_shards([job], results, CommitOptions(keep_replaced=keep)).manifest
+    return commit_shards([job], results, keep_replaced=keep).manifest
 
 
 append = functools.partial(convert, appends=True)

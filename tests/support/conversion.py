@@ -14,7 +14,6 @@ from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import (
-    CommitOptions,
     ConversionResult,
     MakeShards,
     commit_shards,
@@ -60,7 +59,7 @@ def prepared_of(job: ConversionJob, **options: Any) -> PreparedJob:
 
 def work_of(*jobs: ConversionJob) -> MakeShards:
     """Returns what is to be done for jobs, after their begin."""
-    work = MakeShards(jobs=jobs, options=CommitOptions())
+    work = MakeShards(jobs=jobs)
     return work.begun_by(map(begin_job, jobs))
 
 

@@ -32,7 +32,6 @@ from gristmill.transforms.conversion.begin import (
     plan_notes,
 )
 from gristmill.transforms.conversion.commit_shards import (
-    CommitOptions,
     ConversionResult,
     MakeShards,
 )
@@ -126,12 +125,12 @@ class ConvertFiles(
         """
         check_begin(begin, "ConvertFiles")
         tfds = self.tfds_directory
-        options = CommitOptions(
+        work = MakeShards(
+            jobs=self.jobs,
             features=self.features,
             tfds_directory=None if tfds is None else path_text(tfds, "TFDS directory"),
             keep_replaced=self.keep_replaced,
         )
-        work = MakeShards(jobs=self.jobs, options=options)
         plan = PlanConversion(jobs=self.jobs, overwrite=self.overwrite)
         done: beam.PCollection[ConversionResult] = (
             begin | "Plan" >> RunJob(_Plan(plan, work)) | "MakeShards" >> RunSteps(work)

@@ -212,28 +212,15 @@ class ConversionResult(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CommitOptions:
-    """What a conversion commits besides its shards, and what becomes of old ones.
-
-    Attributes:
-        features: The schema, where known.
-        tfds_directory: The TFDS directory that the jobs come from, if any: its
-            metadata is compared with what was read, and written for the output.
-        keep_replaced: Whether what is replaced is kept, to go back to.
-    """
-
-    features: Mapping[str, Any] | None = None
-    tfds_directory: str | None = None
-    keep_replaced: bool = False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class MakeShards:
     """The job of a conversion whose shards are planned; it does not grow with these.
 
     Attributes:
         jobs: One for each split.
-        options: What else is committed.
+        features: The schema, where known.
+        tfds_directory: The TFDS directory that the jobs come from, if any: its
+            metadata is compared with what was read, and written for the output.
+        keep_replaced: Whether what is replaced is kept, to go back to.
         begun: A task for each split that is to be made, which refers to its plan.
         committed: The same for each split that was committed before.
         stride: Which passes over the inputs `begin` lists: those from the first number
@@ -242,7 +229,9 @@ class MakeShards:
     """
 
     jobs: Sequence[ConversionJob]
-    options: CommitOptions
+    features: Mapping[str, Any] | None = None
+    tfds_directory: str | None = None
+    keep_replaced: bool = False
     begun: tuple[ShardTask, ...] = ()
     committed: tuple[ShardTask, ...] = ()
     stride: tuple[int, int] = (0, 1)
@@ -293,27 +282,38 @@ class MakeShards:
 
     def commit(self, results: Gathered) -> ConversionResult:
         """Commits the dataset."""
-        return commit_shards(self.jobs, results, self.options)
+        return commit_shards(
+            self.jobs,
+            results,
+            features=self.features,
+            tfds_directory=self.tfds_directory,
+            keep_replaced=self.keep_replaced,
+        )
 
 
 def commit_shards(
     jobs: Iterable[ConversionJob],
     results: Gathered | Iterable[ShardResult],
-    options: CommitOptions | None = None,
+    *,
+    features: Mapping[str, Any] | None = None,
+    tfds_directory: str | None = None,
+    keep_replaced: bool = False,
 ) -> ConversionResult:
     """Commits the dataset from the results of all shards of all jobs.
 
     Args:
         jobs: The jobs, all of one dataset, with its directory as output.
         results: A result for every shard; None as report where a split was there.
-        options: What else is committed.
+        features: As in `MakeShards`.
+        tfds_directory: The same.
+        keep_replaced: The same.
 
     Raises:
         DataLossError: Shards are missing or do not hold what was read, or a split that
             was there is gone.
     """
-    options, jobs, begun = options or CommitOptions(), list(jobs), time.monotonic()
-    output, features = jobs[0].output, options.features
+    jobs, begun = list(jobs), time.monotonic()
+    output = jobs[0].output
     if not isinstance(results, Gathered):
         results = Gathered.of(results)
     committed = results.notes["committed"].keys()
@@ -333,8 +333,8 @@ def commit_shards(
             owners[key] = results.notes["task"][key].prepared
             splits[key] = finish_split(owners[key], results.rows[key])
     extra_files = None
-    if options.tfds_directory is not None:
-        source = read_tfds_directory(options.tfds_directory)
+    if tfds_directory is not None:
+        source = read_tfds_directory(tfds_directory)
         features = source.features if features is None else features
         for key, own in owners.items():
             # A split of a dataset was compared with the dataset.
@@ -351,7 +351,7 @@ def commit_shards(
     manifest = commit_dataset(
         *(output, jobs[0].name),
         {own.write: splits[key] for key, own in owners.items()},
-        keep_replaced=options.keep_replaced,
+        keep_replaced=keep_replaced,
         keeps=committed,
         features=features,
         extra_files=extra_files,

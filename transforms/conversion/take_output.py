@@ -16,7 +16,6 @@ from gristmill.dataset.base.errors import (
     GristmillError,
     InputError,
     JobChangedError,
-    StorageError,
     some_of,
 )
 from gristmill.dataset.commit.clean import give_up_write
@@ -33,7 +32,6 @@ from gristmill.dataset.commit.write import (
     next_write,
     read_output,
 )
-from gristmill.dataset.formats.tfrecord_frames import FRAME_OVERHEAD_BYTES
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import unlike_features
 from gristmill.dataset.metadata.manifest import (
@@ -44,13 +42,10 @@ from gristmill.dataset.metadata.manifest import (
 )
 from gristmill.dataset.metadata.sources import common_inputs
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.storage.directory_lock import free_bytes
 from gristmill.transforms.jobs.conversion_job import PreparedJob
 from gristmill.transforms.sources.source import source_of
 
 Overwrite = bool | Literal["changed"]
-
-_ALIKE = ("writer", "map", "map_code_digest")  # Options that decide the size.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,8 +136,6 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
     if write.replaces and split is not None and manifest is not None:
         own_files(shards=check_removal(job.output, manifest, job.split))
         notes += _lost_with(prepared, split)
-        if not begun:
-            _check_space(prepared, split)
     if not begun:
         notes += _unfinished_notes(prepared, manifest)
     prepared = dataclasses.replace(prepared.store(), fresh=not begun and made is None)
@@ -195,30 +188,6 @@ def _replaces_itself(prepared: PreparedJob) -> bool:
     if manifest is None:
         return True
     return not SplitFiles(job.output, manifest, job.split).has_garbage
-
-
-def _check_space(prepared: PreparedJob, split: Split) -> None:
-    """Raises StorageError if there is plainly not enough space beside a split.
-
-    What the new one takes is known from one that was made alike: at least, as
-    compressed inputs hold more than their size.
-    """
-    job, source = prepared.job, split.source
-    free, options, before = free_bytes(job.output), job.options(), split.options
-    alike = all(before.get(name, name) == options[name] for name in _ALIKE)
-    if free is None or not alike or not source.get("records"):
-        return
-    frames = source["raw_bytes"] + FRAME_OVERHEAD_BYTES * source["records"]
-    expected = split.file_bytes * int(prepared.files.sizes.sum()) // frames
-    if free < 0.9 * expected:  # It is an estimate.
-        raise StorageError(
-            "not enough space for the new split beside the old one",
-            where=f"{job.output}, split {job.split}",
-            expected=f"about {expected:,} bytes, as the old one took",
-            got=f"{free:,} bytes free",
-            cure="free some space, or choose another output; to do without the old "
-            "split, delete it first",
-        )
 
 
 def _lost_with(prepared: PreparedJob, split: Split) -> Iterator[str]:

@@ -1,23 +1,30 @@
-"""What transforms are applied to and give, as Beam sees it before anything runs."""
+"""What Beam and its pages see of the transforms: types, options, fields, results."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
+import shutil
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pytest
+from apache_beam.coders import registry
 from apache_beam.options.value_provider import RuntimeValueProvider, StaticValueProvider
+from apache_beam.portability.api import schema_pb2
+from apache_beam.transforms.display import DisplayData
 from apache_beam.typehints.decorators import TypeCheckError
+from apache_beam.typehints.schemas import named_tuple_to_schema
 
-from gristmill.dataset import InputError, Manifest
+from gristmill.dataset import InputError, Manifest, PackedCounts, open_manifest
 from gristmill.transforms import (
     ConversionJob,
     ConversionResult,
     ConvertFiles,
+    Finding,
     IndexArrayRecords,
+    PackOptions,
     PlanOptions,
     ReadAllRecords,
     ReadArrayRecords,
@@ -30,6 +37,7 @@ from gristmill.transforms import (
     WriteArrayRecords,
     WriteResult,
 )
+from tests.support.conversion import dataset_of
 from tests.support.pipelines import run
 from tests.support.records import frames_of
 
@@ -112,10 +120,6 @@ def test_a_write_of_nothing_is_refused() -> None:
     [
         ReadTFRecords,
         ReadArrayRecords,
-        ReadRecords,
-        WriteArrayRecords,
-        VerifyDataset,
-        lambda given: IndexArrayRecords(files=given),
         lambda given: ConversionJob(inputs=given, output="out", name="out"),
         lambda given: ConversionJob(
             inputs=(pathlib.Path("in"),), output=given, name=""
@@ -187,10 +191,6 @@ def test_a_conversion_takes_jobs(jobs: Any) -> None:
         (lambda: job(map=len), "not the name of a function"),
         (lambda: job(map="lower"), "not the name of a function"),
         (lambda: PlanOptions(kind="num_shards"), "num_shards needs a positive number"),
-        (lambda: RecordOptions(record="rows"), "unknown `record`"),
-        (lambda: RecordOptions(columns=("a", "a")), "`columns` names a column twice"),
-        (lambda: RecordOptions(input_format="avro"), "unknown `input_format`"),
-        (lambda: RecordOptions(nulls="keep"), "unknown `nulls`"),
     ],
 )
 def test_what_a_constructor_can_see_is_refused_there(make, said) -> None:
@@ -265,3 +265,109 @@ def test_tagged_outputs_work_as_they_come(tmp_path: pathlib.Path) -> None:
         "train": [b"a", b"b"],
         "test": [b"c"],
     }
+
+
+SOURCES = [f"in/{n}" for n in range(9)]
+TOKENS = RecordOptions(input_format="jsonl", columns=("text",))
+PACKED = ConversionJob(
+    inputs=("in",),
+    output="out",
+    name="c4",
+    records=TOKENS,
+    pack=PackOptions(length=64, column="text"),
+    map="module:function",
+)
+
+
+def shown(transform: Any) -> dict[str, Any]:
+    """Returns label and value of all items, as a runner gets them."""
+    return {item.label: item.value for item in DisplayData.create_from(transform).items}
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        ConvertFiles(jobs=(PACKED,), tfds_directory="in", overwrite=True),
+        IndexArrayRecords(files="in", name="n", split="s"),
+        *(ReadRecords("in", split="s", records=TOKENS), ReadAllRecords(records=TOKENS)),
+        *(ReadTFRecords("in"), ReadArrayRecords("in", split="s")),
+        WriteArrayRecords("out", num_shards=3, shard_bytes=9, keyed=True),
+        VerifyDataset("in"),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_all_fields_that_are_set_are_shown(transform: Any) -> None:
+    found = shown(transform)
+    for field in dataclasses.fields(transform):
+        value = getattr(transform, field.name)
+        if value is not None and field.name != "jobs":
+            assert field.name.replace("_", " ").capitalize() in found
+
+
+def test_values_are_short() -> None:
+    found = shown(ReadTFRecords(SOURCES, with_source=True))
+    assert found["Inputs"] == "in/0, in/1, in/2 and 6 more"
+    assert (found["With source"], found["Range bytes"]) == (True, 64 << 20)
+    assert found["Records"] == "input_format=tfrecord"
+    assert "Split" not in found
+    found = shown(ConvertFiles(jobs=(PACKED,)))
+    assert (found["Input train"], found["Map"]) == ("in", "module:function")
+    assert found["Plan train"] == f"shard_bytes={256 << 20}"
+    assert found["Records"] == "input_format=jsonl, columns=('text',)"
+    assert found["Pack"] == "length=64"
+    assert shown(WriteArrayRecords("a/b"))["Name"] == "b"
+
+
+# Their modules register the coders.
+REGISTERED = (ConvertFiles, IndexArrayRecords, VerifyDataset, WriteArrayRecords)
+FINDING = Finding("a\udcff-00000", "wrong", "1", "2")
+FOUND = VerifyResult(
+    *("d", 3, None, None, (FINDING,), ("left",), 1, 2, PackedCounts(documents=5))
+)
+
+
+def test_results_come_back(tmp_path: pathlib.Path) -> None:
+    manifest = open_manifest(dataset_of(tmp_path, [b"a", b"b", b"c"]))
+    for kind, result in {
+        Manifest: manifest,
+        ConversionResult: ConversionResult(manifest, ("train",)),
+        VerifyResult: FOUND,
+        WriteResult: WriteResult("o", "train", 1, 2, 3, 4, True),
+    }.items():
+        coder = registry.get_coder(kind)
+        assert coder.is_deterministic()
+        data = coder.encode(result)
+        assert not data.startswith(b"\x80")  # As a pickle does.
+        back = coder.decode(data)
+        assert (back, type(back)) == (result, type(result))
+        assert coder.encode(back) == data
+        assert coder == registry.get_coder(kind)
+
+
+def test_other_languages_read_the_result_of_a_write() -> None:
+    schema = named_tuple_to_schema(WriteResult)
+    kinds = {field.name: field.type.atomic_type for field in schema.fields}
+    texts, counts = ("output", "split"), ("shards", "records", "raw_bytes")
+    assert {kinds[name] for name in texts} == {schema_pb2.STRING}
+    assert {kinds[name] for name in (*counts, "file_bytes")} == {schema_pb2.INT64}
+    assert kinds["committed_before"] == schema_pb2.BOOLEAN
+
+
+@pytest.mark.slow
+def test_results_are_keys_and_rows(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "in").write_bytes(frames_of([b"a", b"b"]))
+    out = tmp_path / "out"
+    write = WriteArrayRecords(out, num_shards=1)
+    rows = (beam.Select("records", "split"), beam.Map(tuple))
+    assert run(ReadTFRecords(tmp_path / "in"), write, *rows) == [(2, "train")]
+    job = ConversionJob(inputs=(tmp_path / "in",), output=tmp_path / "c", name="c")
+    shutil.copytree(out, tmp_path / "found", ignore=shutil.ignore_patterns("*.json"))
+    count = (beam.Map(lambda one: (one, 1)), beam.GroupByKey(), beam.Keys())
+    for chain, kind in (
+        ([ReadTFRecords(tmp_path / "in"), write], WriteResult),
+        ([ConvertFiles(jobs=(job,))], ConversionResult),
+        ([VerifyDataset(out)], VerifyResult),
+        ([IndexArrayRecords(files=f"{tmp_path}/found/*array_record*")], Manifest),
+    ):
+        (found,) = run(*chain, *count)
+        assert type(found) is kind
