@@ -65,7 +65,7 @@ class TorchBatches(IterableDataset):
         iterator = iter(records)
         iterator.set_state(self._state)
         for step in itertools.count(first, workers):
-            rows = self._batches.batch_size_at(step) // ranks
+            rows = self._batches.schedule.batch_size(step) // ranks
             batch = list(itertools.islice(iterator, rows))
             if not batch:
                 return

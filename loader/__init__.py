@@ -16,10 +16,11 @@ if TYPE_CHECKING:
         StateMismatchError,
         WorkerDiedError,
     )
-    from gristmill.loader.api import GlobalBatches, global_batches, token_weights
-    from gristmill.loader.columns.column import Column
+    from gristmill.loader.api import GlobalBatches, global_batches
+    from gristmill.loader.data.column import Column
     from gristmill.loader.data.dataset import Dataset
     from gristmill.loader.data.open_dataset import open as open
+    from gristmill.loader.data.token_run import token_run, token_weights
     from gristmill.loader.decode.examples import (
         ExampleDecoder,
         FixedFeature,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from gristmill.loader.grain.record_source import ArrayRecordDataSource
     from gristmill.loader.order.shuffle import BlockShuffle
     from gristmill.loader.packed.packed_rows import PackedRows
-    from gristmill.loader.provenance.locate import Location
+    from gristmill.loader.provenance.trace import Location
     from gristmill.loader.remote.read_options import ReadOptions
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "continued_batches",
     "global_batches",
     "to_jax",
+    "token_run",
     "token_weights",
 ]
 

@@ -5,26 +5,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.lazy_names import packages_named
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.batches import (
     Batches,
-    Part,
+    NamedPhase,
+    batches_of,
     by_lengths,
     check_dataset,
     ordered_weights,
 )
-from gristmill.loader.data.dataset import (
-    Content as Content,  # A type of GlobalBatches.
-)
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.feed.step_reads import check_mask, checked_columns
 from gristmill.loader.order.hosts import Host, checked_host, host_rows
-from gristmill.loader.order.mixture import Mixture, Weight, exact_weights
+from gristmill.loader.order.mixture import Mixture, Weight
 from gristmill.loader.order.schedule import DatasetOrder
 from gristmill.loader.order.shuffle import (
     BlockShuffle,
@@ -33,16 +30,13 @@ from gristmill.loader.order.shuffle import (
     ShuffleName,
     parse_shuffle,
 )
-from gristmill.loader.order.token_run import (
-    TokenRun,
-    TokensPerRow,
-    held_tokens,
-    run_of_steps,
-    run_of_tokens,
-)
 from gristmill.loader.packed.check_decode import check_decode
-from gristmill.loader.provenance.find_document import FoundDocument, find_document
-from gristmill.loader.provenance.locate import Location, locate
+from gristmill.loader.provenance.trace import (
+    FoundDocument,
+    Location,
+    find_document,
+    locate,
+)
 
 if TYPE_CHECKING:
     import grain
@@ -120,42 +114,6 @@ class GlobalBatches(Batches):
         return find_document(
             self, path, place, dataset, first_epoch=first_epoch, stop_epoch=stop_epoch
         )
-
-    def token_run(
-        self,
-        *,
-        tokens: int | None = None,
-        steps: int | None = None,
-        tokens_per_row: TokensPerRow | None = None,
-    ) -> TokenRun:
-        """Returns the number of first steps with some tokens, or the tokens of steps.
-
-        Args:
-            tokens: Tokens to train on: the fewest steps that have as many. They are
-                those in the rows of packed datasets, without padding.
-            steps: Instead, how many steps.
-            tokens_per_row: Tokens of each record of the datasets that are not packed
-                rows: a number, or by their names in a mixture.
-
-        Raises:
-            InputError: Neither or both are given, there are not so many, or it is not
-                known how many tokens a dataset holds.
-        """
-        if (tokens is None) == (steps is None):
-            raise InputError(
-                "a run needs a number of tokens, or a number of steps",
-                expected="tokens or steps",
-                got=f"tokens={tokens!r}, steps={steps!r}",
-                cure="give either tokens or steps",
-            )
-        names = self.names or [""] * len(self.datasets)
-        held = [
-            held_tokens(dataset, name, tokens_per_row)
-            for name, dataset in zip(names, self.datasets, strict=True)
-        ]
-        if steps is not None:
-            return run_of_steps(self.schedule, held, steps=steps)
-        return run_of_tokens(self.schedule, held, tokens=cast("int", tokens))
 
     def feed(
         self,
@@ -323,51 +281,5 @@ def global_batches(
     like = DatasetOrder(
         num_records=1, seed=seed, shuffle=parse_shuffle(shuffle), epochs=epochs
     )
-    part = Part(0, dict(named), mixture, batch_size)
-    return GlobalBatches(parts=(part,), like=like, drop_remainder=drop_remainder)
-
-
-def token_weights(
-    datasets: Mapping[str, Dataset],
-    shares: Mapping[str, Weight],
-    *,
-    tokens_per_row: TokensPerRow | None = None,
-) -> dict[str, Fraction]:
-    """Returns the weights that give a mixture shares of tokens instead of rows.
-
-    They are for `weights` of `global_batches`, and of `then`. Tokens are those
-    in the rows of packed datasets, without padding.
-
-    Args:
-        datasets: The datasets of the mixture, by name.
-        shares: The share of each in the tokens of the mixture, of any sum.
-        tokens_per_row: Tokens of each record of the datasets that are not packed rows:
-            a number, or by their names.
-
-    Returns:
-        The share of each dataset in the rows, by name: exact fractions, together 1.
-
-    Raises:
-        InputError: The names are not those of the datasets, a share is not a number,
-            or it is not known how many tokens a dataset holds.
-    """
-    if not isinstance(datasets, Mapping) or not datasets:
-        raise InputError(
-            "shares of tokens are those of the datasets of a mixture",
-            expected='datasets by name: {"a": a, "b": b}',
-            got=f"{datasets!r:.200}",
-            cure="give the datasets of the mixture by their names",
-        )
-    if not isinstance(shares, Mapping) or shares.keys() != datasets.keys():
-        raise InputError(
-            "the shares are not those of the mixture's datasets",
-            expected=f"a share for each of {', '.join(datasets)}",
-            got=f"{shares!r:.200}",
-            cure="give shares by these names and no others",
-        )
-    rows = []
-    exact = exact_weights([shares[name] for name in datasets])
-    for (name, dataset), share in zip(datasets.items(), exact, strict=True):
-        count, tokens, _ = held_tokens(dataset, name, tokens_per_row)
-        rows.append(share * Fraction(count, tokens))
-    return dict(zip(datasets, exact_weights(rows), strict=True))
+    phase = NamedPhase(0, dict(named), mixture, batch_size)
+    return batches_of(GlobalBatches, [phase], like, drop_remainder=drop_remainder)

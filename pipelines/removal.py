@@ -12,12 +12,12 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.base.example import INTS
-from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.sources import read_sources
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader import open as open_dataset
-from gristmill.loader.data.dataset import Dataset, numbers_of
+from gristmill.loader.data.dataset import Dataset
+from gristmill.loader.data.part import Part
 from gristmill.loader.decode.examples import RaggedFeature
 from gristmill.loader.decode.scan import scan_examples
 from gristmill.loader.provenance.stored_sources import find_places
@@ -75,7 +75,8 @@ def asked_records(
     records: Any
     opened = open_dataset(dataset, name, edition=found.edition)
     if condition is not None:
-        records = numbers_of(opened.select(condition))
+        chosen = opened.select(condition)
+        records = chosen.stored.places(np.arange(len(chosen)))
     else:
         if column is not None:
             pairs = [*_find_values(opened, column, lines)]
@@ -83,7 +84,7 @@ def asked_records(
             parsed = [_parsed(line) for line in lines]
             if done and any(isinstance(one, int) for one in parsed):
                 return asked, []
-            pairs = [*_find_records(dataset, found, parsed)]
+            pairs = [*_find_records(opened.stored.parts[0], parsed)]
         records = sorted({record for _, record in pairs})
         named = {number for number, _ in pairs}
         missing = [line for number, line in enumerate(lines) if number not in named]
@@ -158,32 +159,32 @@ def _parsed(line: str) -> int | FilePlace:
 
 
 def _find_records(
-    dataset: str, split: Split, parsed: Sequence[int | FilePlace]
+    part: Part, parsed: Sequence[int | FilePlace]
 ) -> Iterator[tuple[int, int]]:
     """Yields the numbers of what names records, and of each record that it names."""
+    table = part.table
+    assert table is not None  # It has a `dataset.json`.
     places = {n: one for n, one in enumerate(parsed) if isinstance(one, FilePlace)}
+    ends = np.cumsum(table.records)
     for number, one in enumerate(parsed):
-        if isinstance(one, int) and one < split.records:
+        if isinstance(one, int) and one < int(table.records.sum()):
             yield number, one
-    first = 0
-    for part in split.parts:
-        files = read_sources(dataset, part)
-        if files is not None and places:
-            of_path = files.numbers_of(place.path for place in places.values())
-            numbers, wanted = [], []
-            for number, place in places.items():
-                at = place.in_files(files[n] for n in of_path[place.path])
-                if at is not None:
-                    numbers.append(number)
-                    wanted.append((place.path, at))
-            table = read_table(dataset, part)
-            before = first + np.cumsum(table.records) - table.records
-            shards = range(len(table))
-            for found, shard, record in find_places(
-                dataset, part, table, shards, wanted
-            ):
-                yield numbers[found], int(before[shard]) + record
-        first += part.records
+    begin = 0
+    for split in part.editions:
+        shards = range(begin, begin + split.shards)
+        begin = shards.stop
+        files = read_sources(part.path, split)
+        if files is None or not places:
+            continue
+        of_path = files.numbers_of(place.path for place in places.values())
+        numbers, wanted = [], []
+        for number, place in places.items():
+            at = place.in_files(files[n] for n in of_path[place.path])
+            if at is not None:
+                numbers.append(number)
+                wanted.append((place.path, at))
+        for found, shard, record in find_places(part, split, shards, wanted):
+            yield numbers[found], int(ends[shard] - table.records[shard]) + record
 
 
 _BLOCK_RECORDS = 1024

@@ -3,7 +3,9 @@
 import ast
 import dataclasses
 import importlib
+import inspect
 import pathlib
+import pydoc
 import re
 from collections.abc import Iterator
 
@@ -94,6 +96,20 @@ def test_no_public_name_is_that_of_a_module(face: str) -> None:
 
 def test_the_loader_has_few_names() -> None:
     assert len(public_names("gristmill.loader")) <= 30
+
+
+@pytest.mark.parametrize(("kind", "most"), [("Dataset", 12), ("GlobalBatches", 14)])
+def test_what_a_trainer_holds_has_few_names(kind: str, most: int) -> None:
+    """Each of them is explained on a screen."""
+    face = getattr(importlib.import_module("gristmill.loader"), kind)
+    bases = (base for base in face.__mro__ if base.__module__.startswith("gristmill"))
+    attributes = {name for base in bases for name in base.__annotations__}
+    attributes |= {*inspect.signature(face).parameters}
+    names = {name for name in {*dir(face)} | attributes if not name.startswith("_")}
+    assert len(names) <= most
+    for name in names - attributes:
+        lines = pydoc.render_doc(getattr(face, name)).splitlines()
+        assert len(lines) <= 40, f"help({kind}.{name})"
 
 
 def test_every_error_is_public() -> None:

@@ -163,7 +163,7 @@ path = pathlib.Path({str(path)!r})
 dataset = loader.open(path, cache_dir="")
 assert dataset[[7, 3]] == [b"record 7", b"record 3"]
 data = bytearray(path.read_bytes())
-data[dataset.offset_bytes(7) + 45] ^= 1
+data[dataset.stored.offset_bytes(7) + 45] ^= 1
 path.write_bytes(data)
 try:
     loader.open(path, cache_dir="")[[7, 3]]

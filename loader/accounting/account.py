@@ -13,15 +13,13 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.base.indices import IntArray, checked_count
-from gristmill.loader.columns.column import Column
 from gristmill.loader.data.batches import Batches, dataset_numbers
-from gristmill.loader.data.dataset import Dataset, GoneDataset, table_of
+from gristmill.loader.data.column import Column
+from gristmill.loader.data.dataset import Dataset, GoneDataset
+from gristmill.loader.data.part import Part
 from gristmill.loader.order.schedule import Passed
-from gristmill.loader.provenance.stored_sources import (
-    PackedShard,
-    packed_of,
-    stored_sources,
-)
+from gristmill.loader.provenance.packed_shard import PackedShard, packed_of
+from gristmill.loader.provenance.stored_sources import stored_sources
 
 SOURCE, DATASET = "source", "dataset"
 UNKNOWN = "the source was not kept"
@@ -121,14 +119,16 @@ def _accounted(batches: Batches) -> Iterator[tuple[str, Dataset, list[int]]]:
             held = [
                 n
                 for n in left
-                if n == left[0] or dataset.begins_with(batches.datasets[n].content)
+                if n == left[0]
+                or dataset.stored.begins_with(batches.datasets[n].stored.content)
             ]
             left = [n for n in left if n not in held]
             told.append((dataset, held))
         for dataset, held in told[::-1]:
             label = dataset.path if name is None else name
-            if len(told) > 1 and dataset.edition is not None:
-                label += f", edition {dataset.edition}"
+            edition = dataset.stored.edition
+            if len(told) > 1 and edition is not None:
+                label += f", edition {edition}"
             yield label, dataset, held
 
 
@@ -158,15 +158,17 @@ class _Seen:
             return
         if self._by not in (SOURCE, DATASET):
             self._column()  # It is an error also where nothing was seen.
-        for shard in range(dataset.num_shards):
-            info, (part, own) = dataset.shard(shard), dataset.part_of(shard)
-            records = np.arange(info.first_record, info.first_record + info.records)
-            times = self._times(info.first_record, info.first_record + info.records)
+        stored = dataset.stored
+        for shard in range(len(stored.shards)):
+            part, own = stored.part_of(shard)
+            ends = stored.shards.first_record(shard), int(stored.shards.ends[shard])
+            begin, end = stored.counts_before(np.array(ends)).tolist()
+            records, times = np.arange(begin, end), self._times(begin, end)
             if not times.any():
                 continue
             rows = dataset.find(records)[1]
             if packed_of(part, own) is not None:
-                yield from self._packed(part, own, records, rows, times)
+                yield from self._packed(shard, records, rows, times)
             elif self._by == SOURCE:
                 keys, classes = _sources(part, own, rows)
                 yield from _counted(keys, classes, times)
@@ -185,13 +187,15 @@ class _Seen:
         return times
 
     def _packed(
-        self, part: Dataset, own: int, records: IntArray, rows: IntArray, seen: IntArray
+        self, shard: int, records: IntArray, rows: IntArray, seen: IntArray
     ) -> Iterator[tuple[Key, Counts]]:
-        """Yields what was seen of packed rows of shard `own` of a part."""
-        times = np.zeros(part.shard(own).records, np.int64)
-        times[rows] = seen
-        opened = PackedShard(part, own)
+        """Yields what was seen of a shard of packed rows."""
+        stored = self._dataset.stored
+        part, own = stored.part_of(shard)
+        opened = PackedShard(stored, shard)
         segments = opened.segments
+        times = np.zeros(len(segments.row_ends), np.int64)
+        times[rows] = seen
         row_of = np.repeat(np.arange(len(times)), np.diff(segments.row_ends, prepend=0))
         of_piece = times[row_of]
         if self._by == SOURCE:
@@ -201,7 +205,7 @@ class _Seen:
             of_row = np.zeros(len(times), np.int64)
             of_row[rows] = found
             classes = of_row[row_of]
-        tokens, table = None, table_of(part)
+        tokens, table = None, part.table
         if self._tokens and table is not None:
             if len(keys) == 1 and (times == times[0]).all():
                 one = table.columns["packed_tokens"][own]
@@ -239,7 +243,7 @@ class _Seen:
         return column
 
 
-def _sources(part: Dataset, shard: int, numbers: Any) -> tuple[list[Key], IntArray]:
+def _sources(part: Part, shard: int, numbers: Any) -> tuple[list[Key], IntArray]:
     """Returns the source files of records or documents, and each one's number."""
     found = stored_sources(part, shard)
     if isinstance(found, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Literal, NamedTuple, Self, TypeVar, cast
 
@@ -12,12 +12,10 @@ from gristmill.dataset.base.errors import InputError, SystemLimitError
 from gristmill.loader.base.indices import (
     ALL_ROWS,
     IntArray,
-    Rows,
     by_value,
     checked_count,
 )
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.order.hosts import Host
 from gristmill.loader.order.mixture import Mixture, Weight
 from gristmill.loader.order.schedule import (
     DatasetOrder,
@@ -29,7 +27,7 @@ from gristmill.loader.order.schedule import (
 )
 
 
-class Part(NamedTuple):
+class NamedPhase(NamedTuple):
     """A phase of batches: from a step on, these datasets by name, mixed so."""
 
     step: int
@@ -46,61 +44,24 @@ class Batches:
     It pickles as the paths of its datasets and the order.
 
     Attributes:
-        parts: The phases, by rising steps. They and `like` are internal.
-        like: An order with the seed, the shuffle and the epochs of all datasets.
-        drop_remainder: Whether a last batch that is not full is left out.
+        datasets: The datasets of all phases: one, but in a mixture or after `then`.
+        schedule: Which records are in which step and row. It is internal.
     """
 
-    parts: tuple[Part, ...]
-    like: DatasetOrder
-    drop_remainder: bool = True
-
-    @functools.cached_property
-    def _found(self) -> list[tuple[str, Dataset]]:
-        """The datasets of all phases, each once, with their names."""
-        found: list[tuple[str, Dataset]] = []
-        for part in self.parts:
-            for name, dataset in part.datasets.items():
-                if not any(own == name and one is dataset for own, one in found):
-                    found.append((name, dataset))
-        return found
-
-    @functools.cached_property
-    def datasets(self) -> tuple[Dataset, ...]:
-        """The datasets of all phases: one, but in a mixture or after `then`."""
-        return tuple(dataset for _, dataset in self._found)
+    datasets: tuple[Dataset, ...]
+    schedule: Schedule
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """The name of each dataset of a mixture; empty for a single dataset."""
-        mixed = self.parts[0].mixture is not None
-        return tuple(name for name, _ in self._found) if mixed else ()
-
-    @functools.cached_property
-    def schedule(self) -> Schedule:
-        """Which records are in which step and row. It is internal."""
-        schedule: Schedule | None = None
-        for part in self.parts:
-            numbers, orders = [], []
-            for name, dataset in part.datasets.items():
-                known = (own == name and one is dataset for own, one in self._found)
-                numbers.append([*known].index(True))
-                orders.append(
-                    dataclasses.replace(self.like, num_records=len(dataset), name=name)
-                )
-            phase = Phase(
-                step=part.step,
-                orders=tuple(orders),
-                numbers=tuple(numbers),
-                mixture=part.mixture,
-                batch_size=part.batch_size,
-            )
-            schedule = (
-                Schedule(phases=(phase,), drop_remainder=self.drop_remainder)
-                if schedule is None
-                else schedule.then(phase)
-            )
-        return cast("Schedule", schedule)
+        phases = self.schedule.phases
+        named = {
+            number: order.name
+            for phase in phases
+            for number, order in zip(phase.numbers, phase.orders, strict=True)
+        }
+        mixed = phases[0].mixture is not None
+        return tuple(named[number] for number in sorted(named)) if mixed else ()
 
     def __repr__(self) -> str:
         datasets = ", ".join(map(repr, self.datasets))
@@ -113,10 +74,6 @@ class Batches:
     def batch_size(self) -> int:
         """Rows of the global batch, over all hosts; of step 0 if it changes."""
         return self.schedule.batch_size(0)
-
-    def batch_size_at(self, step: int) -> int:
-        """Returns the rows of a step's global batch, if it is full."""
-        return self.schedule.batch_size(checked_count(step, what="step", least=0))
 
     @property
     def steps(self) -> int | None:
@@ -134,21 +91,6 @@ class Batches:
             OutOfRangeError: There is no such step.
         """
         return self.schedule.indices(step)
-
-    def host_rows(self, host: Host, *, step: int = 0) -> Rows:
-        """Returns the rows of a step's global batch that one host takes.
-
-        They are the same in all batches of one size.
-
-        Args:
-            host: As in `feed`.
-            step: Number of the step.
-
-        Raises:
-            InputError: The batch does not divide among the hosts, or there is no such
-                host.
-        """
-        return self.schedule.host_rows(host, step=step)
 
     def read(self, step: int, rows: RowsBySize = ALL_ROWS) -> list[bytes]:
         """Returns the records of rows of a step's global batch.
@@ -185,19 +127,19 @@ class Batches:
         """
         numbers = dataset_numbers(self, dataset)
         if edition is not None:
-            known = {self.datasets[number].edition: number for number in numbers[::-1]}
+            known = {self.datasets[n].stored.edition: n for n in reversed(numbers)}
             if edition not in known:
                 raise InputError(
                     "the batches have no such edition of the dataset",
                     where=repr(self.datasets[numbers[0]]),
-                    expected=f"one of {', '.join(map(str, [*known][::-1]))}",
+                    expected=f"one of {', '.join(map(str, known))}",
                     got=edition,
                     cure="give one of these, or leave it out",
                 )
             numbers = [known[edition]]
         last = self.datasets[numbers[0]]
         for number in numbers[1:]:
-            if not last.begins_with(self.datasets[number].content):
+            if not last.stored.begins_with(self.datasets[number].stored.content):
                 raise InputError(
                     "records have other numbers in an earlier phase of the batches",
                     where=repr(self.datasets[number]),
@@ -242,7 +184,7 @@ class Batches:
             InputError: An argument is out of range or of another kind, the batches end
                 before the step, or a mixture has other datasets or weights.
         """
-        step, own = checked_count(step, what="step", least=0), self.parts
+        step, own = checked_count(step, what="step", least=0), phases_of(self)
         part = [one for one in own if one.step < max(step, 1)][-1]
         given = self._named(datasets)
         named = part.datasets | given
@@ -264,14 +206,14 @@ class Batches:
                 got=f"{at!r:.100}",
                 cure="give one of these",
             )
-        part = Part(
+        part = NamedPhase(
             step=step,
             datasets=named,
             mixture=self._mixture(part, named, weights),
             batch_size=part.batch_size if batch_size is None else batch_size,
         )
         kept = (one for one in own if one.step < step)
-        return dataclasses.replace(self, parts=(*kept, part))
+        return with_phases(self, [*kept, part])
 
     def _named(
         self, datasets: Dataset | Mapping[str, Dataset] | None
@@ -287,7 +229,7 @@ class Batches:
 
     def _mixture(
         self,
-        before: Part,
+        before: NamedPhase,
         named: Mapping[str, Dataset],
         weights: Mapping[str, Weight] | None,
     ) -> Mixture | None:
@@ -308,6 +250,77 @@ class Batches:
                 cure="give weights too",
             )
         return before.mixture
+
+
+AnyBatches = TypeVar("AnyBatches", bound=Batches)
+
+
+def phases_of(batches: Batches) -> list[NamedPhase]:
+    """Returns the phases of batches, by rising steps."""
+    return [
+        NamedPhase(
+            phase.step,
+            {
+                order.name: batches.datasets[number]
+                for number, order in zip(phase.numbers, phase.orders, strict=True)
+            },
+            phase.mixture,
+            phase.batch_size,
+        )
+        for phase in batches.schedule.phases
+    ]
+
+
+def with_phases(batches: AnyBatches, phases: Sequence[NamedPhase]) -> AnyBatches:
+    """Returns batches with other phases, in an order like theirs."""
+    schedule = batches.schedule
+    return batches_of(
+        type(batches), phases, schedule.like, drop_remainder=schedule.drop_remainder
+    )
+
+
+def batches_of(
+    kind: type[AnyBatches],
+    phases: Sequence[NamedPhase],
+    like: DatasetOrder,
+    *,
+    drop_remainder: bool,
+) -> AnyBatches:
+    """Returns the batches of phases.
+
+    Args:
+        kind: Their class.
+        phases: By rising steps, the first from step 0.
+        like: An order with the seed, the shuffle and the epochs of all datasets.
+        drop_remainder: Whether a last batch that is not full is left out.
+    """
+    found: list[tuple[str, Dataset]] = []
+    schedule: Schedule | None = None
+    for step, datasets, mixture, batch_size in phases:
+        numbers, orders = [], []
+        for name, dataset in datasets.items():
+            same = [own == name and one is dataset for own, one in found]
+            if not any(same):
+                found.append((name, dataset))
+            numbers.append(same.index(True) if any(same) else len(same))
+            orders.append(
+                dataclasses.replace(like, num_records=len(dataset), name=name)
+            )
+        phase = Phase(
+            step=step,
+            orders=tuple(orders),
+            numbers=tuple(numbers),
+            mixture=mixture,
+            batch_size=batch_size,
+        )
+        if schedule is None:
+            schedule = Schedule(phases=(phase,), drop_remainder=drop_remainder)
+        else:
+            schedule = schedule.then(phase)
+    return kind(
+        datasets=tuple(dataset for _, dataset in found),
+        schedule=cast("Schedule", schedule),
+    )
 
 
 def order_text(batches: Batches) -> str:
@@ -340,7 +353,7 @@ def _token_shares(batches: Batches) -> list[Fraction]:
         return []
     for number, weight in zip(phase.numbers, phase.mixture.weights, strict=True):
         dataset = batches.datasets[number]
-        counts = dataset.packed_counts()
+        counts = dataset.stored.packed
         if counts is None:
             return []
         shares.append(weight * Fraction(counts.tokens, len(dataset)))
@@ -351,7 +364,7 @@ def read_batch(batches: Batches, batch: MixedBatch) -> list[bytes]:
     """Returns the records of what `schedule.batch` returned."""
     out = [b""] * len(batch.records)
     for number, rows in by_value(batch.datasets):
-        found = batches.datasets[number].read_unchecked(batch.records[rows])
+        found = batches.datasets[number].stored.read(batch.records[rows])
         if isinstance(rows, slice):
             return found
         for row, record in zip(rows.tolist(), found, strict=True):
@@ -386,9 +399,6 @@ def dataset_numbers(batches: Batches, name: str | None) -> list[int]:
         got=name,
         cure="give the name of one of these",
     )
-
-
-AnyBatches = TypeVar("AnyBatches", bound=Batches)
 
 
 class SeenRow(NamedTuple):

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.base.system import usable_cores
-from gristmill.dataset.metadata.features import (
-    FeatureSpec,
-    described_features,
-    joined_features,
-)
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.features import FeatureSpec, joined_features
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.loader.base.indices import (
     IntArray,
@@ -30,7 +25,9 @@ from gristmill.loader.base.indices import (
     checked_indices,
     counted_from_end,
 )
+from gristmill.loader.data.part import Part
 from gristmill.loader.reading.batch_reader import BatchReader
+from gristmill.loader.reading.read_plan import Verify
 from gristmill.loader.reading.shard_list import ShardList
 from gristmill.loader.remote.read_options import (
     NOT_CACHED,
@@ -41,7 +38,45 @@ from gristmill.loader.remote.read_options import (
 
 if TYPE_CHECKING:
     from gristmill.dataset.columns.column_file import ColumnType
-    from gristmill.loader.columns.column import Column, ColumnPart
+    from gristmill.loader.data.column import Column
+
+_BLOCK_RECORDS = 1 << 16
+_BLOCK_BITS = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatasetFacts:
+    """What is known of a dataset. What is not known is None.
+
+    Attributes:
+        split: The split, None for plain files and joined datasets.
+        edition: The newest edition of the split that it holds; None also of a selection
+            and of joined datasets.
+        records: Number of records.
+        shards: Number of shards.
+        records_digest: Order-independent digest of all records.
+        order_digest: Half a SHA-256 over what is known of the records of each shard, in
+            order: how many there are and their digest, or the size of the file where
+            there is no digest. It changes with the order of records, except within a
+            shard, and with how they are divided into shards.
+        mean_record_bytes: Mean size of the records before compression, selected or not.
+        is_packed: Whether the records are packed rows.
+        packed: The counts of packed rows; None also for a selection.
+        requests: What this process has requested from object storage so far.
+        cache: What the local cache of shards did for this process so far.
+    """
+
+    split: str | None
+    edition: int | None
+    records: int
+    shards: int
+    records_digest: str | None
+    order_digest: str
+    mean_record_bytes: float | None
+    is_packed: bool
+    packed: PackedCounts | None
+    requests: ReadCounts
+    cache: CacheCounts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,8 +114,8 @@ class Content(NamedTuple):
         edition: The last edition of its split, if it has editions; of joined datasets
             that of each.
         records: Number of records.
-        records_digest: Order-independent digest of all records, if known.
-        order_digest: As in `Dataset.order_digest`.
+        records_digest: As in `DatasetFacts`.
+        order_digest: The same.
     """
 
     edition: int | tuple[int | None, ...] | None
@@ -93,17 +128,20 @@ class Content(NamedTuple):
         return self[1:] == other[1:]
 
 
-_BLOCK_RECORDS = 1 << 16
-_BLOCK_BITS = 1 << 24
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HowToRead:
+    """Arguments of `open` that hold for all datasets it opens; see there."""
 
-Reopen: TypeAlias = Callable[[tuple[str | None, int, int]], "Dataset"]
-"""Opens a dataset again, and refuses another digest or count of records or shards."""
+    verify: Verify | None
+    options: ReadOptions | None
+    cache_dir: str | None
+    cache_bytes: int | None
 
 
 class Chosen(NamedTuple):
     """A selection: the records that it is of, which of them, and the condition.
 
-    The numbers are ascending, uint32 or int64 [records].
+    The numbers are ascending, uint32 or int64 [records], among all of the shards.
     """
 
     whole: Dataset
@@ -123,113 +161,215 @@ class Chosen(NamedTuple):
         return hasher.digest()
 
 
+class Stored:
+    """What a dataset is made of: its parts and shards. Numbers are not checked.
+
+    Args:
+        parts: The splits that were joined, or the only one.
+        shards: Their shards.
+        how: How they are read.
+        reopen: Opens the dataset again, in editions if these are given.
+        chosen: Which of the records it has; None for all.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        shards: ShardList,
+        how: HowToRead,
+        reopen: Callable[..., Dataset] | None = None,
+        chosen: Chosen | None = None,
+    ):
+        self.parts, self.shards, self.how = tuple(parts), shards, how
+        self.reopen, self.chosen = reopen, chosen
+        self._editions: Callable[..., Dataset] | None = None
+        known = any(part.edition is not None for part in parts)
+        if reopen is not None and known:
+            # Callers tend to ask for the same edition repeatedly.
+            self._editions = functools.lru_cache(maxsize=4)(reopen)
+
+    def __len__(self) -> int:
+        chosen = self.chosen
+        return self.shards.records if chosen is None else len(chosen.numbers)
+
+    @functools.cached_property
+    def reader(self) -> BatchReader:
+        """Reads the records of the shards."""
+        how = self.how
+        return BatchReader(self.shards, verify=how.verify, read_options=how.options)
+
+    @property
+    def only(self) -> Part | None:
+        """The part that has all records; None if several were joined."""
+        return self.parts[0] if len(self.parts) == 1 else None
+
+    @property
+    def edition(self) -> int | None:
+        """The newest edition; None of joined datasets, of a selection, of others."""
+        only = None if self.chosen else self.only
+        return None if only is None else only.edition
+
+    def as_of(self, edition: int | tuple[int | None, ...]) -> Dataset | None:
+        """Returns the dataset as it was when an edition was the last.
+
+        That is None if it is not kept. For joined datasets these are the editions of
+        the first of them, None for one as it is.
+        """
+        with contextlib.suppress(InputError):
+            return None if self._editions is None else self._editions(edition)
+        return None
+
+    def places(self, records: IntArray) -> IntArray:
+        """Returns the numbers of records among those of all shards."""
+        if self.chosen is None:
+            return records
+        return self.chosen.numbers[records].astype(np.int64)
+
+    def counts_before(self, places: IntArray) -> IntArray:
+        """Returns how many of its records come before places among those of shards."""
+        if self.chosen is None:
+            return places
+        numbers = self.chosen.numbers
+        return np.searchsorted(numbers, places.astype(numbers.dtype))
+
+    def read(self, records: IntArray, *, threads: int = 1) -> list[bytes]:
+        """Returns records by their numbers; feeds have threads of their own."""
+        return self.reader.read(self.places(records), threads=threads)
+
+    def offset_bytes(self, record: int) -> int:
+        """Returns the offset, in its shard, of the chunk that holds a record."""
+        return self.reader.offset_bytes(int(self.places(np.array([record]))[0]))
+
+    def part_of(self, shard: int) -> tuple[Part, int]:
+        """Returns the part that has a shard, and the shard's number there."""
+        part, number = self.shards.part_of(shard)
+        return self.parts[part], number
+
+    @functools.cached_property
+    def content(self) -> Content:
+        """What identifies the records, in their order."""
+        if (chosen := self.chosen) is not None:
+            whole, digest = chosen.whole.stored.content, chosen.digest()
+            names = (f"{whole.records_digest} {whole.order_digest} {n}" for n in (0, 1))
+            own = [hashlib.sha256(n.encode() + digest).hexdigest()[:32] for n in names]
+            return Content(None, len(self), *own)
+        editions = tuple(part.edition for part in self.parts)
+        found = self._first_shards(len(self.shards))
+        return found._replace(edition=editions if len(editions) > 1 else editions[0])
+
+    def begins_with(self, content: Content) -> bool:
+        """Returns whether the first shards have these records, by their digests.
+
+        Of a selection, whether all its records are these.
+        """
+        if self.chosen is not None:
+            return self.content.is_same(content)
+        ends = self.shards.ends
+        first = int(np.searchsorted(ends, content.records, side="left")) + 1
+        last = int(np.searchsorted(ends, content.records, side="right"))
+        # More than one where shards are empty.
+        counts = range(first, last + 1)
+        return any(self._first_shards(count).is_same(content) for count in counts)
+
+    def _first_shards(self, shards: int) -> Content:
+        """Returns the identity of the records of the first shards, in their order."""
+        tables: list[tuple[ShardTable | None, slice]] = []
+        left = shards
+        for part in self.parts:
+            if left > 0 or not tables:
+                tables.append((part.table, slice(left)))
+            left -= part.shards
+        columns = [np.diff(self.shards.ends[:shards], prepend=0)]
+        known = [(table, rows) for table, rows in tables if table is not None]
+        digest = None
+        if len(known) == len(tables):
+            for name in ("digest_low", "digest_high"):
+                found = [table.columns[name][rows] for table, rows in known]
+                columns.append(np.concatenate(found))
+            total = sum((t.digest(rows) for t, rows in known), RecordsDigest())
+            digest = total.hex
+        else:
+            sizes = self.shards.starts, self.shards.file_bytes
+            columns += [column[:shards] for column in sizes]
+        hasher = hashlib.sha256()
+        for column in columns:
+            hasher.update(column.astype("<u8").tobytes())
+        return Content(None, int(columns[0].sum()), digest, hasher.hexdigest()[:32])
+
+    @property
+    def packed(self) -> PackedCounts | None:
+        """The counts of its packed rows; None for others, or a selection."""
+        return None if self.chosen else self._all_packed
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the records are packed rows."""
+        return self._all_packed is not None
+
+    @functools.cached_property
+    def _all_packed(self) -> PackedCounts | None:
+        tables = [part.table for part in self.parts]
+        totals = [None if table is None else table.packed_total() for table in tables]
+        found = [total for total in totals if total is not None]
+        return sum(found, PackedCounts()) if len(found) == len(totals) else None
+
+
 class Dataset(Sequence[bytes]):
     """The records of a dataset, by number. Made by `open`; safe to share among threads.
 
     `dataset[i]` is a record and counts from the end if negative; `dataset[[i, j, k]]`
     and `dataset[i:j]` are lists of records, read at once. It pickles as what was opened
     and how: a worker process opens it again, and refuses different content.
+
+    Attributes:
+        stored: The parts and shards that it is made of. It is internal.
     """
 
-    def __init__(
-        self,
-        *,
-        path: str,
-        reader: BatchReader,
-        reopen: Reopen | None = None,
-        editions: Callable[[Any], Dataset] | None = None,
-        split: str | None = None,
-        table: ShardTable | None = None,
-        manifest: Manifest | None = None,
-        parts: Sequence[Dataset] = (),
-        chosen: Chosen | None = None,
-    ):
-        self._path, self._split = path, split
-        self._joined = tuple(parts)
-        self._table, self._manifest = table, manifest
-        self._reader, self._shards = reader, reader.shards
-        self._reopen, self._chosen = reopen, chosen
-        # Callers tend to ask for the same edition repeatedly.
-        self._editions = editions and functools.lru_cache(maxsize=4)(editions)
+    def __init__(self, stored: Stored):
+        self.stored = stored
 
     def __len__(self) -> int:
-        chosen = self._chosen
-        return self._shards.records if chosen is None else len(chosen.numbers)
+        return len(self.stored)
 
     def __repr__(self) -> str:
-        if self._chosen is not None:
-            whole, _, text = self._chosen
-            counts = f"{len(self):,} of {len(whole):,} records"
-            return f"<Dataset {self._shards.name}, where {text}: {counts}>"
+        name, shards = self.stored.shards.name, len(self.stored.shards)
+        if (chosen := self.stored.chosen) is not None:
+            counts = f"{len(self):,} of {len(chosen.whole):,} records"
+            return f"<Dataset {name}, where {chosen.text}: {counts}>"
         return (
-            f"<Dataset {self._shards.name}: {len(self):,} records in "
-            f"{self.num_shards:,} shard{'s' * (self.num_shards != 1)}>"
+            f"<Dataset {name}: {len(self):,} records in "
+            f"{shards:,} shard{'s' * (shards != 1)}>"
         )
 
     @property
     def path(self) -> str:
         """The directory, or the first of plain files, or of joined datasets."""
-        return self._path
+        return self.stored.parts[0].path
 
     @property
-    def split(self) -> str | None:
-        """The split, None for plain files and joined datasets."""
-        return self._split
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """What `dataset.json` says, up to this edition; None without one, or joined."""
-        return self._manifest
-
-    @property
-    def edition(self) -> int | None:
-        """The newest edition of the split that it holds, None if there are none.
-
-        The numbers of all that it holds are in `committed.numbers`. A selection has
-        none.
-        """
-        split = None if self._chosen else self.committed
-        return None if split is None else split.edition
-
-    @property
-    def committed(self) -> Split | None:
-        """The split in `dataset.json`, None if there is none."""
-        if self._manifest is None or self._split is None:
-            return None
-        return self._manifest.splits[self._split]
-
-    def as_of(self, edition: int | Sequence[int | None]) -> Dataset:
-        """Returns the dataset as it was when an edition was the last.
-
-        Its records have the numbers, and batches of them the order, that they had then.
-
-        Args:
-            edition: The edition; for joined datasets those of the first of them, None
-                for one as it is.
-
-        Raises:
-            InputError: There was no such edition when this dataset was opened, or it is
-                not kept.
-        """
-        whole = self if self._chosen is None else self._chosen.whole
-        if edition == whole.edition:
-            return self
-        if self._chosen is not None:
-            raise InputError(
-                "a selection of another edition is asked for",
-                where=repr(self),
-                expected=f"edition {whole.edition}",
-                got=f"edition {edition}",
-                cure=f"open the dataset with edition={edition}, and select there",
-            )
-        if self._editions is None:
-            raise InputError(
-                "only datasets that gristmill made have editions",
-                where=self._shards.name,
-                got=f"edition {edition}",
-                cure="leave edition out, or make it a dataset with `gristmill index`",
-            )
-        return self._editions(edition)
+    def facts(self) -> DatasetFacts:
+        """What is known of it, without opening a shard."""
+        stored, shards = self.stored, self.stored.shards
+        sizes = [p.table.total("raw_bytes") for p in stored.parts if p.table]
+        mean = None
+        if len(sizes) == len(stored.parts):
+            mean = sum(sizes) / max(shards.records, 1)
+        remote = shards.remote
+        return DatasetFacts(
+            split=None if stored.only is None else stored.only.split,
+            edition=stored.edition,
+            records=len(self),
+            shards=len(shards),
+            records_digest=stored.content.records_digest,
+            order_digest=stored.content.order_digest,
+            mean_record_bytes=mean,
+            is_packed=stored.is_packed,
+            packed=stored.packed,
+            requests=dataclasses.replace(remote.fetcher.counts)
+            if remote
+            else ReadCounts(),
+            cache=remote.counter.counts if remote else NOT_CACHED,
+        )
 
     @property
     def features(self) -> Mapping[str, FeatureSpec] | None:
@@ -241,17 +381,9 @@ class Dataset(Sequence[bytes]):
 
         Raises InvalidDatasetError if `dataset.json` describes them in an unknown way.
         """
-        if len(self.parts) > 1:
-            return joined_features([part.features for part in self.parts])
-        split, manifest = self.committed, self._manifest
-        if split is None or manifest is None:
-            return None
-        if split.features is None and manifest.features is not None:
-            from gristmill.dataset.metadata.tfds import parse_tfds_features
-
-            return parse_tfds_features(manifest.features) or None
-        where = f"{self._path}, split {self._split}"
-        return described_features(split.features, where=where)
+        if (only := self.stored.only) is not None:
+            return only.features
+        return joined_features([part.features for part in self.stored.parts])
 
     @property
     def columns(self) -> Mapping[str, ColumnType]:
@@ -259,9 +391,12 @@ class Dataset(Sequence[bytes]):
 
         Only those that all its editions, and all joined datasets, have alike.
         """
-        from gristmill.loader.columns.column import column_types
-
-        return column_types(self._column_parts())
+        first, *others = [part.columns for part in self.stored.parts]
+        return {
+            name: kind
+            for name, kind in first.items()
+            if all(other.get(name) == kind for other in others)
+        }
 
     def column(self, name: str) -> Column:
         """Returns a column that was attached to the records, as an array.
@@ -272,20 +407,17 @@ class Dataset(Sequence[bytes]):
             InputError: There is no such column, or not for all records.
             InvalidDatasetError: It was attached to other records, or is damaged.
         """
-        if (chosen := self._chosen) is not None:
-            return chosen.whole.column(name).taken(chosen.numbers)
-        from gristmill.loader.columns.column import joined_column
+        from gristmill.loader.data.column import column_of
 
-        parts = self._column_parts()
-        return joined_column(name, parts, self._shards.ends, where=repr(self))
-
-    def _column_parts(self) -> list[ColumnPart]:
-        from gristmill.loader.columns.column import ColumnPart
-
-        return [
-            ColumnPart(part.path, part.committed, part._table, part._shards.name)
-            for part in self.parts
-        ]
+        chosen = self.stored.chosen
+        return column_of(
+            name,
+            self.stored.parts,
+            self.stored.shards.ends,
+            known=self.columns,
+            where=repr(self),
+            numbers=None if chosen is None else chosen.numbers,
+        )
 
     def select(self, condition: str | npt.ArrayLike) -> Dataset:
         """Returns a dataset of some of the records: those that fulfil a condition.
@@ -330,141 +462,12 @@ class Dataset(Sequence[bytes]):
                     cure="give an expression such as 'score > 0.5', or a boolean array",
                 )
             numbers = np.flatnonzero(booleans)
-        small = total < 1 << 32
-        return _selected(self, numbers.astype(np.uint32 if small else np.int64), text)
-
-    def numbers_here(self, records: IntArray) -> IntArray:
-        """Returns how many of its records come before each of its shards' records.
-
-        Args:
-            records: int64 [n], numbers of records of the shards, or one past the last.
-        """
-        if (chosen := self._chosen) is None:
-            return records
-        whole = chosen.whole.numbers_here(records).astype(chosen.numbers.dtype)
-        return np.searchsorted(chosen.numbers, whole)
-
-    @property
-    def parts(self) -> tuple[Dataset, ...]:
-        """The datasets that were joined, or the one that has all records."""
-        return self._joined or (self,)
-
-    @property
-    def mean_record_bytes(self) -> float | None:
-        """Mean size of the records before compression, selected or not, where known."""
-        tables = [part._table for part in self.parts]
-        sizes = [table.total("raw_bytes") for table in tables if table is not None]
-        if len(sizes) < len(tables):
-            return None
-        return sum(sizes) / max(self._shards.records, 1)
-
-    @property
-    def read_options(self) -> ReadOptions | None:
-        """How object storage is read, None for a dataset on a local disk."""
-        remote = self._shards.remote
-        return None if remote is None else remote.fetcher.options
-
-    @property
-    def cache_counts(self) -> CacheCounts:
-        """What the local cache of shards did for this process; all 0 without one."""
-        remote = self._shards.remote
-        return NOT_CACHED if remote is None else remote.counter.counts
-
-    @property
-    def request_counts(self) -> ReadCounts:
-        """What this process has requested from object storage; all 0 on local disks."""
-        remote = self._shards.remote
-        if remote is None:
-            return ReadCounts()
-        return dataclasses.replace(remote.fetcher.counts)
-
-    @property
-    def num_shards(self) -> int:
-        """Number of shards."""
-        return len(self._shards)
-
-    @property
-    def records_digest(self) -> str | None:
-        """Order-independent digest of all records, where known."""
-        return self.content.records_digest
-
-    @property
-    def order_digest(self) -> str:
-        """Half a SHA-256 over what is known of the records of each shard, in order.
-
-        It covers how many records each shard has and their digest, or the size of the
-        file where there is no digest. It changes with the order of records, except
-        within a shard, and with how they are divided into shards.
-        """
-        return self.content.order_digest
-
-    @functools.cached_property
-    def content(self) -> Content:
-        """What identifies the records, in their order."""
-        if (chosen := self._chosen) is not None:
-            whole, digest = chosen.whole.content, chosen.digest()
-            names = (f"{whole.records_digest} {whole.order_digest} {n}" for n in (0, 1))
-            own = [hashlib.sha256(n.encode() + digest).hexdigest()[:32] for n in names]
-            return Content(None, len(self), *own)
-        edition: int | tuple[int | None, ...] | None = self.edition
-        if len(self.parts) > 1:
-            edition = tuple(part.edition for part in self.parts)
-        return self._first_shards(self.num_shards)._replace(edition=edition)
-
-    def begins_with(self, content: Content) -> bool:
-        """Returns whether the first shards have these records, by their digests.
-
-        Of a selection, whether all its records are these.
-        """
-        if self._chosen is not None:
-            return self.content.is_same(content)
-        ends = self._shards.ends
-        first = int(np.searchsorted(ends, content.records, side="left")) + 1
-        last = int(np.searchsorted(ends, content.records, side="right"))
-        # More than one where shards are empty.
-        counts = range(first, last + 1)
-        return any(self._first_shards(count).is_same(content) for count in counts)
-
-    def _first_shards(self, shards: int) -> Content:
-        """Returns the identity of the records of the first shards, in their order."""
-        tables: list[tuple[ShardTable | None, slice]] = []
-        left = shards
-        for part in self.parts:
-            if left > 0 or not tables:
-                tables.append((part._table, slice(left)))
-            left -= part.num_shards
-        columns = [np.diff(self._shards.ends[:shards], prepend=0)]
-        known = [(table, rows) for table, rows in tables if table is not None]
-        digest = None
-        if len(known) == len(tables):
-            for name in ("digest_low", "digest_high"):
-                found = [table.columns[name][rows] for table, rows in known]
-                columns.append(np.concatenate(found))
-            total = sum((t.digest(rows) for t, rows in known), RecordsDigest())
-            digest = total.hex
-        else:
-            sizes = self._shards.starts, self._shards.file_bytes
-            columns += [column[:shards] for column in sizes]
-        hasher = hashlib.sha256()
-        for column in columns:
-            hasher.update(column.astype("<u8").tobytes())
-        return Content(None, int(columns[0].sum()), digest, hasher.hexdigest()[:32])
-
-    @functools.cached_property
-    def _packed(self) -> PackedCounts | None:
-        tables = [part._table for part in self.parts]
-        totals = [None if table is None else table.packed_total() for table in tables]
-        found = [total for total in totals if total is not None]
-        return sum(found, PackedCounts()) if len(found) == len(totals) else None
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether the records are packed rows."""
-        return self._packed is not None
-
-    def packed_counts(self) -> PackedCounts | None:
-        """Returns the counts of its packed rows; None for others, or a selection."""
-        return None if self._chosen else self._packed
+        chosen, places = self.stored.chosen, self.stored.places(numbers)
+        small = self.stored.shards.records < 1 << 32
+        places = places.astype(np.uint32 if small else np.int64)
+        if chosen is None:
+            return _selected(self, places, text)
+        return _selected(chosen.whole, places, f"{chosen.text}, where {text}")
 
     def shard(self, index: int) -> ShardInfo:
         """Returns the facts known about a shard, without opening it.
@@ -472,37 +475,28 @@ class Dataset(Sequence[bytes]):
         Raises:
             OutOfRangeError: There is no such shard.
         """
-        shard = checked_index(index, stop=self.num_shards, what="shard")
-        first, end = self._shards.first_record(shard), int(self._shards.ends[shard])
-        first, end = self.numbers_here(np.array([first, end])).tolist()
-        part, number = self.part_of(shard)
-        if part is not self:
-            info = part.shard(number)
-            return dataclasses.replace(info, first_record=first, records=end - first)
-        size = int(self._shards.file_bytes[shard])
-        table = self._table
+        shards = self.stored.shards
+        shard = checked_index(index, stop=len(shards), what="shard")
+        ends = np.array([shards.first_record(shard), int(shards.ends[shard])])
+        first, end = self.stored.counts_before(ends).tolist()
+        part, number = self.stored.part_of(shard)
+        owner = shards.parts[shards.part_of(shard)[0]] if shards.parts else shards
+        table, split = part.table, part.committed
         columns = {} if table is None else table.columns
         names = ("dropped_records", "added_records")
-        dropped, added = (int(columns[n][shard]) if columns else 0 for n in names)
+        dropped, added = (int(columns[n][number]) if columns else 0 for n in names)
+        size = int(shards.file_bytes[shard])
         return ShardInfo(
-            path=self._shards.paths[shard],
+            path=owner.paths[number],
             first_record=first,
             records=end - first,
             file_bytes=None if size < 0 else size,
-            records_digest=None if table is None else table.digest(shard).hex,
-            edition=None if (s := self.committed) is None else s.edition_of(shard),
-            spans=() if table is None else table.spans(shard),
+            records_digest=None if table is None else table.digest(number).hex,
+            edition=None if split is None else split.edition_of(number),
+            spans=() if table is None else table.spans(number),
             dropped_records=dropped,
             added_records=added,
         )
-
-    def part_of(self, shard: int) -> tuple[Dataset, int]:
-        """Returns the dataset that has a shard with all records, and its number there.
-
-        It is the one that was joined with others, or that was selected from.
-        """
-        part, number = self._shards.part_of(shard)
-        return self.parts[part], number
 
     def find(self, records: npt.ArrayLike) -> tuple[IntArray, IntArray]:
         """Returns the shard of each record, and its number in the shard.
@@ -514,16 +508,8 @@ class Dataset(Sequence[bytes]):
             int64 [n] shards, int64 [n] numbers.
         """
         checked = checked_indices(records, stop=len(self), what="record")
-        return self._shards.find(self._stored(np.atleast_1d(checked)))
-
-    def offset_bytes(self, record: int) -> int:
-        """Returns the offset, in its shard, of the chunk that holds a record.
-
-        It opens the shard's index.
-        """
-        checked = checked_index(record, stop=len(self), what="record")
-        (stored,) = self._stored(np.array([checked])).tolist()
-        return self._reader.offset_bytes(stored)
+        places = self.stored.places(np.atleast_1d(checked))
+        return self.stored.shards.find(places)
 
     def read(self, records: npt.ArrayLike) -> list[bytes]:
         """Returns records by their numbers, all at once: the fastest way to read many.
@@ -543,22 +529,7 @@ class Dataset(Sequence[bytes]):
                 got=f"shape {checked.shape}",
                 cure="read(records.ravel()) reads them one after the other",
             )
-        return self.read_unchecked(checked, threads=usable_cores())
-
-    def read_unchecked(self, records: IntArray, *, threads: int = 1) -> list[bytes]:
-        """As `read`, of int64 [n] numbers that are known to be in range.
-
-        Args:
-            records: The numbers.
-            threads: Maximum threads that decode. Feeds have threads of their own.
-        """
-        return self._reader.read(self._stored(records), threads=threads)
-
-    def _stored(self, records: IntArray) -> IntArray:
-        """Returns the numbers of records among those of all shards."""
-        if (chosen := self._chosen) is None:
-            return records
-        return chosen.whole._stored(chosen.numbers[records].astype(np.int64))
+        return self.stored.read(checked, threads=usable_cores())
 
     @overload
     def __getitem__(self, index: int | np.integer[Any]) -> bytes: ...
@@ -571,9 +542,9 @@ class Dataset(Sequence[bytes]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             chosen = np.arange(*index.indices(len(self)), dtype=np.int64)
-            return self.read_unchecked(chosen)
-        chosen = counted_from_end(index, stop=len(self), where=self._shards.name)
-        records = self.read_unchecked(chosen)
+            return self.stored.read(chosen)
+        chosen = counted_from_end(index, stop=len(self), where=self.stored.shards.name)
+        records = self.stored.read(chosen)
         return records[0] if np.ndim(index) == 0 else records
 
     def __iter__(self) -> Iterator[bytes]:
@@ -582,43 +553,29 @@ class Dataset(Sequence[bytes]):
             yield from self[begin : begin + step]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._chosen is not None:
-            return _selected, (*self._chosen,)
-        assert self._reopen is not None
-        content = self.records_digest, len(self), self.num_shards
-        return self._reopen, (content,)
+        if self.stored.chosen is not None:
+            return _selected, (*self.stored.chosen,)
+        return _open_again, (self.stored.reopen, self.stored.content)
 
 
-def _selected(whole: Dataset, numbers: npt.NDArray[Any], text: str) -> Dataset:
-    return Dataset(
-        path=whole.path,
-        reader=whole._reader,
-        split=whole.split,
-        table=whole._table,
-        manifest=whole.manifest,
-        parts=whole.parts,
-        chosen=Chosen(whole, numbers, text),
-    )
+def _selected(whole: Dataset, places: npt.NDArray[Any], text: str) -> Dataset:
+    own, chosen = whole.stored, Chosen(whole, places, text)
+    return Dataset(Stored(own.parts, own.shards, own.how, chosen=chosen))
 
 
-def numbers_of(dataset: Dataset) -> IntArray:
-    """Returns the numbers of a selection's records among those of its shards."""
-    return dataset._stored(np.arange(len(dataset)))
-
-
-def shards_of(dataset: Dataset) -> ShardList:
-    """Returns the shards of a dataset, for what opens them."""
-    return dataset._shards
-
-
-def reader_of(dataset: Dataset) -> BatchReader:
-    """Returns the reader of a dataset's records."""
-    return dataset._reader
-
-
-def table_of(dataset: Dataset) -> ShardTable | None:
-    """Returns the table of the shards of a dataset that is not joined of others."""
-    return dataset._table
+def _open_again(reopen: Callable[..., Dataset], expected: Content) -> Dataset:
+    """Opens in another process what was opened before, and refuses other content."""
+    dataset = reopen(again=True)
+    found = dataset.stored.content
+    if not found.is_same(expected):
+        raise InvalidDatasetError(
+            "dataset was replaced while it was in use",
+            where=dataset.stored.shards.name,
+            expected=f"{expected.records:,} records, digest {expected.records_digest}",
+            got=f"{found.records:,} records, digest {found.records_digest}",
+            cure="start again: all processes must open the same dataset",
+        )
+    return dataset
 
 
 class GoneDataset(Dataset):
@@ -630,59 +587,45 @@ class GoneDataset(Dataset):
     """
 
     def __init__(self, path: str, content: Content):
-        none = np.zeros(0, np.int64)
-        shards = ShardList(
-            starts=none,
-            ends=none,
-            file_records=none,
-            file_bytes=none,
-            name=path,
-        )
-        super().__init__(path=path, reader=BatchReader(shards))
-        self._content = content
-
-    def __len__(self) -> int:
-        return self._content.records
+        super().__init__(_Gone(path, content))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GoneDataset, (self.path, self._content)
+        return GoneDataset, (self.path, self.stored.content)
 
     def __repr__(self) -> str:
-        edition = self._content.edition
+        edition = self.stored.content.edition
         which = "" if edition is None else f", edition {edition}"
         return (
             f"<Dataset {self.path}{which}: {len(self):,} records, not there any more>"
         )
 
+
+class _Gone(Stored):
+    def __init__(self, path: str, content: Content):
+        none = np.zeros(0, np.int64)
+        shards = ShardList(
+            starts=none, ends=none, file_records=none, file_bytes=none, name=path
+        )
+        how = HowToRead(verify=None, options=None, cache_dir=None, cache_bytes=None)
+        super().__init__([Part(path=path, name=path, shards=0)], shards, how)
+        self.content = content
+
+    def __len__(self) -> int:
+        return self.content.records
+
     @property
     def edition(self) -> int | None:
-        """The edition that it was."""
-        edition = self._content.edition
+        edition = self.content.edition
         return edition if isinstance(edition, int) else None
 
-    @property
-    def content(self) -> Content:
-        """What identified the records."""
-        return self._content
-
     def begins_with(self, content: Content) -> bool:
-        """Returns whether all the records were these."""
-        return self._content.is_same(content)
+        return self.content.is_same(content)
 
-    def find(self, records: Any) -> NoReturn:
-        """Raises InputError, as no record is there."""
+    def places(self, records: IntArray) -> IntArray:
         raise InputError(
             "the records are of an edition that is not there any more",
-            where=self.path,
+            where=self.parts[0].path,
             expected="an edition that is kept",
-            got=f"edition {self._content.edition}",
+            got=f"edition {self.content.edition}",
             cure="look at later steps; those of this edition cannot be read again",
         )
-
-    def read_unchecked(self, records: Any, *, threads: int = 1) -> NoReturn:
-        """Raises InputError, as no record is there."""
-        self.find(records)
-
-    def column(self, name: str) -> NoReturn:
-        """Raises InputError, as no record is there."""
-        self.find(name)

@@ -100,7 +100,7 @@ def measure(
             got=f"{batches.steps:,} steps",
             cure="make them with epochs=None",
         )
-    rows = batches.host_rows((0, hosts))
+    rows = batches.schedule.host_rows((0, hosts))
     with Feed(
         batches,
         rows_of=lambda _: rows,

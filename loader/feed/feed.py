@@ -100,7 +100,7 @@ class Feed(RootIterator):
         self._stats = FeedStats()
 
     def __repr__(self) -> str:
-        size = self.batches.batch_size_at(self._step)
+        size = self.batches.schedule.batch_size(self._step)
         rows = np.arange(size)[self._rows_of(size)].size
         return (
             f"<Feed of {self.batches!r}: step {self._step:,}, {rows:,} of {size:,} "

@@ -375,7 +375,7 @@ def _rows_read(feed: Any) -> RowsRead | None:
         return None
     size = batches.batch_size
     if isinstance(rows, Mapping):  # The batch size changes.
-        size = batches.batch_size_at(feed.get_state()["step"])
+        size = batches.schedule.batch_size(feed.get_state()["step"])
         rows = rows[size]
     return RowsRead(np.arange(size, dtype=np.int64)[rows], size)
 
@@ -388,7 +388,7 @@ def _check_full(feed: Any) -> None:
         last = batches.steps - 1
         raise InputError(
             "the last batch is not full, so its arrays would have another shape",
-            expected=f"batches of {batches.batch_size_at(last):,} rows",
+            expected=f"batches of {batches.schedule.batch_size(last):,} rows",
             got=f"{rows:,} rows in step {last:,}",
             cure="leave it out with drop_remainder=True, fill it up with "
             'feed(mask="mask"), or choose a batch_size that divides the records of all '

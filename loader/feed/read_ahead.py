@@ -172,8 +172,10 @@ class WindowReads:
         if len(datasets) != 1 or isinstance(rows, Mapping) or schedule.phases[1:]:
             return None
         (dataset,), shuffle = datasets, schedule.phases[0].orders[0].shuffle
-        options, record_bytes = dataset.read_options, dataset.mean_record_bytes
-        if options is None or record_bytes is None:
+        remote, record_bytes = dataset.stored.shards.remote, None
+        if remote is not None:
+            record_bytes = dataset.facts.mean_record_bytes
+        if remote is None or record_bytes is None:
             return None
         if not isinstance(shuffle, BlockShuffle):
             return None
@@ -182,7 +184,7 @@ class WindowReads:
             shuffle.block_records * shuffle.window_blocks, max(len(dataset), 1)
         )
         share = reads._wanted.mean() / reads._every * record_bytes
-        if _WINDOWS * window_records * share > options.window_bytes:
+        if _WINDOWS * window_records * share > remote.fetcher.options.window_bytes:
             return None
         return reads
 
@@ -251,7 +253,7 @@ class WindowReads:
             wanted &= (steps - self._first_step) % self._every == 0
         positions = positions[wanted]
         numbers = self._order.records(positions)
-        return _Window(positions, self._dataset.read_unchecked(numbers))
+        return _Window(positions, self._dataset.stored.read(numbers))
 
 
 def _among(rows: Rows | Callable[[int], Rows], count: int) -> npt.NDArray[np.bool_]:

@@ -8,7 +8,6 @@ A digest tells whether it is as it was written; the step alone may be another on
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import logging
@@ -24,10 +23,14 @@ from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.batches import (
     AnyBatches,
     Batches,
-    Part,
+    NamedPhase,
+    batches_of,
     by_lengths,
+    phases_of,
+    with_phases,
 )
 from gristmill.loader.data.dataset import Content, Dataset, GoneDataset
+from gristmill.loader.data.part import Part
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import DatasetOrder
 from gristmill.loader.order.shuffle import shuffle_from_state
@@ -54,25 +57,25 @@ _GRAINS = frozenset(
 
 def state_of(batches: Batches, step: int) -> dict[str, Any]:
     """Returns the state of feeds that give `step` next, as JSON values."""
-    order = batches.like
+    order = batches.schedule.like
     known = {
         "version": STATE_VERSION,
         "seed": order.seed,
         "shuffle": order.shuffle.to_state(),
         "epochs": order.epochs,
-        "drop_remainder": bool(batches.drop_remainder),
-        "phases": [_phase_state(part) for part in batches.parts],
+        "drop_remainder": bool(batches.schedule.drop_remainder),
+        "phases": [_phase_state(part) for part in phases_of(batches)],
     }
     return {"step": step, **known, "digest": _digest(known)}
 
 
-def _phase_state(part: Part) -> dict[str, Any]:
+def _phase_state(part: NamedPhase) -> dict[str, Any]:
     return {
         "step": part.step,
         "batch_size": part.batch_size,
         "mixture": None if part.mixture is None else part.mixture.to_state(),
         "datasets": [
-            {"name": name, **_content_state(dataset.content)}
+            {"name": name, **_content_state(dataset.stored.content)}
             for name, dataset in part.datasets.items()
         ],
     }
@@ -176,7 +179,7 @@ def resumed(batches: AnyBatches, state: Mapping[str, Any]) -> tuple[AnyBatches, 
             that is not there any more; the error names the differences.
         InputError: It is not a state, or is not as it was written.
     """
-    saved, parts = _saved(state), batches.parts
+    saved, parts = _saved(state), phases_of(batches)
     step, running = saved.step, saved.phases[saved.running]
     number = sum(part.step <= step for part in parts) - 1
     own = state_of(batches, step)
@@ -194,7 +197,7 @@ def resumed(batches: AnyBatches, state: Mapping[str, Any]) -> tuple[AnyBatches, 
     rest = [matched.get(part.step, part) for part in parts[number:]]
     _check_later(parts[number + 1 :], matched, saved, replaced=begins)
     earlier = [_past(phase, parts) for phase in past]
-    changed = dataclasses.replace(batches, parts=(*earlier, *rest))
+    changed = with_phases(batches, [*earlier, *rest])
     most = changed.schedule.step_limit
     checked_count(step, what="step of the state", least=0, most=most)
     return batches if changed == batches else changed, step
@@ -205,7 +208,7 @@ def _settings(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in state.items() if name not in apart}
 
 
-def _matched(part: Part, phase: Mapping[str, Any]) -> Part | None:
+def _matched(part: NamedPhase, phase: Mapping[str, Any]) -> NamedPhase | None:
     """Returns a phase of the batches with the editions of a state, None if it differs.
 
     Weights that are the lengths of datasets are those of these editions.
@@ -219,13 +222,13 @@ def _matched(part: Part, phase: Mapping[str, Any]) -> Part | None:
     return own if own._replace(step=found.step) == found else None
 
 
-def _mixture_with(part: Part, datasets: dict[str, Dataset]) -> Mixture | None:
+def _mixture_with(part: NamedPhase, datasets: dict[str, Dataset]) -> Mixture | None:
     """Returns the mixture of a phase, of other datasets of the same names."""
     own = part.mixture
     return by_lengths(datasets) if own == by_lengths(part.datasets) else own
 
 
-def _has_gone(part: Part) -> bool:
+def _has_gone(part: NamedPhase) -> bool:
     return any(isinstance(one, GoneDataset) for one in part.datasets.values())
 
 
@@ -234,25 +237,26 @@ def snapshot(dataset: Dataset, content: Content) -> Dataset | None:
 
     It is not a later edition: that of the dataset was chosen.
     """
-    if dataset.content.is_same(content):
+    stored = dataset.stored
+    if stored.content.is_same(content):
         return dataset
     editions: Any = content.edition
-    if len(dataset.parts) > 1 and not isinstance(editions, tuple):
+    if stored.only is None and not isinstance(editions, tuple):
         editions = (editions,)  # Others were joined after it.
-    if editions is None or isinstance(editions, tuple) != (len(dataset.parts) > 1):
+    if editions is None or isinstance(editions, tuple) != (stored.only is None):
         return None
-    with contextlib.suppress(InputError):
-        found = dataset.as_of(editions)
-        later = any(map(_is_later, found.parts, dataset.parts))
-        return found if found.content.is_same(content) and not later else None
-    return None
+    found = stored.as_of(editions)
+    if found is None or not found.stored.content.is_same(content):
+        return None
+    later = any(map(_is_later, found.stored.parts, stored.parts))
+    return None if later else found
 
 
-def _is_later(one: Dataset, other: Dataset) -> bool:
+def _is_later(one: Part, other: Part) -> bool:
     return (one.edition or 0) > (other.edition or 0)
 
 
-def _past(phase: Mapping[str, Any], parts: Sequence[Part]) -> Part:
+def _past(phase: Mapping[str, Any], parts: Sequence[NamedPhase]) -> NamedPhase:
     """Returns a phase of the past; datasets that are gone stand for themselves."""
     datasets = {}
     for name, content in _contents(phase).items():
@@ -262,12 +266,12 @@ def _past(phase: Mapping[str, Any], parts: Sequence[Part]) -> Part:
         path = known[0].path if known else name
         datasets[name] = found or GoneDataset(path, content)
     mixture = phase["mixture"] and Mixture.from_state(phase["mixture"])
-    return Part(phase["step"], datasets, mixture, phase["batch_size"])
+    return NamedPhase(phase["step"], datasets, mixture, phase["batch_size"])
 
 
 def _check_later(
-    own: Sequence[Part],
-    matched: Mapping[int, Part],
+    own: Sequence[NamedPhase],
+    matched: Mapping[int, NamedPhase],
     saved: _Saved,
     *,
     replaced: bool,
@@ -288,7 +292,7 @@ def _check_later(
 
 
 def _mismatch(
-    part: Part,
+    part: NamedPhase,
     saved: _Saved,
     differences: list[tuple[str, Any, Any]],
 ) -> StateMismatchError:
@@ -321,14 +325,10 @@ def _mismatch(
 
 def _is_gone(dataset: Dataset, content: Content) -> bool:
     """Returns whether a dataset had an edition that is not there any more."""
-    own, then = dataset.edition, content.edition
+    own, then = dataset.stored.edition, content.edition
     if not isinstance(own, int) or not isinstance(then, int) or then >= own:
         return False
-    try:
-        dataset.as_of(then)
-    except InputError:
-        return True
-    return False
+    return dataset.stored.as_of(then) is None
 
 
 def batches_of_state(
@@ -355,7 +355,7 @@ def batches_of_state(
         shuffle=shuffle_from_state(saved.value["shuffle"]),
         epochs=saved.value["epochs"],
     )
-    given = [Part(0, named, None, 1)]
+    given = [NamedPhase(0, named, None, 1)]
     parts = [_past(phase, given) for phase in saved.phases]
     for name, dataset in parts[-1].datasets.items():
         # What earlier phases were of may have been another dataset altogether.
@@ -364,7 +364,7 @@ def batches_of_state(
             own = parts[-1]._replace(datasets={**parts[-1].datasets, **named})
             raise _mismatch(own, saved._replace(step=parts[-1].step), [])
     drop_remainder = saved.value["drop_remainder"]
-    return Batches(parts=tuple(parts), like=like, drop_remainder=drop_remainder)
+    return batches_of(Batches, parts, like, drop_remainder=drop_remainder)
 
 
 def continued_batches(
@@ -381,7 +381,7 @@ def continued_batches(
         state: What `feed.get_state` returned.
         step: The first step of these batches: one that no host has begun.
     """
-    part, saved = batches.parts[0], _saved(state)
+    part, saved = phases_of(batches)[0], _saved(state)
     found = [_past(phase, [part]) for phase in saved.phases]
     last = found[-1]
     if _has_gone(last):
@@ -402,10 +402,10 @@ def continued_batches(
                 *(what, f"{step:,}", value),
             )
         found = [one for one in found if one.step < max(step, 1)]
-        found.append(Part(step, last.datasets, mixture, part.batch_size))
+        found.append(NamedPhase(step, last.datasets, mixture, part.batch_size))
     elif len(found) == 1:
         return batches
-    return dataclasses.replace(batches, parts=tuple(found))
+    return with_phases(batches, found)
 
 
 def refuse_grains(state: object, of: str) -> None:

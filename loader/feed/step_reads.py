@@ -26,8 +26,8 @@ from gristmill.dataset.base.errors import (
     UserFunctionError,
 )
 from gristmill.loader.base.indices import by_value
-from gristmill.loader.columns.column import Column
 from gristmill.loader.data.batches import Batches, describe_row, noted, read_batch
+from gristmill.loader.data.column import Column
 from gristmill.loader.feed.read_ahead import WindowReads
 from gristmill.loader.feed.stats import BatchesRead, ReadBatch
 from gristmill.loader.order.schedule import MixedBatch, RowsBySize, Schedule

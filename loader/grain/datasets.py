@@ -348,7 +348,7 @@ class OrderDataset(grain.MapDataset):  # type: ignore[misc]  # Grain has no type
         block = self._block(position // _BLOCK_POSITIONS)
         place = position % _BLOCK_POSITIONS
         dataset = self.batches.datasets[int(block.datasets[place])]
-        return dataset.read_unchecked(block.records[place : place + 1])[0]
+        return dataset.stored.read(block.records[place : place + 1])[0]
 
     def _getitems(self, indices: Sequence[int]) -> list[bytes]:
         batch = self.batches.schedule.batch_at(self._positions(indices))

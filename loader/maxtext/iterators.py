@@ -109,7 +109,7 @@ def packed_batches(
     """
     batches = batches_of(sources, side, options, rows=side.rows)
     on_all = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    rows = np.arange(side.rows)[batches.host_rows(on_all)]
+    rows = np.arange(side.rows)[batches.schedule.host_rows(on_all)]
     datasets = [part.dataset for part in sources]
     decode = loader.PackedRows.of(*datasets, length=config.max_target_length)
     # A single process would do no more than a thread, and imports MaxText first.
@@ -142,8 +142,7 @@ def check_rows(config: Any, side: Side, sources: Sources) -> None:
         raise refused(config, name, "-1 or more", "correct it")
     lengths, most_pieces, supervised = set(), 0, False
     for part in sources:
-        split = part.dataset.committed
-        for edition in () if split is None else split.parts:
+        for edition in part.dataset.stored.parts[0].editions:
             rows = PackedSplit.parse(edition.packed or {}, where=part.path)
             lengths.add(rows.length)
             supervised |= rows.supervised

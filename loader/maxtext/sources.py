@@ -43,7 +43,7 @@ def are_packed(sources: Sources) -> bool:
     Raises:
         InputError: Some do, and others do not.
     """
-    others = [part.path for part in sources if not part.dataset.is_packed]
+    others = [part.path for part in sources if not part.dataset.stored.is_packed]
     if others and len(others) < len(sources):
         raise InputError(
             "a mixture of packed rows and other records",

@@ -246,6 +246,11 @@ class Schedule:
                 cure="give True or False",
             )
 
+    @property
+    def like(self) -> DatasetOrder:
+        """An order with the seed, the shuffle and the epochs of all datasets."""
+        return dataclasses.replace(self.phases[0].orders[0], num_records=1, name="")
+
     def then(self, phase: Phase) -> Schedule:
         """Returns this schedule with another phase, which replaces those from its step.
 

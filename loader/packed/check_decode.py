@@ -11,6 +11,7 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.example_rows import NAMES
 from gristmill.loader.data.dataset import Dataset
+from gristmill.loader.data.part import Part
 from gristmill.loader.decode.examples import ExampleDecoder, FixedFeature
 from gristmill.loader.decode.tokens import TokenDecoder
 from gristmill.loader.packed.packed_rows import PackedRows, splits_of
@@ -47,7 +48,7 @@ def check_decode(decode: Any, datasets: Sequence[Dataset]) -> None:
             )
 
 
-def _check_rows(decode: PackedRows, known: Sequence[tuple[Dataset, Split]]) -> None:
+def _check_rows(decode: PackedRows, known: Sequence[tuple[Part, Split]]) -> None:
     """Raises InputError unless all datasets that say so hold rows for a decoder."""
     tokenizers = {decode.tokenizer: "the decoder"} if decode.tokenizer else {}
     for part, split in known:
@@ -92,7 +93,7 @@ def _is_other(decode: PackedRows, split: Split) -> bool:
 
 
 def _check_features(
-    decode: TokenDecoder | ExampleDecoder, part: Dataset, split: Split
+    decode: TokenDecoder | ExampleDecoder, part: Part, split: Split
 ) -> None:
     """Raises InputError if records are known to have other features than decoded."""
     if split.features is None:
@@ -120,7 +121,7 @@ def _check_features(
     )
 
 
-def _check_stored(decode: PackedRows, part: Dataset, packed: Mapping[str, Any]) -> None:
+def _check_stored(decode: PackedRows, part: Part, packed: Mapping[str, Any]) -> None:
     """Raises InputError if the rows of a dataset are stored in another way."""
     found = PackedSplit.parse(packed, where=repr(part))
     rows, length, id_bytes = found.rows, found.length, found.id_bytes

@@ -23,6 +23,7 @@ from gristmill.dataset.packed.row_format import (
 )
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.dataset import Dataset
+from gristmill.loader.data.part import Part
 from gristmill.loader.packed.segment_arrays import (
     Int32Array,
     RowLayout,
@@ -268,12 +269,11 @@ class PackedRows:
         return tokens, layout, firsts, spans
 
 
-def splits_of(datasets: Iterable[Dataset]) -> Iterator[tuple[Dataset, Split | None]]:
+def splits_of(datasets: Iterable[Dataset]) -> Iterator[tuple[Part, Split | None]]:
     """Yields the editions of each dataset, and of each that was joined to it."""
     for dataset in datasets:
-        for part in dataset.parts:
-            split = part.committed
-            for edition in (None,) if split is None else split.parts:
+        for part in dataset.stored.parts:
+            for edition in part.editions or (None,):
                 yield part, edition
 
 

@@ -1,21 +1,15 @@
-"""One shard of packed rows, opened alone: of which documents its rows are.
-
-In object storage this takes four requests, whatever the size of the dataset: for the
-segment index, for the shard and its index, and for the row.
-"""
+"""The stored sources of records, and the records that were made of a source."""
 
 from __future__ import annotations
 
 import functools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-import google_crc32c
 import numpy as np
-import numpy.typing as npt
 
-from gristmill.dataset.base.errors import CorruptInputError, InvalidDatasetError
+from gristmill.dataset.base.errors import CorruptInputError
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.formats.tar_samples import sample_at
 from gristmill.dataset.metadata import layout
@@ -23,200 +17,12 @@ from gristmill.dataset.metadata.shard_index import decode_places
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.sources import SourceFile, SourceFiles, read_sources
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.packed.counts import PackedSplit
-from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
-from gristmill.dataset.packed.row_format import (
-    RowFormat,
-    RowsKind,
-    decode_rows,
-    read_heads,
-)
-from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.base.indices import IntArray
-from gristmill.loader.data.dataset import (
-    Dataset,
-    reader_of,
-    table_of,
-)
+from gristmill.loader.data.part import Part
+from gristmill.loader.provenance.packed_shard import segments_at
 
-# A segment index takes some 5 bytes a piece on storage, and some 25 in memory.
 _KEPT_SHARDS = 4
-_CURE = "restore it from a copy, or pack the dataset again with --overwrite"
-
-
-TEMPLATE = "template"
-"""Whose the tokens of conversations are that are in no message."""
-
-
-class RowPieces(NamedTuple):
-    """The pieces of a row, in its order. Arrays are int64 [pieces].
-
-    Attributes:
-        documents: The document of each: its number in the shard.
-        firsts: Its first token in that document.
-        begins: Its first token in the row.
-        ends: The token of the row after its last.
-        spans: The spans of messages, with a piece for each document; None if the rows
-            are of no conversations.
-    """
-
-    documents: IntArray
-    firsts: IntArray
-    begins: IntArray
-    ends: IntArray
-    spans: MessageSpans | None = None
-
-    def said(self, piece: int, token: int) -> dict[str, Any]:
-        """Returns role and message of a token of the row, as fields of `Piece`."""
-        if self.spans is None:
-            return {}
-        at, spans = token - int(self.begins[piece]), self.spans
-        own = spans.documents == piece
-        found = np.flatnonzero(own & (spans.begins <= at) & (at < spans.stops))
-        if not len(found):
-            return {"role": TEMPLATE, "trained": False}
-        span = int(found[0])
-        trained = bool(spans.trained[span])
-        return {
-            "role": ROLES[spans.roles[span]],
-            "message": int(spans.messages[span]),
-            "trained": trained,
-            "weight": float(spans.weights[span]) if trained else None,
-        }
-
-
-def packed_of(dataset: Dataset, number: int) -> PackedSplit | None:
-    """Returns the description of a shard's packed rows, None for other shards.
-
-    Args:
-        dataset: One that is not joined of others.
-        number: The shard.
-
-    Raises:
-        InvalidDatasetError: It makes no sense.
-    """
-    if dataset.committed is None:
-        return None
-    edition = dataset.committed.edition_of(number)
-    fields = dataset.committed.part(edition).packed
-    return None if fields is None else PackedSplit.parse(fields, where=dataset.path)
-
-
-class PackedShard:
-    """A shard of packed rows.
-
-    Args:
-        dataset: One that is not joined of others.
-        number: The shard's number in it.
-
-    Attributes:
-        segments: The documents of its rows, and where these begin.
-
-    Raises:
-        InvalidDatasetError: The segment index is damaged, or is not that of the shard.
-        StorageError: It cannot be read.
-    """
-
-    def __init__(self, dataset: Dataset, number: int):
-        packed, table = packed_of(dataset, number), table_of(dataset)
-        if packed is None or table is None:
-            raise ValueError(f"shard {number} of {dataset!r} has no packed rows")
-        self._dataset = dataset
-        self._first = dataset.shard(number).first_record
-        rows = cast(RowsKind, packed.rows)
-        self._format = RowFormat(packed.length, packed.id_bytes, rows)
-        self._place = layout.join(
-            dataset.path, layout.segments_path(table.paths[number])
-        )
-        crc32c = int(table.columns["segments_crc32c"][number])
-        self.segments = segments_at(self._place, crc32c)
-
-    def pieces(self, row: int) -> RowPieces:
-        """Returns the pieces of a row, which it reads: only there are their lengths."""
-        documents, firsts = self.segments.row(row)
-        batch = self._read(np.array([row]), whole=True)
-        ends = np.cumsum(batch.lengths, dtype=np.int64)
-        return RowPieces(
-            documents.astype(np.int64),
-            firsts.astype(np.int64),
-            ends - batch.lengths,
-            ends,
-            batch.spans,
-        )
-
-    def lengths(self, rows: IntArray) -> npt.NDArray[np.uint32]:
-        """Returns the tokens of each piece of some rows, which it reads.
-
-        Args:
-            rows: int64 [rows], ascending.
-        """
-        lengths: npt.NDArray[np.uint32] = self._read(rows).lengths
-        return lengths
-
-    def document(self, number: int) -> list[tuple[int, int, int, int]]:
-        """Returns the row of each piece of a document, its tokens there, and its first.
-
-        A piece that begins its row, and is not the last of the document, ends where the
-        next one begins: that row is not read.
-        """
-        found = []
-        pieces = self.segments.pieces_of(number)
-        rows, numbers, firsts = map(np.ndarray.tolist, pieces)
-        for row, at, first, later in zip(
-            rows, numbers, firsts, [*firsts, None][1:], strict=False
-        ):
-            if at == 0 and later is not None:
-                found.append((row, 0, later - first, first))
-            else:
-                read = self.pieces(row)
-                found.append((row, int(read.begins[at]), int(read.ends[at]), first))
-        return found
-
-    def _read(self, rows: IntArray, *, whole: bool = False) -> Any:
-        """Returns rows as a `RowBatch`, or the heads of them."""
-        records = reader_of(self._dataset).read(self._first + rows)
-        whole = whole or self._format.rows != "packed"
-        batch = (decode_rows if whole else read_heads)(self._format, records)
-        expected = np.diff(self.segments.row_ends, prepend=0)[rows]
-        found = np.diff(batch.row_ends, prepend=0)
-        if not np.array_equal(found, expected):
-            at = int(np.argmax(found != expected))
-            raise _other(
-                f"{self._place}, row {int(rows[at]):,}",
-                expected=f"{int(found[at]):,} pieces",
-                got=f"{int(expected[at]):,}",
-            )
-        return batch
-
-
-@functools.lru_cache(maxsize=_KEPT_SHARDS)
-def segments_at(path: str, crc32c: int) -> SegmentIndex:
-    """Returns the segment index at a path, with this checksum.
-
-    Raises:
-        InvalidDatasetError: There is none, or it has another checksum.
-    """
-    found = storage_for(path).load(path)
-    if found is None:
-        raise InvalidDatasetError(
-            "segment index of a packed shard does not exist", where=path, cure=_CURE
-        )
-    if (got := google_crc32c.value(found.data)) != crc32c:
-        raise _other(path, expected=f"crc32c {crc32c:#010x}", got=f"{got:#010x}")
-    return SegmentIndex.decode(found.data, where=path)
-
-
-def _other(where: str, *, expected: str, got: str) -> InvalidDatasetError:
-    return InvalidDatasetError(
-        "segment index is damaged, or not that of its shard",
-        where=where,
-        expected=expected,
-        got=got,
-        cure=_CURE,
-    )
-
-
 _NOT_STORED = (
     "the sources of these records were not stored: only datasets that gristmill made "
     "from files have them"
@@ -299,21 +105,15 @@ class StoredSources(NamedTuple):
         return fields
 
 
-def stored_sources(dataset: Dataset, number: int) -> StoredSources | str:
-    """Returns the sources of a shard, or a note why they are not known.
-
-    Args:
-        dataset: One that is not joined of others.
-        number: The shard.
-    """
-    committed, table = dataset.committed, table_of(dataset)
-    if committed is None or table is None:
+def stored_sources(part: Part, shard: int) -> StoredSources | str:
+    """Returns the sources of a shard of a part, or a note why they are not known."""
+    if (split := part.committed) is None or part.table is None:
         return _NOT_STORED
-    split = committed.part(committed.edition_of(number))
-    places = shard_places(dataset.path, table, number)
+    split = split.part(split.edition_of(shard))
+    places = shard_places(part.path, part.table, shard)
     if places is None:
         return _NOT_STORED if split.writer_parts is None else _WRITTEN
-    files = read_sources(dataset.path, split)
+    files = read_sources(part.path, split)
     if files is None or int(places.files.max(initial=-1)) >= len(files):
         return _NO_LIST
     return StoredSources(files, places)
@@ -324,7 +124,7 @@ class Match(NamedTuple):
 
     Attributes:
         wanted: The number of the place.
-        shard: The number of the shard in the table.
+        shard: The number of the shard in the part.
         record: The number of the record or document in the shard.
     """
 
@@ -334,9 +134,8 @@ class Match(NamedTuple):
 
 
 def find_places(
-    dataset: str,
+    part: Part,
     split: Split,
-    table: ShardTable,
     shards: range,
     wanted: Sequence[tuple[str, int]],
     near: list[int] | None = None,
@@ -344,10 +143,9 @@ def find_places(
     """Yields what was made of places of source files.
 
     Args:
-        dataset: The dataset's directory.
+        part: Where to look.
         split: One edition of it.
-        table: The table of its shards, or of several editions.
-        shards: Those of the edition.
+        shards: The shards of the edition, among those of the part.
         wanted: Paths of files, as they were given, and places in them.
         near: Gets places of the same files in shards that were searched.
 
@@ -355,8 +153,8 @@ def find_places(
         InvalidDatasetError: Stored places are damaged.
         StorageError: They cannot be read.
     """
-    files = read_sources(dataset, split)
-    if files is None:
+    files, table = read_sources(part.path, split), part.table
+    if files is None or table is None:
         return
     numbers = files.numbers_of(path for path, _ in wanted)
     by_place: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -367,7 +165,7 @@ def find_places(
         return
     asked = np.array(sorted(by_place), np.int64)
     for shard in _shards_with(split, table, shards, asked):
-        found = shard_places(dataset, table, shard)
+        found = shard_places(part.path, table, shard)
         if found is None:
             continue
         rows = np.flatnonzero(np.isin(found.places, asked[:, 1]))

@@ -55,7 +55,7 @@ def _records(task: ShardTask, begin: int) -> list[bytes]:
     at = task.attachment
     opened = _opened((at.write.output, at.write.split, max(at.editions)))
     end = min(begin + BLOCK_RECORDS, task.stop_record)
-    return opened.read_unchecked(np.arange(begin, end))
+    return opened.stored.read(np.arange(begin, end))
 
 
 def _rows_path(directory: str, task: ShardTask) -> str:

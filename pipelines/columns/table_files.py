@@ -92,7 +92,7 @@ class Tables(NamedTuple):
     def identity(self) -> list[list[Any]]:
         """What tells these tables from others, as values of JSON."""
         if self.dataset is not None:
-            content = self.dataset.content
+            content = self.dataset.stored.content
             return [[self.dataset.path, content.records, content.order_digest]]
         return [[info.path, info.size_bytes, info.version] for info in self.files]
 

@@ -354,7 +354,7 @@ def opened_batches(order: Any) -> Batches:
         weights=_weights(opened, order),
     )
     note(f"the order of these options: {order_text(batches)}")
-    packed = any(one.packed_counts() is not None for one in batches.datasets)
+    packed = any(one.stored.packed is not None for one in batches.datasets)
     if order.weights is not None and packed:
         note("--weights are shares of rows; --token-weights takes shares of tokens")
     return batches

@@ -71,7 +71,8 @@ def account(given: Any) -> None:
         writer.writerows(rows)
         _write(given.csv, file.getvalue(), "--csv")
     if given.summary is not None:
-        held = [one.packed_counts() for each in batches.datasets for one in each.parts]
+        parts_of = (one for each in batches.datasets for one in each.stored.parts)
+        held = [None if p.table is None else p.table.packed_total() for p in parts_of]
         of_text = all(one is not None and one.text_bytes for one in held)
         known = total["different_tokens"] if of_text else None
         fields = training_summary(text_tokens=known, sources=rows)

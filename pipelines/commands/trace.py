@@ -184,17 +184,17 @@ def _trace_records(
             click.echo(f"record {record:,}")
         show(seen, "\n".join(sightings_text(seen)))
         if given.show:
-            of_it = batches.datasets[dataset_numbers(batches, given.of)[0]]
-            of_it = of_it if edition is None else of_it.as_of(edition)
-            _print_record(of_it, record, given)
+            numbers = dataset_numbers(batches, given.of)
+            named = [batches.datasets[number] for number in numbers]
+            of = next(n for n in named if edition in (None, n.stored.edition))
+            _print_record(of, record, given)
         found += seen
     _next_row(found)
 
 
 def _trace_sources(records: Sequence[int], given: Any) -> None:
     """Prints records or those of a document, and their sources, whatever the order."""
-    from gristmill.loader.provenance.find_document import find_records
-    from gristmill.loader.provenance.locate import locate_record
+    from gristmill.loader.provenance.trace import find_records, locate_record
     from gristmill.pipelines.text.places import located, place_text
 
     datasets = opened_of(given)
@@ -233,7 +233,7 @@ def _trace_sources(records: Sequence[int], given: Any) -> None:
 def _trace_row(batches: Batches, given: Any) -> None:
     """Prints the content of a row."""
     from gristmill.loader.data.batches import row_at
-    from gristmill.loader.provenance.locate import locate
+    from gristmill.loader.provenance.trace import locate
     from gristmill.pipelines.text.places import located, place_text
 
     step, row = given.step, given.row
@@ -253,7 +253,7 @@ def _trace_row(batches: Batches, given: Any) -> None:
 
 def _trace_document(batches: Batches, given: Any, epochs: Mapping[str, int]) -> None:
     """Prints where a document is."""
-    from gristmill.loader.provenance.find_document import find_document
+    from gristmill.loader.provenance.trace import find_document
     from gristmill.pipelines.text.places import document_text
 
     path, number = _place(given.document, batches.datasets)

@@ -93,7 +93,7 @@ def view(given: Any) -> None:
         _check(numbers, len(datasets[name]), "--records")
     texts = texts_of(given.tokenizer)
     for one in datasets.values() if texts is not None else ():
-        for part in one.parts:
+        for part in one.stored.parts:
             if part.committed is not None and texts is not None:
                 texts.check_packed(part.committed.packed, repr(part))
     again = command_line(without=("records", "steps", "html", "open"))

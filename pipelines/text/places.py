@@ -23,8 +23,11 @@ from gristmill.dataset.metadata.sources import SourceFile, read_sources
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.order.schedule import Sighting
-from gristmill.loader.provenance.find_document import FoundDocument
-from gristmill.loader.provenance.locate import Location, without_message
+from gristmill.loader.provenance.trace import (
+    FoundDocument,
+    Location,
+    without_message,
+)
 from gristmill.pipelines.text.printer import fact_lines, whole_number
 
 LINE_FORMATS = ("csv", "jsonl", "text", "tsv", "tsv-unquoted")
@@ -120,8 +123,8 @@ def located(location: Location, datasets: Iterable[Dataset]) -> Fields:
 def listed_sources(datasets: Iterable[Dataset], path: str) -> Iterator[SourceFile]:
     """Yields the sources of datasets that have a path."""
     for dataset in datasets:
-        for part in dataset.parts:
-            for split in part.committed.parts if part.committed else ():
+        for part in dataset.stored.parts:
+            for split in part.editions:
                 files = read_sources(part.path, split)
                 if files is not None:
                     yield from (files[n] for n in files.numbers_of([path])[path])

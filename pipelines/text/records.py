@@ -100,7 +100,7 @@ class ShownRecord(NamedTuple):
 def shown_record(dataset: Dataset, number: int, texts: Tokenizer | None) -> ShownRecord:
     """Returns a record of a dataset, to be shown."""
     shards, _ = dataset.find([number])
-    part, _ = dataset.part_of(int(shards[0]))
+    part, _ = dataset.stored.part_of(int(shards[0]))
     (record,) = dataset.read([number])
     if texts is not None and part.committed is not None:
         texts.check_packed(part.committed.packed, repr(part))

@@ -12,8 +12,9 @@ from gristmill.dataset.base.errors import GristmillError, some_of
 from gristmill.dataset.metadata.sources import read_sources
 from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.base.indices import IntArray
-from gristmill.loader.data.dataset import Dataset, shards_of
-from gristmill.loader.provenance.stored_sources import PackedShard
+from gristmill.loader.data.dataset import Dataset
+from gristmill.loader.data.part import Part
+from gristmill.loader.provenance.packed_shard import PackedShard
 from gristmill.pipelines.text.printer import fact_pairs, plural, size_text
 from gristmill.pipelines.text.split_editions import made_by
 from gristmill.pipelines.text.split_facts import feature_text, split_facts
@@ -37,20 +38,15 @@ def described(dataset: Dataset, name: str = "") -> dict[str, Any]:
 
     It reads the tables and the lists of the dataset, and a sample of its records.
     """
-    parts = [(part, part.committed) for part in dataset.parts]
-    found = [
-        (part, edition)
-        for part, split in parts
-        if split is not None
-        for edition in split.parts
-    ]
+    parts = dataset.stored.parts
+    found = [(part, edition) for part in parts for edition in part.editions]
     return {
         "name": name,
         "title": title_of(dataset),
-        "split": dataset.split,
-        "path": some_of(dict.fromkeys(part.path for part in dataset.parts)),
+        "split": dataset.facts.split,
+        "path": some_of(dict.fromkeys(part.path for part in parts)),
         "records": len(dataset),
-        "thing": "row" if dataset.is_packed else "record",
+        "thing": "row" if dataset.stored.is_packed else "record",
         "tiles": [*_tiles(dataset)],
         "sections": [
             *_splits(dataset),
@@ -64,17 +60,18 @@ def described(dataset: Dataset, name: str = "") -> dict[str, Any]:
 
 def title_of(dataset: Dataset) -> str:
     """Returns the name of a dataset, or of files without a description."""
-    return dataset.manifest.name if dataset.manifest else "files"
+    only = dataset.stored.only
+    return only.manifest.name if only and only.manifest else "files"
 
 
 def _tiles(dataset: Dataset) -> Iterator[tuple[str, str, str]]:
     """Yields the first numbers that one asks for, each with a note."""
-    stored, mean = shards_of(dataset).file_bytes, dataset.mean_record_bytes
+    stored, mean = dataset.stored.shards.file_bytes, dataset.facts.mean_record_bytes
     known = bool((stored >= 0).all())
-    thing = "Packed rows" if dataset.is_packed else "Records"
+    thing = "Packed rows" if dataset.stored.is_packed else "Records"
     each = "" if mean is None else f"{size_text(mean)} each, on average"
     yield thing, f"{len(dataset):,}", each
-    if (counts := dataset.packed_counts()) is not None:
+    if (counts := dataset.stored.packed) is not None:
         yield "Documents", f"{counts.documents:,}", ""
         places = counts.tokens + counts.padding_tokens
         padding = counts.padding_tokens / max(places, 1)
@@ -83,16 +80,17 @@ def _tiles(dataset: Dataset) -> Iterator[tuple[str, str, str]]:
     if known:
         yield "Stored", size_text(int(stored.sum())), ""
         each = f"{size_text(stored.mean())} each, on average" * (len(stored) > 1)
-    yield "Shards", f"{dataset.num_shards:,}", each
+    yield "Shards", f"{len(dataset.stored.shards):,}", each
 
 
 def _splits(dataset: Dataset) -> Iterator[Section]:
     """Yields tables of splits and of editions, where there are several."""
-    splits = dataset.manifest.splits if dataset.manifest else {}
+    only = dataset.stored.only
+    splits = only.manifest.splits if only and only.manifest else {}
     if len(splits) > 1:
         rows = [[name, *_stored(split)] for name, split in sorted(splits.items())]
         yield _table("Splits", (["Split", 0], *_STORED), rows)
-    split = dataset.committed
+    split = only.committed if only else None
     if split is not None and split.last_edition > 1:
         kept = sorted(split.known.keys() - {*split.numbers})
         rows = [
@@ -112,7 +110,7 @@ def _stored(split: Split) -> list[Any]:
 
 
 def _shards(dataset: Dataset) -> Iterator[Section]:
-    count, sizes = dataset.num_shards, shards_of(dataset).file_bytes
+    count, sizes = len(dataset.stored.shards), dataset.stored.shards.file_bytes
     if count < 2:
         return
     rows = []
@@ -135,7 +133,7 @@ def _lengths(dataset: Dataset) -> Iterator[Section]:
 
     Reads all records of a small dataset, and a sample of a large one.
     """
-    counts = dataset.packed_counts()
+    counts = dataset.stored.packed
     try:
         if counts is None and len(dataset):
             sizes = np.fromiter(map(len, _some_records(dataset)), np.int64)
@@ -200,7 +198,7 @@ def histogram(
 
 def _some_records(dataset: Dataset) -> Iterator[bytes]:
     """Yields all records of a small dataset, or some from places all over it."""
-    count, mean = len(dataset), dataset.mean_record_bytes
+    count, mean = len(dataset), dataset.facts.mean_record_bytes
     # Of files without a description, only the records tell their sizes.
     most = _PLACES if mean is None else max(1, int(_SAMPLE_BYTES / max(mean, 1)))
     run = min(_PLACE_RECORDS, max(1, most // _PLACES))
@@ -215,10 +213,10 @@ def _some_records(dataset: Dataset) -> Iterator[bytes]:
 def _document_tokens(dataset: Dataset) -> IntArray:
     """Returns the tokens of documents that end in rows: in all of few, or in some."""
     chance = np.random.default_rng(0)
-    filled = np.flatnonzero(np.diff(shards_of(dataset).ends, prepend=0)).tolist()
+    filled = np.flatnonzero(np.diff(dataset.stored.shards.ends, prepend=0)).tolist()
     found = []
     for number in filled[:: -(-len(filled) // _SAMPLED_SHARDS)]:
-        shard = PackedShard(*dataset.part_of(number))
+        shard = PackedShard(dataset.stored, number)
         index = shard.segments
         pieces = np.diff(index.row_ends, prepend=0)
         read = np.sort(chance.permutation(len(pieces))[:_SAMPLED_ROWS])
@@ -232,7 +230,7 @@ def _document_tokens(dataset: Dataset) -> IntArray:
     return np.concatenate(found)
 
 
-def _sources(found: Sequence[tuple[Dataset, Split]]) -> Iterator[Section]:
+def _sources(found: Sequence[tuple[Part, Split]]) -> Iterator[Section]:
     """Yields the files that the records of each edition come from."""
     rows: list[list[str]] = []
     total = 0
@@ -249,7 +247,7 @@ def _sources(found: Sequence[tuple[Dataset, Split]]) -> Iterator[Section]:
 
 
 def _contents(
-    dataset: Dataset, found: Sequence[tuple[Dataset, Split]]
+    dataset: Dataset, found: Sequence[tuple[Part, Split]]
 ) -> Iterator[Section]:
     facts = [
         [head, line]
@@ -258,7 +256,7 @@ def _contents(
         for line in lines
         if head not in _IN_TILES
     ]
-    if (digest := dataset.records_digest) is not None:
+    if (digest := dataset.facts.records_digest) is not None:
         facts.append(["digest", digest])
     if facts:
         yield {"title": "Facts", "facts": facts}

@@ -14,8 +14,8 @@ from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.base.example import Values, decode_example
 from gristmill.dataset.packed.row_format import RowFormat, RowsKind, decode_rows
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.provenance.locate import Location, SourcePlace, locate_record
-from gristmill.loader.provenance.stored_sources import packed_of
+from gristmill.loader.provenance.packed_shard import packed_of
+from gristmill.loader.provenance.trace import Location, SourcePlace, locate_record
 from gristmill.pipelines.text.places import place_facts, source_facts
 from gristmill.pipelines.text.printer import fact_pairs, plural
 from gristmill.pipelines.text.supervision import spans_of_piece
@@ -78,7 +78,7 @@ def _shown(
         "source": _source(location),
     }
     (shard,) = dataset.find([number])[0].tolist()
-    part, own = dataset.part_of(shard)
+    part, own = dataset.stored.part_of(shard)
     packed = packed_of(part, own)
     if packed is None:
         fields = [*_fields(data, image_bytes)]

@@ -172,7 +172,8 @@ class _Held:
     def _shows(self, name: str, dataset: Dataset) -> bool:
         """Returns whether the page has a dataset, or it is the beginning of one."""
         if id(dataset) not in self._shown:
-            same = self._subject.datasets[name].begins_with(dataset.content)
+            shown = self._subject.datasets[name].stored
+            same = shown.begins_with(dataset.stored.content)
             self._shown[id(dataset)] = same
         return self._shown[id(dataset)]
 

@@ -27,7 +27,7 @@ from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.provenance.locate import locate_record
+from gristmill.loader.provenance.trace import locate_record
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.removal import remove as run_removal
 from gristmill.transforms.removal.cut_shard import cut_shard
@@ -154,7 +154,7 @@ class TestRemoval:
         run("convert", "old", "out", "--num-shards=4", "--group-size=16")
         remove("out", gone)
         dataset = loader.open("out")
-        paths = [dataset.shard(n).path for n in range(dataset.num_shards)]
+        paths = [dataset.shard(n).path for n in range(dataset.facts.shards)]
         found = [record for path in paths for record in read_array_records(path)]
         source = grain.sources.ArrayRecordDataSource(paths)
         assert found == [source[n] for n in range(len(source))] == without(OLD, gone)

@@ -51,7 +51,7 @@ def test_counts_are_those_of_the_rows(folder: pathlib.Path) -> None:
     found = json.loads(run(folder, "audit", source, "--json").stdout)
     assert {*os.listdir(folder)} == before
     run(folder, "pack --chat", source, rows, "--workers", 1, "--max-rejected", 30)
-    packed = loader.open(rows).packed_counts()
+    packed = loader.open(rows).facts.packed
     assert packed is not None
     expected = packed.as_dict()
     assert found["records"] == len(RECORDS)

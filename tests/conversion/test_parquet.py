@@ -26,7 +26,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import parse_features
-from gristmill.loader.provenance.locate import locate
+from gristmill.loader.provenance.trace import locate
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import (
     make_shard,

@@ -136,7 +136,7 @@ def test_documents_are_those_of_the_file(name: str, shards: int) -> None:
         )
     ]
     assert found == DOCUMENTS
-    assert data.num_shards == shards
+    assert data.facts.shards == shards
     run("verify", "out")
     text = run("trace", "out", "--records", "199")
     assert given[0] in text

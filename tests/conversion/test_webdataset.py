@@ -16,7 +16,7 @@ from gristmill.dataset.base.errors import (
     InputError,
 )
 from gristmill.dataset.base.example import decode_example
-from gristmill.loader.provenance.locate import locate
+from gristmill.loader.provenance.trace import locate
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.source import source_of

@@ -30,7 +30,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.dataset.writer import writer as writer_module
-from gristmill.loader.provenance.locate import locate
+from gristmill.loader.provenance.trace import locate
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.text.split_editions import manifest_text
 from gristmill.pipelines.verify import verify

@@ -59,7 +59,7 @@ def read_batches(local: str, cache_dir: str, seed: int, batches: int) -> dict[st
         pairs = zip(remote.read(order), expected.read(order), strict=True)
         found["different"] += sum(a != b for a, b in pairs)
         found["records"] += len(order)
-    counts = remote.request_counts
+    counts = remote.facts.requests
     for name in ("requests", "retries", "hedges", "throttled"):
         found[name] = getattr(counts, name)
     return dict(found)

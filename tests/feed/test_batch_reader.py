@@ -24,7 +24,6 @@ from gristmill.dataset.base.errors import (
     TransposedChunkError,
 )
 from gristmill.dataset.metadata.shard_index import map_index
-from gristmill.loader.data.dataset import shards_of
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.shard_file import ReadLimits, open_shard
 from gristmill.loader.reading.shard_list import ShardList
@@ -98,7 +97,7 @@ def test_any_batch_in_any_order_with_repeats(converted: str, wanted: list[int]) 
 @pytest.mark.parametrize("part_bytes", [1_000, 1 << 20])
 def test_threads_read_what_one_does(copy: str, part_bytes: int) -> None:
     limits = ReadLimits(part_bytes=part_bytes, thread_bytes=1_000)
-    reader = BatchReader(shards_of(loader.open(copy)), limits=limits)
+    reader = BatchReader(loader.open(copy).stored.shards, limits=limits)
     order = np.random.default_rng(4).integers(0, len(RECORDS), 200)
     for threads in (1, 2, 7):
         assert reader.read(order, threads=threads) == [RECORDS[i] for i in order]
@@ -141,7 +140,7 @@ def test_a_fork_while_a_thread_reads_a_record(converted: str) -> None:
 
 
 def test_more_shards_than_may_be_open(converted: str) -> None:
-    shards = shards_of(loader.open(converted))
+    shards = loader.open(converted).stored.shards
     reader = BatchReader(shards, limits=ReadLimits(open_shards=1))
     order = np.arange(len(RECORDS))
     assert reader.read(order) == RECORDS
@@ -181,7 +180,7 @@ def test_every_flipped_byte_of_a_chunk_is_an_error_or_does_not_matter(
     index = map_index(f"{copy}/index/{path.name}.index")
     ((_, begin, end, _, _),) = index.find_records([20])
     good = path.read_bytes()[begin:end]
-    reader = BatchReader(shards_of(loader.open(copy)))
+    reader = BatchReader(loader.open(copy).stored.shards)
     records, expected = np.array(wanted), [RECORDS[i] for i in wanted]
     errors = []
     # The file stays mapped: the dataset sees each change.
@@ -242,7 +241,7 @@ def test_chunk_that_claims_to_be_huge_is_refused_before_it_is_allocated(
     copy: str,
 ) -> None:
     path = shard_paths(copy)[0]
-    begin = loader.open(copy).offset_bytes(20)
+    begin = loader.open(copy).stored.offset_bytes(20)
     data = bytearray(path.read_bytes())
     data[begin + 32 : begin + 40] = struct.pack("<Q", 1 << 40)
     path.write_bytes(data)
@@ -304,9 +303,9 @@ class TestPlainFiles:
         self, plain: pathlib.Path, step: int, decoding: str
     ) -> None:
         dataset = loader.open(plain, cache_dir="")
-        reader = BatchReader(shards_of(dataset))
-        begin = dataset.offset_bytes(20)
-        end = dataset.offset_bytes(24)
+        reader = BatchReader(dataset.stored.shards)
+        begin = dataset.stored.offset_bytes(20)
+        end = dataset.stored.offset_bytes(24)
         good = plain.read_bytes()
         # The file stays mapped: the dataset sees each change.
         with open(plain, "r+b", buffering=0) as file:
@@ -364,7 +363,7 @@ class TestPlainFiles:
                 data[block * 65_536 + at] ^= 0x10
                 path.write_bytes(data)
                 dataset = loader.open(path, cache_dir="")
-                starts = [dataset.offset_bytes(i) for i in range(6)]
+                starts = [dataset.stored.offset_bytes(i) for i in range(6)]
                 hit = np.searchsorted(starts, block * 65_536, side="right") - 1
                 for read in (lambda i, d=dataset: d[i], lambda i, d=dataset: d[[i, i]]):
                     with pytest.raises(CorruptShardError, match=f"record {hit} of"):
@@ -377,7 +376,7 @@ class TestPlainFiles:
     @staticmethod
     def flip(path: pathlib.Path, record: int, *, at: int = 45) -> None:
         """Flips a bit of a record's chunk."""
-        begin = loader.open(path, cache_dir="").offset_bytes(record)
+        begin = loader.open(path, cache_dir="").stored.offset_bytes(record)
         data = bytearray(path.read_bytes())
         data[begin + at] ^= 1
         path.write_bytes(data)

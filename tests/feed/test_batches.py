@@ -55,7 +55,7 @@ def test_rows_can_be_had_without_the_others(web, code):
 @pytest.mark.parametrize("host", [None, "tpu", 0, (0,), (2, 2), (-1, 2), ("0", 2)])
 def test_another_host_than_there_is_is_refused(web, host):
     batches = loader.global_batches(web, batch_size=10)
-    for made in (batches.feed, batches.records, batches.host_rows):
+    for made in (batches.feed, batches.records):
         with pytest.raises(InputError, match="host"):
             made(host=host)
     for made in (batches.feed, batches.records):
@@ -104,7 +104,7 @@ def test_what_cannot_be_is_refused(web, code):
     with pytest.raises(OutOfRangeError, match="no such step"):
         single.read(3)
     with pytest.raises(InputError, match="does not divide among the hosts"):
-        single.host_rows(host=(0, 3))
+        single.schedule.host_rows(host=(0, 3))
 
 
 @pytest.mark.parametrize(

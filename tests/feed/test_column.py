@@ -67,7 +67,8 @@ def test_editions_and_joined_datasets(tmp_path: pathlib.Path) -> None:
     attach_numbers(output, first, 10, overwrite=True)
     opened = loader.open(output)
     assert opened.column("score")[:].tolist() == [n / 10 for n in range(10)]
-    assert opened.as_of(1).column("score")[:].tolist() == [n / 10 for n in range(8)]
+    first_values = loader.open(output, edition=1).column("score")[:]
+    assert first_values.tolist() == [n / 10 for n in range(8)]
     other = examples(second, [5])
     attach_numbers(other, second, 5)
     both = loader.open([output, other])

@@ -263,7 +263,7 @@ def test_rows_of_another_host_are_refused(batches):
 
 def test_rows_of_a_single_device_and_of_a_replicated_batch_are_all(batches):
     for given in (sharding(), SingleDeviceSharding(jax.devices()[0]), ROWS):
-        rows = batches.host_rows(given)
+        rows = batches.schedule.host_rows(given)
         assert rows.tolist() == list(range(batches.batch_size))
     with pytest.raises(InputError, match="records come one by one"):
         batches.records(host=ROWS)

@@ -47,7 +47,7 @@ def joined(request, first, second) -> loader.Dataset:
 
 
 def test_records_follow_each_other(joined) -> None:
-    assert (len(joined), joined.num_shards) == (len(RECORDS), 5)
+    assert (len(joined), joined.facts.shards) == (len(RECORDS), 5)
     assert joined[:] == RECORDS
     wanted = [80, 0, 51, 50, 17, 51]
     assert joined.read(wanted) == [RECORDS[number] for number in wanted]
@@ -57,21 +57,27 @@ def test_records_follow_each_other(joined) -> None:
     assert [joined.shard(n).first_record for n in range(5)] == [0, 30, 30, 51, 68]
     assert "split train + " in repr(joined)
     assert "81 records in 5 shards" in repr(joined)
-    assert joined.offset_bytes(52) == joined.parts[1].offset_bytes(1)
-    assert [len(part) for part in joined.parts] == [51, 30]
+    assert joined.stored.offset_bytes(52) == loader.open(
+        joined.stored.parts[1].path, joined.stored.parts[1].split
+    ).stored.offset_bytes(1)
 
 
 def test_digests_are_those_of_one_dataset(joined, first, second, tmp_path) -> None:
     whole = loader.open(convert(tmp_path, FILES + WEEK))
-    assert joined.content.is_same(whole.content)
-    train = loader.open(first, "train")
-    assert joined.begins_with(train.content)
-    assert whole.begins_with(train.content)
-    assert not joined.begins_with(loader.open(second).content)
-    assert not joined.begins_with(whole.content._replace(records=50))
+    assert (joined.facts.records_digest, joined.facts.order_digest) == (
+        whole.facts.records_digest,
+        whole.facts.order_digest,
+    )
+    later = loader.global_batches(loader.open(first, "train"), batch_size=8)
+    later = later.then(joined, step=4)
+    assert later.find(20, stop_epoch=9)  # Train is the beginning of both.
+    later = loader.global_batches(loader.open(second), batch_size=8)
+    later = later.then(joined, step=2)
+    with pytest.raises(InputError, match="other numbers in an earlier phase"):
+        later.find(20, stop_epoch=9)
     batches = [loader.global_batches(data, batch_size=8) for data in (joined, whole)]
     assert batches[0].read(7) == batches[1].read(7)
-    assert joined.edition is None
+    assert joined.facts.edition is None
     state = batches[0].feed(host=(0, 1), start_step=3).get_state()
     with batches[0].feed(host=(0, 1)) as feed:
         feed.set_state(state)
@@ -80,7 +86,7 @@ def test_digests_are_those_of_one_dataset(joined, first, second, tmp_path) -> No
 
 def test_a_record_is_traced_to_its_own_dataset(joined) -> None:
     batches = loader.global_batches(joined, batch_size=len(RECORDS))
-    paths = {part.path for part in joined.parts}
+    paths = {part.path for part in joined.stored.parts}
     seen = set()
     for row in range(0, len(RECORDS), 5):
         place = batches.locate(0, row)
@@ -100,11 +106,9 @@ def test_files_and_datasets_are_joined(first, tmp_path) -> None:
     write_array_records(path, WEEK[0])
     joined = loader.open([first, path], ["train", None])
     assert joined[:] == list(itertools.chain(*FILES, WEEK[0]))
-    assert joined.records_digest is None
-    # The digests of the first part are known.
-    assert joined.begins_with(loader.open(first, "train").content)
+    assert joined.facts.records_digest is None
     assert loader.open([path])[:] == WEEK[0]
-    assert loader.open([first], "week2").split == "week2"
+    assert loader.open([first], "week2").facts.split == "week2"
 
 
 def test_damage_is_reported_with_its_own_dataset(first, tmp_path) -> None:
@@ -158,12 +162,11 @@ def test_datasets_in_buckets_are_read_together(
         joined = loader.open(places, "train", cache_dir=tmp_path, cache_bytes=1_000_000)
         wanted = np.arange(len(RECORDS))[::-3]
         assert joined.read(wanted) == [RECORDS[n] for n in wanted.tolist()]
-        assert joined.request_counts.requests > 0
+        assert joined.facts.requests.requests > 0
         # Both are copied, and read from their copies.
-        while not all(part.cache_counts.hits for part in joined.parts):
+        while not joined.facts.cache.hits:
             assert joined.read(wanted) == [RECORDS[n] for n in wanted.tolist()]
             time.sleep(0.01)
-        assert joined.cache_counts.hits > 0
         # Copies that are damaged are fetched again.
         for copy in tmp_path.rglob("*"):
             if copy.is_file() and "index" not in copy.parts:

@@ -109,8 +109,8 @@ def test_records_and_what_is_known_of_them(converted: str) -> None:
     assert list(dataset) == RECORDS
     lengths = np.array([len(record) for record in RECORDS])
     digest = RecordsDigest.of(checksums(RECORDS), lengths)
-    assert dataset.records_digest == digest.hex
-    assert dataset.num_shards == 5
+    assert dataset.facts.records_digest == digest.hex
+    assert dataset.facts.shards == 5
     shards = [dataset.shard(i) for i in range(5)]
     assert [shard.records for shard in shards] == [30, 0, 25, 1, 0]
     assert [shard.first_record for shard in shards] == [0, 30, 30, 55, 56]
@@ -204,7 +204,7 @@ def test_worker_refuses_a_dataset_that_was_replaced(tmp_path: pathlib.Path) -> N
 
 def test_splits(tmp_path: pathlib.Path) -> None:
     place = convert(tmp_path, FILES)
-    assert loader.open(place).split == "train"
+    assert loader.open(place).facts.split == "train"
     convert(tmp_path, FILES[2:3], split="validation")
     assert loader.open(place, "validation")[:] == FILES[2]
     assert loader.open(place, split="train")[:] == RECORDS
@@ -220,7 +220,7 @@ def test_tfds_directory(tmp_path: pathlib.Path) -> None:
     write_tfds(tmp_path)
     dataset = loader.open(tmp_path, "train")
     assert dataset[:] == RECORDS
-    assert dataset.records_digest is None
+    assert dataset.facts.records_digest is None
     assert dataset.shard(2).records == 25
     (tmp_path / "d-train.array_record-00002-of-00005").unlink()
     assert len(loader.open(tmp_path)) == len(RECORDS)
@@ -229,7 +229,7 @@ def test_tfds_directory(tmp_path: pathlib.Path) -> None:
 def test_damage_in_a_tfds_directory(tmp_path: pathlib.Path, decoding) -> None:
     names = write_tfds(tmp_path)
     path = tmp_path / names[0]
-    begin = loader.open(tmp_path).offset_bytes(3)
+    begin = loader.open(tmp_path).stored.offset_bytes(3)
     good = path.read_bytes()
     for at in range(begin, begin + 200, 11):
         data = bytearray(good)

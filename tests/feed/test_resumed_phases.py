@@ -10,7 +10,7 @@ from gristmill import loader
 from gristmill.dataset.base.errors import InputError, StateMismatchError
 from gristmill.loader.accounting.account import GONE, account
 from gristmill.loader.feed.state import batches_of_state, state_of
-from gristmill.loader.provenance.locate import locate
+from gristmill.loader.provenance.trace import locate
 from tests.support.datasets import convert
 from tests.support.records import text_records
 from tests.support.removals import remove
@@ -234,7 +234,7 @@ def test_a_number_that_means_other_records_needs_its_edition(tmp_path) -> None:
     with pytest.raises(InputError, match="other numbers in an earlier phase"):
         batches.find(10)
     seen = 0
-    for edition, dataset in ((1, first), (last.edition, last)):
+    for edition, dataset in ((1, first), (last.facts.edition, last)):
         for record in range(0, 67, 5):
             for _, step, row in batches.find(record, edition=edition):
                 assert batches.read(step)[row] == dataset[record]

@@ -185,14 +185,14 @@ def test_a_selection_is_a_dataset(output: str) -> None:
     mask = np.zeros(RECORDS, bool)
     mask[numbers] = True
     by_array = whole.select(mask)
-    assert by_array.content == found.content
-    assert pickle.loads(pickle.dumps(found)).content == found.content
+    assert by_array.facts == found.facts
+    assert pickle.loads(pickle.dumps(found)).facts == found.facts
+    twice = whole.select(f"({CONDITION}) and score > 0.5")
+    assert found.select("score > 0.5").facts == twice.facts
     assert f"{len(numbers)} of {RECORDS} records" in repr(found)
     assert sum(found.shard(n).records for n in range(3)) == len(numbers)
     with pytest.raises(InputError, match="neither by an expression nor by booleans"):
         whole.select(mask[1:])
-    with pytest.raises(InputError, match="a selection of another edition"):
-        found.as_of(2)
 
 
 @pytest.mark.parametrize("shuffle", ["global", "block", "none"])
@@ -226,7 +226,7 @@ def test_states_bind_the_selection(output: str) -> None:
     assert resumed(batches(CONDITION), state)[1] == 5
     # As many records, and others.
     for other in ("score > 0.25 and language != 'en'", "score >= 0.25"):
-        same = whole.select(other).content == whole.select(CONDITION).content
+        same = whole.select(other).facts == whole.select(CONDITION).facts
         if same:
             assert resumed(batches(other), state)[1] == 5
         else:
@@ -252,7 +252,7 @@ def test_joined_datasets_and_editions(tmp_path: pathlib.Path) -> None:
     add_edition(folders[1], outputs[1], 2, [example(10)])
     now = loader.open(outputs[0])
     assert len(now.select("score >= 0.5")) == 4
-    assert len(now.as_of(1).select("score >= 0.5")) == 5
+    assert len(loader.open(outputs[0], edition=1).select("score >= 0.5")) == 5
     remove_from(outputs[0], [8], erase=True)
     with pytest.raises(InputError, match="not there any more"):
         loader.open(outputs[0], edition=2)

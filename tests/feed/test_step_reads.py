@@ -36,7 +36,7 @@ def damaged(good, tmp_path_factory) -> str:
     shards, _ = dataset.find([70])
     path = pathlib.Path(dataset.shard(int(shards[0])).path)
     data = bytearray(path.read_bytes())
-    at = dataset.offset_bytes(70) + 60
+    at = dataset.stored.offset_bytes(70) + 60
     data[at : at + 8] = bytes(byte ^ 0xFF for byte in data[at : at + 8])
     path.write_bytes(data)
     return copy
@@ -114,17 +114,11 @@ def test_an_interrupt_while_steps_are_read_ends_the_pass(good) -> None:
     batches = loader.global_batches(dataset, batch_size=6)
     calls = []
 
-    class Interrupted:
-        read_options = None
+    def interrupted(*_: Any, **__: Any) -> Any:
+        calls.append(1)
+        raise KeyboardInterrupt
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(dataset, name)
-
-        def read_unchecked(self, *_: Any, **__: Any) -> Any:
-            calls.append(1)
-            raise KeyboardInterrupt
-
-    vars(batches)["datasets"] = (Interrupted(),)
+    vars(dataset.stored)["read"] = interrupted
     reads = StepReads(batches, rows=slice(0, 6), decode=None)
     found = reads.read([0, 1, 2])
     assert isinstance(found.error, KeyboardInterrupt)

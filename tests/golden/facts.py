@@ -144,7 +144,7 @@ def read_shard(path: Path) -> list[bytes]:
 def shards_of(dataset: loader.Dataset) -> list[list[bytes]]:
     """Returns the records of each shard, in order: by the official reader, if local."""
     shards = []
-    for number in range(dataset.num_shards):
+    for number in range(dataset.facts.shards):
         shard = dataset.shard(number)
         if "://" in shard.path:
             end = shard.first_record + shard.records
@@ -159,7 +159,7 @@ def chunks_of(path: Path, split: str | None = None) -> str:
     dataset = loader.open(path, split)
     shards, _ = dataset.find(np.arange(len(dataset)))
     held = collections.Counter(
-        (int(shard), dataset.offset_bytes(number))
+        (int(shard), dataset.stored.offset_bytes(number))
         for number, shard in enumerate(shards)
     )
     sizes = sorted(collections.Counter(held.values()).items(), reverse=True)

@@ -274,7 +274,7 @@ def a_source_of_grain(_: pathlib.Path) -> dict[str, Any]:
     import grain
 
     data = loader.open(records())
-    files = [data.shard(number).path for number in range(data.num_shards)]
+    files = [data.shard(number).path for number in range(data.facts.shards)]
     decode = loader.ExampleDecoder({"id": FEATURES["id"], "box": FEATURES["box"]})
     found = {}
     for name, source in (

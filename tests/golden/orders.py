@@ -227,7 +227,7 @@ def shards_do_not_matter(_: pathlib.Path) -> dict[str, Any]:
 def batch_size_that_grows_at_the_end_of_an_epoch(_: pathlib.Path) -> dict[str, Any]:
     batches = loader.global_batches(numbered(64), batch_size=8, seed=3)
     larger = batches.then(batch_size=16, step=8)
-    sizes = [larger.batch_size_at(step) for step in (0, 7, 8, 99)]
+    sizes = [larger.schedule.batch_size(step) for step in (0, 7, 8, 99)]
     return {"sizes": sizes, "order": order(larger, first=10)}
 
 
@@ -236,7 +236,7 @@ def batch_size_that_grows_within_an_epoch(_: pathlib.Path) -> dict[str, Any]:
     batches = loader.global_batches(numbered(1000), batch_size=8, seed=3, epochs=2)
     larger = batches.then(batch_size=16, step=5).then(batch_size=32, step=40)
     around = {str(step): shown(numbers(larger, step)) for step in (4, 5, 39, 40)}
-    sizes = [larger.batch_size_at(step) for step in (0, 4, 5, 39, 40, 60)]
+    sizes = [larger.schedule.batch_size(step) for step in (0, 4, 5, 39, 40, 60)]
     return {"sizes": sizes, "around": around, "order": order(larger)}
 
 

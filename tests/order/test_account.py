@@ -24,7 +24,7 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.loader.accounting.account import NAN, UNKNOWN, account
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.feed.state import batches_of_state, state_of
-from gristmill.loader.provenance.locate import locate_record
+from gristmill.loader.provenance.trace import locate_record
 from gristmill.transforms.jobs.pack_options import PackOptions
 from tests.support import conversion
 from tests.support.columns import ID, attach, attach_numbers, example

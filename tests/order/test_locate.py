@@ -84,7 +84,7 @@ def test_every_row_is_found_in_its_source(inputs, tmp_path, plan, group_size):
         info = dataset.shard(int(shard))
         assert info.path == place.shard
         assert info.first_record + place.record_in_shard == place.record
-        assert place.offset_bytes == dataset.offset_bytes(place.record)
+        assert place.offset_bytes == dataset.stored.offset_bytes(place.record)
 
 
 @pytest.fixture

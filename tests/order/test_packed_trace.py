@@ -14,8 +14,7 @@ from gristmill import loader
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.loader.provenance import stored_sources
-from gristmill.loader.provenance.find_document import FoundDocument
-from gristmill.loader.provenance.locate import SourcePlace
+from gristmill.loader.provenance.trace import FoundDocument, SourcePlace
 from tests.support.buckets import upload
 from tests.support.conversion import convert, job_of
 from tests.support.gcs_server import GcsServer

@@ -1,88 +1,55 @@
 """Tokens of a run, against what its steps hold."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.loader.order.mixture import Mixture
-from gristmill.loader.order.schedule import DatasetOrder, Phase, Schedule
-from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle
-from gristmill.loader.order.token_run import (
-    HeldTokens,
-    run_of_steps,
-    run_of_tokens,
-)
-from tests.support.schedules import schedule_of
+from gristmill import loader
+from gristmill.loader.data.dataset import Content, GoneDataset
 
 
-def held(rows: int, tokens: int) -> HeldTokens:
-    """Rows that have as many tokens each."""
-    return HeldTokens(rows, rows * tokens, rows * (tokens - 1))
-
-
-def counted(schedule: Schedule, each, steps: int) -> tuple[list[int], int]:
-    """The tokens of each dataset in the first steps, row by row, and all rows."""
-    tokens, rows = [0] * len(each), 0
-    for step in range(steps):
-        for number in schedule.batch(step).datasets.tolist():
-            tokens[number] += each[number]
-            rows += 1
-    return tokens, rows
+def records(count: int) -> loader.Dataset:
+    """A dataset of which only the length matters."""
+    return GoneDataset("nowhere", Content(None, count, None, ""))
 
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_tokens_are_those_of_the_rows_of_the_steps(data: st.DataObject) -> None:
-    draw = data.draw
-    small, each = st.integers(1, 30), st.integers(1, 2048)
-    shuffle = draw(st.sampled_from([GlobalShuffle(), BlockShuffle(block_records=4)]))
+    draw, weight = data.draw, st.integers(1, 9)
+    shuffle = draw(st.sampled_from(["global", loader.BlockShuffle(block_records=4)]))
+    names = [str(number) for number in range(draw(st.integers(1, 3)))]
     # All rows of a dataset are alike, so that mean rows are the rows themselves.
-    count = draw(st.integers(1, 3))
-    lengths = [draw(small) for _ in range(2 * count)]
-    tokens_of = [draw(each) for _ in lengths]
+    each = {name: draw(st.integers(1, 2048)) for name in names}
 
-    def phase(step: int, first: int) -> Phase:
-        return Phase(
-            step=step,
-            orders=tuple(
-                DatasetOrder(num_records=length, shuffle=shuffle, name=str(number))
-                for number, length in enumerate(lengths[first : first + count])
-            ),
-            numbers=tuple(range(first, first + count)),
-            mixture=Mixture.of([draw(st.integers(1, 9)) for _ in range(count)]),
-            batch_size=draw(st.integers(1, 9)),
-        )
+    def phase() -> dict:
+        return {
+            "datasets": {name: records(draw(st.integers(1, 30))) for name in names},
+            "weights": {name: draw(weight) for name in names},
+            "batch_size": draw(weight),
+        }
 
-    schedule = Schedule(phases=(phase(0, 0),)).then(
-        phase(draw(st.integers(1, 12)), count)
-    )
-    known = [held(*one) for one in zip(lengths, tokens_of, strict=True)]
-    steps = draw(st.integers(0, 20))
-    tokens, rows = counted(schedule, tokens_of, steps)
-    found = run_of_steps(schedule, known, steps=steps)
-    assert (found.rows, found.tokens_of, found.tokens) == (
-        rows,
-        tuple(tokens),
-        sum(tokens),
-    )
-    assert run_of_tokens(schedule, known, tokens=sum(tokens)) == found
+    batches = loader.global_batches(**phase(), shuffle=shuffle)
+    batches = batches.then(**phase(), step=draw(st.integers(1, 12)))
+    steps, seen = draw(st.integers(0, 20)), np.zeros(2 * len(names), int)
+    for step in range(steps):
+        np.add.at(seen, batches.indices(step).datasets, 1)
+    tokens = [n * each[name] for n, name in zip(seen, batches.names, strict=True)]
+    found = loader.token_run(batches, steps=steps, tokens_per_row=each)
+    assert (found.rows, [*found.tokens_of]) == (seen.sum(), tokens)
+    assert found.tokens == sum(tokens)
+    assert loader.token_run(batches, tokens=sum(tokens), tokens_per_row=each) == found
     if steps:
-        one_more = run_of_tokens(schedule, known, tokens=sum(tokens) + 1)
-        assert one_more.steps == steps + 1
+        more = loader.token_run(batches, tokens=sum(tokens) + 1, tokens_per_row=each)
+        assert more.steps == steps + 1
 
 
 def test_a_run_without_an_end_has_any_number_of_tokens() -> None:
-    orders = tuple(
-        DatasetOrder(num_records=10**9 + number, name=str(number))
-        for number in range(10)
-    )
-    schedule = schedule_of(
-        orders=orders, mixture=Mixture.of(range(1, 11)), batch_size=1_024
-    )
-    known = [
-        HeldTokens(10**9 + number, 2_048 * 10**9, 2 * 10**12) for number in range(10)
-    ]
-    run = run_of_tokens(schedule, known, tokens=10**15)
-    before = run_of_steps(schedule, known, steps=run.steps - 1)
+    datasets = {str(number): records(10**9 + number) for number in range(10)}
+    weights = {name: int(name) + 1 for name in datasets}
+    batches = loader.global_batches(datasets, weights=weights, batch_size=1_024)
+    run = loader.token_run(batches, tokens=10**15, tokens_per_row=2_048)
+    before = loader.token_run(batches, steps=run.steps - 1, tokens_per_row=2_048)
     assert before.tokens < 10**15 <= run.tokens < 10**15 + 2_048 * 1_024
     assert run.epochs[9] / run.epochs[0] == pytest.approx(10)

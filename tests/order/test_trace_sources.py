@@ -19,7 +19,7 @@ from gristmill import dataset, loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
-from gristmill.loader.provenance.locate import Piece, SourcePlace
+from gristmill.loader.provenance.trace import Piece, SourcePlace
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of

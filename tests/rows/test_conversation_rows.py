@@ -89,7 +89,7 @@ def test_the_ledger_is_printed_and_adds_up(chat: str) -> None:
     packed = json.loads(run("inspect", chat, "--json"))["splits"]["train"]["packed"]
     assert packed["format"] == 2
     assert packed["trained_tokens"] == trained
-    found = loader.open(chat).packed_counts()
+    found = loader.open(chat).facts.packed
     assert found is not None
     assert found.trained_tokens == trained
     assert found.tokens == tokens
@@ -99,7 +99,7 @@ def test_verify_counts_it_again(chat: str, tmp_path: pathlib.Path) -> None:
     result = verify(chat, workers=1)
     assert not result.findings
     assert result.packed is not None
-    told = loader.open(chat).packed_counts()
+    told = loader.open(chat).facts.packed
     assert result.packed == told
     text = run("verify", chat)
     assert f"{told.trained_tokens:,} of {told.tokens:,} tokens" in text

@@ -47,7 +47,7 @@ def tokens_of(records) -> np.ndarray:
 def test_weights_are_shares_of_tokens(opened):
     datasets = {name: opened[name] for name in ("web", "code")}
     means = {
-        name: Fraction(dataset.packed_counts().tokens, len(dataset))
+        name: Fraction(dataset.facts.packed.tokens, len(dataset))
         for name, dataset in datasets.items()
     }
     # A row of code holds far fewer tokens.
@@ -87,10 +87,10 @@ def test_tokens_of_a_mixture_are_as_its_weights_promise(opened):
             # In rows, never more than the mixture's bound from the exact share.
             counted = batches.schedule.phases[0].mixture.counts(rows)[number]
             assert abs(counted - rows * weights[name]) <= bounds[number]
-    run = batches.token_run(steps=200)
+    run = loader.token_run(batches, steps=200)
     for number, name in enumerate(datasets):
         # Whole epochs have exactly their tokens, and the last one mean rows.
-        counts = datasets[name].packed_counts()
+        counts = datasets[name].facts.packed
         assert run.epochs[number] >= 2
         assert abs(seen[name] - run.tokens_of[number]) <= counts.tokens * 0.05
         # The promise, of mean rows: the share of tokens, but for the bound of rows.

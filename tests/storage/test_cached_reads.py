@@ -22,7 +22,6 @@ from gristmill.dataset.base.errors import (
     StorageError,
 )
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.loader.data.dataset import shards_of
 from gristmill.loader.remote.read_options import CacheCounts, ReadOptions
 from tests.support.buckets import upload
 from tests.support.datasets import convert
@@ -72,7 +71,7 @@ def open_c4(
         cache_dir=tmp_path / "cache",
         cache_bytes=cache_bytes,
     )
-    copies = shards_of(dataset).remote.copies
+    copies = dataset.stored.shards.remote.copies
     if copies is not None:
         copies.pause_seconds = 0.2
     return dataset
@@ -106,12 +105,12 @@ def test_the_second_epoch_makes_no_request(
     dataset = open_c4(tmp_path)
     filled(dataset, tmp_path)
     size = sum(copies(tmp_path).values())
-    assert dataset.cache_counts == CacheCounts(misses=len(RECORDS), filled_bytes=size)
+    assert dataset.facts.cache == CacheCounts(misses=len(RECORDS), filled_bytes=size)
     forget(server)
     assert dataset[ORDER] == EXPECTED
     assert dataset[:] == RECORDS
     assert not server.requests
-    assert dataset.cache_counts == CacheCounts(
+    assert dataset.facts.cache == CacheCounts(
         misses=len(RECORDS), hits=2 * len(RECORDS), filled_bytes=size
     )
     # Nor does another process of the host, once it knows the dataset.
@@ -133,7 +132,7 @@ def test_a_cache_too_small_for_all_serves_what_it_has(
         assert dataset[ORDER] == EXPECTED
     assert copies(tmp_path).keys() == {"00000000.shard", "00000003.shard"}
     assert {name for _, name, _ in server.log} == {f"c4/{SHARD.format(2)}"}
-    counts = dataset.cache_counts
+    counts = dataset.facts.cache
     assert (counts.hits, counts.evictions) == (2 * 700, 0)
 
 
@@ -222,22 +221,22 @@ def test_copies_that_no_process_reads_are_evicted_and_others_are_not(
     assert more[:] == [*files[0], *files[1]]
     time.sleep(0.5)
     assert len(copies(tmp_path)) == 3
-    assert more.cache_counts.filled_bytes == more.cache_counts.evictions == 0
+    assert more.facts.cache.filled_bytes == more.facts.cache.evictions == 0
     # The one that was not read for the longest time goes first.
     for age, name in enumerate(["00000002", "00000000", "00000003"]):
         os.utime(used / f"{name}.shard", (1e9 - age, 1e9 - age))
     process.communicate()
-    until(lambda: more.cache_counts.filled_bytes > 0)
+    until(lambda: more.facts.cache.filled_bytes > 0)
     until(lambda: fully(more))
-    until(lambda: more.cache_counts.evictions == 2)
+    until(lambda: more.facts.cache.evictions == 2)
     assert [path.name for path in used.glob("*.shard")] == ["00000002.shard"]
     assert sum(copies(tmp_path).values()) <= size
 
 
 def fully(dataset: loader.Dataset) -> bool:
-    before = dataset.cache_counts.misses
+    before = dataset.facts.cache.misses
     dataset[:]
-    return dataset.cache_counts.misses == before
+    return dataset.facts.cache.misses == before
 
 
 @pytest.mark.slow
@@ -288,7 +287,7 @@ def test_a_damaged_copy_is_deleted_and_its_records_are_fetched(
     filled(open_c4(tmp_path), tmp_path)
     (copy,) = (tmp_path / "cache" / "shards").glob("*/00000003.shard")
     data = copy.read_bytes()
-    middle = open_c4(tmp_path).offset_bytes(500) + 60  # in its content
+    middle = open_c4(tmp_path).stored.offset_bytes(500) + 60  # in its content
     if damage == "cut":
         copy.write_bytes(data[:middle])
     elif damage == "flipped":
@@ -325,7 +324,7 @@ def test_a_shard_that_was_replaced_gets_no_copy_and_its_copy_stays_right(
     upload(server, convert(tmp_path / "again", files), "c4")
     again = open_c4(tmp_path)
     assert again[:400] == files[0]
-    assert again.cache_counts.hits == 0
+    assert again.facts.cache.hits == 0
 
 
 def test_a_shard_that_is_replaced_while_it_is_fetched_gets_no_copy(
@@ -349,7 +348,7 @@ def test_a_disk_that_is_full_stops_nothing(
     script = tmp_path / "script.py"
     script.write_text(
         f"{limit}\n{WATCH.format(then='time.sleep(0.5)')}"
-        "assert len(dataset[:]) == len(dataset)\nprint(dataset.cache_counts)"
+        "assert len(dataset[:]) == len(dataset)\nprint(dataset.facts.cache)"
     )
     command = [sys.executable, str(script), str(tmp_path / "cache")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

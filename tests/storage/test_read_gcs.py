@@ -26,7 +26,6 @@ from gristmill.dataset.base.errors import (
     StorageMissingError,
     TransposedChunkError,
 )
-from gristmill.loader.data.dataset import reader_of, shards_of
 from gristmill.loader.remote.http_connection import Answer, HttpConnection
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
@@ -85,7 +84,7 @@ def open_c4(
 
 def fetcher_of(dataset: loader.Dataset) -> RangeFetcher:
     """Returns what fetches the shards of a dataset in a bucket."""
-    remote = shards_of(dataset).remote
+    remote = dataset.stored.shards.remote
     assert remote is not None
     return remote.fetcher
 
@@ -126,12 +125,12 @@ def test_a_record_costs_one_request_and_its_own_bytes(
     server: GcsServer, opened: loader.Dataset
 ) -> None:
     warm(opened, server)
-    group_size = reader_of(opened).open_shards.get(0).index.group_size
+    group_size = opened.stored.reader.open_shards.get(0).index.group_size
     # Far apart: none are neighbours.
     wanted = list(range(0, len(FILES[0]), 40))
     occupied = 0
     for record in wanted:
-        index = reader_of(opened).open_shards.get(0).index
+        index = opened.stored.reader.open_shards.get(0).index
         ((_, begin, end, _, _),) = index.find_records([record])
         occupied += end - begin
     assert opened[wanted] == [RECORDS[i] for i in wanted]
@@ -151,7 +150,7 @@ def test_few_bytes_are_read_in_excess(
     opened.read(ORDER)
     occupied = 0
     for shard, first in ((0, 0), (2, 400), (3, 400 + len(FILES[2]))):
-        index = reader_of(opened).open_shards.get(shard).index
+        index = opened.stored.reader.open_shards.get(shard).index
         inside = sorted(i - first for i in ORDER if 0 <= i - first < index.records)
         occupied += sum(
             {b: e - b for _, b, e, _, _ in index.find_records(inside)}.values()
@@ -325,7 +324,7 @@ def test_plain_files_that_arrive_damaged(
         assert dataset[wanted] == expected
         assert server.requests["media"] > before + 4
         data = bytearray(path.read_bytes())
-        data[dataset.offset_bytes(77) + 50] ^= 1
+        data[dataset.stored.offset_bytes(77) + 50] ^= 1
         server.objects.put("bucket", "plain/x.array_record", bytes(data))
         dataset = loader.open("gs://bucket/plain/x.array_record", read_options=OPTIONS)
         with pytest.raises(CorruptShardError, match=r"(?s)record 77 of.*hash of"):
@@ -393,7 +392,7 @@ def test_what_never_answers_does_not_keep_its_slot(
     warm(dataset, server)
     server.fail("stall", "media", times=4)
     assert dataset[ORDER] == EXPECTED
-    assert dataset.request_counts.retries >= 4  # More on a busy machine.
+    assert dataset.facts.requests.retries >= 4  # More on a busy machine.
 
 
 def test_an_answer_that_comes_late_is_taken(
@@ -404,7 +403,7 @@ def test_an_answer_that_comes_late_is_taken(
     warm(dataset, server)
     server.latency_seconds = 0.5  # Longer than the patience with each request.
     assert dataset[3] == RECORDS[3]
-    assert dataset.request_counts.retries >= 1  # Two, or others on a busy machine.
+    assert dataset.facts.requests.retries >= 1  # Two, or others on a busy machine.
 
 
 @pytest.mark.parametrize("kind", ["503", "reset", "cut", "short", "stall", "flip"])
@@ -427,7 +426,7 @@ def test_a_burst_of_429_lowers_the_concurrency_for_a_while(
     assert opened[ORDER] == EXPECTED
     lowest = limit.limit
     assert lowest < OPTIONS.in_flight / 2
-    assert opened.request_counts.throttled == 100
+    assert opened.facts.requests.throttled == 100
     assert opened[:] == RECORDS
     for _ in range(10):
         opened.read(ORDER)
@@ -450,7 +449,7 @@ def test_stragglers_get_a_second_request(
         begin = time.monotonic()
         assert dataset[ORDER] == EXPECTED
         passed = time.monotonic() - begin
-        counts = dataset.request_counts
+        counts = dataset.facts.requests
         assert counts.hedges <= counts.requests / 100
         assert bool(counts.hedges) == (hedge_factor is not None)
         return passed
@@ -650,13 +649,12 @@ def test_a_damaged_file_of_this_host_is_fetched_again(
 SCRIPT = """
 import itertools, sys, threading
 from gristmill import loader
-from gristmill.loader.data.dataset import shards_of
 from gristmill.loader.remote.object_reads import ByteRange
 if __name__ == "__main__":
     dataset = loader.open("gs://bucket/c4", cache_dir=sys.argv[1])
     assert len(dataset[::7]) == len(range(0, len(dataset), 7))
     # Left in the middle of an answer, and with a thread that reads.
-    fetcher = shards_of(dataset).remote.fetcher
+    fetcher = dataset.stored.shards.remote.fetcher
     threading.Thread(target=lambda: dataset[:], daemon=True).start()
     ranges = [ByteRange(dataset.shard(0).path, i, i + 9) for i in range(300)]
     fetcher.fetch(ranges, lambda *answer: sys.exit())

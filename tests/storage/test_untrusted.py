@@ -78,10 +78,10 @@ def read_all(place: pathlib.Path) -> None:
     dataset = loader.open(place)
     for use in (
         lambda: dataset[:],
-        lambda: dataset.offset_bytes(0),
-        lambda: [dataset.shard(i) for i in range(dataset.num_shards)],
+        lambda: dataset.stored.offset_bytes(0),
+        lambda: [dataset.shard(i) for i in range(dataset.facts.shards)],
         lambda: loader.global_batches(dataset, batch_size=2).locate(0, 1),
-        lambda: (repr(dataset), dataset.records_digest, dataset.order_digest),
+        lambda: (repr(dataset), dataset.facts),
     ):
         with contextlib.suppress(GristmillError):
             use()

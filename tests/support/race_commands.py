@@ -94,7 +94,7 @@ def remove(output: str, log: str, tag: str, options: list[str]) -> None:
             source, number, *_ = record.decode().split()
             file.write(json.dumps([source, int(number)]) + "\n")
     erase = "erase" in options
-    begun = begin_removal(output, numbers, edition=dataset.edition, erase=erase)
+    begun = begin_removal(output, numbers, edition=dataset.facts.edition, erase=erase)
     cuts = Gathered.of([begun])
     for task in begun.tasks():
         cut_shard(task).gather(cuts)
@@ -111,7 +111,7 @@ def attach(output: str, tag: str) -> None:
     )
     now = loader.open(output, "train", verify="never", cache_dir="")
     # A rollback in between can give the split its edition again.
-    if now.edition != dataset.edition or len(writer.records) != len(texts):
+    if now.facts.edition != dataset.facts.edition or len(writer.records) != len(texts):
         raise InputError("another command has changed the split while this one ran")
     with writer:
         if rest := texts[writer.position_records :]:

@@ -31,7 +31,7 @@ def remove(
 
 def remove_from(output: str, numbers: Collection[int], *, erase: bool = False) -> None:
     """Does the same to any dataset."""
-    newest = loader.open(output).edition
+    newest = loader.open(output).facts.edition
     begun = begin_removal(output, sorted(numbers), edition=newest, erase=erase)
     cuts = Gathered.of([begun])
     for task in begun.tasks():

@@ -283,7 +283,7 @@ def test_a_state_of_an_earlier_edition_goes_on_with_that(tmp_path) -> None:
     later = iter(records())
     later.set_state(state)
     assert list(later) == rest
-    assert later.batches.datasets[0].edition == 1
+    assert later.batches.datasets[0].facts.edition == 1
 
 
 @pytest.mark.slow

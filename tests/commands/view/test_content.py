@@ -103,7 +103,7 @@ def test_a_row_has_its_pieces_with_their_sources(
             source = ", ".join(line for _, line in piece["source"])
             check_source(source, DOCUMENTS[document])
             seen += len(tokens)
-    counts = opened.packed_counts()
+    counts = opened.facts.packed
     assert counts is not None
     assert seen == counts.tokens
     # Those without a token are in no row.
@@ -174,7 +174,7 @@ def test_what_is_damaged_is_told_and_the_rest_is_shown(tmp_path: pathlib.Path) -
     opened = loader.open(path)
     damaged, gone = opened.shard(1), opened.shard(2)
     data = bytearray(pathlib.Path(damaged.path).read_bytes())
-    data[opened.offset_bytes(damaged.first_record) + 60] ^= 1
+    data[opened.stored.offset_bytes(damaged.first_record) + 60] ^= 1
     pathlib.Path(damaged.path).write_bytes(data)
     pathlib.Path(gone.path).unlink()
     held = written(tmp_path, loader.open(path))["records"][""]

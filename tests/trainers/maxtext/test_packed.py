@@ -46,7 +46,7 @@ def test_rows_are_those_of_the_dataset_each_once_an_epoch(rows, mesh):
         assert {array.shape for array in batch.values()} == {(8, LENGTH)}
         assert {array.dtype for array in batch.values()} == {np.dtype(np.int32)}
     dataset = loader.open(rows)
-    counts = dataset.packed_counts()
+    counts = dataset.facts.packed
     tokens, targets = (
         sum(int((batch[name] > 0).sum()) for batch in batches)
         for name in ("inputs_segmentation", "targets_segmentation")
@@ -124,7 +124,7 @@ def test_what_does_not_fit_the_rows_is_refused_by_name(rows, long_rows, mesh, ca
     assert "vocab_size" in str(refusal(vocab_size=1_000))  # seen in the tokens
     known = refusal(vocab_size=59_999, grain_train_files=long_rows)
     assert "vocab_size=60,000 or more" in str(known)
-    most = loader.open(rows).packed_counts().most_pieces
+    most = loader.open(rows).facts.packed.most_pieces
     few = refusal(max_segments_per_seq=most - 1)
     assert few.expected.startswith(f"max_segments_per_seq={most} or more")
     next(made(mesh, config_of(grain_train_files=rows, max_segments_per_seq=most)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,16 +16,14 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnTable,
     column_entries,
-    common_columns,
     missing_column,
     read_column_table,
 )
 from gristmill.dataset.metadata.manifest import read_manifest
-from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.base.indices import IntArray, counted_from_end
+from gristmill.loader.data.part import Part
 
 Values = npt.NDArray[Any]
 _MOST_GAP_BYTES = 4 << 20  # What is read and not used, rather than to read again.
@@ -104,12 +102,6 @@ class Column:
         """The shape of all its values as one array."""
         return (len(self), *self.kind.shape)
 
-    def taken(self, numbers: npt.NDArray[Any]) -> Column:
-        """Returns the column of some of the records, by their numbers in this one."""
-        if self._numbers is not None:
-            numbers = self._numbers[numbers]
-        return Column(self.name, self.kind, self._files, self._ends, numbers=numbers)
-
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self.read(np.arange(*index.indices(len(self)), dtype=np.int64))
@@ -124,14 +116,10 @@ class Column:
     ) -> Values:
         if copy is False:
             raise ValueError("the values of a column are always copied")
-        found = [self.kind.empty(), *self.blocks()]
+        found = [self.kind.empty()]
+        for begin in range(0, len(self), _BLOCK_RECORDS):
+            found.append(self[begin : begin + _BLOCK_RECORDS])
         return np.concatenate(found).astype(self.dtype if dtype is None else dtype)
-
-    def blocks(self, block_records: int = _BLOCK_RECORDS) -> Iterator[Values]:
-        """Yields all values in order, some thousands of records at a time."""
-        for begin in range(0, len(self), block_records):
-            end = min(begin + block_records, len(self))
-            yield self.read(np.arange(begin, end))
 
     def read(self, records: IntArray) -> Values:
         """Returns the values of records, int64 [n] numbers in range: `[n, *shape]`.
@@ -235,74 +223,51 @@ def _open_file(
     return _Opened(path, file, head.data if small else None)
 
 
-class ColumnPart(NamedTuple):
-    """A dataset that was joined with others, or one alone.
-
-    Attributes:
-        path: The dataset's directory.
-        split: Its split in `dataset.json`, None if there is none.
-        shards: The table of its shards, None if there is none.
-        name: What messages call it.
-    """
-
-    path: str
-    split: Split | None
-    shards: ShardTable | None
-    name: str
-
-    @property
-    def types(self) -> dict[str, ColumnType]:
-        """The types of the columns that all its editions have alike, by name."""
-        if self.split is None or self.shards is None:
-            return {}
-        return common_columns(self.split, self.path)
-
-    def files(self, column: str) -> Iterator[ColumnFiles]:
-        """Yields the files of a column of each edition, compared with its shards."""
-        first = 0
-        for edition in () if self.split is None else self.split.parts:
-            entry = column_entries(edition, self.path)[column]
-            rows = slice(first, first + edition.shards)
-            table = read_column_table(self.path, entry, self.shards, rows)
-            yield ColumnFiles(self.path, table)
-            first += edition.shards
-
-
-def column_types(parts: Sequence[ColumnPart]) -> dict[str, ColumnType]:
-    """Returns the types of the columns that all parts have alike, by name."""
-    first, *others = [part.types for part in parts]
-    return {
-        name: kind
-        for name, kind in first.items()
-        if all(other.get(name) == kind for other in others)
-    }
-
-
-def joined_column(
-    name: str, parts: Sequence[ColumnPart], ends: IntArray, *, where: str
+def column_of(
+    name: str,
+    parts: Sequence[Part],
+    ends: IntArray,
+    *,
+    known: Mapping[str, ColumnType],
+    where: str,
+    numbers: npt.NDArray[Any] | None,
 ) -> Column:
     """Returns a column of all parts.
 
     Args:
         name: The column's name.
-        parts: Its datasets, in order.
+        parts: The splits that were joined, in order.
         ends: int64 [shards], one past the last record of each shard of all parts.
+        known: The columns that all parts have alike.
         where: The dataset of all parts, for messages.
+        numbers: Those of the records that were selected, None for all.
 
     Raises:
         InputError: There is no such column, or not for all records.
         InvalidDatasetError: It was attached to other records, or is damaged.
     """
-    known = column_types(parts)
     if (kind := known.get(name)) is None:
-        for part in parts:
-            if name not in part.types:
-                raise missing_column(part.split, name, where=part.name, known=known)
+        types = [part.columns for part in parts]
+        for part, columns in zip(parts, types, strict=True):
+            if name not in columns:
+                split = part.committed
+                raise missing_column(split, name, where=part.name, known=known)
         raise InputError(
             f"joined datasets have the column {name!r} with other types",
             where=where,
-            got=", ".join(str(part.types[name]) for part in parts),
+            got=", ".join(str(columns[name]) for columns in types),
             cure="attach it again with one type for all",
         )
-    files = [file for part in parts for file in part.files(name)]
-    return Column(name, kind, files, ends)
+    files = [file for part in parts for file in _files(part, name)]
+    return Column(name, kind, files, ends, numbers=numbers)
+
+
+def _files(part: Part, column: str) -> Iterator[ColumnFiles]:
+    """Yields the files of a column of each edition, compared with its shards."""
+    first = 0
+    for edition in part.editions:
+        entry = column_entries(edition, part.path)[column]
+        rows = slice(first, first + edition.shards)
+        table = read_column_table(part.path, entry, part.table, rows)
+        yield ColumnFiles(part.path, table)
+        first += edition.shards

@@ -1,1 +1,0 @@
-"""Columns beside the records of a dataset: read, and used to select records."""
