@@ -88,6 +88,14 @@ def output(
 
 
 @pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    """A Cloud Storage with the buckets `bucket`, `other`, `in` and `out`."""
+    with GcsServer("bucket", "other", "in", "out") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield server
+
+
+@pytest.fixture
 def temporary_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
     """Sets `TMPDIR`, of this process and of those that it starts."""
 

@@ -18,20 +18,6 @@ ENVIRONMENT = {
     "PYTHONPATH": f"{ROOT / 'tests' / 'support' / 'other_system'}",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-# Tests that themselves look into /proc, or at locks of directories.
-LOOK_THERE = (
-    "tests/storage/test_directory_lock.py",
-    "tests/storage/test_open_file.py",
-    "tests/storage/test_scratch.py",
-    "tests/storage/test_timed_http.py",
-    "tests/feed/test_open_dataset.py",
-)
-# Of requests alone, which are the same with every system.
-OF_REQUESTS = (
-    "tests/storage/test_gcs_diagnosis.py",
-    "tests/storage/test_gcs_emulator.py",
-    "tests/storage/test_uploads.py",
-)
 
 
 def run(*command: str, cwd: pathlib.Path = ROOT) -> str:
@@ -58,20 +44,16 @@ def test_it_is_taken_away(tmp_path: pathlib.Path) -> None:
 @pytest.mark.slow
 def test_storage_writers_and_open_datasets() -> None:
     names = {
-        "storage": (
-            "directory_lock gcs gcs_diagnosis gcs_emulator gcs_session "
-            "local lookup open_file paths prefetch_reader scratch "
-            "timed_http uploads "
-        ),
+        # Others look into /proc or at locks themselves, or are of requests alone.
+        "storage": "gcs local lookup paths prefetch_reader",
         "conversion": "column_writer commit_parts writer",
-        "feed": "batches join_datasets open_dataset",
+        "feed": "batches join_datasets",
     }
     tests = [
         f"tests/{folder}/test_{name}.py"
         for folder, some in names.items()
         for name in some.split()
     ]
-    tests = [path for path in tests if path not in (*LOOK_THERE, *OF_REQUESTS)]
     options = ["-q", "-p", "no:cacheprovider", "-m", "not slow"]
     assert " passed" in run("-m", "pytest", *options, *tests)
 

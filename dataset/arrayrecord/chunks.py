@@ -303,7 +303,7 @@ class EncodedChunks:
     def decode(self) -> list[bytes]:
         """Returns the records of all chunks, in order."""
         counts = self.table["records"]
-        if (counts > 0).all():
+        if self._is_whole:
             wanted = np.zeros(counts.sum(), WANTED)
             wanted["chunk"] = np.repeat(np.arange(len(counts)), counts)
             wanted["place"] = places = np.arange(len(wanted))
@@ -314,6 +314,13 @@ class EncodedChunks:
             if not pick_records(none, self.buffer, self.table, wanted, out):
                 return out
         return [r for _, lengths, values in self.each() for r in cut(values, lengths)]
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all chunks have records and are in the buffer: a file may be cut."""
+        begins, ends = self.table["begin"], self.table["end"]
+        inside = (begins < ends) & (ends <= len(self.buffer))
+        return bool((inside & (self.table["records"] > 0)).all())
 
     def checksum(self) -> tuple[npt.NDArray[np.uint32], IntArray]:
         """Returns crc32cs, uint32 [records], and lengths, int64 [records]."""
@@ -340,7 +347,7 @@ class EncodedChunks:
     def _natively(self, crc32cs: npt.NDArray[np.uint32]) -> IntArray | None:
         """Returns lengths by the compiled part, and fills in checksums if any."""
         decoder, counts = compiled.decoder(), self.table["records"]
-        if decoder is None or (counts < 1).any():
+        if decoder is None or not self._is_whole:
             return None
         lengths = np.empty(counts.sum(), np.int64)
         done = decoder.checksum(self.buffer, self.table, crc32cs, lengths)

@@ -140,37 +140,21 @@ class MessageSpans(NamedTuple):
         lengths = np.add.reduceat(self.lengths, first, dtype=np.uint32)
         return whole.taken(~same)._replace(lengths=lengths)
 
-    def of_pieces(
-        self,
-        documents: npt.NDArray[Any],
-        firsts: npt.NDArray[Any],
-        lengths: npt.NDArray[Any],
-    ) -> Self:
-        """Returns the spans of pieces of the documents, from the first token of each.
+    def cut(self, firsts: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> Self:
+        """Returns the spans of a piece of each document, from its first token.
 
         Args:
-            documents: [pieces], the document of each.
-            firsts: [pieces], its first token there.
-            lengths: [pieces], its tokens.
+            firsts: [documents], the first token of the piece.
+            lengths: [documents], its tokens.
         """
-        counts = np.diff(self.ends, prepend=0)
-        owners = documents.astype(np.int64)
-        pieces = np.repeat(np.arange(len(owners)), counts[owners])
-        numbers = np.arange(len(pieces))
-        numbers -= np.repeat(np.cumsum(counts[owners]) - counts[owners], counts[owners])
-        numbers += (self.ends - counts)[owners][pieces]
-        firsts = firsts.astype(np.int64)
-        stops = firsts + lengths
-        begins = np.maximum(self.begins[numbers], firsts[pieces])
-        ends = np.minimum(self.stops[numbers], stops[pieces])
-        there = begins < ends
-        begins -= firsts[pieces]
-        kept = numbers[there]
-        return type(self)(
-            np.cumsum(np.bincount(pieces[there], minlength=len(owners))),
-            begins[there].astype(np.uint32),
-            (ends - firsts[pieces] - begins)[there].astype(np.uint32),
-            *(column[kept] for column in self.columns[2:]),
+        documents = self.documents
+        own = firsts.astype(np.int64)[documents]
+        begins = np.maximum(self.begins - own, 0)
+        sizes = np.minimum(self.stops - own, lengths[documents]) - begins
+        there = sizes > 0
+        return self.taken(there)._replace(
+            begins=begins[there].astype(np.uint32),
+            lengths=sizes[there].astype(np.uint32),
         )
 
 

@@ -125,7 +125,6 @@ def encode_rows(row_format: RowFormat, batch: RowBatch) -> list[bytes]:
     starts = np.concatenate([[0], ends[:-1]])
     token_ends = np.cumsum(np.add.reduceat(lengths, starts, dtype=np.int64))
     pieces = ends - starts
-    supervision = None if spans is None else encode_spans(spans, ends)
     later = np.logical_or.reduceat(firsts > 0, starts)
     # The words of all heads, end to end.
     sizes = 1 + pieces * (1 + later)
@@ -133,8 +132,10 @@ def encode_rows(row_format: RowFormat, batch: RowBatch) -> list[bytes]:
     word_starts = word_ends - sizes
     words = np.empty(int(word_ends[-1]), "<u4")
     words[word_starts] = np.where(later, pieces | _FIRSTS_FOLLOW, pieces)
-    if supervision is not None:
-        marks = np.where(supervision.weighted, _SPANS_FOLLOW | _WEIGHTS_FOLLOW, 0)
+    behind: list[bytes] = []
+    if spans is not None:
+        behind, weighted = encode_spans(spans, ends)
+        marks = np.where(weighted, _SPANS_FOLLOW | _WEIGHTS_FOLLOW, 0)
         words[word_starts] |= (marks | _SPANS_FOLLOW).astype("<u4")
     places = np.repeat(word_starts + 1 - starts, pieces) + np.arange(len(lengths))
     words[places] = lengths
@@ -151,8 +152,8 @@ def encode_rows(row_format: RowFormat, batch: RowBatch) -> list[bytes]:
         high = (tokens >> 16).astype("u1" if row_format.id_bytes == 3 else "<u2")
         stops = token_ends * high.itemsize
         parts.append(cut(high.view(np.uint8).data, stops))
-    if supervision is not None:
-        parts.append(supervision.parts)
+    if behind:
+        parts.append(behind)
     return [b"".join(row) for row in zip(*parts, strict=True)]
 
 
@@ -163,8 +164,8 @@ def decode_rows(row_format: RowFormat, records: Sequence[bytes]) -> RowBatch:
         DecodeError: A record is not such a row; `row` is its number among the records.
     """
     if row_format.rows == "example":
-        length, id_bytes = row_format.length, row_format.id_bytes
-        return RowBatch(*decode_examples(length, id_bytes, records))
+        given = row_format.length, row_format.id_bytes
+        return RowBatch(*decode_examples(*given, records))
     heads = read_heads(row_format, records)
     ends = np.cumsum(heads.token_counts)
     tokens = np.empty(int(ends[-1]) if len(ends) else 0, np.uint32)
@@ -191,16 +192,14 @@ def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
         for mark in (_FIRSTS_FOLLOW, _SPANS_FOLLOW, _WEIGHTS_FOLLOW)
     )
     pieces = (counts & np.uint32(_WEIGHTS_FOLLOW - 1)).astype(np.int64)
-    if not pieces.all():
-        raise not_a_row("it has no piece", int(np.argmin(pieces)), "one or more", 0)
-    firsts_at = _WORD_BYTES * (1 + pieces)
-    tokens_at = firsts_at + np.where(later, _WORD_BYTES * pieces, 0)
     # In records of another kind, these are arbitrary numbers.
-    impossible = (pieces > row_format.length) & (sizes < tokens_at)
+    impossible = (pieces < 1) | (pieces > row_format.length)
     if impossible.any():
         row = int(np.argmax(impossible))
         most = f"1 to {row_format.length:,} pieces, as its first 4 bytes say"
         raise not_a_row("it begins otherwise", row, most, f"{int(pieces[row]):,}")
+    firsts_at = _WORD_BYTES * (1 + pieces)
+    tokens_at = firsts_at + np.where(later, _WORD_BYTES * pieces, 0)
     _check_sizes(sizes, tokens_at)
     row_ends = np.cumsum(pieces)
     row_starts = row_ends - pieces

@@ -126,7 +126,6 @@ class SegmentIndex:
         sizes = np.diff(self.row_ends, prepend=0)
         require((sizes > 0).all() and sizes.sum() == self.pieces, "rows with pieces")
         require(len(self.piece_firsts) == self.pieces, "a first token of each piece")
-        require(self.documents < 1 << 32, "fewer documents")
         keys = self.piece_documents.astype(np.uint64) << np.uint64(32)
         keys |= self.piece_firsts
         rising = keys[1:] > keys[:-1]

@@ -8,7 +8,6 @@ batch of rows is encoded and decoded at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,24 +37,17 @@ class SpanError(Exception):
         self.row = row
 
 
-class SpanBytes(NamedTuple):
-    """The spans of rows as bytes.
-
-    Attributes:
-        parts: The bytes of each row.
-        weighted: bool [rows], whether they have weights.
-    """
-
-    parts: list[bytes]
-    weighted: npt.NDArray[np.bool_]
-
-
-def encode_spans(spans: MessageSpans, row_ends: Int64) -> SpanBytes:
+def encode_spans(
+    spans: MessageSpans, row_ends: Int64
+) -> tuple[list[bytes], npt.NDArray[np.bool_]]:
     """Encodes the spans of the pieces of rows; the inverse of `decode_spans`.
 
     Args:
         spans: The spans, with a piece for each document.
         row_ends: int64 [rows], where the pieces of each row end among all.
+
+    Returns:
+        The bytes of each row; and bool [rows], whether they have weights.
     """
     piece_counts = np.diff(spans.ends, prepend=0)
     span_ends = np.append(0, spans.ends)[row_ends]
@@ -89,7 +81,7 @@ def encode_spans(spans: MessageSpans, row_ends: Int64) -> SpanBytes:
     weights = spans.weights[kept].astype("<f4").tobytes()
     columns = (data.tobytes(), number_ends), (weights, weight_ends)
     parts = [cut(*column) for column in (*columns, (heads.tobytes(), span_ends))]
-    return SpanBytes([b"".join(row) for row in zip(*parts, strict=True)], weighted)
+    return [b"".join(row) for row in zip(*parts, strict=True)], weighted
 
 
 def _steps_of(spans: MessageSpans) -> tuple[Int64, Int64]:

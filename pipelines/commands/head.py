@@ -174,7 +174,7 @@ def _of_inputs(given: Any) -> Iterator[ShownRecord]:
     from gristmill.pipelines.options.conversion_jobs import conversion_of
     from gristmill.pipelines.text.records import ShownRecord
     from gristmill.pipelines.text.unfinished import read_unfinished
-    from gristmill.transforms.chat.document_inputs import check_no_tables
+    from gristmill.transforms.conversion.begin import check_no_tables
     from gristmill.transforms.sources.find_inputs import find_inputs
     from gristmill.transforms.sources.source import first_records
 

@@ -150,13 +150,6 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_one(
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        yield server
-
-
-@pytest.fixture
 def cloud_killer(server: GcsServer, tmp_path: pathlib.Path) -> Iterator[Killer]:
     with Killer(tmp_path) as killer:
         yield killer

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import pathlib
 import tempfile
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import example, given
@@ -121,13 +120,6 @@ def test_a_file_that_was_cut_is_told(cut: int, cuts: list[int]) -> None:
             return
         with pytest.raises(CorruptFrameError, match="ends in the middle"):
             read_ranges(file.name, ranges)
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        yield server
 
 
 def put(server: GcsServer, data: bytes) -> InputFile:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -101,12 +101,10 @@ WITHOUT_BODY |= {("flip", "stat"), ("flip", "list")}
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, small_pieces: None) -> Iterator[GcsServer]:
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        server.objects.put("bucket", "dir/a", DATA)
-        server.objects.put("bucket", "dir/b", b"")
-        yield server
+def server(server: GcsServer, small_pieces: None) -> GcsServer:
+    server.objects.put("bucket", "dir/a", DATA)
+    server.objects.put("bucket", "dir/b", b"")
+    return server
 
 
 @pytest.mark.one_in(3)

@@ -10,7 +10,7 @@ import pathlib
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -178,16 +178,16 @@ FILES = {
 
 @pytest.fixture
 def server(
-    monkeypatch: pytest.MonkeyPatch, blocks_of: Callable[[int], None]
-) -> Iterator[GcsServer]:
+    server: GcsServer,
+    monkeypatch: pytest.MonkeyPatch,
+    blocks_of: Callable[[int], None],
+) -> GcsServer:
     blocks_of(1 << 15)
-    with GcsServer("in", "out") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        monkeypatch.setenv("GRISTMILL_GCS_TIMEOUT_SECONDS", "0.5")
-        monkeypatch.setenv("GRISTMILL_GCS_DEADLINE_SECONDS", "6")
-        for name, data in FILES.items():
-            server.objects.put("in", name, data)
-        yield server
+    monkeypatch.setenv("GRISTMILL_GCS_TIMEOUT_SECONDS", "0.5")
+    monkeypatch.setenv("GRISTMILL_GCS_DEADLINE_SECONDS", "6")
+    for name, data in FILES.items():
+        server.objects.put("in", name, data)
+    return server
 
 
 def job_of(

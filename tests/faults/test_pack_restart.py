@@ -28,7 +28,6 @@ from tests.support.conversion import (
     job_of,
     prepared_of,
 )
-from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer
 from tests.support.records import frames_of
 
@@ -251,13 +250,6 @@ def test_a_kill_at_any_step_of_a_replacement(
 def numbered(files: dict[str, bytes]) -> set[str]:
     """Returns the names of files, whatever the number of their edition."""
     return {re.sub(r"e\d{5}", "eN", name) for name in files}
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        yield server
 
 
 @pytest.mark.parametrize(

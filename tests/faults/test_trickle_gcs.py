@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -27,11 +27,11 @@ EACH = 0.2
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, small_pieces: None) -> Iterator[GcsServer]:
-    with GcsServer("in", "out") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        monkeypatch.setenv("GRISTMILL_GCS_TIMEOUT_SECONDS", "0.5")
-        yield server
+def server(
+    server: GcsServer, monkeypatch: pytest.MonkeyPatch, small_pieces: None
+) -> GcsServer:
+    monkeypatch.setenv("GRISTMILL_GCS_TIMEOUT_SECONDS", "0.5")
+    return server
 
 
 @pytest.fixture

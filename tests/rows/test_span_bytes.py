@@ -222,12 +222,13 @@ def test_pieces_of_documents(seed: int) -> None:
         ]
     chance.shuffle(pieces)
     owners, firsts, sizes = np.array(pieces, np.int64).reshape(-1, 3).T
-    cut = spans.of_pieces(owners, firsts, sizes)
+    cut = spans_of([documents[d] for d in owners]).cut(firsts, sizes)
     expected = [documents[d][f : f + n] for d, f, n in pieces]
     assert tokens_of(cut, sizes.tolist()) == expected
     # Put together again, in the order of the documents.
     order = np.lexsort((firsts, owners))
-    again = spans.of_pieces(owners[order], firsts[order], sizes[order])
+    again = spans_of([documents[d] for d in owners[order]])
+    again = again.cut(firsts[order], sizes[order])
     per_document = np.bincount(owners, minlength=len(lengths))
     whole = again._replace(
         ends=np.append(0, again.ends)[np.cumsum(per_document)],

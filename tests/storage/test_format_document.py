@@ -33,7 +33,7 @@ def test_the_example_reads_spans_of_messages():
     lengths = np.array([len(each.ids) for each in made])
     for row_length, weights in ((64, True), (5, False)):
         plan = plan_rows(lengths.astype("u4"), length=row_length, method="best-fit")
-        spans = spans_of([each.said for each in made])
+        spans = spans_of([made[d].said for d in plan.documents])
         if not weights:
             spans = spans._replace(weights=np.ones(len(spans.roles), np.float32))
         ids = np.array([token for each in made for token in each.ids], np.uint32)
@@ -43,7 +43,7 @@ def test_the_example_reads_spans_of_messages():
         ]
         batch = RowBatch(
             *(plan.row_ends, plan.lengths, plan.firsts, np.concatenate(tokens)),
-            spans.of_pieces(plan.documents, plan.firsts, plan.lengths),
+            spans.cut(plan.firsts, plan.lengths),
         )
         found = []
         for record in encode_rows(RowFormat(row_length), batch):

@@ -9,18 +9,20 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import google_crc32c
 import numpy as np
 import pytest
 
 from gristmill.dataset.base.errors import (
+    InputError,
     StorageChangedError,
     StorageError,
 )
 from gristmill.dataset.storage.base import Storage
 from gristmill.dataset.storage.gcs import GcsStorage
+from gristmill.dataset.storage.gcs_connection import emulator_url
 from gristmill.dataset.storage.lookup import delete_all, storage_for, version_of
 from tests.support.gcs_server import GcsServer
 
@@ -29,11 +31,7 @@ DATA = random.Random(1).randbytes(300_000)
 LARGE = np.random.default_rng(2).bytes(5 << 18)
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, small_pieces: None) -> Iterator[GcsServer]:
-    with GcsServer("bucket", "other") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        yield server
+pytestmark = pytest.mark.usefixtures("small_pieces")
 
 
 @pytest.fixture
@@ -432,3 +430,67 @@ def test_a_missing_client_library_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "google.cloud.storage.retry", None)
     with pytest.raises(StorageError, match=r"pip install 'gristmill\[gcs\]'"):
         storage_for("gs://bucket/a")
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("", None),
+        (" ", None),
+        ("http://localhost:4443", "http://localhost:4443"),
+        ("localhost:4443", "http://localhost:4443"),
+        ("localhost:4443/", "http://localhost:4443"),
+        ("http://localhost:4443//", "http://localhost:4443"),
+        ("https://storage.test", "https://storage.test"),
+        ("[::1]:4443", "http://[::1]:4443"),
+        ("http://proxy:80/storage-of-tests/", "http://proxy:80/storage-of-tests"),
+    ],
+)
+def test_addresses(monkeypatch: pytest.MonkeyPatch, text: str, url: str | None) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", text)
+    assert emulator_url() == url
+
+
+@pytest.mark.parametrize(
+    "text", ["ftp://x", "http://", ":4443", "host:port", "http://[::1", "x?a=b"]
+)
+def test_what_is_no_address_is_refused(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", text)
+    with pytest.raises(InputError, match="STORAGE_EMULATOR_HOST is not an address"):
+        storage_for("gs://bucket")
+
+
+CALLS: list[Callable[[GcsStorage], object]] = [
+    lambda storage: storage.read("gs://bucket/a"),
+    lambda storage: storage.stat("gs://bucket/a"),
+    lambda storage: storage.list("gs://bucket"),
+    lambda storage: storage.write("gs://bucket/c", b"x"),
+    lambda storage: storage.write("gs://bucket/c", LARGE),
+    lambda storage: storage.delete("gs://bucket/a"),
+]
+
+
+@pytest.mark.parametrize("status", [200, 403])
+@pytest.mark.parametrize(
+    "body",
+    [
+        *("", "<html>", "null", "[]", "[1]", "{}", '{"error": 1}', '{"error": {}}'),
+        '{"error": {"message": [1], "errors": 1, "details": [1]}}',
+        '{"error": {"message": "m", "errors": [1], "details": 1}}',
+        '{"kind": "storage#object", "size": [], "generation": -1, "crc32c": 1}',
+        "[" * 100_000,
+    ],
+)
+def test_any_body_of_any_answer(server: GcsServer, status: int, body: str) -> None:
+    storage = GcsStorage(timeout_seconds=60, deadline_seconds=0.01)
+    server.fail("other", answer=(status, "application/json", body), times=99)
+    for call in CALLS:
+        try:
+            call(storage)
+        except StorageError as e:
+            assert "gs://bucket" in str(e)  # noqa: PT017
+        else:
+            # This server says that there is none, or that it is deleted.
+            assert status == 200, call

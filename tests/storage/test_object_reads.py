@@ -4,7 +4,7 @@ import http
 import pathlib
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 
@@ -27,13 +27,6 @@ STATUSES = sorted(
 # They mean what they say.
 FINAL = {400, 402, 403, 405, 406, 409, 411, 413, 414, 415, 417, 418, 422, 423, 424}
 FINAL |= {426, 428, 431, 451}
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        yield server
 
 
 def put(server: GcsServer, name: str) -> ByteRange:

@@ -10,7 +10,6 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -61,11 +60,9 @@ def converted(request, tmp_path_factory) -> str:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, converted: str) -> Iterator[GcsServer]:
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        upload(server, converted, "c4")
-        yield server
+def server(server: GcsServer, converted: str) -> GcsServer:
+    upload(server, converted, "c4")
+    return server
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
 
 import pytest
 
@@ -20,13 +19,11 @@ OUTPUT = "gs://out/c4"
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
-    with GcsServer("in", "out") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        for number in range(FILES):
-            data = frames_of(text_records(300, seed=number))
-            server.objects.put("in", f"part-{number}.tfrecord", data)
-        yield server
+def server(server: GcsServer) -> GcsServer:
+    for number in range(FILES):
+        data = frames_of(text_records(300, seed=number))
+        server.objects.put("in", f"part-{number}.tfrecord", data)
+    return server
 
 
 def job_of(output: str, shards: int) -> ConversionJob:

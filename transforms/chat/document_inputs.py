@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from typing import TYPE_CHECKING
 
 from gristmill.dataset.base.errors import InputError
+from gristmill.transforms.chat.conversation_reader import (
+    DEFAULT_COLUMN,
+    ConversationReader,
+    columns_of,
+)
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import (
     FORMATS,
@@ -14,16 +17,8 @@ from gristmill.transforms.sources.formats import (
     RecordOptions,
     SourceSpec,
 )
-from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.tokens.documents import DocumentReader, Tell
 
-if TYPE_CHECKING:
-    from gristmill.transforms.chat.conversation_reader import ConversationReader
-
-_DEFAULT = PackOptions(length=2).column
-_TABLE = re.compile(
-    r"\.(csv|tsv|json|jsonl|ndjson)(\.(gz|gzip|zst|zstd|z|zz|zlib))?$", re.IGNORECASE
-)
 _WITH_COLUMNS = ("parquet", "jsonl", "json", "csv", "tsv", "tsv-unquoted", "webdataset")
 
 
@@ -38,8 +33,6 @@ def reader_of(
         tell: Takes documents on which the tokenizer fails; None for an error.
     """
     if options.chat is not None:
-        from gristmill.transforms.chat.conversation_reader import ConversationReader
-
         return ConversationReader(options)
     return DocumentReader(options, source, tell=tell)
 
@@ -75,8 +68,6 @@ def document_records(
         if records.input_format in ("jsonl", "json", "text"):
             return dataclasses.replace(records, record="" if is_text else "line")
         if records.input_format == "parquet":
-            from gristmill.transforms.chat.conversation_reader import columns_of
-
             names = columns_of(pack).names
             return dataclasses.replace(records, record="json", columns=names)
         return records
@@ -88,7 +79,7 @@ def document_records(
             got=f"--input-format {records.input_format}",
             cure="leave out --tokenizer; --vocabulary-size says how many ids there are",
         )
-    if is_text and not mapped and pack.column not in ("", _DEFAULT):
+    if is_text and not mapped and pack.column not in ("", DEFAULT_COLUMN):
         raise InputError(
             "--column has no effect on lines of text",
             expected="no column: the line is the document",
@@ -118,34 +109,3 @@ def document_records(
     if pack.tokenizer is None:
         return dataclasses.replace(records, columns=(pack.column,))
     return dataclasses.replace(records, record=f"column:{pack.column}")
-
-
-def check_no_tables(files: InputFiles, pack: PackOptions | None) -> None:
-    """Checks that files whose bytes look like lines of text are not tables.
-
-    Their first bytes look alike. Lines of a table would become records with all their
-    separators, the header would become one too, and a row with a newline two.
-
-    Args:
-        files: The inputs, of format `text`, which the user has not named.
-        pack: Place of the documents, if they are packed.
-
-    Raises:
-        InputError: A file is named like a table.
-    """
-    if pack is not None and not pack.column:
-        return
-    lines = "--input-format text" if pack is None else "--column -"
-    for path in files.paths:
-        if found := _TABLE.search(path):
-            kind = found[1].lower()
-            known = kind if kind in ("csv", "tsv") else "jsonl"
-            raise InputError(
-                "a file that is named as a table looks like lines of text",
-                where=path,
-                expected="a table, or lines that are records"
-                if pack is None
-                else f"a table with the column {pack.column!r}, or lines that are "
-                "documents",
-                cure=f"give --input-format {known}, or {lines} to take its lines",
-            )

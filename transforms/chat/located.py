@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gristmill.dataset.packed.message_spans import ROLES
 from gristmill.transforms.chat.conversation import Conversation, UnusableError
-from gristmill.transforms.chat.template import Template, TemplateFailedError
+from gristmill.transforms.chat.template import REASONING, Template, TemplateFailedError
 
 ASSISTANT, THINKING, TOOL_CALL = (
     ROLES.index(name) for name in ("assistant", "thinking", "tool_call")
@@ -28,7 +28,6 @@ _PATTERNS = {
 _GENERATION = _SPAN - 2  # The marks of generation tags.
 _MOST_PARTS = _GENERATION // 2
 
-_REASONING = ("reasoning_content", "thinking", "reasoning")
 _THOUGHT = re.compile(r"<(think|thinking|thought)>|\[THINK\]")
 
 # What to mark: names of tools, and empty contents. The first that proves all counts:
@@ -140,7 +139,7 @@ class Marker:
         marked = dict(message)
         if role == ASSISTANT:
             seen: dict[str, str] = {}
-            for name in _REASONING:
+            for name in REASONING:
                 text = message.get(name)
                 if isinstance(text, str):
                     if text not in seen:

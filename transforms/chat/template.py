@@ -29,7 +29,8 @@ DEFAULT, WITH_TOOLS = "default", "tool_use"
 """Names of templates: that of all conversations, or that of those with tools."""
 
 
-_REASONING = ("reasoning_content", "thinking", "reasoning")
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Fields of messages with what the assistant thinks."""
 
 Message = Mapping[str, Any]
 
@@ -107,7 +108,7 @@ class Template:
 
 def _with_reasoning(message: Message) -> Message:
     """Returns a message with its reasoning under all names that templates know."""
-    for name in _REASONING:
+    for name in REASONING:
         if message.get(name) is not None:
             found = message[name]
             return {"thinking": found, **message, "reasoning_content": found}
@@ -135,9 +136,11 @@ def with_template(options: PackOptions) -> PackOptions:
     if chat is None:
         return options
     texts, tokens = _read(chat.template)
+    known = options.found.special_ids if options.found is not None else {}
+    by_id = {str(number): text for text, number in known.items()}
     for name, given in (("bos_token", options.bos), ("eos_token", options.eos)):
-        if given:
-            tokens[name] = _text_of(given, options)
+        if given:  # The text of a token, or its id.
+            tokens[name] = by_id.get(given, given)
     spec = TemplateSpec(texts=texts, tokens=tokens)
     chat = dataclasses.replace(chat, found=spec)
     used = {name for each in templates_of(chat).values() for name in each.variables}
@@ -247,10 +250,3 @@ def _tokens_of(config: Mapping[str, Any]) -> dict[str, str]:
         for name, value in found.items()
     }
     return {name: text for name, text in texts.items() if isinstance(text, str)}
-
-
-def _text_of(given: str, options: PackOptions) -> str:
-    """Returns the text of a token that an option gives by its text or its id."""
-    specials = options.found.special_ids if options.found is not None else {}
-    by_id = {str(number): text for text, number in specials.items()}
-    return by_id.get(given, given)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gristmill.dataset.packed.message_spans import ROLES
@@ -207,12 +209,11 @@ class TurnFinder:
         after = found.cores[first - 1].end if first else 0
         gap = found.text[after : found.cores[first].begin]
         key = "prompt", *_around(found, message), found.part(first).role, gap
-        if (kept := self._kept.get(key)) is not None:
-            return after + kept
-        end = self._find_prompt_end(found, message, first)
-        if after <= end:
-            self._keep(key, gap, end - after)
-        return end
+
+        def find() -> int:
+            return self._find_prompt_end(found, message, first) - after
+
+        return after + self._once(key, gap, find)
 
     def _find_prompt_end(self, found: Located, message: int, first: int | None) -> int:
         before, tools = found.marker.messages[:message], found.conversation.tools
@@ -271,11 +272,8 @@ class TurnFinder:
             gap = found.text[begin:stop]
             role = found.part(last).role if last >= 0 else None
             key = "end", *_around(found, turn.message + 1), role, gap
-            shared = self._kept.get(key)
-            if shared is None:
-                shared = self._shared(found, turn.message, last, gap)
-                self._keep(key, gap, shared)
-            stop = begin + shared
+            find = functools.partial(self._shared, found, turn.message, last, gap)
+            stop = begin + self._once(key, gap, find)
         at = bisect.bisect_left(specials, (turn.end, 0))
         ends = [*itertools.takewhile(lambda each: each[1] <= stop, specials[at:])]
         if not ends:
@@ -299,13 +297,17 @@ class TurnFinder:
             if not ends:
                 return 0
             begin = ends[-1]
-        return _same(gap, alone.text[begin : begin + len(gap)])
+        return _same(gap, alone.text[begin:])
 
-    def _keep(self, key: tuple[object, ...], gap: str, value: int) -> None:
-        if len(self._kept) >= _MOST_KEPT:
-            self._kept.clear()
-        if len(gap) <= _MOST_KEPT_CHARS:
-            self._kept[key] = value
+    def _once(self, key: tuple[object, ...], gap: str, find: Callable[[], int]) -> int:
+        """Returns a place in a gap, looked for once."""
+        if (kept := self._kept.get(key)) is None:
+            kept = find()
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            if kept >= 0 and len(gap) <= _MOST_KEPT_CHARS:
+                self._kept[key] = kept
+        return kept
 
 
 def _around(found: Located, message: int) -> tuple[object, ...]:
@@ -362,15 +364,17 @@ def _regions(found: Located, runs: list[_Turn]) -> dict[int, tuple[int, int]] | 
             else:
                 empty.append((begin, end))
             continue
-        if len(inside) > 1:
-            raise UnprovenError("a generation tag holds several messages")
-        (message,) = inside
-        (run,) = (run for run in runs if run.message == message)
-        if conversation.roles[message] != ASSISTANT or message in regions:
-            role = ROLES[conversation.roles[message]]
-            raise UnprovenError(f"a generation tag holds message {message} ({role})")
-        if run.begin < begin or run.end > end:
-            raise UnprovenError(f"a generation tag cuts message {message}")
+        message = min(inside)
+        run = next(run for run in runs if run.message == message)
+        role = conversation.roles[message]
+        cuts = run.begin < begin or run.end > end or message in regions
+        if len(inside) > 1 or role != ASSISTANT or cuts:
+            raise UnprovenError(
+                "a generation tag does not hold one message of the assistant: it holds "
+                f"{'a part of ' * cuts}message {message} ({ROLES[role]})"
+                + " and others"
+                * (len(inside) > 1)
+            )
         regions[message] = begin, end
         last_message = message
     without = [
@@ -416,6 +420,4 @@ def _role_between(before: int | None, after: int) -> int:
 
 def _same(one: str, other: str) -> int:
     """Returns how many characters two texts begin with alike."""
-    pairs = enumerate(zip(one, other, strict=False))
-    differ = (at for at, (a, b) in pairs if a != b)
-    return next(differ, min(len(one), len(other)))
+    return len(os.path.commonprefix([one, other]))  # noqa: RUF071 as of any texts

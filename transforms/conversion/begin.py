@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -29,7 +30,6 @@ from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import has_file
 from gristmill.transforms.chat.document_inputs import (
-    check_no_tables,
     document_records,
     reader_of,
 )
@@ -49,6 +49,7 @@ from gristmill.transforms.jobs.conversion_job import (
     PreparedJob,
 )
 from gristmill.transforms.jobs.job import Begun
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import (
     DEFAULT_SHARD_BYTES,
     ShardPlan,
@@ -84,6 +85,10 @@ _TRIED_RECORDS = 10
 _TRIED_CONVERSATIONS = 64
 _READ_BYTES = 1 << 16
 _LOOKED_AT = 10_000
+
+_TABLE = re.compile(
+    r"\.(csv|tsv|json|jsonl|ndjson)(\.(gz|gzip|zst|zstd|z|zz|zlib))?$", re.IGNORECASE
+)
 
 TryMap = Callable[[ConversionJob, Sequence[InputFile]], None]
 
@@ -322,6 +327,37 @@ def list_inputs(job: ConversionJob, looked: Looked | None = None) -> InputFiles:
     written = (layout.DATASET_JSON, *layout.split_paths(job.name, job.split))
     _check_apart(job, files, written)
     return files
+
+
+def check_no_tables(files: InputFiles, pack: PackOptions | None) -> None:
+    """Checks that files whose bytes look like lines of text are not tables.
+
+    Their first bytes look alike. Lines of a table would become records with all their
+    separators, the header would become one too, and a row with a newline two.
+
+    Args:
+        files: The inputs, of format `text`, which the user has not named.
+        pack: Place of the documents, if they are packed.
+
+    Raises:
+        InputError: A file is named like a table.
+    """
+    if pack is not None and not pack.column:
+        return
+    lines = "--input-format text" if pack is None else "--column -"
+    for path in files.paths:
+        if found := _TABLE.search(path):
+            kind = found[1].lower()
+            known = kind if kind in ("csv", "tsv") else "jsonl"
+            raise InputError(
+                "a file that is named as a table looks like lines of text",
+                where=path,
+                expected="a table, or lines that are records"
+                if pack is None
+                else f"a table with the column {pack.column!r}, or lines that are "
+                "documents",
+                cure=f"give --input-format {known}, or {lines} to take its lines",
+            )
 
 
 def _match(job: ConversionJob) -> list[FileInfo] | None:

@@ -131,7 +131,7 @@ class DocumentColumn:
             both = enumerate(records)
             texts = [self._text(record, number, place_of) for number, record in both]
         for number, text in enumerate(texts):
-            if text[:1] == b"\n" and self._whole:
+            if self._whole and text[:1] == b"\n":
                 self._check_no_example(text, number, place_of)
             try:
                 text.decode()

@@ -280,9 +280,7 @@ class DocumentReader:
         else:
             texts = self._column.texts(records, place_of)
             text_bytes = sum(map(len, texts))
-            # One look at all of them together is enough for most.
-            if self._special.count(b"\n".join(texts)):
-                special_texts = sum(map(self._special.count, texts))
+            special_texts = sum(map(self._special.count, texts))
             for number, text in enumerate(texts):
                 if text[:2] in _NOTATIONS and text[-1:] == text[1:2]:
                     self.bytes_texts += 1

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gristmill.dataset.base.errors import InputError, MissingPackageError, some_of
 from gristmill.dataset.base.varints import message_fields
@@ -204,25 +204,22 @@ def _name_and_digest(options: PackOptions) -> tuple[str, str]:
     name, found = options.tokenizer, options.found
     if name is None:
         raise ValueError("no tokenizer is given")
-    return name, _digest(name, _content(name)) if found is None else found.digest
+    return name, _content(name)[1] if found is None else found.digest
 
 
-def _content(name: str) -> bytes:
-    return b"" if is_function(name) else read_content(name)
-
-
-def _digest(name: str, content: bytes) -> str:
-    """Returns the digest of the file of a tokenizer, or of the code of a function."""
+def _content(name: str) -> tuple[bytes, str]:
+    """Returns the file of a tokenizer and its digest: of a function, of its code."""
     if is_function(name):
-        return code_digest(name)
-    return "sha256:" + hashlib.sha256(content).hexdigest()
+        return b"", code_digest(name)
+    content = read_content(name)
+    return content, "sha256:" + hashlib.sha256(content).hexdigest()
 
 
 # Most jobs have one tokenizer; a process may meet the next job's.
 @functools.lru_cache(maxsize=2)
 def _tokenizer(name: str, digest: str) -> Tokenizer:
-    content = _content(name)
-    if (got := _digest(name, content)) != digest:
+    content, got = _content(name)
+    if got != digest:
         raise InputError(
             "the tokenizer is not the one that the job was planned with",
             where=name,
@@ -238,7 +235,7 @@ def _tokenizer(name: str, digest: str) -> Tokenizer:
 
 @functools.lru_cache(maxsize=2)
 def _fast(name: str, digest: str, as_text: bool) -> GigatokenEncoder:
-    given = _content(name), _tokenizer(name, digest), as_text
+    given = _content(name)[0], _tokenizer(name, digest), as_text
     return _made(name, functools.partial(GigatokenEncoder, *given))
 
 
@@ -291,39 +288,38 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
         MissingPackageError: Its library is not installed.
         StorageError: Its file cannot be read.
     """
-    name = options.tokenizer
-    if name is None:
-        size = options.vocabulary_size or _MOST_IDS
-        return TokenizerSpec(
-            kind="ids",
-            digest="",
-            library="",
-            vocabulary_size=size,
-            bos_id=_id_of("--bos", options.bos, size),
-            eos_id=_id_of("--eos", options.eos, size),
-        )
-    options = dataclasses.replace(options, found=None)
-    tokenizer = load_tokenizer(options)
-    size = tokenizer.vocabulary_size
+    tokenizer, size = None, options.vocabulary_size or _MOST_IDS
+    if options.tokenizer is not None:
+        options = dataclasses.replace(options, found=None)
+        tokenizer = load_tokenizer(options)
+        size = tokenizer.vocabulary_size
     bos_id = _id_of("--bos", options.bos, size, tokenizer)
     eos_id = _id_of("--eos", options.eos, size, tokenizer)
-    before, after = _made(name, functools.partial(own_ends, options, tokenizer))
-    _check_once("--bos", bos_id, before)
-    _check_once("--eos", eos_id, after)
+    ends: dict[str, Any] = {"vocabulary_size": size, "bos_id": bos_id, "eos_id": eos_id}
+    if tokenizer is None:
+        return TokenizerSpec(kind="ids", digest="", library="", **ends)
+    make = functools.partial(own_ends, options, tokenizer)
+    before, after = _made(tokenizer.name, make)
+    for option, given, own in (("--bos", bos_id, before), ("--eos", eos_id, after)):
+        if given in own:
+            raise InputError(
+                f"the token of {option} would be added twice",
+                expected="it once",
+                got=f"{option} {given}, and --add-special-tokens, which adds it too",
+                cure=f"leave out {option}",
+            )
     return TokenizerSpec(
         kind=tokenizer.kind,
         digest=tokenizer.digest,
         library=tokenizer.library,
-        vocabulary_size=size,
-        bos_id=bos_id,
-        eos_id=eos_id,
         special_ids=dict(tokenizer.special_ids),
         fast_library=load_fast(options).library if options.fast else "",
+        **ends,
     )
 
 
 def _id_of(
-    option: str, token: str, size: int, tokenizer: Tokenizer | None = None
+    option: str, token: str, size: int, tokenizer: Tokenizer | None
 ) -> int | None:
     """Returns the id of a token given by text or id, None for "".
 
@@ -365,13 +361,3 @@ def _id_of(
             cure="give the text or the id of a token of this tokenizer",
         )
     return found
-
-
-def _check_once(option: str, given: int | None, own: tuple[int, ...]) -> None:
-    if given is not None and given in own:
-        raise InputError(
-            f"the token of {option} would be added twice",
-            expected="it once",
-            got=f"{option} {given}, and --add-special-tokens, which adds it too",
-            cure=f"leave out {option}",
-        )

@@ -176,7 +176,7 @@ class RowPacker:
                 first, stop = span_ends[documents], span_ends[documents + 1]
                 stored = spool.gather(first, stop)
                 spans = MessageSpans.of_stored(np.cumsum(stop - first), stored)
-                spans = spans.of_pieces(np.arange(len(sizes)), firsts, sizes)
+                spans = spans.cut(firsts, sizes)
                 batch = batch._replace(spans=spans)
                 self._counts += trained_counts(spans)
             yield encode_rows(self._format, batch)
@@ -206,12 +206,8 @@ def _truncated(
     ids: npt.NDArray[np.uint32], lengths: npt.NDArray[np.int64], most: int
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
     """Returns documents truncated to a number of tokens."""
-    ends = np.cumsum(lengths)
-    is_kept = np.ones(len(ids), bool)
-    for document in np.flatnonzero(lengths > most).tolist():
-        end = int(ends[document])
-        is_kept[end - int(lengths[document]) + most : end] = False
-    return ids[is_kept], np.minimum(lengths, most)
+    places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return ids[places < most], np.minimum(lengths, most)
 
 
 def described_rows(options: PackOptions, counts: PackedCounts) -> dict[str, Any]:

@@ -232,15 +232,10 @@ def add_ends(encoded: Encoded, ends: Ends) -> Encoded:
         return encoded
     ids, lengths = encoded
     filled = lengths > 0
-    longer = lengths + ends.tokens * filled
-    stops = np.cumsum(longer)
-    starts = (stops - longer)[filled]
-    result = np.empty(int(longer.sum()), np.uint32)
-    own = np.ones(len(result), bool)
-    places = [starts + number for number in range(len(ends.before))]
-    places += [stops[filled] - number for number in range(len(ends.after), 0, -1)]
-    for place, token in zip(places, (*ends.before, *ends.after), strict=True):
-        result[place] = token
-        own[place] = False
-    result[own] = ids
-    return Encoded(result, longer)
+    stops = np.cumsum(lengths)[filled]
+    starts = stops - lengths[filled]
+    # Where one text ends and the next begins, what is given first stands first.
+    places = np.repeat(stops, len(ends.after)), np.repeat(starts, len(ends.before))
+    added = np.tile(ends.after, len(stops)), np.tile(ends.before, len(stops))
+    ids = np.insert(ids, np.concatenate(places), np.concatenate(added))
+    return Encoded(ids, lengths + ends.tokens * filled)

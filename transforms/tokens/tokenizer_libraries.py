@@ -131,10 +131,8 @@ class HuggingFaceTokenizer(Tokenizer):
     def _is_byte_level(self) -> bool:
         """Whether the letters of its tokens stand for bytes."""
         parts = self._tokenizer.decoder, self._tokenizer.pre_tokenizer
-        return any(
-            part is not None and _has_byte_level(json.loads(part.__getstate__()))
-            for part in parts
-        )
+        # Their states are JSON, in whose texts a quotation mark is escaped.
+        return any(b'"ByteLevel"' in part.__getstate__() for part in parts if part)
 
     def bytes_of(self, token: int) -> bytes | None:
         """Returns the bytes of a token."""
@@ -175,15 +173,6 @@ def _byte_of_letters() -> dict[str, int]:
 
 _BYTES = _byte_of_letters()
 _BYTE = re.compile("<0x[0-9A-F]{2}>")  # For models with byte_fallback.
-
-
-def _has_byte_level(fields: Any) -> bool:
-    """Returns whether a decoder or pre-tokenizer of a file is a byte-level one."""
-    if isinstance(fields, dict):
-        return fields.get("type") == "ByteLevel" or any(
-            map(_has_byte_level, fields.values())
-        )
-    return isinstance(fields, list) and any(map(_has_byte_level, fields))
 
 
 def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
@@ -388,8 +377,7 @@ class GigatokenEncoder:
         """Returns the tokens of texts, as `Tokenizer.encode` does."""
         # One call per text is as fast as a batch, runs on this thread, and does not
         # import `awkward`, which takes a tenth of a second in every worker.
-        some = self._special.count(b"\n".join(texts)) > 0
-        return end_to_end(map(self._ids if some else self._backend.encode, texts))
+        return end_to_end(map(self._ids, texts))
 
     def _ids(self, text: bytes) -> IdArray:
         if self._special.count(text):

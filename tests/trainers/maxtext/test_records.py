@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset import InputError
 from gristmill.loader.maxtext.installation import install
 from gristmill.loader.maxtext.iterators import RecordDatasets
 from gristmill.loader.maxtext.settings import Options, Side
@@ -17,7 +16,6 @@ from tests.support.maxtext import (
     RECORDS,
     config_of,
     numbers_of,
-    record_of,
 )
 
 
@@ -89,10 +87,3 @@ def test_hosts_have_their_rows_of_gristmills_batches(records):
     block = datasets_of(config_of(grain_train_files=records), shuffle="block")
     own = batches_of(block.sources, block.side, block.options, rows=8)
     assert "block shuffle" in repr(own)
-
-
-def test_records_of_other_files_are_refused(made, records):
-    install()
-    with pytest.raises(InputError, match="grain_file_type"):
-        made(grain_train_files=records, grain_file_type="parquet")
-    assert record_of(0) in list(loader.open(records, "train"))
