@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import datetime
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from gristmill.dataset.base.columns import Done
 
 _REFRESH_SECONDS = 0.5
 _PLAIN_LINE_SECONDS = 15.0
 _WIDE = 110  # Columns of a terminal that has room for the number of records.
-
-
-class _Progress(NamedTuple):
-    items: int  # Finished ones, including those of earlier runs.
-    stored_bytes: int  # Stored bytes that are done, approximately.
-    records: int  # Read by this run.
-    raw_bytes: int  # Their size.
-    tokens: int = 0  # In them, where they are packed.
 
 
 class Counter:
@@ -35,14 +27,29 @@ class Counter:
     """
 
     def __init__(self, noun: str, items: int, stored_bytes: int):
-        self.noun, self.items, self.stored_bytes = noun, items, stored_bytes
-        self.progress = _Progress(0, 0, 0, 0)
+        self.noun, self.items, self.stored_bytes = noun, items, max(stored_bytes, 1)
+        self.done = collections.Counter[str]()
+        self._started = time.monotonic()
 
     def add(self, done: Done) -> None:
         """Counts one item that is done."""
-        tokens = done.counts.get("tokens", 0)
-        added = 1, done.stored_bytes, done.records, done.raw_bytes, tokens
-        self.progress = _Progress(*map(sum, zip(self.progress, added, strict=True)))
+        self.done.update(
+            items=1,
+            stored_bytes=done.stored_bytes,
+            records=done.records,
+            raw_bytes=done.raw_bytes,
+            tokens=done.counts.get("tokens", 0),
+        )
+
+    def text(self, *, wide: bool = True) -> str:
+        """Returns how far it is, and how fast."""
+        done, seconds = self.done, max(time.monotonic() - self._started, 1e-3)
+        parts = [f"{done['items']:,}/{self.items:,} {self.noun}"]
+        parts += [f"{done['records']:,} records"] * wide
+        parts.append(f"{done['raw_bytes'] / 1e6 / seconds:,.1f} MB/s")
+        if tokens := done["tokens"]:
+            parts.append(f"{tokens / 1e6 / seconds:,.2f} M tokens/s")
+        return "  ".join(parts)
 
 
 @contextlib.contextmanager
@@ -61,33 +68,25 @@ def shown(
     """
     started, stop = time.monotonic(), threading.Event()
 
-    def text_of(counts: int | None = None) -> str:
-        """Returns how far it is, by the first counts of it."""
-        if counter is None:
-            return ""
-        progress = counter.progress
-        seconds = max(time.monotonic() - started, 1e-3)
-        rate = f"{progress.raw_bytes / 1e6 / seconds:,.1f} MB/s"
-        if progress.tokens:
-            rate += f"  {progress.tokens / 1e6 / seconds:,.2f} M tokens/s"
-        items = f"{progress.items:,}/{counter.items:,} {counter.noun}"
-        return "  ".join([*[items, f"{progress.records:,} records"][:counts], rate])
-
-    def print_lines() -> None:
-        while not stop.wait(line_seconds):
-            share = text = ""
-            if counter is not None:
-                done = counter.progress.stored_bytes / max(counter.stored_bytes, 1)
-                share, text = f"{100 * done:.0f}%  ", f"{text_of()}  "
-            elapsed = datetime.timedelta(seconds=round(time.monotonic() - started))
-            with contextlib.suppress(OSError):  # Standard error may be full.
-                print(f"{label}  {share}{text}{elapsed} elapsed", file=sys.stderr)
+    def print_line() -> None:
+        parts = [label]
+        if counter is not None:
+            share = counter.done["stored_bytes"] / counter.stored_bytes
+            parts += [f"{100 * share:.0f}%", counter.text()]
+        elapsed = datetime.timedelta(seconds=round(time.monotonic() - started))
+        with contextlib.suppress(OSError):  # Standard error may be full.
+            print("  ".join([*parts, f"{elapsed} elapsed"]), file=sys.stderr)
 
     with contextlib.ExitStack() as stack:
-        refresh = print_lines
+        refresh, seconds = print_line, line_seconds
         if sys.stderr.isatty():
-            refresh = _bar(label, counter, text_of, stop, stack)
-        thread = threading.Thread(target=refresh, daemon=True)
+            refresh, seconds = _bar(label, counter, stack), _REFRESH_SECONDS
+
+        def repeat() -> None:
+            while not stop.wait(seconds):
+                refresh()
+
+        thread = threading.Thread(target=repeat, daemon=True)
         thread.start()
         try:
             yield
@@ -95,14 +94,12 @@ def shown(
             stop.set()
             # No longer than that: storage may not answer.
             thread.join(_REFRESH_SECONDS)
+            if refresh is not print_line:
+                refresh()
 
 
 def _bar(
-    label: str,
-    counter: Counter | None,
-    text_of: Callable[[int | None], str],
-    stop: threading.Event,
-    stack: contextlib.ExitStack,
+    label: str, counter: Counter | None, stack: contextlib.ExitStack
 ) -> Callable[[], None]:
     """Begins a bar that `stack` ends, and returns the call that refreshes it."""
     from rich.console import Console
@@ -116,38 +113,22 @@ def _bar(
     )
     from rich.table import Column
 
-    console = Console(stderr=True)
+    console, unbroken = Console(stderr=True), Column(no_wrap=True)
     # On a narrow terminal the bar gets shorter, not the times.
-    elapsed_column = TimeElapsedColumn(table_column=Column(no_wrap=True))
-    columns: list[ProgressColumn] = [elapsed_column, TextColumn("elapsed")]
+    times: list[ProgressColumn] = [TimeElapsedColumn(table_column=unbroken)]
+    times.append(TextColumn("elapsed" if counter is None else "elapsed,"))
     if counter is not None:
-        columns = [
-            TextColumn("{task.percentage:>3.0f}%  {task.fields[text]} "),
-            elapsed_column,
-            TextColumn("elapsed,"),
-            TimeRemainingColumn(table_column=Column(no_wrap=True)),
-            TextColumn("left"),
-        ]
-    bar = stack.enter_context(
-        Progress(
-            TextColumn(f"[bold]{label}"),
-            BarColumn(bar_width=None),
-            *columns,
-            console=console,
-            transient=True,
-        )
-    )
-    total = None if counter is None else max(counter.stored_bytes, 1)
+        share = TextColumn("{task.percentage:>3.0f}%  {task.fields[text]} ")
+        left = TimeRemainingColumn(table_column=unbroken)
+        times = [share, *times, left, TextColumn("left")]
+    columns = (TextColumn(f"[bold]{label}"), BarColumn(bar_width=None), *times)
+    bar = stack.enter_context(Progress(*columns, console=console, transient=True))
+    total = None if counter is None else counter.stored_bytes
     task = bar.add_task("", total=total, text="")
-    counts = 1 if console.width < _WIDE else None
 
     def refresh() -> None:
-        while True:
-            ended = stop.wait(_REFRESH_SECONDS)
-            if counter is not None:
-                done = counter.progress.stored_bytes
-                bar.update(task, completed=done, text=text_of(counts))
-            if ended:
-                return
+        if counter is not None:
+            text = counter.text(wide=console.width >= _WIDE)
+            bar.update(task, completed=counter.done["stored_bytes"], text=text)
 
     return refresh

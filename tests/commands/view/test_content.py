@@ -14,7 +14,6 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.formats.tfrecord_frames import encode_frame
-from gristmill.loader.data.batches import order_text
 from gristmill.pipelines.view.sections import histogram
 from gristmill.pipelines.view.write_html import (
     LIMIT_BYTES,
@@ -111,34 +110,6 @@ def test_a_row_has_its_pieces_with_their_sources(
     chart = histogram(lengths, len(lengths), "document", "", "{:,.0f}".format)
     bars = [count for count, _ in chart["bars"]]
     assert chart_of(content, f"all {len(lengths)} documents") == bars
-
-
-@pytest.mark.slow
-def test_rows_of_steps_are_those_of_the_feed(tmp_path: pathlib.Path) -> None:
-    datasets = {}
-    for name, shards in {"web": (20, 11), "code": (9, 0, 8)}.items():
-        files = [
-            [b"%b %d.%d" % (name.encode(), n, i) for i in range(records)]
-            for n, records in enumerate(shards)
-        ]
-        datasets[name] = loader.open(convert(tmp_path / name, files, name=name))
-    batches = loader.global_batches(datasets, batch_size=4, seed=3)
-    batches = batches.then(weights={"web": 1, "code": 1}, step=6)
-    batches = batches.then(batch_size=6, step=9)
-    content = written(tmp_path, datasets, batches=batches, steps=range(14))
-    assert content["order"] == order_text(batches)
-    assert [one["title"] for one in content["datasets"]] == ["web", "code"]
-    epochs = set()
-    with batches.feed(host=(0, 1)) as feed:
-        for step in range(14):
-            found, rows = content["steps"][str(step)], list(next(feed))
-            assert found["count"] == len(rows) == (6 if step >= 9 else 4)
-            for row, data in zip(found["rows"], rows, strict=True):
-                assert datasets[row["of"]][row["record"]] == data
-                assert (row["bytes"], row["preview"]) == (len(data), data.decode())
-                check_source(row["source"], data)
-                epochs.add(row["epoch"])
-    assert epochs >= {0, 1}
 
 
 def test_splits_editions_and_earlier_datasets(tmp_path: pathlib.Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.base.system import daemon_call
 from gristmill.pipelines.dataflow import clients
 from gristmill.pipelines.dataflow.defaults import check_machine, copies_of
 from gristmill.pipelines.dataflow.preflight import (
@@ -93,17 +92,6 @@ def test_reading_asks_for_no_right_to_write(cloud):
     denied.add("storage.objects.get")
     with pytest.raises(InputError, match="objectViewer"):
         [*check_buckets(asked())]
-
-
-@pytest.mark.slow
-def test_an_answer_that_trickles_is_asked_for_again(cloud):
-    job = asked()
-    job.connection = clients.connect(timeout_seconds=0.5)
-    for operation in ("permissions", "bucket"):
-        cloud.storage.fail("drip", operation, seconds=0.2)
-    call = daemon_call(lambda: [*check_buckets(job)], thread_name="check")
-    assert call.result(60) == []
-    assert not any(fault.times for fault in cloud.storage.faults)
 
 
 @pytest.mark.slow
