@@ -330,11 +330,7 @@ class ParquetFile:
         )
 
     def batches(
-        self,
-        group: RowGroup,
-        columns: Sequence[str],
-        *,
-        most_rows: int = _BATCH_ROWS,
+        self, group: RowGroup, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         """Yields the rows of a row group, some at a time.
 
@@ -343,7 +339,6 @@ class ParquetFile:
         Args:
             group: The row group.
             columns: Names of the columns to read, in the order of the result.
-            most_rows: Maximum number of rows at a time.
 
         Raises:
             CorruptRecordError: Rows cannot be read, after all before them were
@@ -358,7 +353,7 @@ class ParquetFile:
         row, end, rows = group.first_row, group.end_row, 0
         self._prepare(group, columns)
         found = self._file.iter_batches(
-            batch_size=min(_batch_rows(group), most_rows),
+            batch_size=_batch_rows(group),
             row_groups=[group.number],
             columns=list(columns),
             use_threads=False,

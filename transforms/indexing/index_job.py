@@ -46,7 +46,7 @@ from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.dataset.storage.paths import path_texts
 from gristmill.transforms.jobs.job import Begun
-from gristmill.transforms.sources.input_formats import check_formats
+from gristmill.transforms.sources.input_formats import check_formats, look_at
 
 _LOOKED_AT = 1_024
 
@@ -124,7 +124,7 @@ def plan_index(
     # Some of them, spread evenly: one that is not is refused when it is read.
     some = listing.names[:: max(1, len(listing.names) // _LOOKED_AT)]
     places = [FileInfo(layout.join(directory, decode_name(n)), 0) for n in some]
-    check_formats(places, wanted="arrayrecord")
+    check_formats(places, look_at(places), "arrayrecord")
     names = _names_of(directory, listing)
     if split is None:
         _check_not_joined(directory, listing, names)
@@ -317,7 +317,8 @@ def index_shard(task: IndexTask) -> IndexedShard:
         footer = stored_footer(path, size)
     except CorruptShardError:
         # Perhaps it is of another format: of many files, only some were looked at.
-        check_formats([FileInfo(path, size)], wanted="arrayrecord")
+        files = [FileInfo(path, size)]
+        check_formats(files, look_at(files), "arrayrecord")
         raise
     parts = [np.empty(0, np.uint32)]
     digest = RecordsDigest()

@@ -306,8 +306,8 @@ def find_inputs(
     chosen = choose_format(filled, options.input_format)
     compressions = check_formats(
         files,
-        wanted=chosen,
-        looks=looks,
+        looks,
+        chosen,
         allow_some=allow_other_formats,
         asked=not auto,
         auto=auto,
@@ -432,7 +432,7 @@ def look_into(info: FileInfo) -> InputFile:
         InputError: It has another format.
     """
     (look,) = look_at([info])
-    (compression,) = check_formats([info], wanted="tfrecord", looks=[look])
+    (compression,) = check_formats([info], [look], "tfrecord")
     return InputFile(
         info.path, info.size_bytes, info.version, compression, look.noted_ns
     )

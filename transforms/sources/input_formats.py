@@ -27,7 +27,7 @@ from gristmill.dataset.formats.streams import Compression, inflated_head
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.base import FileInfo, map_all
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.sources.formats import FORMATS
+from gristmill.transforms.sources.formats import FORMATS, SourceFormat
 
 # A block is decompressed as a whole; it has at most 128 KiB.
 _ZSTD_HEAD_BYTES = HEAD_BYTES + (128 << 10)
@@ -90,9 +90,9 @@ def choose_format(looks: Sequence[Look], input_format: str) -> str:
 
 def check_formats(
     files: Sequence[FileInfo],
-    *,
+    looks: Sequence[Look],
     wanted: str,
-    looks: Sequence[Look] | None = None,
+    *,
     allow_some: bool = False,
     asked: bool = False,
     auto: bool = False,
@@ -104,8 +104,8 @@ def check_formats(
 
     Args:
         files: The files.
-        wanted: The expected format, one of `FORMATS` or `arrayrecord`.
-        looks: Looks at their first bytes, if known.
+        looks: Looks at their first bytes.
+        wanted: The expected format, one of `FORMATS`.
         allow_some: Whether some of them, but not all, may be of other formats.
         asked: Whether the user requests this format, whatever files look like.
         auto: Whether the format was chosen as that of most files.
@@ -113,38 +113,31 @@ def check_formats(
     Raises:
         InputError: A file has another format.
     """
-    compressions: list[Compression] = []
-    others: dict[str, FileFormat] = {}
-    looks = look_at(files) if looks is None else looks
-    for file, look in zip(files, looks, strict=True):
-        tokens = wanted in FORMATS and FORMATS[wanted].tokens
-        compressions.append("none" if tokens else look.compression)
-        if look.format is not None and not _is_wanted(look, wanted, asked):
-            others[file.path] = look.format
-    if others and not asked and _in_doubt(looks, others, wanted):
-        raise _other_formats(others, of=len(files), wanted=wanted, in_doubt=True)
-    if others and not (allow_some and len(others) < len(files)):
+    known = FORMATS[wanted]
+    if known.tokens:  # Their first bytes can look like anything.
+        return ["none"] * len(files)
+    others = {
+        file.path: look.format
+        for file, look in zip(files, looks, strict=True)
+        if look.format is not None and not _is_wanted(look, known, asked)
+    }
+    some = 0 < len(others) < len(files)
+    in_doubt = some and wanted == "tfrecord" and not asked and _in_doubt(looks)
+    if others and (in_doubt or not (allow_some and some)):
         raise _other_formats(
-            others, of=len(files), wanted=wanted, auto=auto, asked=asked
+            others, known, of=len(files), auto=auto, asked=asked, in_doubt=in_doubt
         )
-    return compressions
+    return [look.compression for look in looks]
 
 
-def _in_doubt(
-    looks: Sequence[Look], others: dict[str, FileFormat], wanted: str
-) -> bool:
+def _in_doubt(looks: Sequence[Look]) -> bool:
     """Returns whether text is refused only because of files of unknown format.
 
     It may be the only readable data, so it is not left out as damage.
     """
     contents = {look.content for look in looks}
     texts = {known.found_as for known in FORMATS.values() if known.is_text}
-    return (
-        wanted == "tfrecord"
-        and len(others) < len(looks)
-        and TFRECORD not in contents
-        and not contents.isdisjoint(texts)
-    )
+    return TFRECORD not in contents and not contents.isdisjoint(texts)
 
 
 def _look(file: FileInfo) -> Look:
@@ -166,31 +159,22 @@ def _noted_ns(info: FileInfo) -> int:
     return info.noted_ns if found is None or found[:3] != info[:3] else found.noted_ns
 
 
-def _is_wanted(look: Look, wanted: str, asked: bool) -> bool:
-    if wanted not in FORMATS:
-        return look.format is not None and look.format.name == _name(wanted)
-    known = FORMATS[wanted]
-    if known.tokens:  # Their first bytes can look like anything.
-        return True
+def _is_wanted(look: Look, known: SourceFormat, asked: bool) -> bool:
     if look.compression != "none" and not known.compressed:
         return False
     return look.content == known.found_as or (asked and look.content in known.accepts)
 
 
-def _name(wanted: str) -> str:
-    return FORMATS[wanted].found_as if wanted in FORMATS else ARRAY_RECORD
-
-
 def _other_formats(
     others: dict[str, FileFormat],
+    known: SourceFormat,
     *,
     of: int,
-    wanted: str,
-    auto: bool = False,
-    asked: bool = False,
-    in_doubt: bool = False,
+    auto: bool,
+    asked: bool,
+    in_doubt: bool,
 ) -> InputError:
-    name, kinds = _name(wanted), Counter(others.values())
+    name, kinds = known.found_as, Counter(others.values())
     ((kind, _),) = kinds.most_common(1)
     paths = [path for path, found in others.items() if found == kind]
     named = [f"{kind.name} ({count:,})" for kind, count in kinds.most_common()]
@@ -222,19 +206,18 @@ def _other_formats(
         return InputError(
             f"unsupported format: {kind.name}",
             where=some_of(paths),
-            expected=", ".join(known.found_as for known in FORMATS.values()),
+            expected=", ".join(one.found_as for one in FORMATS.values()),
             got=got,
             cure=cure,
         )
     article = "an" if name == ARRAY_RECORD else "a"
-    compressible = wanted in FORMATS and FORMATS[wanted].compressed
-    compressed = ", plain or compressed with gzip, zlib or zstd" if compressible else ""
+    compressed = ", plain or compressed with gzip, zlib or zstd"
     return InputError(
         f"not {article} {name} file, but {kind.name}"
         if len(others) == 1
         else f"{len(others):,} of {of:,} input files are not {name} files",
         where=some_of(paths),
-        expected=f"{name} files{compressed}",
+        expected=f"{name} files{compressed if known.compressed else ''}",
         got=got,
         cure=cure,
     )

@@ -54,7 +54,6 @@ class FrameHops:
         offset: Where a frame begins.
         far_bytes: The file is reopened after a record that extends more than this
             beyond the bytes read; a shorter one is read.
-        block_bytes: How much is read at a time.
 
     Attributes:
         offset: Where the next frame begins. It can lie past the end of a file that was
@@ -66,13 +65,11 @@ class FrameHops:
         open_at: Callable[[int], BinaryIO],
         offset: int,
         *,
-        far_bytes: int = BLOCK_BYTES,
-        block_bytes: int = BLOCK_BYTES,
+        far_bytes: int,
     ):
         self.offset = offset
         self._open_at = open_at
         self._far_bytes = far_bytes
-        self._block_bytes = block_bytes
 
     def until(self, end: int) -> Iterator[list[int]]:
         """Yields the offsets of the frames that begin before `end`, in groups.
@@ -91,7 +88,7 @@ class FrameHops:
                 while base + len(buffer) < self.offset + HEADER_BYTES:
                     left = max(base + len(buffer) - self.offset, 0)
                     base += len(buffer) - left
-                    block = file.read(self._block_bytes)
+                    block = file.read(BLOCK_BYTES)
                     if not block:
                         return
                     buffer = buffer[len(buffer) - left :] + block
