@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,6 @@ from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.text.split_editions import manifest_text
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import contents, convert, job_of
-from tests.support.gcs_server import GcsServer
 from tests.support.records import (
     AWKWARD_RECORDS,
     frames_of,
@@ -80,13 +78,6 @@ def write_until(output: Any, stop: int, **options: Any) -> None:
         for record in RECORDS[writer.position_records : stop]:
             writer.write(record)
         raise StoppedError
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
-    with GcsServer("out") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        yield server
 
 
 class TestWhatItLeaves:

@@ -153,26 +153,12 @@ if __name__ == "__main__":
     assert script.leftovers(children) == []
 
 
-@pytest.mark.slow
-def test_workers_do_not_outlive_a_killed_trainer(run):
-    script = run("""
+OF_FEED = """
 if __name__ == "__main__":
     feed = make_feed(workers=2, decode=decoders.large)
     kept = next(feed)
-    print("reading", flush=True)
-    time.sleep(60)
-""")
-    script.wait_for("reading")
-    children = script.children()
-    assert len(children) >= 2
-    script.process.kill()
-    assert script.leftovers(children) == []
-    script.end()
-
-
-@pytest.mark.slow
-def test_workers_of_grain_do_not_outlive_a_killed_trainer(run):
-    script = run("""
+"""
+OF_GRAIN = """
 import grain
 if __name__ == "__main__":
     batches = make_feed().batches
@@ -184,9 +170,17 @@ if __name__ == "__main__":
     kept = [iter(each.mp_prefetch(workers)) for each in pipelines]
     for each in kept:
         next(each)
+"""
+SLEEPS = """\
     print("reading", flush=True)
     time.sleep(60)
-""")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("body", [OF_FEED, OF_GRAIN], ids=["feed", "grain"])
+def test_workers_do_not_outlive_a_killed_trainer(run, body):
+    script = run(body + SLEEPS)
     script.wait_for("reading")
     children = script.children()
     assert len(children) >= 2

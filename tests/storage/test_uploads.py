@@ -27,8 +27,6 @@ FAULTS: dict[str, list[dict[str, Any]]] = {
     "a part of the last piece": [{"kind": "part", "after_bytes": K256, "skip": 2}],
     "a part of every piece": [{"kind": "part", "after_bytes": K256, "times": 4}],
     "nothing of a piece": [{"kind": "part", "after_bytes": 0, "skip": 1}],
-    "503 after 256 KiB": [{"kind": "503", "after_bytes": K256, "skip": 1}],
-    "a reset after 256 KiB": [{"kind": "reset", "after_bytes": K256}],
     "no Range": [{"kind": "forget", "skip": 1}],
     "no Range at the last piece": [{"kind": "forget", "skip": 2}],
     "the session is gone": [{"kind": "gone"}],
@@ -39,7 +37,6 @@ FAULTS: dict[str, list[dict[str, Any]]] = {
         {"kind": "503", "skip": 1},
         {"kind": "gone"},
     ],
-    "the last answer is lost": [{"kind": "lost", "skip": 2}],
     "more is kept than was sent": [
         {"kind": "part", "headers": {"Range": f"bytes=0-{1 << 20}"}, "after_bytes": 1}
     ],

@@ -113,7 +113,6 @@ def make(folder: pathlib.Path) -> None:
         name="packed-chat",
         length=LENGTH,
         vocabulary_size=VOCABULARY,
-        method="best-fit",
     )
     with Writer(folder / "chat", records_per_shard=25) as writer:
         for number in range(100):
