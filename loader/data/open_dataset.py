@@ -65,7 +65,6 @@ class _Place(NamedTuple):
     edition: int | None = None
 
 
-@limits_named()
 def open(
     path: StrPath | Sequence[StrPath],
     split: str | Sequence[str] | None = None,
@@ -303,6 +302,7 @@ def _of_files(
     return Dataset(stored)
 
 
+@limits_named()
 def counted_shards(
     parts: Sequence[tuple[str, int, int | None]],
     *,
@@ -399,6 +399,7 @@ def _committed(
         name=name,
         shards=len(table),
         split=own,
+        edition=split.edition,
         manifest=manifest,
         table=table,
     )

@@ -22,6 +22,7 @@ class Part:
         name: What messages call it.
         shards: Number of shards.
         split: The split; None for plain files.
+        edition: The newest edition that it holds, None if it has none.
         manifest: What `dataset.json` says, up to its edition; None without one.
         table: The table of its shards, None without one.
     """
@@ -30,6 +31,7 @@ class Part:
     name: str
     shards: int
     split: str | None = None
+    edition: int | None = None
     manifest: Manifest | None = None
     table: ShardTable | None = None
 
@@ -47,11 +49,6 @@ class Part:
     def editions(self) -> tuple[Split, ...]:
         """The editions that it holds, in the order of their records."""
         return () if (split := self.committed) is None else split.parts
-
-    @property
-    def edition(self) -> int | None:
-        """The newest edition that it holds, None if it has none."""
-        return None if (split := self.committed) is None else split.edition
 
     @property
     def features(self) -> Mapping[str, FeatureSpec] | None:

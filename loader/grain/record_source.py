@@ -18,7 +18,6 @@ from typing import Any, Protocol, Self, SupportsIndex, runtime_checkable
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError, NotADatasetError, RecordKeyError
-from gristmill.dataset.base.system import limits_named
 from gristmill.dataset.formats.file_formats import check_joined
 from gristmill.dataset.metadata.tfds import match_shards
 from gristmill.dataset.storage.paths import StrPath, has_magic, path_text
@@ -64,7 +63,6 @@ class ArrayRecordDataSource(Sequence[bytes]):
         NotADatasetError: A pattern matches no file.
     """
 
-    @limits_named()
     def __init__(
         self,
         paths: Any,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -72,36 +71,14 @@ def host_rows(batch_size: int, host: tuple[int, int] | Sharding) -> slice | IntA
     rows, left = divmod(batch_size, count)
     if left:
         sizes = [n * count for n in (rows, rows + 1) if n]
-        counts = nearest_divisors(batch_size, count)
-        hosts = "1 host" if counts == [1] else f"{_either(counts)} hosts"
         raise InputError(
             "the global batch does not divide among the hosts",
             expected=f"a multiple of {count:,} rows",
             got=f"{batch_size:,} rows for {count:,} hosts",
-            cure=f"choose batch_size {_either(sizes)}, or run {hosts}",
+            cure=f"choose batch_size {' or '.join(f'{n:,}' for n in sizes)}, or run a "
+            f"number of hosts that divides {batch_size:,}",
         )
     return slice(index * rows, (index + 1) * rows)
-
-
-def nearest_divisors(number: int, near: int) -> list[int]:
-    """Returns the divisors of a number nearest to one that does not divide it.
-
-    >>> nearest_divisors(1024, 48)
-    [32, 64]
-    """
-    below = next(n for n in range(min(near - 1, number), 0, -1) if number % n == 0)
-    above = [number]
-    # From the smallest on, or from that with the largest cofactor: sqrt(number) each.
-    root = math.isqrt(number)
-    above += (n for n in range(near + 1, root + 1) if number % n == 0)
-    most = min(number // (near + 1), root)
-    above += (number // n for n in range(most, 0, -1) if number % n == 0)
-    larger = [n for n in above if n > near]
-    return [below, min(larger)] if larger else [below]
-
-
-def _either(numbers: list[int]) -> str:
-    return " or ".join(f"{number:,}" for number in numbers)
 
 
 def _rows_of_devices(sharding: Any, batch_size: int) -> IntArray:

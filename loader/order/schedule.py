@@ -185,21 +185,16 @@ class Phase:
         # A dataset without weight is never exhausted, so it ends nothing.
         return min((end for end in ends if end >= 0), default=POSITION_LIMIT)
 
-    @functools.cached_property
-    def _numbers(self) -> IntArray:
-        return np.array(self.numbers, np.int64)
-
     def batch(self, positions: IntArray) -> MixedBatch:
         """Returns the records at positions of the phase."""
+        if len(self.orders) == 1:
+            numbers = np.full_like(positions, self.numbers[0])
+            return MixedBatch(numbers, self.orders[0].records(positions))
         datasets, places = self.dealing.locate(positions)
-        parts = by_value(datasets)
-        if len(parts) == 1:
-            records = self.orders[parts[0][0]].records(places)
-        else:
-            records = np.empty_like(places)
-            for dataset, rows in parts:
-                records[rows] = self.orders[dataset].records(places[rows])
-        return MixedBatch(self._numbers.take(datasets), records)
+        records = np.empty_like(places)
+        for dataset, rows in by_value(datasets):
+            records[rows] = self.orders[dataset].records(places[rows])
+        return MixedBatch(np.array(self.numbers, np.int64).take(datasets), records)
 
 
 class Passed(NamedTuple):
@@ -394,8 +389,9 @@ class Schedule:
         Raises:
             OutOfRangeError: There is no such step, or no such row in a full batch.
         """
-        step = checked_integer(step, what="step")
         limit = self.step_limit
+        if type(step) is not int:
+            step = checked_integer(step, what="step")
         if not 0 <= step < limit:
             raise OutOfRangeError(
                 "there is no such step",

@@ -1,5 +1,6 @@
 """Global batches: which records, on which host, and what is refused."""
 
+import functools
 import pickle
 
 import numpy as np
@@ -7,7 +8,6 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
-from gristmill.loader.order.schedule import MixedBatch
 from tests.support.datasets import convert
 from tests.support.records import text_records
 
@@ -40,18 +40,6 @@ def test_rows_of_a_mixture_are_read_from_the_dataset_they_are_of(web, code):
         assert batches.read(step, slice(5, 10)) == expected[5:]
 
 
-def test_rows_can_be_had_without_the_others(web, code):
-    batches = loader.global_batches({"web": web, "code": code}, batch_size=12)
-    whole = batches.indices(5)
-    for begin, end in [(0, 4), (4, 8), (8, 12), (12, 16), (3, 3)]:
-        part = batches.schedule.indices(5, slice(begin, end))
-        assert isinstance(part, MixedBatch)
-        for own, all_rows in zip(part, whole, strict=True):
-            assert own.tolist() == all_rows[begin:end].tolist()
-    with pytest.raises(OutOfRangeError, match="row is out of range"):
-        batches.schedule.indices(5, np.array([3, 12]))
-
-
 @pytest.mark.parametrize("host", [None, "tpu", 0, (0,), (2, 2), (-1, 2), ("0", 2)])
 def test_another_host_than_there_is_is_refused(web, host):
     batches = loader.global_batches(web, batch_size=10)
@@ -78,53 +66,6 @@ def test_batches_pickle_as_paths_and_order(web, code):
     assert pickle.loads(data).read(3) == batches.read(3)
 
 
-def test_what_cannot_be_is_refused(web, code):
-    mixed = loader.global_batches({"web": web, "code": code}, batch_size=10)
-    single = loader.global_batches(web, batch_size=10, epochs=1)
-    with pytest.raises(InputError, match=r"gristmill\.loader\.open"):
-        loader.global_batches("out/c4", batch_size=10)
-    with pytest.raises(InputError, match="unknown shuffle"):
-        loader.global_batches(web, batch_size=10, shuffle="wild")
-    with pytest.raises(InputError, match="weights are for a mixture"):
-        loader.global_batches(web, batch_size=10, weights={"web": 1})
-    with pytest.raises(InputError, match="no datasets"):
-        loader.global_batches({}, batch_size=10)
-    with pytest.raises(InputError, match="a weight for each of web, code"):
-        loader.global_batches({"web": web, "code": code}, batch_size=1, weights={})
-    with pytest.raises(InputError, match="a weight for each of web, code"):
-        mixed.then(weights={"web": 1, "books": 2}, step=1)
-    with pytest.raises(InputError, match="single dataset has no weights"):
-        single.then(weights={"web": 1}, step=1)
-    with pytest.raises(InputError, match="which dataset of the mixture"):
-        mixed.find(1)
-    with pytest.raises(InputError, match="no such dataset"):
-        mixed.find(1, "books")
-    with pytest.raises(InputError, match="single dataset has no name"):
-        single.find(1, "web")
-    with pytest.raises(OutOfRangeError, match="no such step"):
-        single.read(3)
-    with pytest.raises(InputError, match="does not divide among the hosts"):
-        single.schedule.host_rows(host=(0, 3))
-
-
-@pytest.mark.parametrize(
-    ("shuffle", "cure"),
-    [
-        (True, "pass 'global'"),
-        (False, "pass 'none'"),
-        (None, "pass 'none'"),
-        (loader.BlockShuffle, r"pass BlockShuffle\(\)"),
-        ("random", "one of the names"),
-        (["global"], "one of the names"),
-        (1, "one of the names"),
-    ],
-)
-def test_what_is_no_shuffle_is_refused_with_what_to_pass(web, shuffle, cure):
-    with pytest.raises(InputError, match=cure) as refused:
-        loader.global_batches(web, batch_size=4, shuffle=shuffle)
-    assert refused.value.expected == "one of 'none', 'global', 'block', or a shuffle"
-
-
 def test_a_batch_that_the_records_do_not_fill_is_refused(web, code):
     with pytest.raises(InputError, match="there is no batch") as refused:
         loader.global_batches(web, batch_size=38, epochs=1)
@@ -147,6 +88,37 @@ def test_a_batch_that_the_records_do_not_fill_is_refused(web, code):
         loader.global_batches(
             mixed, batch_size=30, epochs=1, weights={"web": 1, "code": 1}
         )
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (lambda web, mixed: loader.global_batches("c4", batch_size=1), "loader.open"),
+        (lambda web, mixed: web(shuffle=True), "pass 'global'"),
+        (lambda web, mixed: web(shuffle=None), "pass 'none'"),
+        (lambda web, mixed: web(shuffle=loader.BlockShuffle), r"pass BlockShuffle\(\)"),
+        (lambda web, mixed: web(shuffle="random"), "'none', 'global', 'block', or a"),
+        (lambda web, mixed: web(shuffle=["global"]), "one of the names"),
+        (lambda web, mixed: web(weights={"web": 1}), "weights are for a mixture"),
+        (lambda web, mixed: web().then(weights={}, step=1), "has no weights"),
+        (lambda web, mixed: web().find(1, "web"), "single dataset has no name"),
+        (lambda web, mixed: web().read(3), "no such step"),
+        (lambda web, mixed: web().read(-1), "0 <= step < 3"),
+        (lambda web, mixed: web().read(1.0), "step is not an integer"),
+        (lambda web, mixed: web().read(1, np.array([3, 12])), "row is out of range"),
+        (lambda web, mixed: web().feed(host=(0, 3)), "does not divide among the hosts"),
+        (lambda web, mixed: loader.global_batches({}, batch_size=1), "no datasets"),
+        (lambda web, mixed: mixed(weights={}), "a weight for each of web, code"),
+        (lambda web, mixed: mixed().then(weights={"web": 1}, step=1), "a weight for"),
+        (lambda web, mixed: mixed().find(1), "which dataset of the mixture"),
+        (lambda web, mixed: mixed().find(1, "books"), "no such dataset"),
+    ],
+)
+def test_what_cannot_be_is_refused(web, code, asked, message):
+    of_web = functools.partial(loader.global_batches, web, batch_size=10, epochs=1)
+    both = {"web": web, "code": code}
+    with pytest.raises((InputError, OutOfRangeError), match=message):
+        asked(of_web, functools.partial(loader.global_batches, both, batch_size=10))
 
 
 def test_an_empty_dataset_is_refused(tmp_path):

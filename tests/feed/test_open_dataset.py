@@ -121,44 +121,45 @@ def test_records_and_what_is_known_of_them(converted: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "indices",
+    "index",
     [
-        [],
-        [3, 3, 3],
-        [55, 0, -1, 30, -56],
-        (1, 2),
-        range(5, 9),
-        np.array([9, 2], np.int32),
-        np.array([9, 2], np.uint64),
-        [np.int64(4), 5],
+        *(0, -1, np.uint64(55), [], [3, 3, 3], [55, 0, -1, 30, -56], (1, 2)),
+        *(range(5, 9), np.array([9, 2], np.int32), np.array([9, 2], np.uint64)),
+        *(slice(None), slice(-3, None), slice(40, 10, -7), slice(90, 99)),
+        *(56, -57, [0, 56], [-57], 1 << 62, np.uint64(56)),
     ],
+    ids=repr,
 )
-def test_lists_of_records(converted: str, indices) -> None:
-    assert loader.open(converted)[indices] == [RECORDS[i] for i in indices]
+def test_it_is_indexed_as_a_list(converted: str, index) -> None:
+    dataset, records = loader.open(converted), np.array(RECORDS, object)
+    try:
+        expected = records[index if isinstance(index, slice) else np.array(index, int)]
+    except (IndexError, OverflowError):
+        with pytest.raises(OutOfRangeError, match="out of range"):
+            dataset[index]
+        return
+    assert dataset[index] == (expected if type(expected) is bytes else [*expected])
 
 
-@pytest.mark.parametrize(
-    "part",
-    [slice(None), slice(2, 9), slice(-3, None), slice(40, 10, -7), slice(90, 99)],
-)
-def test_slices(converted: str, part: slice) -> None:
-    assert loader.open(converted)[part] == RECORDS[part]
-
-
-@pytest.mark.parametrize("index", [56, -57, [0, 56], [-57], 1 << 62, np.uint64(56)])
-def test_index_out_of_range(converted: str, index) -> None:
-    with pytest.raises(OutOfRangeError, match="out of range"):
-        loader.open(converted)[index]
-    assert issubclass(OutOfRangeError, IndexError)
-
-
-def test_read_counts_from_the_beginning_only(converted: str) -> None:
+def test_read_takes_a_list_of_numbers_from_the_beginning(converted: str) -> None:
     dataset = loader.open(converted)
     assert dataset.read(np.array([5, 1])) == [RECORDS[5], RECORDS[1]]
-    with pytest.raises(OutOfRangeError):
+    with pytest.raises(IndexError, match="out of range"):
         dataset.read([-1])
     with pytest.raises(InputError, match="shape"):
         dataset.read([[1]])
+
+
+def test_a_split_is_named_where_there_are_several(tmp_path: pathlib.Path) -> None:
+    place = convert(tmp_path, FILES)
+    assert loader.open(place).facts.split == "train"
+    convert(tmp_path, FILES[2:3], split="validation")
+    assert loader.open(place, "validation")[:] == FILES[2]
+    for given, message in ((None, "train, validation"), ("test", r"got: .*test")):
+        with pytest.raises(InputError, match=message):
+            loader.open(place, given)
+    with pytest.raises(InputError, match="no splits"):
+        loader.open(place + "/*.array_record-*", "train")
 
 
 def test_opening_touches_no_shard(converted: str, tmp_path: pathlib.Path) -> None:
@@ -200,20 +201,6 @@ def test_worker_refuses_a_dataset_that_was_replaced(tmp_path: pathlib.Path) -> N
     shutil.copytree(other, place)
     with pytest.raises(InvalidDatasetError, match="replaced"):
         pickle.loads(pickled)
-
-
-def test_splits(tmp_path: pathlib.Path) -> None:
-    place = convert(tmp_path, FILES)
-    assert loader.open(place).facts.split == "train"
-    convert(tmp_path, FILES[2:3], split="validation")
-    assert loader.open(place, "validation")[:] == FILES[2]
-    assert loader.open(place, split="train")[:] == RECORDS
-    with pytest.raises(InputError, match="train, validation"):
-        loader.open(place)
-    with pytest.raises(InputError, match=r"got: .*test"):
-        loader.open(place, "test")
-    with pytest.raises(InputError, match="no splits"):
-        loader.open(place + "/*.array_record-*", "train")
 
 
 def test_tfds_directory(tmp_path: pathlib.Path) -> None:

@@ -60,20 +60,20 @@ def _attach(folder: pathlib.Path, output: str, ids: Iterable[int], **options: An
     attach(output, folder, table, ID, **options)
 
 
-def make_plain(folder: pathlib.Path, *, erase: bool) -> str:
+def make_plain(folder: pathlib.Path) -> str:
     """Editions 1, 2 without some records, 3 with more, 5 without some of both."""
     output = str(folder / "out")
     _plain(folder, output, 0, PLAIN)
     _attach(folder, output, range(PLAIN))
-    remove_from(output, LOST, erase=erase)
+    remove_from(output, LOST)
     _plain(folder, output, 100, 20)
     there = [n for n in range(PLAIN) if n not in LOST]
     _attach(folder, output, [*there, *range(100, 120)], overwrite=True)
-    remove_from(output, [0, 9, 53, 54], erase=erase)
+    remove_from(output, [0, 9, 53, 54])
     return output
 
 
-def make_lineage(folder: pathlib.Path, *, erase: bool) -> str:
+def make_lineage(folder: pathlib.Path) -> str:
     """A conversion of a dataset of two editions."""
     output = str(folder / "base")
     _plain(folder, output, 0, 30)
@@ -85,7 +85,7 @@ def make_lineage(folder: pathlib.Path, *, erase: bool) -> str:
     return again
 
 
-def make_rows(folder: pathlib.Path, *, erase: bool) -> str:
+def make_rows(folder: pathlib.Path) -> str:
     """Packed rows of three files and two editions."""
     output = str(folder / "out")
     for edition in (1, 2):
@@ -106,7 +106,7 @@ def make_rows(folder: pathlib.Path, *, erase: bool) -> str:
     return output
 
 
-def make_written(folder: pathlib.Path, *, erase: bool) -> str:
+def make_written(folder: pathlib.Path) -> str:
     """Records of a program, whose sources nobody knows."""
     output = str(folder / "out")
     with writing.Writer(output, records_per_shard=7) as writer:
@@ -138,17 +138,16 @@ def _key(value: Any) -> tuple[Any, str | None]:
 
 
 @functools.cache
-def chosen(root: pathlib.Path, kind: str, kept: str) -> list[int]:
+def chosen(root: pathlib.Path, kind: str) -> list[int]:
     """Returns the numbers of the records that are selected."""
-    languages = loader.open(f"{root}/{kind}/{kept}/out").column("language")[:]
+    languages = loader.open(f"{root}/{kind}/out").column("language")[:]
     return [number for number, one in enumerate(languages) if one == "de"]
 
 
 @functools.cache
-def truth(root: str, kind: str, kept: str, edition: int) -> list[list[Unit]]:
+def truth(root: pathlib.Path, kind: str, edition: int) -> list[list[Unit]]:
     """Returns what is in each record of an edition."""
-    path = f"{root}/{kind}/kept/out"
-    real = loader.open(path, edition=edition)
+    real = loader.open(f"{root}/{kind}/out", edition=edition)
     values = {n: real.column(n)[:].tolist() for n in ("language", "score")}
     found = []
     for number in range(len(real)):
@@ -158,7 +157,6 @@ def truth(root: str, kind: str, kept: str, edition: int) -> list[list[Unit]]:
         units = []
         for piece in at.pieces or [at]:
             source = piece.source_path
-            source = source and source.replace(f"/{kind}/kept/", f"/{kind}/{kept}/")
             note = UNKNOWN if source is None else None
             own = parts | {"source": (source, note)}
             if not at.pieces:
@@ -175,7 +173,6 @@ def truth(root: str, kind: str, kept: str, edition: int) -> list[list[Unit]]:
 
 class Source(NamedTuple):
     kind: str
-    kept: str
     selected: bool
 
     @property
@@ -189,7 +186,7 @@ class Source(NamedTuple):
 
 @functools.cache
 def opened(root: pathlib.Path, source: Source, edition: int) -> loader.Dataset:
-    dataset = loader.open(f"{root}/{source.kind}/{source.kept}/out", edition=edition)
+    dataset = loader.open(f"{root}/{source.kind}/out", edition=edition)
     return dataset.select(SELECT) if source.selected else dataset
 
 
@@ -202,15 +199,13 @@ class Stage(NamedTuple):
 
 
 def random_run(
-    root: pathlib.Path, chance: random.Random, kinds: list[tuple[str, str]]
+    root: pathlib.Path, chance: random.Random, kinds: list[str]
 ) -> tuple[list[Source], list[Stage]]:
     """Returns the datasets of a run, and its batches before and after each change."""
     sources = []
-    for kind, kept in chance.sample(
-        kinds, min(len(kinds), chance.choice((1, 1, 2, 3)))
-    ):
-        selected = kind != "rows" and kept == "kept" and chance.random() < 0.3
-        sources.append(Source(kind, kept, selected))
+    for kind in chance.sample(kinds, min(len(kinds), chance.choice((1, 1, 2, 3)))):
+        selected = kind != "rows" and chance.random() < 0.3
+        sources.append(Source(kind, selected))
     begun = [
         source.editions[-1] if source.selected else chance.choice(source.editions)
         for source in sources
@@ -278,11 +273,11 @@ def counted(
         which = [int(name[1:]) for name in names]
         for entry, row in zip(*map(np.ndarray.tolist, batch), strict=True):
             number = which[entry]
-            kind, kept, selected = sources[number]
+            kind, selected = sources[number]
             edition = stage.editions[number]
             if selected:
-                row = chosen(root, kind, kept)[row]
-            for unit in truth(str(root), kind, kept, edition)[row]:
+                row = chosen(root, kind)[row]
+            for unit in truth(root, kind, edition)[row]:
                 label = labels[number, sources[number].lineage(edition)]
                 totals = found[label, *unit.parts[by]]
                 if unit.document is not None:
@@ -318,9 +313,7 @@ def labels_of(
     return found
 
 
-def check_random_run(
-    root: pathlib.Path, seed: int, kinds: list[tuple[str, str]]
-) -> None:
+def check_random_run(root: pathlib.Path, seed: int, kinds: list[str]) -> None:
     chance = random.Random(seed)
     sources, stages = random_run(root, chance, kinds)
     batches, known = stages[-1].batches, stages
@@ -352,23 +345,22 @@ def check_random_run(
 
 
 SHUFFLES = "none", "global", loader.BlockShuffle(block_records=4, window_blocks=2)
-ALL = [(kind, "kept") for kind in MAKE]
-QUICK = [("plain", "kept"), ("written", "kept")]
+QUICK = ["plain", "written"]
 
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     root = tmp_path_factory.mktemp("quick")
-    make_plain(root / "plain" / "kept", erase=False)
-    make_written(root / "written" / "kept", erase=False)
+    for kind in QUICK:
+        MAKE[kind](root / kind)
     return root
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     root = tmp_path_factory.mktemp("account")
-    for kind, kept in ALL:
-        MAKE[kind](root / kind / kept, erase=kept == "erased")
+    for kind, make in MAKE.items():
+        make(root / kind)
     return root
 
 
@@ -383,11 +375,11 @@ def test_it_is_what_the_rows_have(quick: pathlib.Path, seed: int) -> None:
 def test_also_of_packed_rows_and_through_conversions(
     root: pathlib.Path, seed: int
 ) -> None:
-    check_random_run(root, seed, ALL)
+    check_random_run(root, seed, [*MAKE])
 
 
 def test_it_says_why_it_cannot_count(quick: pathlib.Path) -> None:
-    dataset = loader.open(f"{quick}/written/kept/out")
+    dataset = loader.open(f"{quick}/written/out")
     batches = loader.global_batches(dataset, batch_size=4, epochs=2)
     assert account(batches, 0) == []
     with pytest.raises(InputError, match="steps is out of range"):

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.base.errors import InputError, OutOfRangeError
+from gristmill.loader.base.indices import POSITION_LIMIT
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import DatasetOrder, Phase, Schedule, Sighting
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
@@ -196,3 +197,17 @@ def test_an_epoch_that_does_not_end_ends_with_all_steps() -> None:
     schedule = schedule_of(orders=orders, mixture=Mixture.of([1, 0]), batch_size=4)
     assert schedule.end_of_epoch("b", step=1) == 1  # None has begun.
     assert schedule.end_of_epoch("a", step=3) == schedule.step_limit
+
+
+def test_any_step_of_an_endless_schedule_can_be_had():
+    order = DatasetOrder(num_records=10**12, seed=1)
+    schedule = schedule_of(orders=(order,), batch_size=1024)
+    last = POSITION_LIMIT // 1024 - 1
+    for step in (0, 10**9, 1 << 52):
+        batch = schedule.indices(step)
+        epoch = step * 1024 // 10**12
+        found = schedule.find(int(batch[0]), first_epoch=epoch, stop_epoch=epoch + 1)
+        assert found == [Sighting(epoch, step, 0)]
+    assert schedule.indices(last).shape == (1024,)
+    with pytest.raises(OutOfRangeError, match="there is no such step"):
+        schedule.indices(last + 1)

@@ -6,21 +6,18 @@ import gzip
 import json
 import pathlib
 import random
-import shutil
 import sys
 import tarfile
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from gristmill import dataset, loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.loader.provenance.trace import Piece, SourcePlace
-from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions, PackingOptions
@@ -215,55 +212,6 @@ def test_rows_of_parquet_by_row_group_and_lines_by_number(
                 else:
                     first = 2 if make is compressed_csv else 1
                     assert told["source_line"] == number + first
-
-
-@pytest.mark.slow
-def test_damage_is_passed_over(tmp_path: pathlib.Path) -> None:
-    path = pathlib.Path(frames(tmp_path))
-    data = bytearray(path.read_bytes())
-    for at in (len(data) // 3, len(data) // 2):
-        data[at] ^= 1
-    path.write_bytes(data)
-    batches = pack(str(path), tmp_path / "out", on_corrupt="skip")
-    assert len({read_at(piece) for piece in check(batches)}) == len(TEXTS) - 2
-
-
-@pytest.mark.slow
-def test_a_dataset_between_that_is_gone(tmp_path: pathlib.Path) -> None:
-    batches = pack(committed(tmp_path), tmp_path / "out")
-    before = [batches.locate(step, 0).pieces for step in range(batches.steps or 0)]
-    shutil.rmtree(tmp_path / "between")
-    shutil.copytree(tmp_path / "out", tmp_path / "moved")
-    batches = loader.global_batches(
-        loader.open(tmp_path / "moved"), batch_size=1, shuffle="none", epochs=1
-    )
-    for step, wanted in enumerate(before):
-        for piece, known in zip(batches.locate(step, 0).pieces, wanted, strict=True):
-            assert piece.source_path == known.source_path
-            assert piece.source_offset_bytes == known.source_offset_bytes
-
-
-@pytest.mark.slow
-def test_places_are_taken_as_they_are_told_after_other_datasets(
-    tmp_path: pathlib.Path,
-) -> None:
-    """Of lines that were packed from a dataset of a dataset of them, both gone."""
-    source = json_lines(tmp_path)
-    convert_to(source, tmp_path / "a")
-    convert_to(str(tmp_path / "a"), tmp_path / "b")
-    batches = pack(str(tmp_path / "b"), tmp_path / "out")
-    for gone in "ab":
-        shutil.rmtree(tmp_path / gone)
-    piece = located(batches.locate(3, 0), batches.datasets)["pieces"][-1]
-    line = piece["source_line"]
-    for place in (piece["source_offset_bytes"], f"line:{line}"):
-        order = ("--batch-size", "1", "--shuffle", "none")
-        given = ("trace", str(tmp_path / "out"), *order, "--json")
-        done = CliRunner().invoke(cli, [*given, "--document", f"{source}@{place}"])
-        assert done.exit_code == 0, done.output
-        (found,) = json.loads(done.stdout)
-        seen = {"epoch": 0, "step": 3, "row": 0}
-        assert seen in [s for p in found["pieces"] for s in p["sightings"]]
 
 
 @pytest.mark.slow
