@@ -26,7 +26,7 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError, some_of
 from gristmill.dataset.columns.column_file import ColumnType, Values, decode_column
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.shard_table import ShardTable, read_described
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 
@@ -239,16 +239,11 @@ def read_column_table(
         InvalidDatasetError: It is damaged, or belongs to other records.
     """
     path = layout.join(dataset, entry.table)
-    data = storage_for(path).read(path)
-    got = google_crc32c.value(data)
-    if (len(data), got) != (entry.table_bytes, entry.table_crc32c):
-        raise InvalidDatasetError(
-            "table of a column is not the one that dataset.json describes",
-            where=path,
-            expected=f"{entry.table_bytes:,} bytes, crc32c {entry.table_crc32c:#010x}",
-            got=f"{len(data):,} bytes, crc32c {got:#010x}",
-            cure=_CURE,
-        )
+    data = read_described(
+        *(path, entry.table_bytes, entry.table_crc32c),
+        what="table of a column",
+        cure=_CURE,
+    )
     table = ColumnTable.decode(data, where=path)
     if shards is None:
         return table

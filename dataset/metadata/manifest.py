@@ -13,8 +13,6 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self
 
-import google_crc32c
-
 from gristmill.dataset.base.errors import (
     FormatVersionError,
     InputError,
@@ -27,7 +25,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.formats.file_formats import HEAD_BYTES, FileFormat, format_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import LIST
-from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.shard_table import ShardTable, read_described
 from gristmill.dataset.metadata.splits import (
     TOTALS,
     Split,
@@ -302,16 +300,9 @@ def read_table(dataset: StrPath, split: Split) -> ShardTable:
 
 def _read_table(dataset: StrPath, split: Split) -> ShardTable:
     path = layout.join(path_text(dataset, "dataset"), split.table)
-    data = storage_for(path).read(path)
-    got = google_crc32c.value(data)
-    if (len(data), got) != (split.table_bytes, split.table_crc32c):
-        raise InvalidDatasetError(
-            "table of shards is not the one that dataset.json describes",
-            where=path,
-            expected=f"{split.table_bytes:,} bytes, crc32c {split.table_crc32c:#010x}",
-            got=f"{len(data):,} bytes, crc32c {got:#010x}",
-            cure="restore it from a copy, or run the conversion again with --overwrite",
-        )
+    cure = "restore it from a copy, or run the conversion again with --overwrite"
+    sums = split.table_bytes, split.table_crc32c
+    data = read_described(path, *sums, what="table of shards", cure=cure)
     table = ShardTable.decode(data, where=path)
     found: dict[str, Any] = {name: table.total(name) for name in TOTALS}
     found |= {

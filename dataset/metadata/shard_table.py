@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -40,6 +41,7 @@ from gristmill.dataset.packed.counts import (
     PACKED_COLUMNS,
     PackedCounts,
 )
+from gristmill.dataset.storage.lookup import storage_for
 
 VERSION = 1
 _FEW_REPORTS = 64
@@ -95,6 +97,25 @@ _PACKED_FIELDS = [field.name for field in dataclasses.fields(PackedCounts)]
 _report_values = operator.attrgetter(*(place for _, place in _REPORTED.values()))
 _segment_values = operator.attrgetter(*_SEGMENT_COLUMNS)
 _span_values = operator.attrgetter(*_SPAN_FIELDS)
+
+
+def read_described(
+    path: str, size_bytes: int, crc32c: int, *, what: str, cure: str
+) -> bytes:
+    """Reads a file whose size and checksum `dataset.json` has.
+
+    Raises InvalidDatasetError if it is another one.
+    """
+    data = storage_for(path).read(path)
+    if (len(data), got := google_crc32c.value(data)) != (size_bytes, crc32c):
+        raise InvalidDatasetError(
+            f"{what} is not the one that dataset.json describes",
+            where=path,
+            expected=f"{size_bytes:,} bytes, crc32c {crc32c:#010x}",
+            got=f"{len(data):,} bytes, crc32c {got:#010x}",
+            cure=cure,
+        )
+    return data
 
 
 def total_digest(

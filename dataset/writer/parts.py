@@ -563,12 +563,8 @@ def _tidy(output: str, manifest: Manifest, split: str) -> None:
     tidy_split(output, manifest, split)
     with contextlib.suppress(GristmillError):
         SplitFiles(output, manifest, split).delete_strays(key)
-        _delete_description(output, manifest.name, key)
-
-
-def _delete_description(output: str, name: str, key: str) -> None:
-    path = layout.join(output, layout.job_path(name, key))
-    storage_for(output).delete(path)
+        path = layout.job_path(manifest.name, key)
+        storage_for(output).delete(layout.join(output, path))
 
 
 def commit_job(job: PartsJob, *, keep_replaced: bool) -> Manifest:
@@ -608,7 +604,7 @@ def commit_job(job: PartsJob, *, keep_replaced: bool) -> Manifest:
         check_current=check_current,
     )
     with contextlib.suppress(GristmillError):  # The split is committed.
-        _delete_description(output, name, key)
+        storage_for(output).delete(job.write.description)
     return manifest
 
 

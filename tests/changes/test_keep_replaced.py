@@ -75,25 +75,3 @@ def test_the_edition_before_stays_if_asked(
     }
     if keep:
         assert records_of(output, edition=1) == sorted(OLD)
-
-
-@pytest.mark.parametrize("keep", [False, True])
-def test_of_files_that_are_indexed_again(tmp_path: pathlib.Path, keep: bool) -> None:
-    output = tmp_path / "data"
-    by_writer(str(output), OLD)
-    by_writer(str(tmp_path / "more"), NEW)
-    (tmp_path / "files").mkdir()
-    for source, number in ((output, 0), (tmp_path / "more", 1)):
-        (shard,) = source.glob("*.array_record-*")
-        shard.rename(tmp_path / f"files/{number}.array_record")
-    files = tmp_path / "files"
-    named = "--name=data", "--split=train", "--workers=1"
-    command("index", f"{files}/0.array_record", *named)
-    options = ["--keep-replaced"] * keep
-    command("index", str(files), *named, "--overwrite", *options)
-    assert records_of(str(files)) == sorted(OLD + NEW)
-    split = open_manifest(str(files)).splits["train"]
-    assert [state.edition for state in split.replaced] == [1] * keep
-    assert len([*files.glob("index/data-train*.shards.npz")]) == 1 + keep
-    if keep:
-        assert records_of(str(files), edition=1) == sorted(OLD)

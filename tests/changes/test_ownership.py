@@ -25,7 +25,6 @@ from gristmill.transforms.conversion.take_output import take_output
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.writing.write_split import WriteJob, begin_write
 from tests.support.conversion import contents, convert, job_of, read_output
-from tests.support.gcs_server import GcsServer
 from tests.support.records import (
     frames_of,
     text_records,
@@ -105,21 +104,6 @@ class TestInputs:
         with pytest.raises(InputError, match="an input would be replaced"):
             begin_job(job_of(f"{out}/{name}", out, names=BESIDE), overwrite=True)
         assert (out / name).is_symlink()
-
-    def test_in_a_bucket(self, monkeypatch):
-        with GcsServer("bucket") as server:
-            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-            server.objects.put("bucket", "in/a.tfrecord", frames_of(RECORDS))
-            before = dict(server.objects.buckets["bucket"])
-            job = dataclasses.replace(
-                by_input("gs://bucket/in/a.tfrecord", "gs://bucket/in/", "train"),
-                names=ShardNames(kind="inputs"),
-            )
-            for overwrite in (False, True, "changed"):
-                prepared = plan_job(job, list_inputs(job))
-                with pytest.raises(InputError, match="an input would be replaced"):
-                    take_output(prepared, overwrite=overwrite)
-            assert server.objects.buckets["bucket"] == before
 
 
 class TestIndexed:

@@ -227,31 +227,6 @@ def test_requests_for_each_shard(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "fault",
-    [
-        {"kind": "lost", "operation": "delete", "times": 4},
-        {"kind": "503", "operation": "delete", "times": 5},
-        {"kind": "lost", "operation": "insert", "name": "dataset.json", "times": 3},
-    ],
-    ids=lambda fault: f"{fault['operation']} {fault['kind']}",
-)
-def test_faults_of_the_server_are_got_over(
-    server: GcsServer, tmp_path: pathlib.Path, fault: dict[str, Any]
-) -> None:
-    (tmp_path / "in").write_bytes(frames_of(OLD))
-    convert(job_of(tmp_path / "in", OUT, plan=("num_shards", 3)))
-    job = job_of(tmp_path / "in", OUT, plan=("num_shards", 5))
-    prepared = begin_job(job, overwrite=True).prepared
-    results = [make_shard(task) for task in shard_tasks(prepared)]
-    server.fail(**fault)
-    commit_shards([job], results)
-    assert not any(fault.times for fault in server.faults)
-    assert open_manifest(OUT).splits["train"].shards == 5
-    assert writes_in(server.objects.buckets["bucket"]) == writes_of(OUT)
-
-
-@pytest.mark.slow
 def test_what_cannot_be_deleted_is_deleted_by_the_next_command(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
