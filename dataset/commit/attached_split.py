@@ -93,36 +93,6 @@ class Attachment(NamedTuple):
         key = layout.write_key(self.write.split, edition.write)
         return layout.column_table_path(self.write.name, key, column, self.write.id)
 
-    def commit(self, made: Mapping[int, Mapping[str, ColumnEntry]]) -> Manifest:
-        """Adds the columns to `dataset.json`, and deletes the description.
-
-        Args:
-            made: The columns of each edition, by number and by name.
-
-        Raises:
-            JobChangedError: The work was given up meanwhile.
-            StorageChangedError: The split has other editions by now.
-        """
-        write = self.write
-        described = {
-            number: {name: entry.described() for name, entry in columns.items()}
-            for number, columns in made.items()
-        }
-
-        def change(old: Manifest) -> Manifest:
-            if (split := old.splits.get(write.split)) is None:
-                raise StorageChangedError(
-                    "the split is gone to which columns are attached",
-                    where=write.where,
-                    cure="run one command at a time on a dataset",
-                )
-            changed = with_columns(split, described, self.editions, write)
-            return dataclasses.replace(old, splits={**old.splits, write.split: changed})
-
-        manifest = commit(write.output, change, check=self.check_current)
-        self.tidy()
-        return manifest
-
     def tidy(self) -> None:
         """Deletes what committed columns need no more; `verify` names the rest."""
         write = self.write
@@ -402,9 +372,10 @@ class AttachedSplit:
         attachment.check_current()
         files: ShardRows = gathered.rows.get("files") or ShardRows()
         source, size = {**source, "gristmill_version": __version__}, 0
-        made: dict[int, dict[str, ColumnEntry]] = {}
+        made: dict[int, dict[str, Any]] = {}
         for part in self.split.parts:
-            shards, rows, entries = self.table(part.edition), files.of(part), {}
+            shards, rows = self.table(part.edition), files.of(part)
+            columns = made[part.edition] = {}
             for at, name in enumerate(attachment.columns):
                 sizes = rows["bytes"][:, at].tolist(), rows["crc32c"][:, at].tolist()
                 paths = (
@@ -413,9 +384,21 @@ class AttachedSplit:
                 )
                 table = ColumnTable.of(map(StoredColumn, paths, *sizes), shards)
                 path = attachment.table_path(part, name)
-                entries[name] = write_column_table(
+                entry = write_column_table(
                     self.dataset, path, kinds[name], table, source=source
                 )
-                size += entries[name].file_bytes
-            made[part.edition] = entries
-        return attachment.commit(made), size
+                columns[name], size = entry.described(), size + entry.file_bytes
+
+        def change(old: Manifest) -> Manifest:
+            if (split := old.splits.get(self.name)) is None:
+                raise StorageChangedError(
+                    "the split is gone to which columns are attached",
+                    where=attachment.write.where,
+                    cure="run one command at a time on a dataset",
+                )
+            new = with_columns(split, made, attachment.editions, attachment.write)
+            return dataclasses.replace(old, splits={**old.splits, self.name: new})
+
+        manifest = commit(self.dataset, change, check=attachment.check_current)
+        attachment.tidy()
+        return manifest, size

@@ -247,13 +247,12 @@ class Writer:
                 got=f"{size:,}",
                 cure="cut it into several records",
             )
-        if self._job.sources is not None or source is not None:
-            place = self._checked_source(source)
-            if self._records and self._raw_bytes + size > self._job.shard_bytes:
-                self._finish_shard()
-            self._places.extend(place)
-        elif self._records and self._raw_bytes + size > self._job.shard_bytes:
+        has_sources = self._job.sources is not None or source is not None
+        place = self._checked_source(source) if has_sources else None
+        if self._records and self._raw_bytes + size > self._job.shard_bytes:
             self._finish_shard()
+        if place is not None:
+            self._places.extend(place)
         self._batch.append(record)
         self._records += 1
         self._raw_bytes += size

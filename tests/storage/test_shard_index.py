@@ -194,15 +194,6 @@ class TestOpening:
         with pytest.raises(InvalidDatasetError, match="report in the shard index"):
             index.report()
 
-    def test_mapped_and_parsed_say_the_same(self, tmp_path: pathlib.Path):
-        data = index_of([3] * 100 + [1])
-        path = tmp_path / "a.index"
-        path.write_bytes(data)
-        index = map_index(str(path))
-        index.check()
-        check_against(footer_with([3] * 100 + [1]), index)
-        assert index.report() == parse_index(data, path="x").report()
-
     def test_places_come_last_and_are_not_mapped(self, tmp_path: pathlib.Path):
         places = Places(np.array([0, 0, 1]), np.array([0, 40, 7]))
         section, index = places.encode(), tmp_path / "i.index"
