@@ -7,7 +7,6 @@ import os
 import socket
 import ssl
 import urllib.parse
-from typing import Any
 
 import requests
 import requests.utils
@@ -36,19 +35,21 @@ class Route:
 
     def __init__(self, url: str):
         parts = urllib.parse.urlsplit(url)
-        self.host, self.prefix, self.proxy_headers = parts.netloc, parts.path, ""
-        self.prefix = self.prefix.rstrip("/")
+        self.host, self.prefix = parts.netloc, parts.path.rstrip("/")
+        self.proxy_headers = ""
         port = parts.port or _PORTS.get(parts.scheme, 0)
         self._place = self._server = (parts.hostname or "", port)
         self._tunnel: dict[str, str] | None = None
-        settings = _environment_of(url)
+        with requests.Session() as session:
+            # What the environment names.
+            settings = session.merge_environment_settings(url, {}, None, None, None)
         secure = parts.scheme == "https"
         self._tls = _trusting(settings["verify"]) if secure else None
         proxy = requests.utils.select_proxy(url, settings["proxies"])
         if not proxy:
             return
         by = _parts_of(proxy, self.host)
-        self._place = (by.hostname or "", by.port or _PORTS["http"])
+        self._place = (by.hostname or "", by.port or 80)
         headers = {}
         if by.username is not None:
             user = ":".join(requests.utils.get_auth_from_url(by.geturl()))
@@ -97,13 +98,6 @@ def _parts_of(proxy: str, server: str) -> urllib.parse.SplitResult:
         got=got,
         cure="set HTTPS_PROXY to an HTTP proxy, or name the server in NO_PROXY",
     )
-
-
-def _environment_of(url: str) -> dict[str, Any]:
-    """Returns the proxies and certificates that the environment names for a URL."""
-    with requests.Session() as session:
-        settings: Any = session.merge_environment_settings(url, {}, None, None, None)
-    return dict(settings)
 
 
 @functools.lru_cache(maxsize=4)

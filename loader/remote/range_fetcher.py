@@ -48,7 +48,7 @@ class RequestLimit:
 
     def __init__(self, most: int):
         self._most, self.limit = most, float(most)
-        self.taken = self._waiting = 0
+        self.taken = 0
         self._last_cut = 0.0
         # The lock is entered directly and not through the condition, whose methods are
         # written in Python: Ctrl-C inside them could leave it locked.
@@ -59,11 +59,7 @@ class RequestLimit:
         """Takes a slot; returns False if none was free in that time."""
         with self._lock:
             if self.taken >= self.limit and wait_seconds:
-                self._waiting += 1
-                try:
-                    self._freed.wait(wait_seconds)
-                finally:
-                    self._waiting -= 1
+                self._freed.wait(wait_seconds)
             if self.taken >= self.limit:
                 return False
             self.taken += 1
@@ -79,8 +75,7 @@ class RequestLimit:
                 self.limit = max(self.limit / 2, min(_FEWEST_REQUESTS, self._most))
             elif answered and not throttled and self.limit < self._most:
                 self.limit = min(self.limit + 1 / self.limit, self._most)
-            if self._waiting:
-                self._freed.notify()
+            self._freed.notify()
 
 
 # At most one request in this many is a second one for a late answer.
@@ -402,7 +397,6 @@ class RangeFetcher:
         self.counts = ReadCounts()
         self.reads = reads or ObjectReads(timeout_seconds=self.options.timeout_seconds)
         self._process = os.getpid()
-        self._busy = threading.local()
         self.limit = RequestLimit(self.options.in_flight)
         self.hedging = HedgePolicy(self.options.hedge_factor)
 
@@ -422,14 +416,7 @@ class RangeFetcher:
             StorageChangedError: An object was deleted or written again.
         """
         self.check_process()
-        if getattr(self._busy, "fetching", False):
-            # With all slots taken it would wait for itself.
-            raise RuntimeError("fetch was called inside of another fetch")
-        self._busy.fetching = True
-        try:
-            HedgedRequests(ranges, take, self).run()
-        finally:
-            self._busy.fetching = False
+        HedgedRequests(ranges, take, self).run()
 
     def check_process(self) -> None:
         """Raises StorageError in a process that was forked after this was made."""
