@@ -94,10 +94,15 @@ class ArraySpool:
         """
         sizes = ((ends - begins) * self.dtype.itemsize).tolist()
         offsets = (begins * self.dtype.itemsize).tolist()
-        descriptor = self._flushed()
-        return [
-            self._read(descriptor, *run) for run in zip(sizes, offsets, strict=True)
-        ]
+        descriptor, pread = self._flushed(), os.pread
+        try:
+            runs = [pread(descriptor, *run) for run in zip(sizes, offsets, strict=True)]
+        except OSError as e:
+            raise self._failed(e) from e
+        if [*map(len, runs)] != sizes:
+            # More than the system reads at once, or less than was written.
+            runs = [self._read_all(*run) for run in zip(sizes, offsets, strict=True)]
+        return runs
 
     def mapped(self) -> npt.NDArray[Any]:
         """Returns all values, mapped from disk: their memory can be reclaimed."""
@@ -119,23 +124,25 @@ class ArraySpool:
             self._is_flushed = True
         return self._file.fileno()
 
-    def _read(self, descriptor: int, size: int, offset: int) -> bytes:
-        data = b""
-        while len(data) < size:  # The system may read less at once.
+    def _read_all(self, size: int, offset: int) -> bytes:
+        parts = []
+        end = offset + size
+        while offset < end:
             try:
-                part = os.pread(descriptor, size - len(data), offset + len(data))
+                part = os.pread(self._file.fileno(), end - offset, offset)
             except OSError as e:
                 raise self._failed(e) from e
             if not part:
                 raise StorageError(
                     "a temporary file has lost its end",
                     where=self._directory,
-                    expected=f"{offset + size:,} bytes or more",
-                    got=f"{offset + len(data):,}",
+                    expected=f"{end:,} bytes or more",
+                    got=f"{offset:,}",
                     cure="check the disk of this machine, then run again",
                 )
-            data = data + part if data else part
-        return data
+            parts.append(part)
+            offset += len(part)
+        return b"".join(parts)
 
     def _failed(self, error: OSError) -> StorageError:
         cure = (

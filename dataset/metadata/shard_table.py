@@ -46,6 +46,7 @@ from gristmill.dataset.storage.lookup import storage_for
 VERSION = 1
 _FEW_REPORTS = 64
 _PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+_IN_NAMES = np.array([bool(re.match(r"[\w.-]", chr(n), re.ASCII)) for n in range(256)])
 
 # Columns of one number a shard: their types on disk, and where a report has them.
 _SHARD_COLUMNS = {
@@ -387,6 +388,8 @@ class ShardTable:
         Raises:
             InvalidDatasetError: A path leaves it, or occurs twice.
         """
+        if isinstance(self.paths, Texts) and _are_plain_names(*self.paths.encoded):
+            return
         names = [*self.paths]
         plain = _PLAIN_NAME.fullmatch
         for path in names:
@@ -421,6 +424,23 @@ def _check(columns: dict[str, npt.NDArray[Any]], shards: int) -> None:
             (values < 0).any() or float(values.sum(dtype=float)) > 2**62
         ):
             raise ValueError(f"impossible values in the column {name}")
+
+
+def _are_plain_names(blob: npt.NDArray[np.uint8], ends: Int64) -> bool:
+    """Returns whether texts are plain names of one length, in ascending order.
+
+    Names of the shards of a conversion are. A million take a moment.
+    """
+    lengths = np.diff(ends, prepend=0)
+    length = int(lengths[0]) if len(lengths) else 0
+    if not length or (lengths != length).any():
+        return False
+    names = blob.view(f"S{length}")
+    begins = blob[::length]
+    plain = (begins != ord(".")) & (begins != ord("-"))
+    return bool(
+        _IN_NAMES[blob].all() and plain.all() and (names[1:] > names[:-1]).all()
+    )
 
 
 class ShardCollector:
