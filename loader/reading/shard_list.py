@@ -208,7 +208,7 @@ class ShardList:
 class OpenShards:
     """The shards of a list that are open, within limits. Safe to share by threads."""
 
-    def __init__(self, shards: ShardList, limits: ReadLimits = READ_LIMITS):
+    def __init__(self, shards: ShardList, limits: ReadLimits):
         self._shards, self._limits = shards, limits
         self._open: dict[int, ShardFile] = {}
         self._lock = threading.Lock()
@@ -265,7 +265,7 @@ class OpenShards:
             self._open.clear()
 
 
-def most_open(shards: int, limits: ReadLimits = READ_LIMITS) -> int:
+def most_open(shards: int, limits: ReadLimits) -> int:
     """Returns the number of shards to keep open, after raising the process's limit.
 
     A shard keeps a descriptor, and the map of its index another. The usual soft limit
@@ -293,7 +293,6 @@ def count_files(
     paths: Sequence[str],
     *,
     footers: FooterCache | None,
-    limits: ReadLimits = READ_LIMITS,
 ) -> tuple[IntArray, IntArray, dict[int, ShardFile]]:
     """Counts the records of ArrayRecord files by their footers, many at a time.
 
@@ -303,7 +302,7 @@ def count_files(
         int64 [files], the records of each; int64 [files], its bytes; and those that
         stay open, by number.
     """
-    most, opened = most_open(len(paths), limits), {}
+    most, opened = most_open(len(paths), READ_LIMITS), {}
 
     def count(number: int) -> tuple[int, int]:
         file = open_shard(paths[number], footers=footers)

@@ -133,7 +133,7 @@ def _versions() -> _Answer:
 
 
 def _compiled() -> _Answer:
-    from gristmill.dataset.arrayrecord.compiled import is_compiled
+    from gristmill.dataset.arrayrecord.compiled import decoder
 
     missing = []
     for name, package in _COMPILED.items():
@@ -145,10 +145,10 @@ def _compiled() -> _Answer:
         names = " ".join(missing)
         cure = f"pip install --force-reinstall --no-deps --only-binary :all: {names}"
         return f"not compiled, which is slow: {names}", cure
-    if not is_compiled():
-        seen = "the chunk hash of gristmill is not compiled, which is slow"
+    if decoder() is None:
+        seen = "the chunk decoder of gristmill is not compiled, which is slow"
         return seen, "install a C compiler (gcc, python3-dev), then gristmill again"
-    return "checksums, chunk hash, zstd, brotli and snappy are compiled", ""
+    return "checksums, chunk decoder, zstd, brotli and snappy are compiled", ""
 
 
 def _memory() -> _Answer:
