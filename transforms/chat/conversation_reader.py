@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -61,8 +62,9 @@ class Rendered(NamedTuple):
         spans: Its spans; of plain text one.
         borders: int64 [2 spans], begin and end of each.
         weights: Weight of each message.
-        specials: int64 [n, 2], begin and end of special tokens in the text.
-        alike: bool [n], which of them are in contents.
+        specials: int64 [n, 2], begin and end of special tokens in the text, if some are
+            in contents.
+        alike: Which of them are.
         ends: int64, the ends of trained turns; None of plain text.
         open_turns: Trained messages without an end of turn.
         open_turn: The first of them, and what follows it; "" for none.
@@ -73,7 +75,7 @@ class Rendered(NamedTuple):
     borders: Int64
     weights: list[float]
     specials: Int64
-    alike: npt.NDArray[np.bool_]
+    alike: list[bool]
     ends: Int64 | None = None
     open_turns: int = 0
     open_turn: str = ""
@@ -163,7 +165,7 @@ class ConversationReader:
             except AsideError as error:
                 self._set_aside(error, place_of(number), counts)
                 continue
-            counts["special_texts"] += int(each.alike.sum())
+            counts["special_texts"] += sum(each.alike)
             counts["open_turns"] += each.open_turns
             if each.open_turn:
                 place = f"{place_of(number)}, {each.open_turn}"
@@ -200,7 +202,7 @@ class ConversationReader:
             text = conversation.text
             data, own = text.encode(), _pairs(text, finder.specials(text))
             span = TextSpan(0, len(text), _OTHER, 0, trained=True)
-            borders, alike = np.array([0, len(data)]), np.ones(len(own), bool)
+            borders, alike = np.array([0, len(data)]), [True] * len(own)
             return Rendered(data, [span], borders, [1.0], own, alike)
         if conversation.tools is not None:
             finder = self._finders.get(WITH_TOOLS, finder)
@@ -208,8 +210,9 @@ class ConversationReader:
         data = text.encode()
         found = located(finder.template, conversation, text)
         specials = finder.specials(text)
-        alike = _overlap(specials, [place[:2] for place in found.places])
-        turns = finder.turns(found, [*itertools.compress(specials, ~alike)])
+        alike = _overlap(specials, found.places)
+        both = zip(specials, alike, strict=True)
+        turns = finder.turns(found, [each for each, inside in both if not inside])
         open_turn = ""
         for message, end in turns.open_turns[:1]:
             after = text[end : end + _SHOWN]
@@ -220,7 +223,7 @@ class ConversationReader:
                 turns.spans,
                 _pairs(text, [span[:2] for span in turns.spans]).ravel(),
             ),
-            *(conversation.weights, _pairs(text, specials), alike),
+            *(conversation.weights, _pairs(text, specials * any(alike)), alike),
             *(byte_places(text, turns.ends), len(turns.open_turns), open_turn),
         )
 
@@ -241,7 +244,7 @@ class ConversationReader:
         Raises:
             AsideError: It is set aside.
         """
-        if each.alike.any() and self._options.special_text == "text":
+        if any(each.alike) and self._options.special_text == "text":
             try:
                 placed = with_special_text(
                     *(each.text, placed, each.specials, each.alike, self._tokenizer)
@@ -305,11 +308,11 @@ def _pairs(text: str, ranges: Sequence[Sequence[int]]) -> Int64:
 
 def _overlap(
     ranges: Sequence[Sequence[int]], places: Sequence[Sequence[int]]
-) -> npt.NDArray[np.bool_]:
+) -> list[bool]:
     """Returns which ranges reach into a place; neither overlap among themselves."""
-    one, other = (
-        np.array(given, np.int64).reshape(-1, 2) for given in (ranges, places)
-    )
-    at = np.searchsorted(other[:, 1], one[:, 0], side="right")
-    begins = np.append(other[:, 0], np.iinfo(np.int64).max)
-    return begins[at] < one[:, 1]
+    stops = [place[1] for place in places]
+    found = []
+    for begin, end in ranges:
+        at = bisect.bisect_right(stops, begin)
+        found.append(at < len(places) and places[at][0] < end)
+    return found

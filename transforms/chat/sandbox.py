@@ -112,12 +112,14 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def call(self, context: Any, called: Any, *args: Any, **named: Any) -> Any:
         """Counts a call, and checks the arguments of methods of texts."""
         self.step(context, None)
-        for each in (*args, *named.values()):
-            _sized(each)
-        # The sandbox wraps `format`.
-        text = getattr(getattr(called, "__wrapped__", called), "__self__", None)
-        if isinstance(text, str):
-            _check_call(getattr(called, "__name__", ""), (text, *args), named)
+        if isinstance(called, jinja2.runtime.Macro):
+            for each in (*args, *named.values()):
+                _sized(each)
+        text = getattr(called, "__self__", None)
+        if text is None:  # The sandbox wraps `format`.
+            text = getattr(getattr(called, "__wrapped__", None), "__self__", None)
+        if isinstance(text, str) and called.__name__ in _WIDE:
+            _check_call(called.__name__, (text, *args), named)
         return _sized(super().call(context, called, *args, **named))
 
     def _parse(self, source: str, name: Any, filename: Any) -> jinja2.nodes.Template:

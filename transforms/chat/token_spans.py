@@ -72,7 +72,7 @@ def with_special_text(
     text: bytes,
     placed: PlacedTokens,
     specials: Int64,
-    alike: npt.NDArray[np.bool_],
+    alike: Sequence[bool],
     tokenizer: Tokenizer,
 ) -> PlacedTokens:
     """Returns the tokens of a text with some special tokens taken for text.
@@ -85,7 +85,7 @@ def with_special_text(
         text: The text.
         placed: Its tokens as the tokenizer gives them.
         specials: int64 [n, 2], begin and end of all special tokens in the text.
-        alike: bool [n], those of them that are text.
+        alike: Which of them are text.
         tokenizer: The tokenizer.
 
     Raises:
@@ -96,7 +96,7 @@ def with_special_text(
             "a content has the text of a special token, and the text in pieces has "
             "other tokens"
         )
-    ids = _in_pieces(text, specials[~alike], tokenizer)
+    ids = _in_pieces(text, specials[~np.array(alike)], tokenizer)
     said = [tokenizer.bytes_of(token) or b"" for token in ids.tolist()]
     # Where the library changed the text there is no place for its tokens.
     if b"".join(said) != text:
