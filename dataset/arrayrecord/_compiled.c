@@ -367,7 +367,7 @@ static int parse(const uint8_t *data, size_t size, const Chunk *chunk, Parsed *o
   /* A number takes at most 9 bytes. */
   return out->values.decoded == word[4] &&
          out->sizes.decoded >= (uint64_t)chunk->records &&
-         out->sizes.decoded / 9 <= (uint64_t)chunk->records;
+         out->sizes.decoded <= 9 * (uint64_t)chunk->records;
 }
 
 /* Decodes the first bytes of a part, usually all. */
