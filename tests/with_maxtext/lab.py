@@ -63,7 +63,7 @@ class Lab:
         copy = self.work / "damaged" / name
         if not copy.exists():
             shutil.copytree(self.path(name), copy)
-            shard = min(copy.glob("*-train.array_record-00000-of-*"))
+            shard = min(copy.glob("*-train.array_record-*"))
             data = bytearray(shard.read_bytes())
             # In a record of the first steps; the file has padding behind them.
             data[4_000:4_016] = bytes(255 - byte for byte in data[4_000:4_016])
