@@ -27,7 +27,7 @@ from gristmill.loader.decode.scan import scan_examples
 from gristmill.pipelines.columns.typed_values import TypedValues, of_arrow, of_json
 from gristmill.transforms.sources.find_inputs import match_inputs
 from gristmill.transforms.sources.input_formats import Look, look_at
-from gristmill.transforms.sources.lines.json_values import parsed_line
+from gristmill.transforms.sources.lines.strict_json import parsed_line
 
 BLOCK_RECORDS = 1024
 _MARK = b"\xef\xbb\xbf"  # Of the order of bytes.

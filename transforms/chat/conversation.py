@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.packed.message_spans import ROLES
 from gristmill.transforms.jobs.pack_options import weight_of
-from gristmill.transforms.sources.lines.json_values import parsed_line
+from gristmill.transforms.sources.lines.strict_json import parsed_line
 
 MESSAGES, CONVERSATIONS, TEXT = "messages", "conversations", "text"
 _SYSTEM = "system"

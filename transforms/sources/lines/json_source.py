@@ -21,13 +21,11 @@ from gristmill.transforms.sources.lines.json_array import ArrayReader
 from gristmill.transforms.sources.lines.json_values import (
     JSON_TEXT,
     DifferentTypesError,
-    Number,
     UnfitError,
     column_value,
     has_gap,
     joined,
     leaf_types,
-    parsed_line,
     type_of,
 )
 from gristmill.transforms.sources.lines.line_schema import (
@@ -53,6 +51,7 @@ from gristmill.transforms.sources.lines.line_source import (
     newline_ends,
     split_lines,
 )
+from gristmill.transforms.sources.lines.strict_json import Number, parsed_line
 from gristmill.transforms.tables.example_rows import null_error
 from gristmill.transforms.tables.table_features import (
     NumbersSeen,
