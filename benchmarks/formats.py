@@ -24,7 +24,7 @@ from benchmarks.contest import (
 )
 from benchmarks.convert import WRITER_OPTIONS, count_records
 from gristmill.dataset import encode_example, encode_frame
-from tests.support.gcs_process import GcsProcess
+from tests.servers.gcs_process import GcsProcess
 
 _FILES = 8
 _BUCKET = "bench"

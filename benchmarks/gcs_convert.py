@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import c4_like
 from benchmarks.contest import Contest, Contestant, Option, gristmill, main, size
-from tests.support.gcs_process import GcsProcess
+from tests.servers.gcs_process import GcsProcess
 
 _LATENCY_MS = {"gristmill_local": None, "gristmill_20_ms": 20, "gristmill_50_ms": 50}
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Generator, Iterator
 import hypothesis
 import pytest
 
+from tests.servers.gcs_server import GcsServer
 from tests.support import beam_memory, memory, shared, shares
-from tests.support.gcs_server import GcsServer
 
 # A test that takes longer is listed after the run, unless it is marked slow.
 QUICK_SECONDS = 3

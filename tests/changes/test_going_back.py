@@ -25,9 +25,9 @@ from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
 from gristmill.transforms.jobs.conversion_job import ShardNames
+from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import convert, job_of
 from tests.support.editions import add_edition, files_of, replace_by_newest
-from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records
 from tests.support.watched import at_storage
 

@@ -20,8 +20,8 @@ from gristmill.pipelines.text.printer import text_of
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.jobs.conversion_job import ConversionJob
+from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import contents, convert, job_of
-from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records
 
 IN_MEMORY = ("--runner=FnApiRunner",)

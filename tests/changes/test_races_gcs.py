@@ -23,8 +23,8 @@ from gristmill.transforms.conversion.make_shards import (
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
-from tests.support.gcs_objects import StoredObject
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_objects import StoredObject
+from tests.servers.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records
 
 OUTPUT = "gs://out/c4"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.gcs_process import GcsProcess
-from tests.support.races import Race
+from tests.changes.races import Race
+from tests.servers.gcs_process import GcsProcess
 
 SOAK_COMMANDS = int(os.environ.get("GRISTMILL_TEST_COMMANDS", "300"))
 SEEDS = os.environ.get("GRISTMILL_TEST_SEEDS", "2 3")

@@ -14,10 +14,10 @@ from gristmill.dataset import Writer
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.verify import verify
-from tests.support.buckets import upload
+from tests.servers.buckets import upload
+from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import contents, dataset_of, read_output
 from tests.support.datasets import convert as add_edition
-from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer
 from tests.support.records import frames_of, text_records, write_array_records
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support import cures
-from tests.support.cures import Row
+from tests.commands import cures
+from tests.commands.cures import Row
 
 P = pathlib.Path
 SHARD = "array_record-00000-of-00001"

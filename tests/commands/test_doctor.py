@@ -14,8 +14,8 @@ import pytest
 
 from gristmill.pipelines.commands.doctor import examine
 from tests.commands.conftest import run
+from tests.servers.gcs_server import GcsServer
 from tests.support.datasets import convert
-from tests.support.gcs_server import GcsServer
 
 
 def findings(*arguments: object, code: int = 0) -> dict[str, dict[str, str]]:

@@ -15,8 +15,8 @@ import pytest
 
 from gristmill.dataset import encode_example
 from tests.commands.conftest import refused, rows_of, run
+from tests.servers.gcs_server import GcsServer
 from tests.support.datasets import convert
-from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, write_array_records, write_tfrecords
 
 

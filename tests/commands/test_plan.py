@@ -25,7 +25,7 @@ from gristmill.pipelines.advice.make_plan import (
 from gristmill.pipelines.options.job_options import ConvertOptions
 from gristmill.pipelines.text.printer import text_of
 from tests.commands.conftest import json_of, run
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records
 
 SMALL = 64 << 10

@@ -27,7 +27,8 @@ from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.shards import open_shard as open_shard_module
 from gristmill.transforms.sources.shards.source_split import list_shards
 from gristmill.transforms.sources.source import source_of
-from tests.support.buckets import upload
+from tests.servers.buckets import upload
+from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import (
     convert,
     dataset_of,
@@ -38,7 +39,6 @@ from tests.support.conversion import (
     skipped_in,
     varied_records,
 )
-from tests.support.gcs_server import GcsServer
 from tests.support.records import (
     AWKWARD_RECORDS,
     footer_of,

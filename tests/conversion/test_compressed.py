@@ -27,6 +27,7 @@ from gristmill.transforms.conversion.make_shards import (
     shard_tasks,
 )
 from gristmill.transforms.sources.source import KeptPass
+from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import (
     contents,
     convert,
@@ -37,7 +38,6 @@ from tests.support.conversion import (
     skipped_in,
     varied_records,
 )
-from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer
 from tests.support.records import frames_of
 

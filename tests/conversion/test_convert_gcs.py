@@ -30,7 +30,7 @@ from gristmill.transforms.conversion.make_shards import (
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_server import GcsServer
 from tests.support.records import AWKWARD_RECORDS, decode_file, frames_of, text_records
 
 SHARDS = 4

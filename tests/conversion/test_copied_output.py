@@ -22,7 +22,8 @@ from gristmill.dataset.base.errors import (
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.shards import open_shard as open_shard_module
 from gristmill.transforms.sources.source import source_of
-from tests.support.buckets import upload
+from tests.servers.buckets import upload
+from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import (
     contents,
     convert,
@@ -32,7 +33,6 @@ from tests.support.conversion import (
     read_output,
     shards_of,
 )
-from tests.support.gcs_server import GcsServer
 from tests.support.records import (
     read_array_records,
     text_records,

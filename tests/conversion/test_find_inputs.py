@@ -34,7 +34,7 @@ from gristmill.transforms.sources.find_inputs import (
 )
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.input_formats import look_at
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_server import GcsServer
 from tests.support.other_formats import JSON_LINES, arrow_stream
 from tests.support.records import frames_of, text_records, write_tfrecords
 

@@ -31,6 +31,7 @@ from gristmill.dataset.formats.tfrecord_frames import (
     encode_frame,
     mask,
 )
+from tests.conversion.streams import DribblingStream
 from tests.support.memory import peak_memory
 from tests.support.records import (
     AWKWARD_RECORDS,
@@ -40,7 +41,6 @@ from tests.support.records import (
     text_records,
     write_with_tensorflow,
 )
-from tests.support.streams import DribblingStream
 
 # What TensorFlow 2.21 writes:
 #   with tf.io.TFRecordWriter(path, compression) as writer:

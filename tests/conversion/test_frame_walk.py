@@ -20,7 +20,7 @@ from gristmill.transforms.sources.tfrecord import (
     join_walks,
     walk_frames,
 )
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_server import GcsServer
 from tests.support.records import frames_of, small_records
 
 

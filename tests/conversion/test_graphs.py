@@ -30,7 +30,7 @@ from gristmill.transforms.beam.run_job import RunJob
 from gristmill.transforms.columns.attach_job import ComputeJob
 from gristmill.transforms.columns.duplicates import DuplicatesJob
 from gristmill.transforms.removal.removal_job import RemovalJob
-from tests.support.graphs import graph_of
+from tests.conversion.graphs import graph_of
 
 ROOT = pathlib.Path(__file__).parents[2]
 JOB = ConversionJob(inputs=("in",), output="out", name="out")

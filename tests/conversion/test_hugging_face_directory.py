@@ -13,8 +13,8 @@ from gristmill.transforms.directories.hugging_face_directory import (
     repository_inputs,
     splits_by_names,
 )
-from tests.support.gcs_server import GcsServer
-from tests.support.parquet_files import write_parquet
+from tests.conversion.parquet_files import write_parquet
+from tests.servers.gcs_server import GcsServer
 
 README = "---\nconfigs:\n{}---\n"
 

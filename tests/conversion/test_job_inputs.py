@@ -10,8 +10,8 @@ import pytest
 from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.conversion.begin import begin_job, list_inputs
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import contents, job_of
-from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of
 
 

@@ -15,6 +15,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.transforms import ReadRecords
 from gristmill.transforms.sources.formats import RecordOptions
+from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import (
     contents,
     convert,
@@ -22,7 +23,6 @@ from tests.support.conversion import (
     read_output,
     skipped_in,
 )
-from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer
 from tests.support.line_files import (
     COMPRESS,

@@ -20,9 +20,9 @@ from gristmill.transforms import ConvertFiles
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.tables.table_features import rows_without_nulls
+from tests.conversion.parquet_files import write_parquet
 from tests.support.conversion import contents, convert, job_of, read_output
 from tests.support.line_files import example_of
-from tests.support.parquet_files import write_parquet
 from tests.support.pipelines import run as run_beam
 
 ROWS = [

@@ -45,10 +45,10 @@ from gristmill.transforms.sources.parquet_source import joined_shards
 from gristmill.transforms.sources.source import SkippedRegions, first_records, source_of
 from gristmill.transforms.tables.example_rows import encode_rows
 from gristmill.transforms.tables.table_features import features_of
+from tests.conversion.parquet_files import flip, page_offset, some_table, write_parquet
+from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import contents, convert, job_of, prepared_of, read_output
 from tests.support.examples import Example
-from tests.support.gcs_server import GcsServer
-from tests.support.parquet_files import flip, page_offset, some_table, write_parquet
 
 VALUES = {
     "ints": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),

@@ -24,8 +24,8 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.formats.parquet_file import ParquetFile, RowPlaces, difference
 from gristmill.dataset.formats.random_reader import RandomReader
-from tests.support.gcs_server import GcsServer
-from tests.support.parquet_files import flip, page_offset, some_table, write_parquet
+from tests.conversion.parquet_files import flip, page_offset, some_table, write_parquet
+from tests.servers.gcs_server import GcsServer
 
 
 def opened(path):

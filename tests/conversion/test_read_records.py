@@ -35,6 +35,12 @@ from gristmill.transforms import (
     SourceRecord,
 )
 from gristmill.transforms.beam.read_ranges import RecordCoder
+from tests.conversion.tars import (
+    header_offsets,
+    members_of,
+    read_by_webdataset,
+    tar_of,
+)
 from tests.support.conversion import dataset_of, shards_of, varied_records
 from tests.support.pipelines import BUNDLES_TWICE, run
 from tests.support.records import (
@@ -43,12 +49,6 @@ from tests.support.records import (
     text_records,
     write_array_records,
     write_tfrecords,
-)
-from tests.support.tars import (
-    header_offsets,
-    members_of,
-    read_by_webdataset,
-    tar_of,
 )
 from tests.support.watched import watched
 

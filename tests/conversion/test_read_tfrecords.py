@@ -28,8 +28,8 @@ from gristmill.transforms.beam.find_ranges import (
 )
 from gristmill.transforms.beam.read_ranges import FileRange, SourceRecord, read_range
 from gristmill.transforms.sources.input_files import InputFile
-from tests.support.buckets import overlapping
-from tests.support.gcs_server import GcsServer
+from tests.servers.buckets import overlapping
+from tests.servers.gcs_server import GcsServer
 from tests.support.pipelines import (
     BUNDLE_BASED,
     BUNDLES_TWICE,

@@ -13,10 +13,10 @@ from gristmill.pipelines.local.pool import run_job
 from gristmill.pipelines.removal import remove
 from gristmill.transforms.beam.run_job import RunJob
 from gristmill.transforms.removal.removal_job import RemovalJob, RemovalResult
+from tests.conversion.squares import SquareJob
 from tests.support.conversion import contents, dataset_of
 from tests.support.pipelines import counters, ended, run
 from tests.support.records import text_records
-from tests.support.squares import SquareJob
 
 
 @pytest.mark.parametrize("yields", [False, True])

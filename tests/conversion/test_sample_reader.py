@@ -17,9 +17,8 @@ from gristmill.dataset.base.errors import CorruptRecordError
 from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.formats.streams import InflatedStream
 from gristmill.dataset.formats.tar_samples import SampleReader, example_maker
-from tests.support.memory import peak_memory
-from tests.support.streams import DribblingStream
-from tests.support.tars import (
+from tests.conversion.streams import DribblingStream
+from tests.conversion.tars import (
     FORMATS,
     header_of,
     header_offsets,
@@ -28,6 +27,7 @@ from tests.support.tars import (
     some_members,
     tar_of,
 )
+from tests.support.memory import peak_memory
 
 
 class Region(NamedTuple):

@@ -18,16 +18,16 @@ from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.tables.example_rows import encode_rows
 from gristmill.transforms.tables.table_features import features_of
-from tests.support.conversion import convert, job_of, read_output, skipped_in
-from tests.support.gcs_server import GcsServer
-from tests.support.parquet_files import flip, page_offset, some_table, write_parquet
-from tests.support.tars import header_offsets, members_of, read_by_webdataset, tar_of
-from tests.support.ways_to_convert import (
+from tests.conversion.parquet_files import flip, page_offset, some_table, write_parquet
+from tests.conversion.tars import header_offsets, members_of, read_by_webdataset, tar_of
+from tests.conversion.ways_to_convert import (
     check_beam,
     check_kills,
     check_workers,
     shard_bytes,
 )
+from tests.servers.gcs_server import GcsServer
+from tests.support.conversion import convert, job_of, read_output, skipped_in
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

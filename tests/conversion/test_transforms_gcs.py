@@ -20,8 +20,8 @@ from gristmill.transforms import (
     VerifyDataset,
     WriteArrayRecords,
 )
+from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import contents
-from tests.support.gcs_server import GcsServer
 from tests.support.pipelines import BUNDLES_TWICE, IN_MEMORY, run
 from tests.support.records import frames_of, text_records
 

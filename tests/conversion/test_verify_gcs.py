@@ -10,9 +10,9 @@ from gristmill.dataset.metadata import layout
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.checking.verification import plan_verify
 from gristmill.transforms.checking.verify_shard import verify_shard
+from tests.servers.gcs_objects import Objects
+from tests.servers.gcs_server import Fault, GcsServer
 from tests.support.conversion import convert, job_of
-from tests.support.gcs_objects import Objects
-from tests.support.gcs_server import Fault, GcsServer
 from tests.support.records import frames_of, text_records
 
 SHARDS = 7

@@ -20,13 +20,13 @@ from gristmill.loader.provenance.trace import locate
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.source import source_of
-from tests.support.conversion import convert, job_of, read_output, skipped_in
-from tests.support.tars import (
+from tests.conversion.tars import (
     header_offsets,
     members_of,
     read_by_webdataset,
     tar_of,
 )
+from tests.support.conversion import convert, job_of, read_output, skipped_in
 
 
 @pytest.mark.parametrize("shards", [1, 4])

@@ -19,12 +19,12 @@ from google.protobuf import json_format
 from gristmill.pipelines.commands.template import TEMPLATES, metadata, parameters_of
 from gristmill.pipelines.dataflow.defaults import MAX_WORKERS
 from gristmill.transforms.beam import job_metrics
+from tests.deploy import roles
+from tests.deploy.dataflow_server import DataflowServer
+from tests.deploy.gcloud_stand_in import JOB
+from tests.deploy.tools import run, tool
 from tests.documents.test_docs import blocks_of
-from tests.support import roles
-from tests.support.dataflow_server import DataflowServer
-from tests.support.gcloud_stand_in import JOB
-from tests.support.gcs_server import GcsServer
-from tests.support.tools import run, tool
+from tests.servers.gcs_server import GcsServer
 
 ROOT = pathlib.Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

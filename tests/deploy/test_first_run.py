@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cloud import FILES, RECORDS, Cloud, running
+from tests.deploy.cloud import FILES, RECORDS, Cloud, running
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "deploy" / "first_run.sh"
 NAMES = [f"gs://raw/texts/part-{number}.tfrecord" for number in range(FILES)]

@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
+from tests.deploy import roles
+from tests.deploy.cloud import Cloud, running
+from tests.deploy.gcloud_stand_in import JOB
+from tests.deploy.terraform_provider import TerraformProvider
 from tests.documents.test_docs import blocks_of
-from tests.support import roles
-from tests.support.cloud import Cloud, running
 from tests.support.distributions import ROOT, copy_source
-from tests.support.gcloud_stand_in import JOB
 from tests.support.records import frames_of, text_records
-from tests.support.terraform_provider import TerraformProvider
 
 DEPLOY = ROOT / "deploy"
 LOG = "console_logs"

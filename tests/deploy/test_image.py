@@ -13,10 +13,10 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from gristmill.transforms.beam.same_code import sources_digest
-from tests.support import image
+from tests.deploy import image
+from tests.deploy.image import DOCKERFILE, ROOT, commands, copied
+from tests.deploy.tools import run, tool
 from tests.support.distributions import CAN_COMPILE, setup_arguments
-from tests.support.image import DOCKERFILE, ROOT, commands, copied
-from tests.support.tools import run, tool
 
 DEPLOY = ROOT / "deploy"
 LOCK = DEPLOY / "requirements.lock"

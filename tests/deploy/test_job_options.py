@@ -8,8 +8,8 @@ import pytest
 from google.cloud.dataflow_v1beta3.types import FlexResourceSchedulingGoal
 
 from gristmill.pipelines.commands.template import command_line
-from tests.support.cloud import job_of, running, written_job
-from tests.support.tools import ROOT
+from tests.deploy.cloud import job_of, running, written_job
+from tests.deploy.tools import ROOT
 
 COMPUTE = "https://www.googleapis.com/compute/v1/projects"
 IMAGE = "us-docker.pkg.dev/my-project/gristmill/gristmill:1"

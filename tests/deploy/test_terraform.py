@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support import roles
-from tests.support.terraform_provider import TerraformProvider
-from tests.support.tools import ROOT, run
+from tests.deploy import roles
+from tests.deploy.terraform_provider import TerraformProvider
+from tests.deploy.tools import ROOT, run
 
 FOLDER = ROOT / "deploy" / "terraform"
 WORKER = "serviceAccount:gristmill-worker@my-project.iam.gserviceaccount.com"

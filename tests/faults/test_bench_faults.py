@@ -15,7 +15,7 @@ import pytest
 
 from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.gcs import GcsStorage
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_server import GcsServer
 
 DATA = random.Random(5).randbytes(500_000)
 LARGE = random.Random(6).randbytes((9 << 16) + 1)  # Two pieces of an upload.

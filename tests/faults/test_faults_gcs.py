@@ -22,8 +22,8 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
+from tests.servers.gcs_server import Fault, GcsServer
 from tests.support.conversion import skipped_in
-from tests.support.gcs_server import Fault, GcsServer
 from tests.support.records import frames_of, text_records
 
 _ALWAYS = 10**9
@@ -35,7 +35,7 @@ class Scenario:
 
     Attributes:
         name: What happens, for the table.
-        faults: Of the server; see `tests.support.gcs_server.Fault`.
+        faults: Of the server; see `tests.servers.gcs_server.Fault`.
         settings: Settings of the server.
         error: The message that the user sees, as a regular expression; None if the
             conversion succeeds.

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from gristmill.dataset.storage.lookup import storage_for
+from tests.servers.gcs_process import GcsProcess
 from tests.support.datasets import convert
-from tests.support.gcs_process import GcsProcess
 from tests.support.records import text_records
 
 _BATCH = 500

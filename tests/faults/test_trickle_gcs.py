@@ -17,7 +17,7 @@ from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.base.system import daemon_call
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_server import GcsServer
 
 SMALL = random.Random(1).randbytes(100_000)
 # Three requests of a resumable upload.

@@ -14,10 +14,10 @@ from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
 )
-from tests.support.buckets import upload
+from tests.servers.buckets import upload
+from tests.servers.gcs_server import GcsServer
 from tests.support.columns import attach, attach_numbers, example, examples
 from tests.support.editions import add_edition
-from tests.support.gcs_server import GcsServer
 from tests.support.removals import remove_from
 
 RECORDS = 9_000

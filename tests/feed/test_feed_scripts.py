@@ -18,7 +18,7 @@ HEAD = """\
 import os, sys, time
 DATASET = sys.argv[1]
 from gristmill import loader
-from tests.support import decoders
+from tests.feed import decoders
 
 def make_feed(**options):
     batches = loader.global_batches(loader.open(DATASET), batch_size=12)

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from gristmill import loader
 from gristmill.dataset.base.errors import GristmillError, InputError
-from tests.support import jax_arrays
+from tests.feed import jax_arrays
 from tests.support.datasets import convert
 from tests.support.jax_processes import run
 from tests.support.records import text_records
@@ -82,7 +82,7 @@ class Counted:
 def test_global_arrays_are_the_batch_on_any_mesh_from_any_processes(
     path, processes, tmp_path
 ):
-    job = ["-m", "tests.support.jax_arrays", path, "{job}", str(tmp_path)]
+    job = ["-m", "tests.feed.jax_arrays", path, "{job}", str(tmp_path)]
     run(job, tmp_path, processes=processes, devices=8)
     batches = loader.global_batches(
         loader.open(path), batch_size=jax_arrays.BATCH_SIZE, seed=5

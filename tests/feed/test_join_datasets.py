@@ -15,9 +15,9 @@ from gristmill.dataset.base.errors import (
     InvalidDatasetError,
     NotADatasetError,
 )
-from tests.support.buckets import upload
+from tests.servers.buckets import upload
+from tests.servers.gcs_server import GcsServer
 from tests.support.datasets import convert
-from tests.support.gcs_server import GcsServer
 from tests.support.records import text_records, write_array_records
 
 FILES = [text_records(30, seed=1), [], text_records(21, seed=2)]

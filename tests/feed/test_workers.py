@@ -23,7 +23,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.loader.feed.step_reads import StepReads
 from gristmill.loader.feed.workers import batch_of, message_of
-from tests.support import decoders
+from tests.feed import decoders
 from tests.support.datasets import convert
 from tests.support.records import text_records
 from tests.support.started import started

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gristmill import loader
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_server import GcsServer
 
 Path = str | pathlib.Path
 

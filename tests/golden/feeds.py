@@ -26,7 +26,7 @@ from tests.golden.facts import (
     folder,
 )
 from tests.golden.inputs import stored_gzip
-from tests.support.buckets import upload
+from tests.servers.buckets import upload
 
 FEATURES = {
     "id": loader.FixedFeature("int64"),

@@ -17,8 +17,8 @@ from gristmill.loader import open as open_dataset
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.jobs.conversion_job import ConversionJob
+from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import job_of
-from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records
 from tests.support.watched import at_storage, watched
 

@@ -15,9 +15,9 @@ from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.loader.provenance import stored_sources
 from gristmill.loader.provenance.trace import FoundDocument, SourcePlace
-from tests.support.buckets import upload
+from tests.servers.buckets import upload
+from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import convert, job_of
-from tests.support.gcs_server import GcsServer
 from tests.support.packed_datasets import (
     MAPPED,
     STRIDE,

@@ -20,10 +20,10 @@ from gristmill.pipelines.convert import convert as run
 from gristmill.transforms.conversion.take_output import open_to_append
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.pack_options import PackOptions
+from tests.rows.packed_rows import Piece, batch_of, some_rows
 from tests.support.conversation_rows import Said, Token, conversation, spans_of
 from tests.support.datasets import convert
 from tests.support.packed import documents, pack
-from tests.support.packed_rows import Piece, batch_of, some_rows
 
 ARRAYS = (
     "inputs",

@@ -14,7 +14,7 @@ from gristmill.dataset.packed.row_format import (
     decode_rows,
     encode_rows,
 )
-from tests.support.packed_rows import Piece, batch_of, rows_of, some_rows
+from tests.rows.packed_rows import Piece, batch_of, rows_of, some_rows
 
 
 def packed_by_hand(row: list[Piece], id_bytes: int) -> bytes:

@@ -17,6 +17,7 @@ from gristmill.dataset.packed.row_format import (
     decode_rows,
     encode_rows,
 )
+from tests.rows.packed_rows import batch_of, rows_of
 from tests.support.conversation_rows import (
     Said,
     Token,
@@ -25,7 +26,6 @@ from tests.support.conversation_rows import (
     spans_of,
     tokens_of,
 )
-from tests.support.packed_rows import batch_of, rows_of
 
 LENGTH = 12
 

@@ -28,7 +28,7 @@ from gristmill.transforms.tokens.load_tokenizer import (
     load_tokenizer,
 )
 from gristmill.transforms.tokens.tokenizer import Tokenizer
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_server import GcsServer
 from tests.support.tokenizer_files import (
     END,
     TEXTS,

@@ -30,7 +30,7 @@ from gristmill.dataset.arrayrecord.chunks import (
 )
 from gristmill.dataset.arrayrecord.file_writer import ChunkEncoder
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from tests.support.chunks import BLOCK_BYTES, chunk, hashed
+from tests.storage.chunks import BLOCK_BYTES, chunk, hashed
 from tests.support.records import text_records
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from gristmill.pipelines.commands.main import main
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records
 
 DATA = frames_of(text_records(30))

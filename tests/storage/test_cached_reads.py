@@ -23,9 +23,9 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.loader.remote.read_options import CacheCounts, ReadOptions
-from tests.support.buckets import upload
+from tests.servers.buckets import upload
+from tests.servers.gcs_server import GcsServer
 from tests.support.datasets import convert
-from tests.support.gcs_server import GcsServer
 from tests.support.records import AWKWARD_RECORDS, text_records
 from tests.support.waiting import until
 

@@ -18,7 +18,7 @@ from gristmill.dataset.arrayrecord.chunks import (
 from gristmill.dataset.arrayrecord.compression import compressor, decompress_frame
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import CorruptShardError, TransposedChunkError
-from tests.support.chunks import chunk, varint
+from tests.storage.chunks import chunk, varint
 from tests.support.memory import limited_memory
 from tests.support.records import AWKWARD_RECORDS, text_records
 

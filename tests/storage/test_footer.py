@@ -22,7 +22,7 @@ from gristmill.dataset.base.errors import (
     GristmillError,
     TransposedChunkError,
 )
-from tests.support.chunks import (
+from tests.storage.chunks import (
     FIRST_CHUNK,
     array_record_file,
     chunk,

@@ -24,7 +24,7 @@ from gristmill.dataset.storage.base import Storage
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.gcs_connection import emulator_url
 from gristmill.dataset.storage.lookup import delete_all, storage_for, version_of
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_server import GcsServer
 
 DATA = random.Random(1).randbytes(300_000)
 # Two chunks of a resumable upload.

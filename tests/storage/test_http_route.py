@@ -14,7 +14,7 @@ from gristmill.loader.remote.http_route import Route
 from gristmill.loader.remote.object_reads import ByteRange, ObjectReads
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
-from tests.support.google_network import GoogleNetwork
+from tests.storage.google_network import GoogleNetwork
 
 DATA = random.Random(7).randbytes(200_000)
 OPTIONS = ReadOptions(timeout_seconds=60, deadline_seconds=120, hedge_factor=None)

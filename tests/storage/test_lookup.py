@@ -9,7 +9,7 @@ import pytest
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import matcher_below
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_server import GcsServer
 
 
 class TestChoosing:

@@ -12,7 +12,7 @@ from gristmill.dataset.base.errors import GristmillError, StorageError
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_server import GcsServer
 
 DATA = random.Random(7).randbytes(9_000)
 BEGIN, END = 1_000, 3_000

@@ -25,9 +25,9 @@ from gristmill.pipelines.index import index
 from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
+from tests.storage.unreadable import fail_reads
 from tests.support.conversion import convert, job_of
 from tests.support.records import frames_of, text_records
-from tests.support.unreadable import fail_reads
 from tests.support.watched import watched
 
 DATA = bytes(range(251)) * 40

@@ -28,9 +28,9 @@ from gristmill.dataset.base.errors import (
 from gristmill.loader.remote.http_connection import Answer, HttpConnection
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
-from tests.support.buckets import upload
+from tests.servers.buckets import upload
+from tests.servers.gcs_server import GcsServer
 from tests.support.datasets import convert
-from tests.support.gcs_server import GcsServer
 from tests.support.records import AWKWARD_RECORDS, text_records, write_array_records
 
 FILES = (

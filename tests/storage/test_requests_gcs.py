@@ -11,7 +11,7 @@ from gristmill.pipelines.convert import convert
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records
 
 FILES = 2

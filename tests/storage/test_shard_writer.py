@@ -31,7 +31,7 @@ from gristmill.dataset.base.errors import (
     JobChangedError,
     StorageError,
 )
-from tests.support.chunks import (
+from tests.storage.chunks import (
     array_record_file,
     chunk,
     footer_entry,

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from gristmill.dataset.metadata.tfds import list_shard_files, match_shards
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_server import GcsServer
 
 FILES = {
     "d/a-0": b"a",

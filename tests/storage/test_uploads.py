@@ -12,7 +12,7 @@ import pytest
 
 from gristmill.dataset.base.errors import StorageChangedError, StorageError
 from gristmill.dataset.storage.gcs import GcsStorage
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_server import GcsServer
 
 K256 = 256 << 10
 DATA = random.Random(3).randbytes(5 * K256 + 5)  # Three pieces.

@@ -18,7 +18,7 @@ from gristmill.dataset.base.varints import (
     varint_at,
     varints_at,
 )
-from tests.support.chunks import varint
+from tests.storage.chunks import varint
 
 
 class TestVarints:

@@ -13,9 +13,9 @@ from gristmill.dataset.base.errors import StorageError
 from gristmill.loader.feed.read_ahead import WindowReads
 from gristmill.loader.order.shuffle import BlockShuffle, ShuffleKey
 from gristmill.loader.remote.read_options import ReadOptions
-from tests.support.buckets import upload
+from tests.servers.buckets import upload
+from tests.servers.gcs_server import GcsServer
 from tests.support.datasets import convert
-from tests.support.gcs_server import GcsServer
 from tests.support.orders import records_of
 from tests.support.records import text_records
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.cloud import running
+from tests.deploy.cloud import running
 
 
 @pytest.fixture(scope="module")

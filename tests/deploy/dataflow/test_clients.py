@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tests.support import roles
-from tests.support.cloud import Cloud, job_of, written_job
+from tests.deploy import roles
+from tests.deploy.cloud import Cloud, job_of, written_job
 
 ASKED = roles.asked()
 # Here it takes one or two; where Beam tries again, 8 minutes.

@@ -25,7 +25,7 @@ from gristmill.pipelines.options.job_options import (
     VerifyOptions,
 )
 from gristmill.transforms.planning.shard_plan import PlanOptions
-from tests.support.cloud import Cloud, running
+from tests.deploy.cloud import Cloud, running
 from tests.support.tokenizer_files import tokenizer_json
 
 CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts")

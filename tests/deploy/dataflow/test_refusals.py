@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.cloud import Cloud
+from tests.deploy.cloud import Cloud
 
 # Here it takes one or two; where Beam tries again, 8 minutes.
 LIMIT_SECONDS = 60

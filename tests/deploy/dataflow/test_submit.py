@@ -13,8 +13,8 @@ import pytest
 
 import gristmill
 from gristmill.transforms.beam.same_code import sources_digest
-from tests.support import image, shared
-from tests.support.cloud import (
+from tests.deploy import image
+from tests.deploy.cloud import (
     RECORDS,
     Cloud,
     job_of,
@@ -23,6 +23,7 @@ from tests.support.cloud import (
     running,
     written_job,
 )
+from tests.support import shared
 from tests.support.distributions import ROOT, checked
 
 CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts", "--num-shards", "5")

@@ -20,8 +20,8 @@ from packaging.requirements import Requirement
 
 from gristmill.pipelines.dataflow.worker_code import build_package
 from gristmill.transforms.beam import same_code
-from tests.support import roles
-from tests.support.cloud import Cloud, Done, job_of, run_staged, running
+from tests.deploy import roles
+from tests.deploy.cloud import Cloud, Done, job_of, run_staged, running
 from tests.support.distributions import (
     ROOT,
     checked,

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from tests.support import maxtext as stand_in
 from tests.support.datasets import convert
-from tests.support.maxtext import LENGTH, RECORDS, record_of
 from tests.support.packed import documents, pack
+from tests.trainers.maxtext import maxtext as stand_in
+from tests.trainers.maxtext.maxtext import LENGTH, RECORDS, record_of
 
 STAND_IN = stand_in.modules()
 NAMES = {name: vars(module).copy() for name, module in STAND_IN.items()}

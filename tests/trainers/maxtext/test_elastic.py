@@ -10,7 +10,7 @@ from gristmill import loader
 from gristmill.dataset import InputError, StateMismatchError
 from gristmill.loader.maxtext import install
 from gristmill.loader.maxtext.restore import ElasticRecords
-from tests.support.maxtext import config_of
+from tests.trainers.maxtext.maxtext import config_of
 
 ELASTIC = {"packing": False, "grain_use_elastic_iterator": True}
 

@@ -10,8 +10,8 @@ import pytest
 from gristmill import loader
 from gristmill.dataset import GristmillError, InputError
 from gristmill.loader.maxtext import install
-from tests.support import maxtext_trainers as trainers
-from tests.support.maxtext import RECORDS, config_of
+from tests.trainers.maxtext import maxtext_trainers as trainers
+from tests.trainers.maxtext.maxtext import RECORDS, config_of
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from gristmill.dataset import InputError
 from gristmill.loader.maxtext import __main__ as command
 from gristmill.loader.maxtext import install, installation
-from tests.support import maxtext as stand_in
-from tests.support.maxtext import RECORDED, RECORDS, config_of, numbers_of
+from tests.trainers.maxtext import maxtext as stand_in
+from tests.trainers.maxtext.maxtext import RECORDED, RECORDS, config_of, numbers_of
 
 INTERFACE = "maxtext.input_pipeline.input_pipeline_interface"
 
@@ -83,7 +83,7 @@ def trainer(tmp_path, monkeypatch) -> str:
     (tmp_path / "toy_trainer.py").write_text(
         "import json, sys\n"
         "from maxtext.input_pipeline import input_pipeline_interface as interface\n"
-        "from tests.support.maxtext import config_of\n"
+        "from tests.trainers.maxtext.maxtext import config_of\n"
         "if __name__ == '__main__':\n"
         "    given = dict(argument.split('=', 1) for argument in sys.argv[2:])\n"
         "    if given:\n"

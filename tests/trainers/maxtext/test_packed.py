@@ -14,7 +14,7 @@ from gristmill.loader.maxtext.iterators import (
 )
 from gristmill.loader.maxtext.settings import Options, Side
 from gristmill.loader.maxtext.sources import open_sources
-from tests.support.maxtext import LENGTH, config_of
+from tests.trainers.maxtext.maxtext import LENGTH, config_of
 
 pytestmark = pytest.mark.usefixtures("maxtext")
 

@@ -11,7 +11,7 @@ from gristmill.loader.maxtext.installation import install
 from gristmill.loader.maxtext.iterators import RecordDatasets
 from gristmill.loader.maxtext.settings import Options, Side
 from gristmill.loader.maxtext.sources import batches_of, open_sources
-from tests.support.maxtext import (
+from tests.trainers.maxtext.maxtext import (
     LENGTH,
     RECORDS,
     config_of,

@@ -7,7 +7,7 @@ import pytest
 
 from gristmill.dataset import InputError
 from gristmill.loader.maxtext.settings import LIMITS, check
-from tests.support.maxtext import RECORDED, config_of
+from tests.trainers.maxtext.maxtext import RECORDED, config_of
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "train" / "maxtext.md"
 

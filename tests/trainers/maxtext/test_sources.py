@@ -13,7 +13,7 @@ from gristmill.loader.maxtext.sources import (
     batches_of,
     open_sources,
 )
-from tests.support.maxtext import RECORDS, config_of, files_of
+from tests.trainers.maxtext.maxtext import RECORDS, config_of, files_of
 
 
 def opened(files, *, name="train", **settings) -> Sources:

@@ -25,8 +25,8 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.commands import main as cli
-from tests.support.dataflow_server import DataflowServer
-from tests.support.gcs_server import GcsServer
+from tests.deploy.dataflow_server import DataflowServer
+from tests.servers.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records
 
 FILES, RECORDS = 3, 200

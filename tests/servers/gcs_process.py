@@ -8,7 +8,7 @@ import sys
 import urllib.request
 from typing import Any
 
-from tests.support.gcs_server import CONTROL_PATH, GcsServer
+from tests.servers.gcs_server import CONTROL_PATH, GcsServer
 
 
 class GcsProcess:
@@ -24,7 +24,7 @@ class GcsProcess:
 
     def __enter__(self) -> GcsProcess:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.gcs_process", *self._buckets],
+            [sys.executable, "-m", "tests.servers.gcs_process", *self._buckets],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -8,7 +8,7 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tests.support.gcs_objects import Objects, Reply, error_reply
+from tests.servers.gcs_objects import Objects, Reply, error_reply
 
 _PATH = re.compile(r"(/upload|/download)?/storage/v1/b/([^/]+)(?:/o(?:/([^/]+))?)?")
 _PERMISSIONS = re.compile(r"/storage/v1/b/([^/]+)/iam/testPermissions")

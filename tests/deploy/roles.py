@@ -33,7 +33,7 @@ CONTENTS: dict[str, set[str]] = {
     "roles/storage.objectUser": _USE,
     "roles/storage.objectViewer": _VIEW,
 }
-# The buckets of `tests.support.cloud` that stand for those of the document.
+# The buckets of `tests.deploy.cloud` that stand for those of the document.
 BUCKETS = {
     "input bucket": "raw",
     "output bucket": "data",

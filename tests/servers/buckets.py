@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_server import GcsServer
 
 
 def upload(server: GcsServer, folder: str | pathlib.Path, prefix: str) -> None:

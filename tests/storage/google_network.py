@@ -18,8 +18,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from tests.support.gcs_objects import RefusalError
-from tests.support.gcs_server import GcsServer
+from tests.servers.gcs_objects import RefusalError
+from tests.servers.gcs_server import GcsServer
 
 NAME = "storage.googleapis.com"
 

@@ -18,9 +18,9 @@ from gristmill.dataset.base.errors import NotADatasetError, ReplacedError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.verify import verify
-from tests.support import race_commands
+from tests.changes import race_commands
+from tests.changes.race_commands import NAME, RECORDS, records_of
 from tests.support.kills import Killer
-from tests.support.race_commands import NAME, RECORDS, records_of
 from tests.support.records import frames_of, write_array_records
 
 KILLED = -9

@@ -15,8 +15,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.support.gcs_objects import Objects, RefusalError, Reply, json_reply
-from tests.support.gcs_requests import Request, carry_out, parse
+from tests.servers.gcs_objects import Objects, RefusalError, Reply, json_reply
+from tests.servers.gcs_requests import Request, carry_out, parse
 
 CONTROL_PATH = "/control"  # For tests that have the server in another process.
 _PACE_BYTES = 1 << 18

@@ -21,11 +21,9 @@ import grain.experimental
 import jax
 import numpy as np
 
-from tests.support.maxtext_trainers import add_trainers
+from tests.trainers.maxtext.maxtext_trainers import add_trainers
 
-RECORDED = json.loads(
-    (pathlib.Path(__file__).parents[1] / "trainers/maxtext/interface.json").read_text()
-)
+RECORDED = json.loads((pathlib.Path(__file__).with_name("interface.json")).read_text())
 LENGTH = 16
 RECORDS = 53
 

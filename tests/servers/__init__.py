@@ -1,0 +1,1 @@
+"""Fake servers of Cloud Storage, over real HTTP."""
