@@ -13,7 +13,7 @@ from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.message_spans import trained_counts
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import PackingOptions, usual_split
-from gristmill.pipelines.text.printer import fact_lines, plural
+from gristmill.pipelines.text.facts import fact_lines, plural
 from gristmill.pipelines.text.supervision import (
     BEGIN,
     END,

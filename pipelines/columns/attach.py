@@ -31,7 +31,7 @@ from gristmill.pipelines.columns.row_store import (
 )
 from gristmill.pipelines.columns.table_files import Tables
 from gristmill.pipelines.local.pool import run_job, run_steps
-from gristmill.pipelines.text.printer import plural
+from gristmill.pipelines.text.facts import plural
 from gristmill.transforms.columns.attach_job import (
     BegunColumns,
     ComputeJob,

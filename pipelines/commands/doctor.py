@@ -21,7 +21,7 @@ from gristmill.dataset.storage.paths import path_text, split_path
 from gristmill.pipelines.commands.command import EXIT_FAILED, command
 from gristmill.pipelines.commands.messages import next_step, show
 from gristmill.pipelines.commands.shared_options import argument
-from gristmill.pipelines.text.printer import plural, size_text
+from gristmill.pipelines.text.facts import plural, size_text
 
 _SHARED_BYTES = 32 << 20  # Two batches of a worker.
 _FREE_BYTES = 1 << 30

@@ -47,7 +47,8 @@ def account(given: Any) -> None:
     """
     from gristmill.loader.accounting.account import Counts
     from gristmill.loader.accounting.account import account as accounted
-    from gristmill.pipelines.text.printer import json_value, table_lines
+    from gristmill.pipelines.text.facts import table_lines
+    from gristmill.pipelines.text.printer import json_value
 
     by, steps = given.by, given.steps
     refuse(

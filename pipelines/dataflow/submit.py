@@ -30,7 +30,7 @@ from gristmill.pipelines.options.job_options import (
     Options,
     VerifyOptions,
 )
-from gristmill.pipelines.text.printer import plural
+from gristmill.pipelines.text.facts import plural
 from gristmill.pipelines.text.verification import Verification
 from gristmill.transforms.beam.convert_files import ConvertFiles
 from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords

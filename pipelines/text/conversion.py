@@ -9,7 +9,7 @@ from gristmill.dataset.base.errors import GristmillError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.splits import Split
-from gristmill.pipelines.text.printer import fact_lines, plural
+from gristmill.pipelines.text.facts import fact_lines, plural
 from gristmill.pipelines.text.split_facts import map_name, split_facts
 
 

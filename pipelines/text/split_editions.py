@@ -13,7 +13,7 @@ from gristmill.dataset.commit.listings import encode_names, find_names
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.splits import Split
-from gristmill.pipelines.text.printer import fact_lines, plural, size_text
+from gristmill.pipelines.text.facts import fact_lines, plural, size_text
 from gristmill.pipelines.text.split_facts import (
     Facts,
     feature_facts,

@@ -17,7 +17,7 @@ from gristmill.dataset.metadata.layout import JOB, VALUES
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.writer.parts import PartState, described_jobs
-from gristmill.pipelines.text.printer import plural
+from gristmill.pipelines.text.facts import plural
 from gristmill.transforms.jobs.conversion_job import PreparedJob
 
 

@@ -11,7 +11,8 @@ from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.metadata.layout import COLUMN, VALUES
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.text.printer import json_text, plural, size_text
+from gristmill.pipelines.text.facts import plural, size_text
+from gristmill.pipelines.text.printer import json_text
 from gristmill.pipelines.text.split_facts import packed_facts
 
 _FINDINGS_SHOWN = 20

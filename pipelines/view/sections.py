@@ -15,7 +15,7 @@ from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.data.part import Part
 from gristmill.loader.provenance.packed_shard import PackedShard
-from gristmill.pipelines.text.printer import fact_pairs, plural, size_text
+from gristmill.pipelines.text.facts import fact_pairs, plural, size_text
 from gristmill.pipelines.text.split_editions import made_by
 from gristmill.pipelines.text.split_facts import feature_text, split_facts
 

@@ -16,8 +16,8 @@ from gristmill.dataset.packed.row_format import RowFormat, RowsKind, decode_rows
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.provenance.packed_shard import packed_of
 from gristmill.loader.provenance.trace import Location, SourcePlace, locate_record
+from gristmill.pipelines.text.facts import fact_pairs, plural
 from gristmill.pipelines.text.places import place_facts, source_facts
-from gristmill.pipelines.text.printer import fact_pairs, plural
 from gristmill.pipelines.text.supervision import spans_of_piece
 
 if TYPE_CHECKING:
