@@ -38,6 +38,7 @@ from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.commit.attached_split import AttachedSplit, Written
 from gristmill.dataset.commit.commit import commit_dataset, write_table
+from gristmill.dataset.commit.write import Write
 from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import StoredColumn
@@ -387,18 +388,17 @@ def _make_dataset(folder: str, shards: int) -> None:
     """Makes a dataset of shards without content."""
     names = _names(shards)
     _make_shards(folder, names)
-    collector = ShardCollector("made up")
+    write = Write(output=folder, name="c4", split="train", id="made up")
+    collector = ShardCollector(write.id)
     for shard, name in enumerate(names):
-        collector.add(_report(name, shard, "made up", 100_000))
+        collector.add(_report(name, shard, write.id, 100_000))
     split = write_table(
-        folder,
-        "c4",
-        "train",
+        write,
         collector.table(),
         writer_options="group_size:1",
-        source={"job": "made up"},
+        source={"job": write.id},
     )
-    commit_dataset(folder, "c4", {"train": split}, based_on={"train": 0})
+    commit_dataset(folder, "c4", {write: split})
 
 
 def measure_columns(steps: Steps, folder: str, shards: int) -> None:
