@@ -21,6 +21,7 @@ from tests.support import beam_memory, memory, shared, shares
 QUICK_SECONDS = 3
 # One that takes longer fails.
 QUICK_TIMEOUT_SECONDS = 120
+SOAK_TIMEOUT_SECONDS = 3600
 # Hypothesis tries so many times fewer examples as it does in a soak.
 EXAMPLES_DIVISOR = 3
 
@@ -204,7 +205,11 @@ def pytest_collection_modifyitems(
         ]
     )
     for item in items:
-        if not any(map(item.get_closest_marker, ("slow", "soak", "timeout"))):
+        if item.get_closest_marker("timeout"):
+            continue
+        if item.get_closest_marker("soak"):
+            item.add_marker(pytest.mark.timeout(SOAK_TIMEOUT_SECONDS))
+        elif not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(QUICK_TIMEOUT_SECONDS))
 
 
