@@ -116,7 +116,9 @@ def test_every_error_is_public() -> None:
     found = {
         name
         for name, value in vars(errors).items()
-        if isinstance(value, type) and value.__module__ == errors.__name__
+        if isinstance(value, type)
+        and value.__module__ == errors.__name__
+        and not name.startswith("_")
     }
     assert all(issubclass(getattr(errors, n), errors.GristmillError) for n in found)
     assert found <= public_names("gristmill.dataset")
