@@ -152,7 +152,7 @@ def asked(tmp_path: pathlib.Path) -> Callable[..., dict]:
     """Runs a script with a stand-in for gcloud; returns what gcloud was asked for."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    stand_in = ROOT / "tests" / "support" / "gcloud_stand_in.py"
+    stand_in = ROOT / "tests" / "deploy" / "gcloud_stand_in.py"
     command = f'#!/bin/sh\nexec "{sys.executable}" "{stand_in}" "$@"\n'
     (folder / "gcloud").write_text(command)
     (folder / "gcloud").chmod(0o755)
