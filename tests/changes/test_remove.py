@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset import Writer
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     CorruptShardError,
@@ -22,6 +23,7 @@ from gristmill.dataset.base.errors import (
     JobChangedError,
     ReplacedError,
     StateMismatchError,
+    StorageChangedError,
 )
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.manifest import open_manifest
@@ -31,7 +33,11 @@ from gristmill.loader.provenance.trace import locate_record
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.removal import remove as run_removal
 from gristmill.transforms.removal.cut_shard import cut_shard
-from gristmill.transforms.removal.removal_job import RemovalResult, begin_removal
+from gristmill.transforms.removal.removal_job import (
+    RemovalResult,
+    begin_removal,
+    commit_removal,
+)
 from tests.support.changes import PLAIN, append, convert, found_by_verify
 from tests.support.editions import files_of
 from tests.support.records import (
@@ -337,6 +343,26 @@ class TestRaces:
         assert_whole(made, without(OLD, [5]))
         remove(made, [3, 58])
         assert_whole(made, without(OLD, [3, 5, 59]))
+
+    def test_it_is_told_of_what_replaced_the_split_before_its_tables_were_read(
+        self, made
+    ):
+        removal = begin_removal(made, [3, 59])
+        convert(made, "new/*", overwrite=True)
+        with pytest.raises(StorageChangedError, match="changed the split"):
+            list(removal.tasks())
+        assert records_of(made) == NEW
+
+    def test_it_is_told_of_what_replaced_the_split_before_its_commit(self, made):
+        removal = begin_removal(made, [3, 59])
+        cuts = Gathered()
+        removal.gather(cuts)
+        for task in list(removal.tasks()):
+            cut_shard(task).gather(cuts)
+        convert(made, "new/*", overwrite=True)
+        with pytest.raises(StorageChangedError, match="changed the split"):
+            commit_removal(cuts)
+        assert records_of(made) == NEW
 
 
 class TestDamage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -123,7 +124,22 @@ class Removal:
     def tasks(self) -> Iterator[CutTask]:
         """Yields a task for each shard that loses records."""
         for one in self.editions:
-            yield from _cut_tasks(one, read_table(self.dataset, one.base))
+            with self.change_told():
+                table = read_table(self.dataset, one.base)
+            yield from _cut_tasks(one, table)
+
+    @contextlib.contextmanager
+    def change_told(self) -> Iterator[None]:
+        """Raises StorageChangedError if another command has deleted what is read."""
+        try:
+            yield
+        except StorageMissingError:
+            manifest = read_manifest(self.dataset)
+            now = None if manifest is None else manifest.splits.get(self.split)
+            if now is None or now.parts != self.before.parts:
+                where = f"{self.dataset}, split {self.split}"
+                raise changed_since(now, self.before.edition, where=where) from None
+            raise
 
 
 def begin_removal(
@@ -444,7 +460,8 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
     """Writes the table and the list of an edition; returns it, and its new shards."""
     dataset, base, key = removal.dataset, one.base, one.write.key
     removal.check_current()
-    table = read_table(dataset, base)
+    with removal.change_told():
+        table = read_table(dataset, base)
     tasks = [*_cut_tasks(one, table)]
     made = cuts.rows[one.write.id].table() if one.write.id in cuts.rows else None
     expected = [task.shard for task in tasks]
@@ -491,21 +508,13 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
         writer_options=base.writer_options,
         source=source,
     )
-    try:
-        columns = {}
+    columns = {}
+    with removal.change_told():
         if base.columns:
             table = read_table(dataset, base)  # It is joined by now, and empty.
         for name, entry in column_entries(base, dataset).items():
             values = _left(entry, table, tasks)
             columns[name] = made_column(one.write, name, entry, new, values)
-    except StorageMissingError:
-        # Another command may have replaced a column, and deleted its files.
-        manifest = read_manifest(dataset)
-        now = None if manifest is None else manifest.splits.get(removal.split)
-        if now is None or now.parts != removal.before.parts:
-            where = f"{dataset}, split {removal.split}"
-            raise changed_since(now, removal.before.edition, where=where) from None
-        raise
     about: Mapping[str, Any] = {
         "edition": base.edition,
         "shards_digest": base.shards_digest,
