@@ -259,6 +259,12 @@ def version_in(python: object, package: str) -> str:
     return subprocess.check_output([str(python), "-c", code], text=True).strip()
 
 
+def commit_in(checkout: object) -> str:
+    """Returns the commit of a checkout, such as `1a2b3c4d5e6f`."""
+    command = ["git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD"]
+    return subprocess.check_output(command, text=True).strip()
+
+
 def say(text: str) -> None:
     """Prints how far the contest is."""
     print(text, file=sys.stderr, flush=True)

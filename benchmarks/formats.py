@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -66,6 +67,14 @@ class Formats(Contest):
             *("gristmill_jsonl", "google_text"),
         ),
     )
+
+    def versions(self) -> dict[str, str]:
+        """Returns that of Google's template: Git's name of its program."""
+        if not self.args.converter:
+            return {}
+        command = ["git", "hash-object", str(self.args.converter / "main.py")]
+        found = subprocess.check_output(command, text=True)
+        return {"arrayrecord-converter": f"main.py {found[:12]}"}
 
     def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
         """Writes the same rows as TFRecord, JSON lines and Parquet."""

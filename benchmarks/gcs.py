@@ -13,6 +13,8 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from benchmarks import c4_like
 from benchmarks.bucket_server import BUCKET, serve
 from benchmarks.contest import (
@@ -33,6 +35,7 @@ _CASES = {
     "text of 2 KB, 16 a chunk": ("text", 16),
     "noise of 100 KB": ("noise", 1),
 }
+_ANY_GROUP = ("gristmill_global", "gristmill_block")
 _BATCH = {"text": 1024, "noise": 64}
 _STEPS = 12
 
@@ -49,10 +52,11 @@ class Gcs(Contest):
         "batch does not count; with a block shuffle, the second epoch counts."
     )
     unit = "thousand records"
-    reference = ("grain",)
+    reference = ("grain", "client")
     contestants = {
         "gristmill_global": Contestant("gristmill, global shuffle"),
         "gristmill_block": Contestant("gristmill, block shuffle"),
+        "client": Contestant("gristmill's client alone, bytes only", bound=True),
         "grain": Contestant("Grain on gs://, 64 threads", ("grain", "array_record")),
     }
     columns = {"requests": "requests a record", "sent": "bytes a record"}
@@ -77,7 +81,7 @@ class Gcs(Contest):
         """Makes the datasets."""
         for case, (kind, group) in _CASES.items():
             make_dataset(self._bucket / f"{kind}-{group}", kind, group, self.args.bytes)
-            yield case, [k for k in self.contestants if group == 1 or k != "grain"]
+            yield case, [k for k in self.contestants if group == 1 or k in _ANY_GROUP]
 
     def measure(self, case: str, key: str) -> dict[str, Any]:
         """Reads in a process of its own."""
@@ -132,6 +136,32 @@ def _ours(local: pathlib.Path, batch: int, *, shuffle: str) -> Iterator[int]:
                 yield len(next(feed))
 
 
+def _client(local: pathlib.Path, batch: int) -> Iterator[int]:
+    from gristmill.dataset.metadata.layout import index_path
+    from gristmill.dataset.metadata.shard_index import map_index
+    from gristmill.loader.remote.object_reads import ByteRange
+    from gristmill.loader.remote.range_fetcher import RangeFetcher
+
+    ranges: list[ByteRange] = []
+    for path in local.glob("*.array_record-*"):
+        index = map_index(str(local / index_path(path.name)))
+        name = f"gs://{BUCKET}/{local.name}/{path.name}"
+        places = index.place_records(np.arange(index.records))
+        ranges += [ByteRange(name, *place) for place in places[:, 1:3].tolist()]
+    order = np.random.default_rng(1).permutation(len(ranges))
+    fetcher = RangeFetcher()
+    yield 0
+    # All at once, so that it never waits for the last of a batch.
+    for begin, end in ((0, batch), (batch, (1 + _STEPS) * batch)):
+        numbers = order[np.arange(begin, end) % len(order)].tolist()
+        arrived: list[bytes] = []
+        fetcher.fetch(
+            [ranges[n] for n in numbers],
+            lambda _, data, arrived=arrived: arrived.append(data),
+        )
+        yield len(arrived)
+
+
 def _grain(local: pathlib.Path, batch: int) -> Iterator[int]:
     import grain
 
@@ -149,6 +179,7 @@ def _grain(local: pathlib.Path, batch: int) -> Iterator[int]:
 READERS: dict[str, Reader] = {
     "gristmill_global": functools.partial(_ours, shuffle="global"),
     "gristmill_block": functools.partial(_ours, shuffle="block"),
+    "client": _client,
     "grain": _grain,
 }
 

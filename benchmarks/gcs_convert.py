@@ -34,6 +34,7 @@ class GcsConvert(Contest):
         "gristmill_50_ms": Contestant("bucket, 50 ms"),
     }
     columns = {"requests": "requests a shard"}
+    packages = ("google-cloud-storage", "numpy", "zstandard")
     options = {
         "bytes": Option(size, 400_000_000, 200_000, "of text"),
         "files": Option(int, 16, 2, "and shards"),

@@ -20,6 +20,7 @@ from benchmarks.contest import (
     Contestant,
     Option,
     Peer,
+    commit_in,
     expect,
     gristmill,
     main,
@@ -53,7 +54,8 @@ class Pack(Contest):
         "tokens: whole processes with two workers, start-up included. The bare pools "
         "encode the same texts and write nothing. `--fast` uses gigatoken, and "
         "compares a sample with Hugging Face's library. datatrove and Megatron-LM "
-        "tokenise with the latter, write a stream of tokens, and pack nothing. All "
+        "tokenise with the latter, or with gigatoken in `preprocess_data_fast.py`, "
+        "write a stream of tokens, and pack nothing. All "
         "make the same number of tokens. Conversations are packed with one worker "
         "beside the text that the template ChatML writes for them. gristmill reads "
         "every row back."
@@ -66,6 +68,9 @@ class Pack(Contest):
         "bare_fast": Contestant("bare pool of gigatoken", ("gigatoken",), bound=True),
         "datatrove": Contestant("datatrove, `DocumentTokenizer`", option="datatrove"),
         "megatron": Contestant("Megatron-LM, `preprocess_data.py`", option="megatron"),
+        "megatron_fast": Contestant(
+            "Megatron-LM, `preprocess_data_fast.py`", option="megatron"
+        ),
         "gristmill_chat": Contestant("`gristmill pack --chat`"),
         "gristmill_text": Contestant("the same text, as documents"),
     }
@@ -83,15 +88,23 @@ class Pack(Contest):
             *("gristmill_fast", "megatron", _CASES[1], True),
         ),
         Peer(
+            *("Megatron-LM's `preprocess_data_fast.py`", "Megatron-LM", "the same"),
+            *("gristmill_fast", "megatron_fast", _CASES[1]),
+        ),
+        Peer(
             *("datatrove's `DocumentTokenizer`", "datatrove", "the same"),
             *("gristmill_fast", "datatrove", _CASES[1]),
         ),
     )
 
     def versions(self) -> dict[str, str]:
-        """Returns that of datatrove."""
-        python = self.args.datatrove
-        return {"datatrove": version_in(python, "datatrove")} if python else {}
+        """Returns those of datatrove and of Megatron-LM."""
+        found, checkout = {}, self.args.megatron_checkout
+        if self.args.datatrove:
+            found["datatrove"] = version_in(self.args.datatrove, "datatrove")
+        if checkout:
+            found["Megatron-LM"] = commit_in(checkout)
+        return found
 
     def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
         """Writes documents, conversations and a tokenizer."""
@@ -104,7 +117,8 @@ class Pack(Contest):
         with open(self._lines, "wb") as file:
             file.writelines(_line({"text": t}) for t in itertools.chain(*texts))
         yield _CASES[0], ["gristmill", "bare"]
-        yield _CASES[1], ["gristmill_fast", "bare_fast", "datatrove", "megatron"]
+        peers = ("datatrove", "megatron", "megatron_fast")
+        yield _CASES[1], ["gristmill_fast", "bare_fast", *peers]
         self._bytes = _write_conversations(self.work, self.args.bytes)
         yield _CASES[2], ["gristmill_chat", "gristmill_text"]
 
@@ -117,13 +131,14 @@ class Pack(Contest):
             start = [self.args.datatrove, "-m", "benchmarks.peers", "pack_datatrove"]
             words = self._tokenizer, self._lines.parent, output
             return [*start, *map(str, words)]
-        if key == "megatron":
+        if name == "megatron":
+            how = ["--use-gigatoken"] if way else ["--workers=2"]
+            program = "preprocess_data_fast.py" if way else "preprocess_data.py"
             return [
-                self.args.megatron,
-                f"{self.args.megatron_checkout}/tools/preprocess_data.py",
-                *("--workers=2", f"--input={self._lines}"),
-                *(f"--output-prefix={output / 'c4'}", f"--tokenizer-model={self.work}"),
-                "--tokenizer-type=HuggingFaceTokenizer",
+                *(self.args.megatron, f"{self.args.megatron_checkout}/tools/{program}"),
+                *(f"--input={self._lines}", f"--output-prefix={output / 'c4'}"),
+                *("--tokenizer-type=HuggingFaceTokenizer", *how),
+                f"--tokenizer-model={self.work}",
             ]
         how = [f"--tokenizer={self._tokenizer}", f"--length={_LENGTH}", "--quiet"]
         if way in ("chat", "text"):
@@ -142,7 +157,7 @@ class Pack(Contest):
         shutil.rmtree(output, ignore_errors=True)
         output.mkdir()
         checkout = self.args.megatron_checkout
-        variables = {"PYTHONPATH": checkout} if key == "megatron" else {}
+        variables = {"PYTHONPATH": checkout} if "megatron" in key else {}
         run = self.run(self._command(key, output), variables=variables)
         tokens = run.pop("tokens", None) or _tokens_in(output)
         if case != _CASES[2]:  # A conversation is cut where its text is not.

@@ -65,9 +65,7 @@ function hexValue(spaced) {
   for (let at = 0; at < bytes.length; at += 16) {
     const some = bytes.slice(at, at + 16);
     const codes = some.map((byte) => parseInt(byte, 16));
-    const ascii = codes.map((code) =>
-      code >= 32 && code < 127 ? String.fromCharCode(code) : "·",
-    );
+    const ascii = codes.map((code) => (code >= 32 && code < 127 ? String.fromCharCode(code) : "·"));
     const offset = at.toString(16).padStart(6, "0");
     lines.push(`${offset}  ${some.join(" ").padEnd(47)}  ${ascii.join("")}`);
   }
@@ -108,7 +106,9 @@ function piecePart(piece) {
         first > 0 ? `, from its token ${count(first)} on` : "",
       ),
     ),
-    source.length ? quiet(source.map(([, text]) => aside(text)).flatMap((one) => [one, " "])) : null,
+    source.length
+      ? quiet(source.map(([, text]) => aside(text)).flatMap((one) => [one, " "]))
+      : null,
     element(
       "div",
       { class: "tokens", dir: "auto" },

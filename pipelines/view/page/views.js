@@ -71,7 +71,8 @@ function recordView(parts) {
   const dataset = datasetOf(parts.length > 1 ? parts[0] : "");
   const held = content.records[dataset.name];
   const numbers = heldNumbers(held);
-  const given = parts.length > 0 && parts[parts.length - 1] !== "" ? parts[parts.length - 1] : numbers[0];
+  const given =
+    parts.length > 0 && parts[parts.length - 1] !== "" ? parts[parts.length - 1] : numbers[0];
   const number = Number(given ?? 0);
   const record = held[number];
   const thing = dataset.thing;
@@ -107,9 +108,7 @@ function recordView(parts) {
       element(
         "aside",
         { class: "place", "aria-label": "Place of the record" },
-        record.place
-          ? facts([...record.place, ["size", plural(record.bytes, "byte")]])
-          : null,
+        record.place ? facts([...record.place, ["size", plural(record.bytes, "byte")]]) : null,
       ),
     ),
   ];
@@ -185,8 +184,16 @@ function numberControls(thing, number, limit, numbers, hash) {
     element(
       "span",
       { class: "pushed" },
-      move("ArrowLeft", "← Previous", numbers.findLast((each) => each < number)),
-      move("ArrowRight", "Next →", numbers.find((each) => each > number)),
+      move(
+        "ArrowLeft",
+        "← Previous",
+        numbers.findLast((each) => each < number),
+      ),
+      move(
+        "ArrowRight",
+        "Next →",
+        numbers.find((each) => each > number),
+      ),
     ),
   );
 }
@@ -222,15 +229,11 @@ function go() {
   document.title = [TITLES[shown], ...parts, content.datasets[0].title].join(" · ");
 }
 
-document
-  .getElementById("views")
-  .append(
-    ...Object.keys(VIEWS)
-      .filter((view) => view !== "step" || content.order !== null)
-      .map((view) =>
-        element("a", { href: address(view), "data-view": view }, TITLES[view]),
-      ),
-  );
+document.getElementById("views").append(
+  ...Object.keys(VIEWS)
+    .filter((view) => view !== "step" || content.order !== null)
+    .map((view) => element("a", { href: address(view), "data-view": view }, TITLES[view])),
+);
 document
   .getElementById("which")
   .append(content.datasets.map((each) => shownText(each.name || each.title)).join(" + "));
