@@ -83,13 +83,13 @@ class Pack(Contest):
     packages = ("gigatoken", "numpy", "tokenizers", "zstandard")
     peers = (
         Peer(
-            *("Megatron-LM's `preprocess_data.py`", "Megatron-LM"),
+            *("Megatron-LM's `preprocess_data_fast.py`", "Megatron-LM"),
             "text to tokens, 2 workers; `gristmill pack --fast` packs rows, too",
-            *("gristmill_fast", "megatron", _CASES[1], True),
+            *("gristmill_fast", "megatron_fast", _CASES[1], True),
         ),
         Peer(
-            *("Megatron-LM's `preprocess_data_fast.py`", "Megatron-LM", "the same"),
-            *("gristmill_fast", "megatron_fast", _CASES[1]),
+            *("Megatron-LM's `preprocess_data.py`", "Megatron-LM", "the same"),
+            *("gristmill_fast", "megatron", _CASES[1]),
         ),
         Peer(
             *("datatrove's `DocumentTokenizer`", "datatrove", "the same"),
