@@ -10,11 +10,9 @@ import sys
 import time
 
 import pytest
-import requests
 import zstandard
 
 from benchmarks import (
-    bucket_server,
     c4_like,
     contest,
     convert,
@@ -31,8 +29,6 @@ from benchmarks import (
 )
 from benchmarks.resume import __main__ as resume
 from benchmarks.resume.environments import QUICK
-from tests.support import tfds_data
-from tests.support.records import read_array_records, read_tfrecords
 
 
 @pytest.fixture(scope="module")
@@ -59,32 +55,6 @@ def test_lengths_have_the_mean_and_the_tail_of_c4(records: list[bytes]) -> None:
     assert statistics.median(lengths) == pytest.approx(1400, rel=0.1)
     assert lengths[len(lengths) * 99 // 100] > 9_000
     assert lengths[0] < 300
-
-
-@pytest.mark.slow
-def test_same_seed_same_bytes_and_tfds_reads_them(tmp_path: pathlib.Path) -> None:
-    contents = []
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        written = c4_like.write_dataset(
-            tmp_path / name, size_bytes=50_000, files=2, seed=seed
-        )
-        contents.append([pathlib.Path(path).read_bytes() for path in written.paths])
-    assert contents[0] == contents[1]
-    assert contents[0][0] != contents[0][1]
-    assert contents[0][0] != contents[2][0]
-    assert [len(read_tfrecords(path)) for path in written.paths] == written.records
-    examples = tfds_data.read_in_order(tmp_path / "c", "train")
-    assert len(examples) == sum(written.records)
-    assert set(examples[0]) == set(c4_like.FEATURES)
-
-
-def test_every_round_begins_with_another_contestant() -> None:
-    assert [*contest.take_turns(["a", "b", "c"], 4)] == [
-        *((0, key) for key in "abc"),
-        *((1, key) for key in "bca"),
-        *((2, key) for key in "cab"),
-        *((3, key) for key in "abc"),
-    ]
 
 
 def test_ratios_are_of_the_rounds_that_both_have() -> None:
@@ -160,47 +130,6 @@ def test_who_loses_records_or_crashes_has_failed(tmp_path: pathlib.Path) -> None
     assert found["failed"]["bare"].startswith("records: got ")
     assert found["failed"]["gristmill_1"].startswith("exit code 1\n")
     assert found["failed"]["gristmill_1"].endswith("TypeError: not an int")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_the_bare_loop_keeps_every_record(tmp_path: pathlib.Path, workers: str) -> None:
-    written = c4_like.write_dataset(tmp_path / "in", size_bytes=60_000, files=2)
-    convert.run_bare(workers, str(tmp_path / "out"), *written.paths)
-    files = sorted((tmp_path / "out").iterdir())
-    expected = [record for path in written.paths for record in read_tfrecords(path)]
-    assert [r for file in files for r in read_array_records(file)] == expected
-
-
-@pytest.mark.parametrize(
-    ("sent", "begin", "end"),
-    [
-        (None, 0, 256_000),
-        ("bytes=5-9", 5, 10),
-        ("bytes=255990-", 255_990, 256_000),
-        ("bytes=-7", 255_993, 256_000),
-        ("bytes=255999-300000", 255_999, 256_000),
-    ],
-)
-def test_the_bucket_sends_what_is_asked_for(
-    tmp_path: pathlib.Path, sent: str | None, begin: int, end: int
-) -> None:
-    data = bytes(range(256)) * 1000
-    (tmp_path / "c4").mkdir()
-    (tmp_path / "c4" / "a b").write_bytes(data)
-    headers = {} if sent is None else {"Range": sent}
-    paths = ["storage/v1/b/bench/o/c4%2Fa%20b?alt=media", "bench/c4/a%20b"]
-    with bucket_server.serve(tmp_path, 20) as url, requests.Session() as session:
-        for path in [*paths, f"download/{paths[0]}"]:
-            answer = session.get(f"{url}/{path}", headers=headers)
-            assert answer.elapsed.total_seconds() >= 0.02
-            assert answer.content == data[begin:end]
-            assert answer.status_code == (200 if sent is None else 206)
-            if sent is not None:
-                expected = f"bytes {begin}-{end - 1}/{len(data)}"
-                assert answer.headers["Content-Range"] == expected
-        assert session.get(f"{url}/bench/c4/none").status_code == 404
-        assert gcs.counters(url)["requests"] == 4
 
 
 # The peers that have to be installed are in `dev`.

@@ -19,7 +19,6 @@ from tests.servers.gcs_objects import Objects, RefusalError, Reply, json_reply
 from tests.servers.gcs_requests import Request, carry_out, parse
 
 CONTROL_PATH = "/control"  # For tests that have the server in another process.
-_PACE_BYTES = 1 << 18
 
 
 @dataclasses.dataclass
@@ -95,8 +94,6 @@ class GcsServer:
         connections: How many were made.
         sent_bytes: Of bodies of objects.
         latency_seconds: Added to every answer.
-        connect_seconds: Added to the first answer of a connection, as TCP and TLS do.
-        bytes_per_second: Of one connection, in either direction; 0 for no bound.
         held: Set when a request waits.
         release: Set it to let it go on.
         demand: Called with the headers of each request; it may raise RefusalError.
@@ -109,8 +106,6 @@ class GcsServer:
         self.log: list[tuple[str, str, str]] = []
         self.sent_bytes = 0
         self.latency_seconds = 0.0
-        self.connect_seconds = 0.0
-        self.bytes_per_second = 0
         self.connections = 0
         self.closing = threading.Event()
         self.held = threading.Event()
@@ -219,7 +214,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.store.connections += 1
-        time.sleep(self.store.connect_seconds)
 
     def log_message(self, format: str, *args: object) -> None:
         """Says nothing."""
@@ -230,7 +224,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(self.store.control(json.loads(request.data)), Fault(""))
             return
         fault = self.store.fault_of(request, self.headers.get("Range", ""))
-        time.sleep(self.store.latency_seconds + self._transfer_seconds(request.data))
+        time.sleep(self.store.latency_seconds)
         if fault.kind == "slow":
             self.store.closing.wait(fault.seconds)
         elif fault.kind == "hold":
@@ -311,13 +305,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             body = b""
         if fault == "drip":
             self._drip(body, about.seconds)
-        elif not self.store.bytes_per_second:
-            self.wfile.write(body)
         else:
-            for begin in range(0, len(body), _PACE_BYTES):
-                piece = body[begin : begin + _PACE_BYTES]
-                time.sleep(self._transfer_seconds(piece))
-                self.wfile.write(piece)
+            self.wfile.write(body)
         self.wfile.flush()
         if fault == "stall":
             self.store.closing.wait(60)
@@ -331,10 +320,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if self.store.closing.wait(seconds):
                 break
         self.close_connection = True
-
-    def _transfer_seconds(self, data: bytes) -> float:
-        bound = self.store.bytes_per_second
-        return len(data) / bound if bound else 0.0
 
     def _reset(self) -> None:
         """Ends the connection as a crash does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import http.server
 import itertools
@@ -11,7 +12,7 @@ import socket
 import socketserver
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from cryptography import x509
@@ -22,6 +23,26 @@ from tests.servers.gcs_objects import RefusalError
 from tests.servers.gcs_server import GcsServer
 
 NAME = "storage.googleapis.com"
+
+
+@contextlib.contextmanager
+def listening(talk: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Talks to everyone who connects, until they hang up; yields the address."""
+
+    def serve(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            talk(connection)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                given = server.accept()[:1]
+                threading.Thread(target=serve, args=given, daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as server:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
 
 
 class GoogleNetwork:

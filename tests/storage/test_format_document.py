@@ -1,18 +1,49 @@
-"""docs/reference/format.md names every field that is on disk, and no other."""
+"""Numbers of docs/reference/format.md: digests, and rows as bytes."""
 
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from examples import packed_reader
-from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
-from gristmill.pipelines.text.supervision import spans_of_piece
-from gristmill.transforms.tokens.best_fit import plan_rows
-from tests.support.conversation_rows import spans_of
-from tests.support.packed_shards import conversations
+from gristmill.dataset.base.digest import RecordsDigest
+from tests.support.records import checksums
+
+MASK = (1 << 64) - 1
 
 
-def test_rows_as_bytes():
+def mixed(word: int, key: int) -> int:
+    """SplitMix64's finaliser in plain Python."""
+    z = (word + key) & MASK
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
+    return z ^ z >> 31
+
+
+def digest_of(records: list[bytes]) -> RecordsDigest:
+    lengths = np.array([len(record) for record in records], np.int64)
+    return RecordsDigest.of(checksums(records), lengths)
+
+
+@given(st.lists(st.binary(max_size=20), max_size=30), st.integers(0, 30))
+def test_a_digest_is_a_sum_over_records(records: list[bytes], cut: int) -> None:
+    """So order does not matter, and parts add up."""
+    words = [
+        crc | len(record) << 32
+        for crc, record in zip(checksums(records).tolist(), records, strict=True)
+    ]
+    digest = digest_of(records)
+    assert digest.records == len(records)
+    assert digest.raw_bytes == sum(map(len, records))
+    assert digest.low == sum(mixed(w, 0x6A09E667F3BCC908) for w in words) & MASK
+    assert digest.high == sum(mixed(w, 0xBB67AE8584CAA73B) for w in words) & MASK
+    assert digest.hex == f"{digest.high << 64 | digest.low:032x}"
+    parts = [digest_of(records[cut:]), digest_of(records[:cut])]
+    assert RecordsDigest.total(parts) == parts[0] + parts[1] == digest
+
+
+def test_rows_as_bytes() -> None:
     row = bytes.fromhex("02000080 01000000 02000000 00000000 05000000 0100 0200 0300")
     (first, document), (position, rest) = packed_reader.read_row(row, id_bytes=2)
     assert (first, document.tolist()) == (0, [1])
@@ -21,41 +52,3 @@ def test_rows_as_bytes():
     user, assistant = packed_reader.read_spans(row, id_bytes=2)[0]
     assert user == (1, 3, "user", 0, False, 1.0)
     assert assistant == (4, 7, "assistant", 1, True, 1.0)
-
-
-def test_the_example_reads_spans_of_messages():
-    made = conversations(200, seed=9, vocabulary=60_000)
-    for number, each in enumerate(made):
-        each.said[:] = [
-            said and said._replace(weight=number % 3 / 2 if said.trained else 1.0)
-            for said in each.said
-        ]
-    lengths = np.array([len(each.ids) for each in made])
-    for row_length, weights in ((64, True), (5, False)):
-        plan = plan_rows(lengths.astype("u4"), length=row_length, method="best-fit")
-        spans = spans_of([made[d].said for d in plan.documents])
-        if not weights:
-            spans = spans._replace(weights=np.ones(len(spans.roles), np.float32))
-        ids = np.array([token for each in made for token in each.ids], np.uint32)
-        begins = (np.cumsum(lengths) - lengths)[plan.documents] + plan.firsts
-        tokens = [
-            ids[a : a + n] for a, n in zip(begins, plan.lengths.tolist(), strict=True)
-        ]
-        batch = RowBatch(
-            *(plan.row_ends, plan.lengths, plan.firsts, np.concatenate(tokens)),
-            spans.cut(plan.firsts, plan.lengths),
-        )
-        found = []
-        for record in encode_rows(RowFormat(row_length), batch):
-            found += packed_reader.read_spans(record, 2)
-        expected = [
-            [
-                (
-                    *(each["begin"], each["end"], each["role"], each["message"]),
-                    *(each["trained"], each.get("weight", 1.0)),
-                )
-                for each in spans_of_piece(batch.spans, piece)
-            ]
-            for piece in range(len(plan.documents))
-        ]
-        assert found == expected

@@ -1,133 +1,156 @@
-"""Names of files: as TFDS builds and parses them, and never outside of the dataset."""
+"""Names of files: one kind each, as TFDS builds them, never outside of the dataset."""
 
 from __future__ import annotations
 
 import fnmatch
-import functools
+import pathlib
+import re
 
 import pytest
 
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.layout import DESCRIBING
+from gristmill.dataset.metadata.layout import KINDS
+from gristmill.dataset.storage.base import is_unfinished
+from gristmill.transforms.conversion.begin import begin_job
+from gristmill.transforms.jobs.conversion_job import ShardNames
+from tests.support.columns import attach_numbers, examples
+from tests.support.conversion import contents, job_of
+from tests.support.distributions import ROOT
+from tests.support.records import frames_of, text_records
+from tests.support.removals import remove_from
+
+WRITE = "0123456789abcdef"
+PARTS = {
+    **{"NAME": "c4-en", "SPLIT": "train-a", "WRITE": WRITE, "COLUMN": "score"},
+    "SHARD": f"c4-en-train-a.array_record-{WRITE}-00003-of-00064",
+    **{"LIST": "part-00001-of-00004", "KEY": WRITE},
+}
 
 
-@functools.cache
-def naming():
-    from tensorflow_datasets.core import naming
-
-    return naming
-
-
-class TestShardNames:
-    @pytest.mark.parametrize("name", ["c4", "my_data", "C4", "d2"])
-    @pytest.mark.parametrize("split", ["train", "test_2", "validation", "train-en"])
-    @pytest.mark.parametrize(
-        ("index", "count"),
-        [(0, 1), (3, 64), (99_999, 100_000), (0, 100_000), (7, 1_000_000)],
-    )
-    def test_are_those_of_tfds(self, name: str, split: str, index: int, count: int):
-        ours = layout.shard_name(name, split, index, count)
-        template = naming().ShardedFileTemplate(
-            data_dir="/data",
-            dataset_name=name,
-            split=split,
-            filetype_suffix="array_record",
-        )
-        theirs = template.sharded_filepath(shard_index=index, num_shards=count)
-        assert ours == theirs.name
-        info = naming().FilenameInfo.from_str(ours)
-        assert (info.dataset_name, info.split) == (name, split)
-        assert info.filetype_suffix == "array_record"
-        assert (info.shard_index, info.num_shards) == (index, count)
+def test_the_page_has_the_same_table() -> None:
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (ROOT / "docs/reference/format.md").read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    expected = [[f"`{kind.pattern}`", kind.what, kind.holds] for kind in KINDS]
+    first = rows.index(expected[0])
+    assert rows[first : first + len(KINDS)] == expected
 
 
-class TestWrites:
-    @pytest.mark.parametrize("mark", ["", "0123456789abcdef", "0" * 16])
-    def test_a_key_says_split_and_write(self, mark: str):
-        for split in ("train", "train-en", "0123456789abcdef"):
-            key = layout.write_key(split, mark)
-            assert layout.parse_write_key(key) == (split, mark)
-            shards = [layout.shard_name("c4", key, 3, 64)]
-            if mark:
-                shards.append(layout.part_shard_name("c4", key, 1, 0, 7))
-            for shard in shards:
-                assert layout.shard_mark(shard, "c4", split) == mark
-                assert layout.shard_mark(shard, "c4", "tra") is None
-                assert layout.shard_mark(f"{shard}.md5", "c4", split) is None
-                for other in {"", "0123456789abcdef", "0" * 16} - {mark}:
-                    glob = layout.shard_glob("c4", layout.write_key(split, other))
-                    assert not fnmatch.fnmatchcase(shard, glob)
-                assert shard.startswith(layout.shard_prefix("c4", key))
-                assert fnmatch.fnmatchcase(shard, layout.shard_glob("c4", key))
-                assert fnmatch.fnmatchcase(
-                    shard, layout.shard_prefix("c4", split) + "*"
-                )
-            for path in (
-                *layout.split_paths("c4", key),
-                layout.removed_path("c4", key),
-                layout.part_path("c4", key, 1, 4),
-            ):
-                found = [
-                    kind.parse(path, NAME="c4", SPLIT=split) for kind in DESCRIBING
-                ]
-                (parts,) = filter(None, found)
-                assert layout.key_in(parts) == key
-                assert not any(
-                    kind.parse(path, NAME="c4", SPLIT="tra") for kind in DESCRIBING
-                )
-
-    @pytest.mark.parametrize(
-        "key",
-        [
-            *("", f".{'0' * 16}", "train.", "train.0123", "train.0123456789ABCDEF"),
-            *(f"train.{'0' * 16}.{'1' * 16}", f"train.{'0' * 17}", "train.e00002"),
-        ],
-    )
-    def test_what_is_no_key(self, key: str):
-        with pytest.raises(InputError, match="split name"):
-            layout.parse_write_key(key)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.pattern)
+def test_a_path_is_of_one_kind(kind: layout.Kind) -> None:
+    path = kind.path(**PARTS)
+    found = kind.parse(path, NAME=PARTS["NAME"])
+    assert found is not None
+    assert found.items() <= PARTS.items()
+    assert kind.path(**found) == path
+    if "SPLIT" in found:
+        for name, split in (("c4-en", "train"), ("c4-en", "a"), ("en", "train-a")):
+            assert kind.parse(path, NAME=name, SPLIT=split) is None
+    others = {one for one in KINDS if one is not kind and one.parse(path)}
+    # Any name can be that of a shard which was indexed.
+    assert others <= {layout.SHARD}
+    assert path.startswith(kind.prefix(**PARTS))
+    assert path.endswith(kind.suffix)
+    # What holds records is found where it is left.
+    swept = {*layout.OF_SHARDS, layout.TEMPORARY, layout.UNFINISHED}
+    assert kind in swept or not kind.holds
+    assert is_unfinished(path) == (kind is layout.UNFINISHED)
 
 
-class TestChecks:
-    @pytest.mark.parametrize(
-        ("check", "good", "bad"),
-        [
-            (
-                layout.check_name,
-                ["c4", "C4", "c4-en", "a_b", "v1.2", "a+b", "1", "_x"],
-                [
-                    *("", "-c4", "c4-", "c4--en", ".c4", "a/b", "a b", "a\n", "ä"),
-                    *("..", "a*b", "a[b]", "$HOME", "a\0"),
-                ],
-            ),
-            (
-                layout.check_split,
-                ["train", "test_2", "T", "en-train"],
-                ["", "-", "a.b", "train-", "a/b", "train[:10%]", "a b", "train\n"],
-            ),
-        ],
-    )
-    def test_names(self, check, good, bad):
-        assert [*map(check, good)] == good
-        for name in bad:
-            with pytest.raises(InputError, match=r"`name`|`split`"):
-                check(name)
+def test_nothing_else_is_written(tmp_path: pathlib.Path) -> None:
+    output = examples(tmp_path, [3, 4])
+    attach_numbers(output, tmp_path, 7)
+    remove_from(output, [2])
+    for file in pathlib.Path(output).rglob("*"):
+        path = file.relative_to(output).as_posix()
+        found = [kind for kind in KINDS if kind.parse(path, NAME="d", SPLIT="train")]
+        assert found or path in layout.DIRECTORIES, path
 
-    @pytest.mark.parametrize(
-        "path", ["a", "a/b", "c4-train.array_record-00000-of-00001", "a [1]/..b", "ä"]
-    )
-    def test_paths_inside(self, path: str):
-        assert layout.check_relative(path, where="x") == path
 
-    @pytest.mark.parametrize(
-        "path",
-        [
-            *("", "/", "/a", "..", "../a", "a/..", "a/../b", ".", "./a", "a//b", "a/"),
-            *("a\\b", "a\0", "gs://b/c", "file:///etc", "C:\\x"),
-        ],
-    )
-    def test_paths_outside(self, path: str):
-        with pytest.raises(InvalidDatasetError, match="outside") as caught:
-            layout.check_relative(path, where="c4/dataset.json")
-        assert "c4/dataset.json" in str(caught.value)
+@pytest.mark.parametrize("mark", ["", WRITE, "0" * 16])
+@pytest.mark.parametrize("split", ["train", "train-en", WRITE])
+def test_files_of_a_write_are_told_from_those_of_others(split: str, mark: str) -> None:
+    key = layout.write_key(split, mark)
+    assert layout.parse_write_key(key) == (split, mark)
+    shards = [layout.shard_name("c4", key, 3, 64)]
+    if mark:
+        shards.append(layout.part_shard_name("c4", key, 1, 0, 7))
+    for shard in shards:
+        assert layout.shard_mark(shard, "c4", split) == mark
+        assert layout.shard_mark(shard, "c4", "tra") is None
+        assert layout.shard_mark(f"{shard}.md5", "c4", split) is None
+        for other in ("", WRITE, "0" * 16):
+            glob = layout.shard_glob("c4", layout.write_key(split, other))
+            assert fnmatch.fnmatchcase(shard, glob) == (other == mark)
+        assert shard.startswith(layout.shard_prefix("c4", key))
+        assert shard.startswith(layout.shard_prefix("c4", split))
+
+
+@pytest.mark.parametrize(
+    ("check", "good", "bad"),
+    [
+        (
+            layout.check_name,
+            ["c4", "C4", "c4-en", "a_b", "v1.2", "a+b", "1", "_x"],
+            [
+                *("", "-c4", "c4-", "c4--en", ".c4", "a/b", "a b", "a\n", "ä"),
+                *("..", "a*b", "a[b]", "$HOME", "a\0"),
+            ],
+        ),
+        (
+            layout.check_split,
+            ["train", "test_2", "T", "en-train"],
+            ["", "-", "a.b", "train-", "a/b", "train[:10%]", "a b", "train\n"],
+        ),
+        (
+            lambda key: layout.write_key(*layout.parse_write_key(key)),
+            ["train", f"train.{WRITE}"],
+            [
+                *("", f".{WRITE}", "train.", "train.0123", "train.0123456789ABCDEF"),
+                *(f"train.{WRITE}.{WRITE}", f"train.{WRITE}0", "train.e00002"),
+            ],
+        ),
+        (
+            lambda path: layout.check_relative(path, where="x"),
+            ["a", "a/b", "c4-train.array_record-00000-of-00001", "a [1]/..b", "ä"],
+            [
+                *("", "/", "/a", "..", "../a", "a/..", "a/../b", ".", "./a", "a//b"),
+                *("a/", "a\\b", "a\0", "gs://b/c", "file:///etc", "C:\\x"),
+            ],
+        ),
+    ],
+    ids=["names", "splits", "keys", "paths"],
+)
+def test_names_that_are_refused(check, good: list[str], bad: list[str]) -> None:
+    assert [*map(check, good)] == good
+    for name in bad:
+        message = r"`name`|`split`|split name|outside"
+        with pytest.raises((InputError, InvalidDatasetError), match=message):
+            check(name)
+
+
+@pytest.mark.parametrize(
+    ("file", "names", "refused"),
+    [
+        ("a\\b", ShardNames(kind="inputs", suffix=".ar"), "a\\b.ar"),
+        ("a\\b", ShardNames(kind="inputs", suffix="/ar"), "a\\b/ar"),
+        ("a\\b", ShardNames(kind="beam", prefix="a\\b"), "a\\b-00000-of-00001"),
+        *(
+            (name, ShardNames(kind="inputs"), name)
+            for name in ("dataset.json", "index", "errors")
+        ),
+    ],
+)
+def test_a_shard_that_no_reader_would_open_or_that_is_another_file(
+    tmp_path: pathlib.Path, file: str, names: ShardNames, refused: str
+) -> None:
+    (tmp_path / file).write_bytes(frames_of(text_records(4)))
+    (tmp_path / "out").mkdir()
+    pattern = f"{tmp_path}/{file.replace(chr(92), '?')}"
+    job = job_of(pattern, tmp_path / "out", names=names, plan=("match_shards", None))
+    with pytest.raises(InputError, match=re.escape(repr(refused))):
+        begin_job(job)
+    assert contents(tmp_path / "out") == {}
