@@ -1,43 +1,31 @@
 """The plan of rows: against packing one piece after the other, and what it promises."""
 
-from __future__ import annotations
-
 import itertools
-import tracemalloc
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.transforms.tokens.best_fit import Packing, plan_rows
-
-METHODS = ("best-fit", "concat", "none")
-
-Piece = tuple[int, int, int]  # Document, first token, length.
+from gristmill.transforms.tokens.best_fit import plan_rows
+from tests.support.memory import peak_memory
 
 
-def plan(lengths: Sequence[int], length: int, method: str) -> list[list[Piece]]:
-    """Returns the pieces of each row."""
+def plan(lengths, length, method):
+    """Returns the pieces of each row: document, first token, length."""
     packing = plan_rows(np.array(lengths, np.uint32), length=length, method=method)
-    return rows_of(packing)
-
-
-def rows_of(packing: Packing) -> list[list[Piece]]:
-    assert packing.row_ends.dtype == np.int64
-    assert all(column.dtype == np.uint32 for column in packing[1:])
-    ends = packing.row_ends.tolist()
+    assert [a.dtype for a in packing] == [np.int64, *[np.uint32] * 3]
+    ends = [0, *packing.row_ends.tolist()]
     pieces = list(zip(*(column.tolist() for column in packing[1:]), strict=True))
-    assert [0, *ends][-1] == len(pieces)
-    return [pieces[a:b] for a, b in itertools.pairwise([0, *ends])]
+    assert ends[-1] == len(pieces)
+    return [pieces[a:b] for a, b in itertools.pairwise(ends)]
 
 
-def best_fit_rows(lengths: Sequence[int], length: int) -> int:
+def best_fit_rows(lengths, length):
     """Returns how many rows best-fit decreasing needs, one piece at a time."""
     pieces = [length for n in lengths for _ in range(n // length)]
     pieces += [n % length for n in lengths if n % length]
-    spaces: list[int] = []
+    spaces = []
     for piece in sorted(pieces, reverse=True):
         fitting = [space for space in spaces if space >= piece]
         if fitting:
@@ -46,7 +34,7 @@ def best_fit_rows(lengths: Sequence[int], length: int) -> int:
     return len(spaces)
 
 
-def check(lengths: Sequence[int], length: int, rows: list[list[Piece]]) -> None:
+def check(lengths, length, rows):
     """Checks what holds for every method."""
     assert all(rows)
     assert all(size for row in rows for _, _, size in row)
@@ -63,53 +51,41 @@ def check(lengths: Sequence[int], length: int, rows: list[list[Piece]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lengths", "expected"),
+    ("method", "lengths", "expected"),
     [
-        ([], []),
-        ([0], []),
-        ([3], [[(0, 0, 3)]]),
-        ([10], [[(0, 0, 10)]]),
-        ([7, 2, 8, 3], [[(0, 0, 7), (3, 0, 3)], [(1, 0, 2), (2, 0, 8)]]),
+        ("best-fit", [0], []),
+        ("best-fit", [10], [[(0, 0, 10)]]),
+        ("best-fit", [7, 2, 8, 3], [[(0, 0, 7), (3, 0, 3)], [(1, 0, 2), (2, 0, 8)]]),
         # The rest of a long document fills a row that begins before it.
-        ([4, 26], [[(0, 0, 4), (1, 20, 6)], [(1, 0, 10)], [(1, 10, 10)]]),
-        ([0, 5, 0, 5, 0], [[(1, 0, 5), (3, 0, 5)]]),
+        ("best-fit", [4, 26], [[(0, 0, 4), (1, 20, 6)], [(1, 0, 10)], [(1, 10, 10)]]),
+        ("best-fit", [0, 5, 0, 5, 0], [[(1, 0, 5), (3, 0, 5)]]),
         # The 4 fills the row of the 6, and leaves the row of the 2s as it is.
-        ([2, 6, 2, 4], [[(0, 0, 2), (2, 0, 2)], [(1, 0, 6), (3, 0, 4)]]),
+        ("best-fit", [2, 6, 2, 4], [[(0, 0, 2), (2, 0, 2)], [(1, 0, 6), (3, 0, 4)]]),
+        ("concat", [10, 0, 10], [[(0, 0, 10)], [(2, 0, 10)]]),
+        ("concat", [7, 2, 8], [[(0, 0, 7), (1, 0, 2), (2, 0, 1)], [(2, 1, 7)]]),
+        ("concat", [4, 26], [[(0, 0, 4), (1, 0, 6)], [(1, 6, 10)], [(1, 16, 10)]]),
+        ("none", [7, 0, 10], [[(0, 0, 7)], [(2, 0, 10)]]),
     ],
 )
-def test_best_fit(lengths: list[int], expected: list[list[Piece]]) -> None:
-    assert plan(lengths, 10, "best-fit") == expected
+def test_rows(method, lengths, expected):
+    assert plan(lengths, 10, method) == expected
 
 
 @pytest.mark.parametrize(
-    ("lengths", "expected"),
+    ("length", "method", "message"),
     [
-        ([], []),
-        ([0, 0], []),
-        ([10, 0, 10], [[(0, 0, 10)], [(2, 0, 10)]]),
-        ([7, 2, 8], [[(0, 0, 7), (1, 0, 2), (2, 0, 1)], [(2, 1, 7)]]),
-        ([4, 26], [[(0, 0, 4), (1, 0, 6)], [(1, 6, 10)], [(1, 16, 10)]]),
+        (10, "none", "a document of 11 tokens in rows of 10"),
+        (0, "none", "rows of 0 tokens"),
+        (10, "first-fit", "unknown method 'first-fit'"),
     ],
 )
-def test_concat(lengths: list[int], expected: list[list[Piece]]) -> None:
-    assert plan(lengths, 10, "concat") == expected
-
-
-def test_none_gives_each_document_a_row() -> None:
-    assert plan([7, 0, 10], 10, "none") == [[(0, 0, 7)], [(2, 0, 10)]]
-    with pytest.raises(ValueError, match="a document of 11 tokens in rows of 10"):
-        plan([7, 11], 10, "none")
-
-
-def test_what_is_refused() -> None:
-    with pytest.raises(ValueError, match="rows of 0 tokens"):
-        plan([1], 0, "none")
-    with pytest.raises(ValueError, match="unknown method 'first-fit'"):
-        plan([1], 10, "first-fit")
+def test_what_is_refused(length, method, message):
+    with pytest.raises(ValueError, match=message):
+        plan([7, 11], length, method)
 
 
 @given(st.lists(st.integers(0, 70), max_size=60), st.integers(1, 40))
-def test_against_one_piece_at_a_time(lengths: list[int], length: int) -> None:
+def test_against_one_piece_at_a_time(lengths, length):
     rows = plan(lengths, length, "best-fit")
     check(lengths, length, rows)
     assert len(rows) == best_fit_rows(lengths, length)
@@ -127,45 +103,41 @@ def test_against_one_piece_at_a_time(lengths: list[int], length: int) -> None:
     assert all(len(row) == 1 for row in rows)
 
 
-def lognormal(documents: int, *, mean: float = 500, sigma: float = 1.5) -> np.ndarray:
+def lognormal(documents, mean=500, sigma=1.5):
     chance = np.random.default_rng(0)
     lengths = chance.lognormal(np.log(mean) - sigma**2 / 2, sigma, documents)
     return np.maximum(lengths, 1).astype(np.uint32)
 
 
 @pytest.mark.parametrize("length", [2048, 4096])
-def test_little_padding_in_shards_of_20_000_documents(length: int) -> None:
+def test_little_padding_in_shards_of_20_000_documents(length):
     lengths = lognormal(20_000)
     rows = len(plan_rows(lengths, length=length, method="best-fit").row_ends)
     assert 1 - lengths.sum() / (rows * length) <= 0.001
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_many_documents_in_little_memory(method: str) -> None:
+@pytest.mark.parametrize("method", ["best-fit", "concat", "none"])
+def test_many_documents_in_little_memory(method):
     lengths = lognormal(1_000_000)
     if method == "none":
         lengths = np.minimum(lengths, 2048)
-    tracemalloc.start()
-    packing = plan_rows(lengths, length=2048, method=method)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    pieces = len(packing.documents)
-    assert peak <= 24 * pieces + (8 << 20)
-    # All of them are there: each place once.
+    with peak_memory() as peak:
+        packing = plan_rows(lengths, length=2048, method=method)
+    assert peak.bytes <= 24 * len(packing.documents) + (8 << 20)
+    # All of them are there: each place once, and no row is too long.
     begins = np.cumsum(lengths, dtype=np.int64) - lengths
     places = begins[packing.documents] + packing.firsts
     order = np.argsort(places)
     ends = (places + packing.lengths)[order]
     assert np.array_equal(places[order], np.append(0, ends[:-1]))
     assert ends[-1] == lengths.sum(dtype=np.int64)
-    assert packing.row_ends[-1] == pieces
-    begins = np.append(0, packing.row_ends[:-1])
-    assert np.add.reduceat(packing.lengths, begins).max() == 2048
+    assert packing.row_ends[-1] == len(packing.documents)
+    rows = np.add.reduceat(packing.lengths, [0, *packing.row_ends[:-1]])
+    assert rows.max() == 2048
 
 
-def test_largest_documents_and_rows() -> None:
+def test_largest_documents_and_rows():
     lengths = [2**32 - 1, 1, 2**32 - 2]
-    rows = plan(lengths, 2**31, "best-fit")
-    check(lengths, 2**31, rows)
-    assert len(rows) == 4
-    check(lengths, 2**31, plan(lengths, 2**31, "concat"))
+    for method in ("best-fit", "concat"):
+        check(lengths, 2**31, rows := plan(lengths, 2**31, method))
+        assert len(rows) == 4

@@ -1,67 +1,83 @@
-"""Packing documents into rows, from every source, against plain Python."""
+"""Packing documents into rows, from every source and on every runner."""
 
-from __future__ import annotations
-
+import contextlib
+import csv
 import dataclasses
+import itertools
 import json
+import os
 import pathlib
 import random
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
 
+import apache_beam as beam
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gristmill import dataset
-from gristmill.dataset.base.errors import (
-    InputError,
-    JobChangedError,
-    UserFunctionError,
-)
+from gristmill import dataset, loader
+from gristmill.dataset.base.errors import InputError, JobChangedError, UserFunctionError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
-from gristmill.dataset.packed.counts import PackedSplit
+from gristmill.dataset.packed.counts import IN_ROWS, PackedSplit
+from gristmill.dataset.packed.recount import RowCounter
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions, PackingOptions
+from gristmill.pipelines.removal import remove
+from gristmill.transforms import ConvertFiles
+from gristmill.transforms.jobs.pack_options import (
+    ChatOptions,
+    PackOptions,
+    TokenizerSpec,
+)
+from gristmill.transforms.tokens.documents import Documents, counts_of_documents
+from gristmill.transforms.tokens.row_packer import RowPacker, described_rows
+from gristmill.transforms.tokens.tokenizer import end_to_end
+from tests.support.conversation_rows import conversation, spans_of, tokens_of
+from tests.support.conversations import bpe_json
+from tests.support.conversion import contents
+from tests.support.memory import peak_memory
+from tests.support.packed_shards import sources_at
+from tests.support.pipelines import BUNDLES_TWICE, IN_MEMORY, WORKER_PROCESSES, counters
 from tests.support.records import frames_of, read_array_records
-from tests.support.tokenizer_files import published
+from tests.support.tokenizer_files import published, tokenizer_json
 
 MODULE = '''
-import gristmill.dataset
-
 def words(texts):
     return [[ord(letter) for letter in text] for text in texts]
 
 words.vocabulary_size = 1000
 words.special_ids = {"<s>": 1, "</s>": 2}
 
-def example(record):
-    return gristmill.dataset.encode_example({"ids": list(record)})
-
 def half(record):
     """Drops a third of the documents, and makes two of another third."""
-    text = record.decode() if not record.startswith(b"\\n") else ""
     number = sum(record) % 3
     return None if number == 0 else [record] * number
 '''
-LENGTH = 64
 
 
 @pytest.fixture(autouse=True)
-def module(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(tmp_path, monkeypatch):
     (tmp_path / "my_words.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "my_words", raising=False)
+    return tmp_path
 
 
-def texts_of(count: int, *, seed: int = 0) -> list[str]:
-    rng = random.Random(seed)
-    lengths = [int(rng.lognormvariate(3, 1)) for _ in range(count)]
+def texts_of(count):
+    rng = random.Random(0)
+    lengths = (int(rng.lognormvariate(3, 1)) for _ in range(count))
     return [
         f"{number}:" + "".join(rng.choices("abcdefgh ", k=length))
         for number, length in enumerate(lengths)
@@ -71,119 +87,102 @@ def texts_of(count: int, *, seed: int = 0) -> list[str]:
 TEXTS = texts_of(400)
 
 
-def example(text: str) -> bytes:
-    return dataset.encode_example({"text": text, "url": f"http://{len(text)}"})
+def tfrecords(texts):
+    examples = [dataset.encode_example({"text": text, "n": 7}) for text in texts]
+    pathlib.Path("in.tfrecord").write_bytes(frames_of(examples))
+    return "in.tfrecord"
 
 
-def tfrecords(folder: pathlib.Path, texts: Sequence[str]) -> str:
-    (folder / "in.tfrecord").write_bytes(frames_of(list(map(example, texts))))
-    return str(folder / "in.tfrecord")
-
-
-def committed(folder: pathlib.Path, texts: Sequence[str]) -> str:
-    with dataset.Writer(str(folder / "made"), name="made") as writer:
+def committed(texts):
+    with dataset.Writer("made", name="made") as writer:
         for text in texts:
-            writer.write(example(text))
-    return str(folder / "made")
+            writer.write(dataset.encode_example({"text": text, "n": 7}))
+    return "made"
 
 
-def json_lines(folder: pathlib.Path, texts: Sequence[str]) -> str:
-    lines = (json.dumps({"n": i, "text": text}) for i, text in enumerate(texts))
-    (folder / "in.jsonl").write_text("\n".join(lines) + "\n")
-    return str(folder / "in.jsonl")
+def json_lines(values, name="text"):
+    lines = "".join(json.dumps({"n": 7, name: value}) + "\n" for value in values)
+    pathlib.Path("in.jsonl").write_text(lines)
+    return "in.jsonl"
 
 
-def parquet(folder: pathlib.Path, texts: Sequence[str]) -> str:
-    import pyarrow
-    import pyarrow.parquet
-
-    table = pyarrow.table({"text": list(texts), "n": list(range(len(texts)))})
-    path = str(folder / "in.parquet")
-    pyarrow.parquet.write_table(table, path, row_group_size=50)
-    return path
+def parquet(texts):
+    table = pa.table({"text": texts, "n": range(len(texts))})
+    pq.write_table(table, "in.parquet", row_group_size=50)
+    return "in.parquet"
 
 
-def comma_separated(folder: pathlib.Path, texts: Sequence[str]) -> str:
-    rows = ["text,n", *(f"{text},7" for text in texts)]
-    (folder / "in.csv").write_text("\n".join(rows) + "\n")
-    return str(folder / "in.csv")
+def comma_separated(texts):
+    with open("in.csv", "w") as file:
+        csv.writer(file).writerows([("text", "n"), *((text, 7) for text in texts)])
+    return "in.csv"
 
 
-def lines(folder: pathlib.Path, texts: Sequence[str]) -> str:
-    (folder / "in.txt").write_text("\n".join(texts) + "\n")
-    return str(folder / "in.txt")
+def lines(texts):
+    pathlib.Path("in.txt").write_text("\n".join(texts) + "\n")
+    return "in.txt"
 
 
-def pack(source: str, output: pathlib.Path, *, workers: int = 1, **options: Any) -> Any:
-    given = {"tokenizer": "my_words:words", "length": LENGTH, "num_shards": 3}
-    found = PackingOptions(input=(source,), output=str(output), **given | options)
-    return convert(**conversion_of(found)._asdict(), workers=workers)
+def options_of(source, output, **options):
+    given = {"tokenizer": "my_words:words", "length": 64, "num_shards": 3, "name": "d"}
+    return PackingOptions(input=(source,), output=output, **given | options)
 
 
-class Document(NamedTuple):
-    """A document as it is found in the rows of a shard."""
-
-    ids: list[int]
-    place: int
+def pack(source, output="out", *, workers=1, **options):
+    job = conversion_of(options_of(source, output, **options))
+    return convert(**job._asdict(), workers=workers)
 
 
-def packed_split(output: pathlib.Path, split: str = "train") -> PackedSplit:
-    found = open_manifest(str(output)).splits[split].packed
-    assert found is not None
-    return PackedSplit.parse(found, where=str(output))
+def split_of(output="out"):
+    return open_manifest(output).splits["train"]
 
 
-def documents_of(output: pathlib.Path) -> list[Document]:
-    """Joins the pieces of every document, shard by shard, one piece after the other."""
-    split = open_manifest(str(output)).splits["train"]
+def packed_split(output="out"):
+    return PackedSplit.parse(split_of(output).packed, where=output)
+
+
+def documents_of(output="out"):
+    """Joins the pieces of every document; returns its tokens, and its place."""
     packed = packed_split(output)
-    form = RowFormat(packed.length, packed.id_bytes, packed.rows)  # type: ignore[arg-type]
+    form = RowFormat(packed.length, packed.id_bytes, packed.rows)
     found = []
-    for path in read_table(str(output), split).paths:
-        rows = decode_rows(form, read_array_records(output / path))
-        place = output / layout.segments_path(path)
+    for path in read_table(output, split_of(output)).paths:
+        rows = decode_rows(form, read_array_records(pathlib.Path(output, path)))
+        place = pathlib.Path(output, layout.segments_path(path))
         index = SegmentIndex.decode(place.read_bytes(), where=str(place))
         np.testing.assert_array_equal(index.row_ends, rows.row_ends)
         np.testing.assert_array_equal(index.piece_firsts, rows.firsts)
-        joined: dict[int, dict[int, list[int]]] = {}
-        ends = np.cumsum(rows.lengths)
-        for piece, document in enumerate(index.piece_documents.tolist()):
-            tokens = rows.tokens[ends[piece] - rows.lengths[piece] : ends[piece]]
-            firsts = joined.setdefault(document, {})
-            assert int(rows.firsts[piece]) not in firsts
-            firsts[int(rows.firsts[piece])] = tokens.tolist()
-        for document, firsts in sorted(joined.items()):
-            ids: list[int] = []
-            for first, tokens in sorted(firsts.items()):
-                assert first == len(ids)
-                ids += tokens
-            found.append(Document(ids, int(index.sources.places[document])))
+        joined = joined_pieces(rows, index.piece_documents)
+        found += zip(joined, index.sources.places[: len(joined)].tolist(), strict=True)
     return found
 
 
-def ids_of(texts: Sequence[str], *, bos: int = 0, eos: int = 0) -> list[list[int]]:
-    return [
-        [1] * bos + [ord(letter) for letter in text] + [2] * eos
-        for text in texts
-        if text
-    ]
+def joined_pieces(rows, owners):
+    """Returns the tokens of each document, of which no piece is missing or twice."""
+    tokens = np.split(rows.tokens, np.cumsum(rows.lengths)[:-1])
+    order = np.lexsort((rows.firsts, owners))
+    joined = {}
+    for piece in order.tolist():
+        ids = joined.setdefault(int(owners[piece]), [])
+        assert rows.firsts[piece] == len(ids)
+        ids += tokens[piece].tolist()
+    assert [*joined] == [*range(len(joined))]
+    return [*joined.values()]
+
+
+def ids_of(texts, bos=0, eos=0):
+    return [[1] * bos + [*map(ord, text)] + [2] * eos for text in texts if text]
 
 
 @pytest.mark.parametrize(
-    "make",
-    [tfrecords, committed, json_lines, parquet, comma_separated, lines],
-    ids=lambda make: make.__name__,
+    "make", [tfrecords, committed, json_lines, parquet, comma_separated, lines]
 )
-def test_every_source_gives_the_same_documents(
-    make: Callable[[pathlib.Path, Sequence[str]], str], tmp_path: pathlib.Path
-) -> None:
-    source = make(tmp_path, TEXTS)
-    pack(source, tmp_path / "out")
-    assert [found.ids for found in documents_of(tmp_path / "out")] == ids_of(TEXTS)
-    counts = packed_split(tmp_path / "out").counts
+def test_every_source_gives_the_same_documents(make):
+    pack(make(TEXTS))
+    assert [ids for ids, _ in documents_of()] == ids_of(TEXTS)
+    counts = packed_split().counts
     assert counts.documents == len(TEXTS)
-    assert counts.tokens == sum(map(len, TEXTS))
-    assert counts.text_bytes == counts.tokens
+    assert counts.tokens == counts.text_bytes == sum(map(len, TEXTS))
 
 
 @pytest.mark.parametrize(
@@ -201,76 +200,82 @@ def test_every_source_gives_the_same_documents(
     ],
     ids=str,
 )
-def test_the_ledger_adds_up(options: dict[str, Any], tmp_path: pathlib.Path) -> None:
+def test_the_ledger_adds_up(options):
     texts = [*TEXTS[:150], "", *TEXTS[150:200], ""]
-    pack(tfrecords(tmp_path, texts), tmp_path / "out", **options)
-    bos, eos = "bos" in options, "eos" in options
+    pack(tfrecords(texts), **options)
+    bos, eos, length = "bos" in options, "eos" in options, options.get("length", 64)
     whole = ids_of(texts, bos=bos, eos=eos)
-    length = options.get("length", LENGTH)
     cuts = options.get("truncate") or options.get("pack") == "none"
     kept = [ids[:length] for ids in whole] if cuts else whole
-    assert [found.ids for found in documents_of(tmp_path / "out")] == kept
-    packed = packed_split(tmp_path / "out")
-    counts = packed.counts
-    tokens = sum(map(len, kept))
-    rows = open_manifest(str(tmp_path / "out")).splits["train"].records
-    assert packed.length == length
+    assert [ids for ids, _ in documents_of()] == kept
+    counts, tokens = packed_split().counts, sum(map(len, kept))
+    long = sum(len(ids) > length for ids in whole)
     assert counts == dataclasses.replace(
         counts,
         documents=len(whole),
         empty_documents=len(texts) - len(whole),
         tokens=tokens,
-        special_tokens=(bos + eos) * len(whole)
-        - sum(len(ids) > length for ids in whole) * bool(eos and cuts),
-        padding_tokens=rows * length - tokens,
-        truncated_documents=sum(len(ids) > length for ids in whole) if cuts else 0,
+        special_tokens=(bos + eos) * len(whole) - long * bool(eos and cuts),
+        padding_tokens=split_of().records * length - tokens,
+        truncated_documents=long if cuts else 0,
         truncated_tokens=sum(map(len, whole)) - tokens,
     )
-    fitting = [ids for ids in kept if len(ids) <= length]
     if options.get("pack") != "concat":
-        assert (counts.pieces > counts.documents) == (len(kept) > len(fitting))
+        assert (counts.pieces > counts.documents) == (long > 0 and not cuts)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_function_before(tmp_path: pathlib.Path, workers: int) -> None:
-    source = lines(tmp_path, TEXTS)
-    pack(source, tmp_path / "out", map="my_words:half", workers=workers)
-    expected, places, at = [], [], 0
-    for text in TEXTS:
-        for _ in range(sum(text.encode()) % 3):
-            expected.append([ord(letter) for letter in text])
-            places.append(at)
+def test_a_function_before(workers):
+    pack(lines(TEXTS), map="my_words:half", workers=workers)
+    expected, at = [], 0
+    copies = [sum(text.encode()) % 3 for text in TEXTS]
+    for text, times in zip(TEXTS, copies, strict=True):
+        expected += [([*map(ord, text)], at)] * times
         at += len(text) + 1
-    found = documents_of(tmp_path / "out")
-    assert [each.ids for each in found] == expected
-    assert [each.place for each in found] == places
-    split = open_manifest(str(tmp_path / "out")).splits["train"]
-    assert split.dropped_records == sum(sum(text.encode()) % 3 == 0 for text in TEXTS)
-    assert split.added_records == sum(sum(text.encode()) % 3 == 2 for text in TEXTS)
+    assert documents_of() == expected
+    assert split_of().dropped_records == copies.count(0)
+    assert split_of().added_records == copies.count(2)
 
 
-def test_another_tokenizer_is_another_job(tmp_path: pathlib.Path) -> None:
-    source = tfrecords(tmp_path, TEXTS)
-    first = pack(source, tmp_path / "out")
-    assert not first.committed_before
-    again = pack(source, tmp_path / "out")
-    assert again.committed_before == ("train",)
-    (tmp_path / "my_words.py").write_text(MODULE + "\n# Changed.\n")
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", [IN_MEMORY, BUNDLES_TWICE, WORKER_PROCESSES])
+def test_runners_make_the_same_bytes_and_counts(runner):
+    source = json_lines(TEXTS)
+    pack(source, "local", num_shards=4)
+    job = conversion_of(options_of(source, "beam", num_shards=4))
+    pipeline = beam.Pipeline(options=PipelineOptions([*runner]))
+    _ = pipeline | ConvertFiles(jobs=tuple(job.jobs))
+    (result := pipeline.run()).wait_until_finish()
+    assert contents("beam") == contents("local")
+    if runner == IN_MEMORY:
+        found = counters(result)
+        counted = {name.replace("-", "_"): count for name, count in found.items()}
+        names = counted.keys() & (packed := split_of("beam").packed).keys()
+        assert {name: counted[name] for name in names} == {n: packed[n] for n in names}
+        assert names >= {"documents", "tokens", "padding_tokens"}
+
+
+def test_another_tokenizer_is_another_job():
+    source = tfrecords(TEXTS)
+    assert not pack(source).committed_before
+    assert pack(source).committed_before == ("train",)
+    with open("my_words.py", "a") as file:
+        file.write("\n# Changed.\n")
     with pytest.raises(JobChangedError, match="other options") as raised:
-        pack(source, tmp_path / "out")
+        pack(source)
     assert "pack.found.digest changed: the tokenizer" in str(raised.value)
     with pytest.raises(JobChangedError):
-        pack(source, tmp_path / "out", length=65)
-    pack(source, tmp_path / "out", length=65, overwrite=True)
-    assert packed_split(tmp_path / "out").length == 65
+        pack(source, length=65)
+    pack(source, length=65, overwrite=True)
+    assert packed_split().length == 65
     # Only rows that are examples have features.
-    assert open_manifest(str(tmp_path / "out")).splits["train"].features is None
-    plain = ConvertOptions(input=(source,), output=str(tmp_path / "out"), num_shards=3)
+    assert split_of().features is None
+    plain = ConvertOptions(input=(source,), output="out", name="d", num_shards=3)
     with pytest.raises(JobChangedError) as raised:
         convert(**conversion_of(plain)._asdict(), workers=1)
     assert raised.value.got == "pack was given, is not"
-    assert [found.ids for found in documents_of(tmp_path / "out")] == ids_of(TEXTS)
+    assert [ids for ids, _ in documents_of()] == ids_of(TEXTS)
 
 
 @pytest.mark.parametrize(
@@ -285,61 +290,239 @@ def test_another_tokenizer_is_another_job(tmp_path: pathlib.Path) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_packed_writes_nothing(
-    options: dict[str, Any],
-    error: type[Exception],
-    message: str,
-    tmp_path: pathlib.Path,
-) -> None:
-    source = tfrecords(tmp_path, TEXTS)
+def test_what_cannot_be_packed_writes_nothing(options, error, message):
     with pytest.raises(error, match=message):
-        pack(source, tmp_path / "out", **options)
-    assert not (tmp_path / "out").exists()
+        pack(tfrecords(TEXTS), **options)
+    assert not os.path.exists("out")
 
 
-def test_tokens_that_are_there_already(tmp_path: pathlib.Path) -> None:
-    records = [dataset.encode_example({"ids": ids}) for ids in ids_of(TEXTS)]
-    (tmp_path / "in.tfrecord").write_bytes(frames_of(records))
-    source = str(tmp_path / "in.tfrecord")
-    pack(source, tmp_path / "out", tokenizer=None, column="ids")
-    assert [found.ids for found in documents_of(tmp_path / "out")] == ids_of(TEXTS)
-    assert packed_split(tmp_path / "out").counts.text_bytes == 0
-    assert packed_split(tmp_path / "out").id_bytes == 4
-    lists = "".join(json.dumps({"n": 1, "ids": ids}) + "\n" for ids in ids_of(TEXTS))
-    (tmp_path / "in.jsonl").write_text(lists)
-    small = {"tokenizer": None, "column": "ids", "vocabulary_size": 1000}
-    pack(str(tmp_path / "in.jsonl"), tmp_path / "small", **small)
-    assert packed_split(tmp_path / "small").id_bytes == 2
-    found = [each.ids for each in documents_of(tmp_path / "small")]
-    assert found == ids_of(TEXTS)
+@pytest.mark.parametrize(
+    ("size", "id_bytes"), [(1 << 16, 2), (1 << 24, 3), (1 << 32, 4), (None, 4)]
+)
+def test_tokens_that_are_there_already(size, id_bytes):
+    documents = [*ids_of(TEXTS[:50]), [(size or 1 << 32) - 1, 0]]
+    source = json_lines(documents, "ids")
+    pack(source, tokenizer=None, column="ids", vocabulary_size=size)
+    assert [ids for ids, _ in documents_of()] == documents
+    assert packed_split().counts.text_bytes == 0
+    assert packed_split().id_bytes == id_bytes
 
 
-def test_damage_is_set_aside(tmp_path: pathlib.Path) -> None:
-    source = tfrecords(tmp_path, TEXTS)
-    path = pathlib.Path(source)
-    data = bytearray(path.read_bytes())
+def test_damage_is_left_out():
+    source = tfrecords(TEXTS)
+    data = bytearray(pathlib.Path(source).read_bytes())
     data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
-    pack(source, tmp_path / "out", on_corrupt="skip")
-    found = [each.ids for each in documents_of(tmp_path / "out")]
-    assert len(found) == len(TEXTS) - 1
+    pathlib.Path(source).write_bytes(data)
+    pack(source, on_corrupt="skip")
+    found = [ids for ids, _ in documents_of()]
     (lost,) = [ids for ids in ids_of(TEXTS) if ids not in found]
     assert found == [ids for ids in ids_of(TEXTS) if ids != lost]
-    split = open_manifest(str(tmp_path / "out")).splits["train"]
-    assert split.skipped_regions == 1
+    assert split_of().skipped_regions == 1
 
 
-def test_a_document_on_which_the_tokenizer_fails_is_left_out(tmp_path) -> None:
-    tokenizer = tmp_path / "o200k_base.tiktoken"
-    tokenizer.write_bytes(published("o200k_base"))
-    source = json_lines(tmp_path, ["one", "a" + " " * 1_000_000 + "b", "two"])
-    asked = {"tokenizer": str(tokenizer), "eos": "none"}
+def test_a_document_on_which_the_tokenizer_fails_is_left_out():
+    pathlib.Path("o200k_base.tiktoken").write_bytes(published("o200k_base"))
+    source = json_lines(["one", "a" + " " * 1_000_000 + "b", "two"])
+    asked = {"tokenizer": "o200k_base.tiktoken", "eos": "none"}
     with pytest.raises(InputError, match="backtracking"):
-        pack(source, tmp_path / "out", **asked)
-    pack(source, tmp_path / "out", **asked, on_corrupt="skip")
-    (line,) = (tmp_path / "out/errors").iterdir()
+        pack(source, **asked)
+    pack(source, **asked, on_corrupt="skip")
+    (line,) = pathlib.Path("out/errors").iterdir()
     region = json.loads(line.read_text())
-    at = len(json.dumps({"n": 0, "text": "one"})) + 1
+    at = len(json.dumps({"n": 7, "text": "one"})) + 1
     assert (region["reason"], region["begin_bytes"]) == ("document", at)
-    counts = packed_split(tmp_path / "out").counts
+    counts = packed_split().counts
     assert (counts.documents, counts.empty_documents) == (2, 1)
+
+
+# The packer: every token of every document is in the rows, once, as it was.
+
+SPEC = TokenizerSpec(kind="ids", digest="", library="", vocabulary_size=60_000)
+
+
+def packed_documents(parts, **options):
+    """Returns the rows of documents that are added in parts, their counts and index.
+
+    A document is its tokens, and of conversations also what each is.
+    """
+    pack_options = PackOptions(found=SPEC, **options)
+    with contextlib.closing(RowPacker(pack_options, directory=".")) as packer:
+        for part in parts:
+            encoded = end_to_end([ids for ids, _ in part])
+            spans = spans_of([said for _, said in part]) if pack_options.chat else None
+            counts = counts_of_documents(encoded)
+            packer.add(
+                Documents(*encoded, counts, spans=spans), sources_at(range(len(part)))
+            )
+        records = [row for rows in packer.rows() for row in rows]
+        index = SegmentIndex.decode(packer.segments().encode(), where="x")
+        described = PackedSplit.parse(
+            described_rows(pack_options, packer.counts()), where="here"
+        )
+        return records, packer.counts(), index, described
+
+
+@given(
+    st.integers(0, 1 << 32),
+    st.sampled_from(["best-fit", "concat", "none"]),
+    st.booleans(),
+)
+def test_every_token_keeps_its_place_and_message(seed, method, is_chat):
+    chance = random.Random(seed)
+    truncate = not is_chat and chance.random() < 0.3
+    chat = {"chat": ChatOptions(template="t"), "tokenizer": "t"} if is_chat else {}
+    options = {"length": 8, "method": method, "truncate": truncate, **chat}
+    sizes = [chance.choice((0, 1, 3, 7, 20)) for _ in range(chance.randrange(12))]
+    # Token t of document d is 20 d + t.
+    documents = [
+        ([*range(20 * d, 20 * d + n)], conversation(chance, n))
+        for d, n in enumerate(sizes)
+    ]
+    records, counts, index, described = packed_documents([documents], **options)
+    # Added in parts of any size, they are the same.
+    cuts = [0, *sorted(chance.choices(range(len(sizes) + 1), k=3)), len(sizes)]
+    parts = [documents[a:b] for a, b in itertools.pairwise(cuts)]
+    assert packed_documents(parts, **options)[:2] == (records, counts)
+    limit = 8 if truncate or method == "none" else 20
+    batch = decode_rows(RowFormat(8), records)
+    np.testing.assert_array_equal(index.piece_firsts, batch.firsts)
+    kept = [(ids[:limit], said) for ids, said in documents if ids]
+    assert joined_pieces(batch, index.piece_documents) == [ids for ids, _ in kept]
+    trained = targets = 0
+    if batch.spans is not None:
+        for piece, found in enumerate(tokens_of(batch.spans, batch.lengths)):
+            _, said = kept[index.piece_documents[piece]]
+            first = int(batch.firsts[piece])
+            assert found == said[first : first + len(found)]
+            marks = [each is not None and each.trained for each in found]
+            trained, targets = trained + sum(marks), targets + sum(marks[1:])
+    assert counts.tokens == sum(min(size, limit) for size in sizes)
+    assert counts.tokens + counts.truncated_tokens == sum(sizes)
+    assert counts.tokens + counts.padding_tokens == 8 * len(records)
+    assert (counts.trained_tokens, counts.trained_targets) == (trained, targets)
+    counter = RowCounter(RowFormat(8), index)
+    counter.add(records)
+    recounted = counter.finish()
+    for name in IN_ROWS:
+        assert getattr(recounted, name) == getattr(counts, name), name
+    assert described.counts == counts
+    assert described.supervised == (trained > 0)
+
+
+@pytest.mark.slow
+def test_many_documents_in_little_memory():
+    """Memory grows with documents, by little, and not with tokens."""
+    encoded = end_to_end([[7] * 120] * 1000)
+    part = Documents(*encoded, counts_of_documents(encoded))
+    packer = RowPacker(PackOptions(found=SPEC, length=2048), directory=".")
+    with peak_memory() as peak, contextlib.closing(packer):
+        for number in range(100):
+            packer.add(part, sources_at(range(1000 * number, 1000 * (number + 1))))
+        for _ in packer.rows():
+            pass
+    # 17 of 120 tokens in each row.
+    padding_tokens = -(-100_000 // 17) * 2048 - 120 * 100_000
+    assert packer.counts().padding_tokens == padding_tokens
+    assert peak.bytes < 100_000 * 28 + (12 << 20)
+
+
+# Commands
+
+
+def run(*words, code=0):
+    done = CliRunner().invoke(cli, [*map(str, words)])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+BEFORE = {"type": "Whitespace"}
+KNOWN = {"type": "WordLevel", "vocab": {"<unk>": 0, "the": 1}, "unk_token": "<unk>"}
+WORDS = {"version": "1.0", "model": KNOWN, "added_tokens": [], "pre_tokenizer": BEFORE}
+
+
+@pytest.mark.parametrize(
+    ("text", "tokenizer", "what", "accept"),
+    [
+        ("", tokenizer_json(), "no document has a token", None),
+        ("ÄÖÜ ß", json.dumps(WORDS).encode(), "not in the vocabulary", "unknown"),
+        (str(b"the sun"), tokenizer_json(), "Python's notation of bytes", "bytes"),
+    ],
+    ids=["empty", "unknown", "bytes"],
+)
+def test_documents_that_do_not_fit(text, tokenizer, what, accept):
+    json_lines([text] * 3)
+    pathlib.Path("tokenizer.json").write_bytes(tokenizer)
+    words = ("pack", "in.jsonl", "out", "--tokenizer", "tokenizer.json")
+    said = run(*words, "--workers", "1", code=2)
+    assert what in said
+    assert "in.jsonl, byte offset 0" in said
+    if accept is not None:
+        run(*words, "--accept", accept)
+
+
+@pytest.mark.parametrize("special", ["text", "token"])
+def test_text_like_a_special_token_is_counted(special):
+    json_lines(["a <|endoftext|> b", "plain"])
+    pathlib.Path("tokenizer.json").write_bytes(tokenizer_json())
+    given = ("--tokenizer", "tokenizer.json", "--special-text", special, "--workers", 1)
+    assert "1 text like a special token" in run("pack", "in.jsonl", "out", *given)
+    data = loader.open("out")
+    (row,) = loader.PackedRows.of(data)(list(data))["inputs"]
+    assert (5_000 in row) == (special == "token")
+
+
+def test_another_tokenizer_than_the_one_that_packed(caplog):
+    """No command shows the tokens of one as the text of another; a decoder warns."""
+    json_lines(["the sun"] * 4)
+    pathlib.Path("a.json").write_bytes(tokenizer_json())
+    pathlib.Path("b.json").write_text(bpe_json())
+    for name in "ab":
+        given = ("--tokenizer", f"{name}.json", "--workers", "1", "--length", "64")
+        run("pack", "in.jsonl", name, *given)
+    order = ("--batch-size", 1, "--seed", 1)
+    for command in (
+        ("head", "a"),
+        ("trace", "a", *order, "--step", 0, "--row", 0, "--show"),
+        ("view", "a", "--html", "out.html"),
+    ):
+        run(*command, "--tokenizer", "a.json")
+        said = run(*command, "--tokenizer", "b.json", code=2)
+        assert "packed with another tokenizer" in said
+        assert "b.json" in said
+    assert "the sun" in run("head", "a", "--tokenizer", "a.json")
+    decode = loader.PackedRows.of(loader.open("a"))
+    for name in "ab":
+        batches = loader.global_batches(loader.open(name), batch_size=1)
+        with batches.feed(decode=decode, host=(0, 1)):
+            assert ("rows of different tokenizers" in caplog.text) == (name == "b")
+
+
+def test_documents_are_not_removed_from_rows():
+    """Their records are, and packed again."""
+    documents = [[100 * n + i for i in range(n)] for n in range(1, 20)]
+    json_lines(documents, "ids")
+    pathlib.Path("unwanted").write_text("in.jsonl@line:3\n")
+    options = ["--column", "ids", "--vocabulary-size", "5000", "--length", "16"]
+    run("convert", "in.jsonl", "records")
+    run("pack", "records", "rows", *options)
+    before = contents("rows")
+    for named in (("--records", "unwanted"), ("--where", "n > 1")):
+        said = run("remove", "rows", *named, code=2)
+        assert "documents cannot be removed from packed rows" in said
+        assert "gristmill remove on records" in said
+        assert "--overwrite" in said
+    assert contents("rows") == before
+    run("remove", "records", "--records", "unwanted", "--erase")
+    run("pack", "records", "rows", *options, "--overwrite")
+    assert [ids for ids, _ in documents_of("rows")] == documents[:2] + documents[3:]
+    run("verify", "rows")
+    run("pack", "in.jsonl", "own", *options)
+    said = run("remove", "own", "--records", "unwanted", code=2)
+    assert "remove the documents from the inputs" in said
+    for place, records, message in (
+        ("own", [0], "cannot be removed from packed rows"),
+        ("own", [[0, 0]], "cannot be removed from packed rows"),
+        ("records", [[1, 0]], "given by their numbers"),
+    ):
+        with pytest.raises(InputError, match=message):
+            remove(place, {"records": records}, workers=1)

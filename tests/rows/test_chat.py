@@ -1,0 +1,427 @@
+"""Conversations in all forms that datasets have, templates in files, whole jobs."""
+
+import json
+import pathlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from gristmill import loader
+from gristmill.dataset import Writer, encode_example
+from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.packed.message_spans import ROLES
+from gristmill.pipelines.commands.main import cli
+from gristmill.transforms.chat.conversation import (
+    ConversationColumns,
+    MalformedError,
+    conversation_of,
+)
+from gristmill.transforms.chat.template import templates_of
+from gristmill.transforms.jobs.pack_options import ChatOptions
+from tests.rows.test_masks import CHATML, SAID
+from tests.support.conversations import chat_options, read, write_bpe
+
+SHARED = [
+    {"from": "human", "value": "hello world"},
+    {"from": "gpt", "value": "the answer"},
+]
+PAIR = {"prompt": "hello world", "completion": "the answer"}
+SYSTEM = {"role": "system", "content": "s"}
+
+
+USUAL = ConversationColumns("", "tools", "weight")
+
+
+def found(record, columns=USUAL):
+    data = record if isinstance(record, bytes) else json.dumps(record).encode()
+    return conversation_of(data, columns)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"messages": SAID},
+        {"messages": json.dumps(SAID)},
+        {"messages": SHARED},
+        {"conversations": SHARED},
+        PAIR,
+        {"prompt": SAID[:1], "completion": SAID[1:]},
+        {"prompt": json.dumps(SAID[:1]), "response": "the answer"},
+        {"messages": [m | {"name": None} for m in SAID], "tools": None},
+        SAID,
+        encode_example({"messages": json.dumps(SAID)}),
+        encode_example(PAIR),
+    ],
+)
+def test_all_forms_are_one(record):
+    conversation = found(record)
+    assert conversation.messages == SAID
+    assert conversation.roles == [2, 3]
+    assert conversation.weights == [1.0, 1.0]
+    assert conversation.tools is None
+
+
+@pytest.mark.parametrize(
+    ("record", "prompted"),
+    [
+        ({"conversations": SHARED, "system": "s"}, 0),
+        ({"system": "s", "messages": SAID, "tools": None}, 0),
+        (PAIR | {"system": "s"}, 2),
+        ({"system": "s", "messages": [SYSTEM, *SAID]}, 0),
+        ({"system": "", "messages": [SYSTEM, *SAID]}, 0),
+        (encode_example({"messages": json.dumps(SAID), "system": "s"}), 0),
+    ],
+)
+def test_a_system_beside_the_messages_is_the_first_of_them(record, prompted):
+    conversation = found(record)
+    assert conversation.messages == [SYSTEM, *SAID]
+    assert conversation.prompted == prompted
+
+
+def test_other_columns_can_be_named():
+    columns = ConversationColumns("chat", "functions", "score")
+    record = {"chat": SAID, "functions": ['{"name": "f"}'], "score": [0.5, 2]}
+    conversation = found(record, columns)
+    assert conversation.messages == SAID
+    assert conversation.tools == [{"name": "f"}]
+    assert conversation.weights == [0.5, 2.0]
+    assert columns.names == ("chat", "system", "functions", "score")
+    member = encode_example({"chat": json.dumps({"messages": SAID})})
+    with pytest.raises(MalformedError):
+        found(member, columns)  # The object is that of the record.
+
+
+def test_text_is_a_document():
+    conversation = found({"text": "plain"})
+    assert (conversation.text, conversation.messages) == ("plain", [])
+
+
+def says(**message):
+    return {"messages": [message]}
+
+
+APART = {"messages.role": ["user"], "messages.content": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (b"{", "not valid"),
+        (b'{"messages": [], "messages": []}', "more than once"),
+        (b'{"weight": NaN}', "JSON"),
+        (b"7", "object is needed"),
+        ({"title": "x"}, "none of messages"),
+        (encode_example(APART), "messages:json"),
+        ({"messages": []}, "no messages"),
+        ({"messages": {"role": "user"}}, "not a list"),
+        ({"messages": ["hello"]}, "not an object"),
+        (says(content="x"), "no role"),
+        (says(role="", content="x"), "no role"),
+        ({"conversations": [{"from": "function_call", "value": "x"}]}, "function_call"),
+        (says(role="user", content=[{"type": "image"}]), "'image'"),
+        (says(role="user", content=3), "not text"),
+        (says(role="assistant", tool_calls="f()"), "tool_calls"),
+        ({"messages": SAID, "tools": "none"}, "not a list"),
+        ({"messages": SAID, "weight": [1]}, "1 values for 2"),
+        ({"messages": SAID, "weight": -1}, "weight -1"),
+        (says(role="user", content="q", weight="high"), "weight 'high'"),
+        *(
+            (
+                {"messages": [SYSTEM, *SAID], "system": system},
+                "its system|it has system",
+            )
+            for system in ("t", 1, ["s"])
+        ),
+    ],
+)
+def test_what_is_no_conversation_says_why(record, reason):
+    with pytest.raises(MalformedError, match=reason):
+        found(record)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_bpe(tmp_path)
+    (tmp_path / "chat.jinja").write_text(CHATML)
+    return tmp_path
+
+
+def options_of(file, content, **more):
+    if isinstance(content, dict):
+        content = json.dumps(content)
+    if content is not None:
+        data = content if isinstance(content, bytes) else content.encode()
+        pathlib.Path(file).write_bytes(data)
+    return chat_options(pathlib.Path(file), "tokenizer.json", **more)
+
+
+def test_a_config_names_templates_and_tokens(folder):
+    both = [
+        {"name": "default", "template": "{{ bos_token }}" + CHATML},
+        {"name": "tool_use", "template": "{{ eos_token }}" + CHATML},
+    ]
+    end = {"content": "<|eot|>", "special": True}
+    config = {"chat_template": both, "bos_token": "<pad>", "eos_token": end}
+    options = options_of("tokenizer_config.json", config, bos="", eos="")
+    documents = read(options, {"messages": SAID}, {"messages": SAID, "tools": []})
+    first = [documents.ids[0], documents.ids[documents.lengths[0]]]
+    special = options.found.special_ids
+    assert first == [special["<pad>"], special["<|eot|>"]]
+    # A template of Jinja takes the tokens from the file beside it.
+    options = options_of("own.jinja", "{{ bos_token }}", bos="", eos="")
+    assert options.chat.found.tokens["bos_token"] == "<pad>"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("a.json", {"bos_token": "<s>"}, "no chat_template"),
+        (
+            "a.json",
+            {"chat_template": [{"name": "rag", "template": ""}]},
+            "no chat_temp",
+        ),
+        ("a.jinja", "{% for m in messages %}", "cannot be used"),
+        ("a.jinja", "{% generation %}", "cannot be used"),
+        ("a.jinja", "{{ eos_token }}", "writes eos_token"),
+        ("a.jinja", b"\xff\xfe", "not UTF-8"),
+        ("none", None, "no such template"),
+    ],
+)
+def test_a_file_without_a_template_says_so(folder, file, content, reason):
+    with pytest.raises(InputError, match=reason):
+        options_of(file, content, bos="", eos="")
+
+
+@pytest.mark.parametrize(
+    ("chat", "roles"),
+    [
+        ({}, {"assistant", "thinking", "tool_call"}),
+        ({"train": "last"}, {"assistant", "thinking", "tool_call"}),
+        ({"train_without": "tools"}, {"assistant", "thinking"}),
+        ({"train": "tool"}, {"tool"}),
+        ({"train": "all"}, {*ROLES}),
+    ],
+)
+def test_roles_of_options(chat, roles):
+    options = ChatOptions(template="x", **chat)
+    assert {ROLES[role] for role in options.trained_roles} == roles
+
+
+def test_a_tokenizer_without_places_is_refused(folder, monkeypatch):
+    encode = "def encode(texts):\n    return [list(t.encode()) for t in texts]\n"
+    size = "encode.vocabulary_size = 256\n"
+    (folder / "tokens_of.py").write_text(encode + size)
+    monkeypatch.syspath_prepend(str(folder))
+    options = chat_options(folder / "chat.jinja", "tokens_of:encode", bos="", eos="")
+    with pytest.raises(InputError, match="where its tokens are"):
+        read(options, {"messages": SAID})
+
+
+GROWS = (
+    "{% set n = namespace(s='xxxxxxxx') %}{% for i in range(40) %}"
+    "{% set n.s = n.s OP n.s %}{% endfor %}{{ n.s|length }}"
+)
+WIDE = 1_000_000_000
+HARMFUL = {
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) + f(n - 1) }}{% endif %}{% endmacro %}"
+    "{{ f(40) }}": "more than 100,000 turns",
+    "{% macro f(n, s) %}{{ f(n - 1, s ~ s) if n else s|length }}{% endmacro %}"
+    "{{ f(40, 'xxxxxxxx') }}": "characters",
+    "{{ messages|random }}": "random draws at random",
+    "{{ lipsum() }}": "'lipsum' is undefined",
+    "{{ strftime_now('%d %b %Y') }}": "give one with --date",
+    "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}": (
+        "more than 100,000 turns"
+    ),
+    f"{{{{ 'x' * {WIDE} }}}}": r"operator \*",
+    f"{{{{ ['x'] * {WIDE} }}}}": r"operator \*",
+    f"{{{{ 7 ** {WIDE} }}}}": r"operator \*\*",
+    GROWS.replace("OP", "~"): "makes .* characters",
+    GROWS.replace("OP", "+"): "makes .* characters",
+    f"{{{{ messages|tojson(indent={WIDE}) }}}}": "filter tojson is given",
+    f"{{{{ 'x'.center({WIDE}) }}}}": "filter center",
+    f"{{{{ 'x'|center({WIDE}) }}}}": "filter center",
+    f"{{{{ '%{WIDE}d' % 1 }}}}": "filter format",
+    f"{{{{ '%{WIDE}d'|format(1) }}}}": "filter format",
+    f"{{{{ '{{:{WIDE}}}'.format(1) }}}}": "filter format",
+}
+
+
+@pytest.mark.parametrize("template", HARMFUL)
+def test_a_template_cannot_harm(folder, template):
+    options = options_of("harmful.jinja", template, max_rejected=0)
+    with pytest.raises(InputError, match=HARMFUL[template]):
+        read(options, {"messages": SAID})
+
+
+def test_operators_and_filters_that_are_counted_give_what_they_always_give(folder):
+    options = options_of(
+        "usual.jinja",
+        "{{ 'a' ~ 1 ~ none }}{{ 'b' + 'c' }}{{ 'd' * 3 }}{{ 'at: 2025 %05d' % 7 }}"
+        "{{ 'x y'|replace(' ', '_') }}{{ {'k': [1, 2]}|tojson(indent=2) }}"
+        "{{ '{:>4}'.format('z') }}{% for m in messages if m.content %}{{ loop.index }}"
+        "{{ m.role if loop.last else '-' }}{% endfor %}",
+    )
+    (template,) = templates_of(options.chat).values()
+    text = 'a1NonebcdddVx_y{\n  "k": [\n    1,\n    2\n  ]\n}   z1-2assistant'
+    assert template.render(SAID, None) == text.replace("V", "at: 2025 00007")
+
+
+# Whole jobs
+
+
+def run(*words, code=0):
+    done = CliRunner().invoke(cli, [*map(str, words)])
+    assert done.exit_code == code, done.output
+    return done.output if code else done.stdout
+
+
+def write(records):
+    text = "".join(json.dumps(each) + "\n" for each in records)
+    pathlib.Path("in.jsonl").write_text(text)
+    return text
+
+
+GIVEN = ("--tokenizer", "tokenizer.json", "--template", "chat.jinja", "--workers", "1")
+
+
+def test_every_source_gives_the_same_rows(folder):
+    calls = "{{ m.content }}{{ m.tool_calls|tojson if m.tool_calls else '' }}"
+    pathlib.Path("chat.jinja").write_text(CHATML.replace("{{ m.content }}", calls))
+    call = {"function": {"name": "f", "arguments": {"x": "sun"}}}
+    called = [SAID[0], {"role": "assistant", "content": "", "tool_calls": [call]}]
+    rows = [{"messages": said} for said in (SAID, called, SAID * 2)]
+    pathlib.Path("in.txt").write_text(write(rows))
+    table = pa.Table.from_pylist(rows).append_column("more", [[b"\xff", b"", b""]])
+    pq.write_table(table, "in.parquet")
+    texts = [json.dumps(row["messages"]) for row in rows]
+    cells = ('"' + text.replace('"', '""') + '"\n' for text in texts)
+    pathlib.Path("in.csv").write_text("messages\n" + "".join(cells))
+    with Writer("records") as writer:
+        for text in texts:
+            writer.write(encode_example({"messages": text}))
+    digests = set()
+    for source, more in {
+        "in.jsonl": (),
+        "in.txt": ("--input-format", "text"),
+        "in.parquet": (),
+        "in.csv": ("--input-format", "csv"),
+        "records": (),
+    }.items():
+        out = f"rows_{source}"
+        run("pack", "--chat", source, out, *GIVEN, "--length", 128, *more)
+        run("verify", out)
+        made = json.loads(pathlib.Path(out, "dataset.json").read_text())["splits"][
+            "train"
+        ]
+        assert made["packed"]["documents"] == 3
+        digests.add(made["records_digest"])
+    assert len(digests) == 1
+
+
+BAD = {"messages": [{"role": "user"}, {"role": "assistant", "weight": -1}]}
+LONG = {"messages": [SAID[0], SAID[1] | {"content": "sun " * 40}]}
+GOOD = {"messages": SAID}
+FAILS = "{{ raise_exception('never') }}"
+
+
+@pytest.mark.parametrize(
+    ("records", "template", "special", "options", "what", "example", "accept"),
+    [
+        # The tokenizer does not have the tokens of the template.
+        (
+            *([GOOD] * 3, CHATML, ("<s>",), "", "no end of turn"),
+            *("message 1, after which stands '<|im_end|>", "--accept open-turns"),
+        ),
+        (
+            *([GOOD] * 3, FAILS, (), "", "cannot be used"),
+            *("byte offset 0: the template fails: never", None),
+        ),
+        (
+            *(
+                [GOOD] * 97 + [BAD] * 3,
+                CHATML,
+                (),
+                "",
+                "got:      3 of 100 conversations",
+            ),
+            *("message 1 has the weight", "--max-rejected 3"),
+        ),
+        (
+            *([GOOD] + [LONG] * 3, CHATML, (), "--length 32 --truncate-turns no"),
+            *("got:      3 of 4 conversations", "tokens", "--accept long"),
+        ),
+        (
+            *([{"messages": SAID[:1]}] * 2, CHATML, (), "", "no row can be made"),
+            *("no token of it is trained on", None),
+        ),
+    ],
+    ids=["other tokenizer", "fails", "malformed", "long", "untrained"],
+)
+def test_conversations_that_do_not_fit(
+    folder, records, template, special, options, what, example, accept
+):
+    write(records)
+    write_bpe(folder, special)
+    pathlib.Path("chat.jinja").write_text(template)
+    given = ("in.jsonl", *GIVEN[:4], *options.split())
+    pack = ("pack", "--chat", *given, "out", "--workers", 1)
+    said = run(*pack, code=2)
+    assert what in said
+    assert example in said
+    assert "in.jsonl" in said
+    assert not pathlib.Path("out", "dataset.json").exists()
+    audited = run("audit", *given)
+    assert "UNFIT" in audited
+    assert "gristmill pack --chat" not in audited
+    if accept is None:
+        run(*pack, "--accept", "open-turns,long", "--max-rejected", "100", code=2)
+    else:
+        run(*pack, *accept.split())
+        assert len(loader.open("out"))
+
+
+def test_commands_count_and_show_messages(folder):
+    """Counts of `inspect` and `verify`, and the message of a token by `trace`."""
+    unclear = {"messages": [SAID[0], {"role": "assistant", "content": "is </s> so"}]}
+    write([GOOD] * 40 + [unclear, BAD])
+    accept = ("--max-rejected", 5, "--length", 64)
+    run("pack", "--chat", "in.jsonl", "out", *GIVEN, *accept)
+    counts = loader.open("out").facts.packed
+    share = f"{100 * counts.trained_tokens / counts.tokens:.2f}"
+    tokens = f"{counts.trained_tokens:,} of {counts.tokens:,} tokens"
+    text = run("inspect", "out")
+    assert f"trained   {tokens} ({share} %)" in text
+    assert "SET ASIDE 1 conversation: 1 that cannot be used" in text
+    assert "1 text like a special token" in text
+    told = json.loads(run("inspect", "out", "--json"))["splits"]["train"]["packed"]
+    assert (told["format"], told["trained_tokens"]) == (2, counts.trained_tokens)
+    assert tokens in run("verify", "out")
+
+    batches = loader.global_batches(loader.open("out"), batch_size=4, seed=3)
+    order = ("trace", "out", "--seed", 3, "--batch-size", 4, "--step", 0, "--row", 1)
+    row = loader.PackedRows.of(loader.open("out"), names={"inputs_mask": "mask"})(
+        [batches.read(0)[1]]
+    )
+    seen = set()
+    for token in range(int((row["inputs_segmentation"] > 0).sum())):
+        (piece,) = batches.locate(0, 1, token).pieces
+        assert piece.trained == row["mask"][0, token]
+        message = {"template": None, "user": 0, "assistant": 1}[piece.role]
+        assert (piece.message, piece.weight) == (message, 1 if piece.trained else None)
+        if piece.role not in seen:
+            seen.add(piece.role)
+            text = run(*order, "--token", token)
+            if message is not None:
+                trained = "trained" if piece.trained else "not trained"
+                said = f"{piece.role}, message {message}, {trained}"
+                assert f"token     {token}: {said}" in text
+            fields = json.loads(run(*order, "--token", token, "--json"))["pieces"][0]
+            assert (fields["role"], fields["message"]) == (piece.role, message)
+    assert seen == {"template", "user", "assistant"}
+    assert "role" not in json.loads(run(*order, "--json"))["pieces"][0]
+    assert "hello world" in run(*order, "--show", *GIVEN[:2])
