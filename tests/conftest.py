@@ -1,6 +1,7 @@
 """Settings that all tests share, and what their marks do."""
 
 import collections
+import faulthandler
 import functools
 import gc
 import os
@@ -211,6 +212,12 @@ def pytest_collection_modifyitems(
             item.add_marker(pytest.mark.timeout(SOAK_TIMEOUT_SECONDS))
         elif not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(QUICK_TIMEOUT_SECONDS))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leaves the end of a soak to its own timeout, which is longer than that of all."""
+    if item.get_closest_marker("soak"):
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _share_examples(config: pytest.Config, items: list[pytest.Item]) -> None:

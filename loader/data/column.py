@@ -38,10 +38,16 @@ class ColumnFiles(NamedTuple):
 
     Attributes:
         dataset: The dataset's directory.
-        table: The table of the files.
+        split: Name of the split.
+        edition: Number of the edition.
+        path: The table of the files, relative to the dataset.
+        table: What it holds.
     """
 
     dataset: str
+    split: str
+    edition: int
+    path: str
     table: ColumnTable
 
 
@@ -169,17 +175,16 @@ class Column:
         return out
 
 
-def _check_not_replaced(dataset: str, path: str) -> None:
-    """Raises ReplacedError if no edition has the column of a file any more."""
-    manifest = read_manifest(dataset)
-    splits = () if manifest is None else manifest.splits.values()
-    parts = itertools.chain.from_iterable(split.known.values() for split in splits)
-    tables = {str(c.get("table")) for part in parts for c in part.columns.values()}
-    name = path.rpartition(".")[2]
-    if not any(table.endswith(f".{name}.columns.npz") for table in tables):
+def _check_not_replaced(files: ColumnFiles) -> None:
+    """Raises ReplacedError if the edition is gone, or has another column by now."""
+    manifest = read_manifest(files.dataset)
+    split = None if manifest is None else manifest.splits.get(files.split)
+    edition = None if split is None else split.known.get(files.edition)
+    columns = () if edition is None else edition.columns.values()
+    if files.path not in {column.get("table") for column in columns}:
         raise ReplacedError(
             "column was replaced while it was in use",
-            where=layout.join(dataset, path),
+            where=layout.join(files.dataset, files.path),
             cure="open the dataset again: it has what was attached since",
         )
 
@@ -191,16 +196,16 @@ def _open_file(
     shard: int,
 ) -> _Opened:
     part = int(np.searchsorted(firsts, shard, side="right")) - 1
-    dataset, table = files[part]
+    own = files[part]
     number = shard - firsts[part]
-    stored = table.file(number)
-    path = layout.join(dataset, stored.path)
+    stored = own.table.file(number)
+    path = layout.join(own.dataset, stored.path)
     storage = storage_for(path)
     small = stored.file_bytes <= _HEAD_BYTES
     head = storage.load(path, 0, min(stored.file_bytes, _HEAD_BYTES))
     size = None if head is None else head.size_bytes
     if head is None or size != stored.file_bytes:
-        _check_not_replaced(dataset, stored.path)
+        _check_not_replaced(own)
         raise InvalidDatasetError(
             "column is missing" if size is None else "column has the wrong size",
             where=path,
@@ -217,7 +222,7 @@ def _open_file(
         ranges,
         path=path,
         kind=kind,
-        records=table.records(number),
+        records=own.table.records(number),
         file_bytes=stored.file_bytes,
     )
     return _Opened(path, file, head.data if small else None)
@@ -269,5 +274,7 @@ def _files(part: Part, column: str) -> Iterator[ColumnFiles]:
         entry = column_entries(edition, part.path)[column]
         rows = slice(first, first + edition.shards)
         table = read_column_table(part.path, entry, part.table, rows)
-        yield ColumnFiles(part.path, table)
+        yield ColumnFiles(
+            part.path, str(part.split), edition.edition, entry.table, table
+        )
         first += edition.shards

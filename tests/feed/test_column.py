@@ -13,6 +13,7 @@ from gristmill import loader
 from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
+    ReplacedError,
 )
 from tests.servers.buckets import upload
 from tests.servers.gcs_server import GcsServer
@@ -95,6 +96,18 @@ def test_removed_records_leave_their_values(tmp_path: pathlib.Path) -> None:
         loader.open(output, edition=2)
     kept = [path.name for path in (pathlib.Path(output) / "columns").iterdir()]
     assert len(kept) == 2 * 3
+
+
+def test_a_column_whose_edition_is_gone_says_so(tmp_path: pathlib.Path) -> None:
+    """Also where another edition has what was attached with it."""
+    output = examples(tmp_path, [5, 5])
+    add_edition(tmp_path, output, 2, [example(n) for n in range(10, 12)])
+    attach_numbers(output, tmp_path, 12)
+    column = loader.open(output).column("score")
+    remove_from(output, [0], erase=True)
+    assert column[11] == 11 / 12
+    with pytest.raises(ReplacedError, match="open the dataset again"):
+        column[1]
 
 
 def test_values_of_other_records_are_refused(tmp_path: pathlib.Path) -> None:
