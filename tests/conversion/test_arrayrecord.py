@@ -1,31 +1,47 @@
-"""ArrayRecord files as inputs: every record once and in order, damage to its place."""
+"""ArrayRecord files and datasets as inputs: the same records, or a clear error."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import json
 import pathlib
 import pickle
 import random
+import shutil
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     CorruptInputError,
     CorruptShardError,
+    DataLossError,
     InputError,
+    JobChangedError,
+    NotADatasetError,
     StorageChangedError,
     StorageError,
 )
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.pipelines.convert import convert as run_conversion
+from gristmill.pipelines.options.conversion_jobs import conversion_of
+from gristmill.pipelines.options.job_options import ConvertOptions
 from gristmill.transforms.beam.read_ranges import FileRange
 from gristmill.transforms.conversion.make_shards import convert_shard
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.shards import open_shard as open_shard_module
-from gristmill.transforms.sources.shards.source_split import list_shards
+from gristmill.transforms.sources.shards.source_split import (
+    SourceSplit,
+    find_split,
+    list_shards,
+)
 from gristmill.transforms.sources.source import source_of
 from tests.servers.buckets import upload
 from tests.servers.gcs_server import GcsServer
@@ -43,61 +59,46 @@ from tests.support.records import (
     AWKWARD_RECORDS,
     footer_of,
     read_array_records,
-    text_records,
     write_array_records,
 )
+from tests.support.tfds_data import make_tfds, read_splits
 
 RECORDS = [*varied_records(400, seed=1), *AWKWARD_RECORDS]
-# Chunks of one record, of many, of so many that a file is one.
-OPTIONS = ("group_size:1,zstd:3", "group_size:9,snappy", "group_size:1000,brotli:5")
-OFFICIAL = "group_size:30"
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Files of all encodings; their records are `RECORDS` in the files' order."""
+    """Files with chunks of one record, of some, of so many that a file is one."""
     folder = tmp_path_factory.mktemp("shards")
-    for number, options in enumerate((*OPTIONS, OFFICIAL)):
-        part = RECORDS[number::4] if number < 3 else RECORDS[3::4]
-        write_array_records(folder / f"{number}.array_record", part, options=options)
+    options = ("group_size:1,zstd:3", "group_size:9,snappy", "group_size:1000,brotli:5")
+    for number, encoding in enumerate((*options, "group_size:30")):
+        path = folder / f"{number}.array_record"
+        write_array_records(path, RECORDS[number::4], options=encoding)
     return folder
 
 
 @given(data=st.data())
 def test_any_cuts_give_every_record_once(files: pathlib.Path, data: Any) -> None:
     inputs = find_inputs([f"{files}/*"])
-    number = data.draw(st.integers(0, len(inputs) - 1))
-    file = inputs[number]
-    records = read_array_records(file.path)
-    source = source_of(inputs.spec)
+    file = inputs[data.draw(st.integers(0, len(inputs) - 1))]
     drawn = st.lists(st.integers(0, file.size_bytes), max_size=5)
-    edges = [0, *sorted(data.draw(drawn)), file.size_bytes]
-    found, spans = [], []
-    for begin, end in itertools.pairwise(edges):
+    found: list[bytes] = []
+    spans = []
+    for begin, end in itertools.pairwise(
+        [0, *sorted(data.draw(drawn)), file.size_bytes]
+    ):
         cut = SourceRange(file_index=0, begin_bytes=begin, end_bytes=end, cut=True)
-        reader = source.read(file, cut)
+        reader = source_of(inputs.spec).read(file, cut)
         for batch in reader.batches():
             places = range(len(found), len(found) + len(batch.records))
             assert [*batch.places] == [*places]
             found += batch.records
         spans.append(reader.span)
-    assert found == records
-    assert [span.start_bytes for span in spans] == [
-        0,
-        *(span.stop_bytes for span in spans[:-1]),
-    ]
+    assert found == read_array_records(file.path)
+    stops = [span.stop_bytes for span in spans]
+    assert [span.start_bytes for span in spans] == [0, *stops[:-1]]
     assert spans[-1].whole
-    assert spans[-1].stop_bytes == len(records)
-
-
-def damage(path: pathlib.Path, *chunks: int) -> list[tuple[int, int]]:
-    """Flips a byte in the data of chunks; returns where these are."""
-    data = bytearray(path.read_bytes())
-    offsets = footer_of(bytes(data)).chunk_offsets.tolist()
-    for chunk in chunks:
-        data[(offsets[chunk] + offsets[chunk + 1]) // 2] ^= 4
-    path.write_bytes(data)
-    return [(offsets[chunk], offsets[chunk + 1]) for chunk in chunks]
+    assert stops[-1] == len(found)
 
 
 def test_damage_is_named_or_left_out_by_chunk(tmp_path: pathlib.Path) -> None:
@@ -105,24 +106,25 @@ def test_damage_is_named_or_left_out_by_chunk(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "in" / "a.array_record"
     path.parent.mkdir()
     write_array_records(path, records, options="group_size:10,zstd:3")
-    (first, _), (_, second), (third, end) = damage(path, 30, 31, 77)
+    data = bytearray(path.read_bytes())
+    offsets = footer_of(bytes(data)).chunk_offsets.tolist()
+    for chunk in (30, 31, 77):
+        data[(offsets[chunk] + offsets[chunk + 1]) // 2] ^= 4
+    path.write_bytes(data)
+    plan = {"plan": ("num_shards", 3)}
     with pytest.raises(CorruptShardError, match=r"a\.array_record, chunk 30"):
-        convert(job_of(path.parent, tmp_path / "fails", plan=("num_shards", 3)))
-    options = {"plan": ("num_shards", 3), "on_corrupt": "skip"}
+        convert(job_of(path.parent, tmp_path / "fails", **plan))
+    plan["on_corrupt"] = "skip"
     with pytest.raises(CorruptInputError, match="`max_corrupt`"):
-        convert(job_of(path.parent, tmp_path / "few", max_corrupt=1, **options))
-    result = convert(job_of(path.parent, tmp_path / "out", **options))
-    assert read_output(tmp_path / "out") == [
-        *records[:300],
-        *records[320:770],
-        *records[780:],
-    ]
+        convert(job_of(path.parent, tmp_path / "few", max_corrupt=1, **plan))
+    result = convert(job_of(path.parent, tmp_path / "out", **plan))
+    kept = [*records[:300], *records[320:770], *records[780:]]
+    assert read_output(tmp_path / "out") == kept
     # Neighbours are one region.
-    regions = skipped_in(tmp_path / "out")
     assert [
         (region["begin_bytes"], region["end_bytes"], region["reason"])
-        for region in regions
-    ] == [(first, second, "chunk"), (third, end, "chunk")]
+        for region in skipped_in(tmp_path / "out")
+    ] == [(offsets[30], offsets[32], "chunk"), (offsets[77], offsets[78], "chunk")]
     assert result.manifest.splits["train"].skipped_regions == 2
 
 
@@ -131,8 +133,7 @@ def test_a_record_that_is_not_the_one_of_the_index(tmp_path: pathlib.Path) -> No
     dataset = dataset_of(tmp_path, records, compression="uncompressed", group_size=5)
     path = dataset / shards_of(dataset)[1]
     data = bytearray(path.read_bytes())
-    at = data.index(bytes([90]) * 400)
-    data[at] ^= 1
+    data[data.index(bytes([90]) * 400)] ^= 1
     path.write_bytes(data)
     with pytest.raises(CorruptShardError, match=r"record \d+\n.*as in the shard's ind"):
         convert(job_of(str(dataset), tmp_path / "no"))
@@ -140,7 +141,7 @@ def test_a_record_that_is_not_the_one_of_the_index(tmp_path: pathlib.Path) -> No
     found = read_output(tmp_path / "out2")
     lost = [record for record in records if record not in found]
     assert bytes([90]) * 500 in lost
-    assert [*found, *lost] == [r for r in records if r not in lost] + lost
+    assert found == [record for record in records if record not in lost]
     assert len(lost) == 5  # Those of its chunk.
 
 
@@ -149,33 +150,26 @@ def test_a_file_without_footer(tmp_path: pathlib.Path, kind: str) -> None:
     records = varied_records(300, seed=4)
     dataset = dataset_of(tmp_path, records)
     path = dataset / shards_of(dataset)[1]
-    data = bytearray(path.read_bytes())
-    whole = read_array_records(path)
+    data, whole = bytearray(path.read_bytes()), read_array_records(path)
     data[-65_536:] = bytes(65_536)
     path.write_bytes(data)
     inputs = str(dataset) if kind == "dataset" else f"{dataset}/*.array_record*"
+    plan = ("num_shards", 5)
     with pytest.raises(CorruptShardError, match="footer"):
-        convert(job_of(inputs, tmp_path / "no", plan=("num_shards", 5)))
-    convert(
-        job_of(
-            inputs,
-            tmp_path / "out2",
-            plan=("num_shards", 5),
-            on_corrupt="skip",
-        )
-    )
+        convert(job_of(inputs, tmp_path / "no", plan=plan))
+    convert(job_of(inputs, tmp_path / "out2", plan=plan, on_corrupt="skip"))
     found = read_output(tmp_path / "out2")
     if kind == "dataset":  # Its index knows where the chunks are.
         assert found == records
-    else:
-        first = records.index(whole[0])
-        assert found == [*records[:first], *records[first + len(whole) :]]
-        lost = [
-            (region["begin_bytes"], region["end_bytes"])
-            for region in skipped_in(tmp_path / "out2")
-        ]
-        assert (lost[0][0], lost[-1][1]) == (0, len(data))
-        assert all(one[1] == two[0] for one, two in itertools.pairwise(lost))
+        return
+    first = records.index(whole[0])
+    assert found == [*records[:first], *records[first + len(whole) :]]
+    lost = [
+        (region["begin_bytes"], region["end_bytes"])
+        for region in skipped_in(tmp_path / "out2")
+    ]
+    assert (lost[0][0], lost[-1][1]) == (0, len(data))
+    assert all(one[1] == two[0] for one, two in itertools.pairwise(lost))
 
 
 def test_a_dataset_whose_shard_was_cut(tmp_path: pathlib.Path) -> None:
@@ -186,14 +180,12 @@ def test_a_dataset_whose_shard_was_cut(tmp_path: pathlib.Path) -> None:
     path.write_bytes(path.read_bytes()[:70_000])
     with pytest.raises(InputError, match=r"wrong size.*\n.*00001-of"):
         convert(job_of(str(dataset), tmp_path / "no"))
-    job = job_of(str(dataset), tmp_path / "out2", on_corrupt="skip")
-    convert(job)
-    found = read_output(job.output)
-    first = records.index(whole[0])
+    convert(job_of(str(dataset), tmp_path / "out2", on_corrupt="skip"))
+    found, first = read_output(tmp_path / "out2"), records.index(whole[0])
     kept = len(found) - (len(records) - len(whole))
     assert 0 < kept < len(whole)
     assert found == [*records[: first + kept], *records[first + len(whole) :]]
-    assert len(skipped_in(job.output)) == 1
+    assert len(skipped_in(tmp_path / "out2")) == 1
 
 
 def test_a_shard_that_is_replaced_meanwhile(tmp_path: pathlib.Path) -> None:
@@ -230,49 +222,168 @@ def test_an_index_that_is_gone(tmp_path: pathlib.Path) -> None:
     assert read_output(tmp_path / "out2") == records
 
 
-@pytest.mark.parametrize("kind", ["files", "dataset"])
+@pytest.mark.parametrize("inputs", ["gs://bucket/d", "gs://bucket/d/*.array_record*"])
 def test_what_is_damaged_in_transit_is_read_again(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: pathlib.Path, server: GcsServer, inputs: str
 ) -> None:
-    dataset = dataset_of(tmp_path, RECORDS)
-    inputs = "gs://bucket/d" + ("" if kind == "dataset" else "/*.array_record*")
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        upload(server, dataset, "d")
-        prepared = prepared_of(job_of(inputs, tmp_path / "new"))
-        file = prepared.files[0]
-        whole = SourceRange(file_index=0, begin_bytes=0, end_bytes=file.size_bytes)
-        for skip in range(5):
-            open_shard_module.kept_shard.cache_clear()
-            server.faults.clear()
-            server.fail("flip", "media", name="-00000-of-", skip=skip)
-            reader = source_of(prepared.files.spec).read(file, whole)
-            assert reader.open_ahead() > 0
-            found = [record for batch in reader.batches() for record in batch.records]
-            assert found == RECORDS[: len(found)]
-            assert reader.span.whole
-
-
-SHARD_RECORDS = [*text_records(1500), *AWKWARD_RECORDS]
-
-
-def ranges_of(path: pathlib.Path, range_bytes: int) -> list[FileRange]:
-    """Returns the ranges of a file, or of the first shard of a dataset."""
-    file = next(iter(list_shards([str(path)], None)))
-    cuts = source_of(file.spec).cut(file, range_bytes=range_bytes)
-    return [FileRange(file, begin, end) for begin, end in cuts]
+    upload(server, dataset_of(tmp_path, RECORDS), "d")
+    prepared = prepared_of(job_of(inputs, tmp_path / "new"))
+    file = prepared.files[0]
+    whole = SourceRange(file_index=0, begin_bytes=0, end_bytes=file.size_bytes)
+    for skip in range(5):
+        open_shard_module.kept_shard.cache_clear()
+        server.faults.clear()
+        server.fail("flip", "media", name="-00000-of-", skip=skip)
+        reader = source_of(prepared.files.spec).read(file, whole)
+        assert reader.open_ahead() > 0
+        found = [record for batch in reader.batches() for record in batch.records]
+        assert found == RECORDS[: len(found)]
+        assert reader.span.whole
 
 
 def test_range_bytes_decides_the_number_of_ranges(tmp_path: pathlib.Path) -> None:
     dataset = dataset_of(tmp_path, [b"x" * 5000] * 300, compression="uncompressed")
+    file = next(iter(list_shards([str(dataset)], None)))
     for range_bytes, count in ((100_000, 6), (1 << 20, 1), (1, 100)):
-        ranges = ranges_of(dataset, range_bytes)
+        cuts = source_of(file.spec).cut(file, range_bytes=range_bytes)
+        ranges = [FileRange(file, begin, end) for begin, end in cuts]
         assert len(ranges) == count
-        found = [
-            (number, record)
-            for one in ranges
-            for batch in one.batches()
-            for number, record in zip(batch.places, batch.records, strict=True)
-        ]
-        assert found == [(number, b"x" * 5000) for number in range(100)]
+        batches = [batch for one in ranges for batch in one.batches()]
+        assert [place for batch in batches for place in batch.places] == [*range(100)]
         assert len(pickle.dumps(ranges[0])) < 1000
+
+
+# Datasets: all their splits, in order, proved to be the same records.
+
+SPLITS = {
+    split: varied_records(count, seed=count)
+    for split, count in (("train", 300), ("test", 40))
+}
+
+
+@pytest.fixture
+def dataset(tmp_path: pathlib.Path) -> pathlib.Path:
+    for split, records in SPLITS.items():
+        dataset_of(tmp_path, records, split=split)
+    return tmp_path / "out"
+
+
+def reshard(
+    source: pathlib.Path | str, output: pathlib.Path, **options: object
+) -> None:
+    """Converts as the command does."""
+    given = ConvertOptions(input=(str(source),), output=str(output), **options)
+    jobs, features, tfds_directory, *_ = conversion_of(given)
+    run_conversion(jobs, features=features, tfds_directory=tfds_directory)
+
+
+def test_one_split_and_the_name_of_the_command(
+    dataset: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    reshard(dataset, tmp_path / "new", split="test", name="other")
+    made = open_manifest(tmp_path / "new")
+    assert (made.name, [*made.splits]) == ("other", ["test"])
+    with pytest.raises(InputError, match=r"no such split\n.*\n.*test, train"):
+        reshard(dataset, tmp_path / "new", split="validation")
+
+
+def test_the_output_is_not_in_the_input(
+    dataset: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "link").symlink_to(dataset)
+    for output in (dataset, dataset / "index", tmp_path / "link"):
+        with pytest.raises(InputError, match="is the input\n"):
+            reshard(dataset, output)
+        with pytest.raises(InputError, match="is the input\n"):
+            convert(job_of(str(dataset), output, name="new"), overwrite=True)
+    assert read_output(dataset) == SPLITS["train"]
+
+
+def test_what_is_not_a_whole_dataset(
+    dataset: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    job = job_of(str(dataset), tmp_path / "new")
+    frames = RecordOptions(input_format="tfrecord")
+    with pytest.raises(InputError, match="`input_format` tfrecord"):
+        find_split(str(dataset), "train", options=frames)
+    shard = next(dataset.glob("*-train.array_record-00001-*"))
+    shard.rename(tmp_path / "aside")
+    for on_corrupt in ("fail", "skip"):
+        with pytest.raises(InputError, match=r"1 of 3 shards.*missing"):
+            convert(dataclasses.replace(job, on_corrupt=on_corrupt))
+    (dataset / "dataset.json").unlink()
+    with pytest.raises(NotADatasetError, match="unfinished conversion"):
+        reshard(dataset, tmp_path / "new")
+    # Shards that are there can be given by name.
+    left_shards = sorted(map(str, dataset.glob("*-train.array_record*")))
+    convert(job_of(left_shards, tmp_path / "some"))
+    assert 0 < len(read_output(tmp_path / "some")) < len(SPLITS["train"])
+
+
+def test_a_source_that_is_replaced_meanwhile(tmp_path: pathlib.Path) -> None:
+    made = dataset_of(tmp_path, [b"other"] * 300)
+    # A run that goes on with the work of an earlier one compares the datasets.
+    reshard(made, tmp_path / "new")
+    shutil.rmtree(made)
+    dataset_of(tmp_path, [b"third"] * 299)
+    with pytest.raises(JobChangedError):
+        reshard(made, tmp_path / "new")
+
+
+def test_records_are_compared_with_the_digest_of_the_source() -> None:
+    source = SourceSplit("d/", "train", "sha256:", 3, 30, "ab" * 16)
+    read = RecordsDigest(records=3, raw_bytes=30, low=0xABABABABABABABAB, high=0)
+    whole = dataclasses.replace(read, high=read.low)
+    source.check_read(whole, skipped_regions=0)
+    for wrong in (read, dataclasses.replace(whole, records=2)):
+        with pytest.raises(DataLossError, match="not those of the source"):
+            source.check_read(wrong, skipped_regions=0)
+    fewer = dataclasses.replace(whole, records=2)
+    source.check_read(fewer, skipped_regions=1)
+    with pytest.raises(DataLossError):
+        source.check_read(read, skipped_regions=1)
+    assert SourceSplit.of_spec(source.spec) == source
+
+
+@pytest.mark.slow
+def test_tfds_reads_what_was_made_of_its_directory(tmp_path: pathlib.Path) -> None:
+    """Of TFRecords first; then of that dataset, and of its files alone."""
+    made = make_tfds(tmp_path)
+    reshard(made, tmp_path / "one", num_shards=4)
+    expected = read_splits(tmp_path / "one")
+    assert [*map(len, expected.values())] == [23, 8]
+    reshard(tmp_path / "one", tmp_path / "two", num_shards=2, group_size=3)
+    bare = tmp_path / "bare"
+    shutil.copytree(tmp_path / "one", bare)
+    (bare / "dataset.json").unlink()
+    shutil.rmtree(bare / "index")
+    reshard(bare, tmp_path / "three", num_shards=5)
+    names = {path.name for path in (tmp_path / "one").glob("*.*") if path.is_file()}
+    for output in ("two", "three"):
+        assert read_splits(tmp_path / output) == expected
+        there = {path.name for path in (tmp_path / output).iterdir()}
+        assert {name for name in names if ".array_record" not in name} <= there
+
+
+def test_a_tfds_directory_of_array_records(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    parts = [varied_records(count, seed=count) for count in (20, 30)]
+    for number, part in enumerate(parts):
+        name = f"d-train.array_record-0000{number}-of-00002"
+        write_array_records(folder / name, part)
+    lengths = {"name": "train", "shardLengths": ["20", "30"]}
+    info = {"name": "d", "fileFormat": "array_record", "splits": [lengths]}
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    (folder / "features.json").write_text("{}")
+    (folder / "label.labels.txt").write_text("cat\n")
+    reshard(folder, tmp_path / "out", num_shards=3)
+    assert read_output(tmp_path / "out") == [*parts[0], *parts[1]]
+    made = json.loads((tmp_path / "out" / "dataset_info.json").read_text())
+    assert made["fileFormat"] == "array_record"
+    assert sum(map(int, made["splits"][0]["shardLengths"])) == 50
+    assert (tmp_path / "out" / "label.labels.txt").read_text() == "cat\n"
+    lengths["shardLengths"] = ["20", "31"]
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    with pytest.raises(DataLossError, match="shardLengths"):
+        reshard(folder, tmp_path / "no")

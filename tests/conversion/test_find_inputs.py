@@ -1,26 +1,31 @@
-"""Inputs: which files they are, in which order, and what their names say."""
+"""Inputs: which files they are, in which order and format, and what is refused."""
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
 import pathlib
 import pickle
 import random
+import zlib
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import DataLossError, GristmillError, InputError
 from gristmill.dataset.formats.file_formats import (
+    HEAD_BYTES,
     JoinedFiles,
     check_joined,
+    format_of,
     parse_file_name,
 )
-from gristmill.dataset.storage.base import FileInfo
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions
 from gristmill.transforms.conversion.begin import begin_job
@@ -32,13 +37,26 @@ from gristmill.transforms.sources.find_inputs import (
     match_files,
     match_inputs,
 )
+from gristmill.transforms.sources.formats import (
+    FORMATS,
+    TFRECORD,
+    RecordOptions,
+    SourceSpec,
+)
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.input_formats import look_at
 from tests.servers.gcs_server import GcsServer
-from tests.support.other_formats import JSON_LINES, arrow_stream
-from tests.support.records import frames_of, text_records, write_tfrecords
+from tests.support.other_formats import JSON_LINES, MAKERS, MORE, arrow_stream
+from tests.support.records import (
+    array_record_bytes,
+    frames_of,
+    small_records,
+    text_records,
+    write_array_records,
+    write_tfrecords,
+)
 
-DATA = frames_of([b"one"])
+DATA = frames_of([b"one", b"two"])
 FILES = {
     "b.tfrecord": DATA,
     "a.tfrecord": DATA,
@@ -49,215 +67,124 @@ FILES = {
 }
 
 
+def put(folder: pathlib.Path, files: dict[str, bytes]) -> pathlib.Path:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path) -> pathlib.Path:
-    for name, data in FILES.items():
-        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "in" / name).write_bytes(data)
-    return tmp_path / "in"
+    return put(tmp_path / "in", FILES)
 
 
-def refused(pattern: object) -> str:
+def refused(*patterns: object, **options) -> str:
     with pytest.raises(InputError) as caught:
-        match_inputs(str(pattern))
+        find_inputs(list(map(str, patterns)), **options)
     return str(caught.value)
 
 
-def begin_all(options: ConvertOptions) -> None:
-    for job in conversion_of(options).jobs:
-        begin_job(job)
+# Which files.
 
 
 @pytest.mark.parametrize("end", ["", "/", "//", "/."])
-def test_the_files_in_it(folder, end):
+def test_the_files_of_a_directory(folder, end):
     found = [pathlib.Path(info.path) for info in match_inputs(f"{folder}{end}")]
     assert found == [folder / "a.tfrecord", folder / "b.tfrecord"]
 
 
 @pytest.mark.parametrize("end", ["", "/"])
-def test_in_a_bucket(monkeypatch, end):
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        # The console makes an object for a directory.
-        for name, data in {**FILES, "": b""}.items():
-            server.objects.put("bucket", f"in/{name}", data)
-        found = [info.path for info in match_inputs(f"gs://bucket/in{end}")]
+def test_the_files_of_a_place_in_a_bucket(server: GcsServer, end):
+    # The console makes an object for a directory.
+    for name, data in {**FILES, "": b""}.items():
+        server.objects.put("bucket", f"in/{name}", data)
+    found = [info.path for info in match_inputs(f"gs://bucket/in{end}")]
     assert found == ["gs://bucket/in/a.tfrecord", "gs://bucket/in/b.tfrecord"]
 
 
-def test_a_pattern_matches_what_it_matches(folder):
-    names = [pathlib.Path(info.path).name for info in match_inputs(f"{folder}/*")]
-    assert names == ["_SUCCESS", "a.tfrecord", "b.tfrecord"]
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (("*",), ["a.tfrecord", "b.tfrecord"]),
+        (("b*", "a*"), ["a.tfrecord", "b.tfrecord"]),
+        (("[ab].*", "?.tfrecord", "a*"), ["a.tfrecord", "b.tfrecord"]),
+        (("**/c*", "b*"), ["b.tfrecord", "sub/c.tfrecord"]),
+    ],
+)
+def test_the_files_of_patterns(folder, patterns, expected):
+    (folder / "_SUCCESS").unlink()
+    files = find_inputs([f"{folder}/{pattern}" for pattern in patterns])
+    assert list(files.paths) == [f"{folder}/{name}" for name in expected]
+    assert files.sizes.tolist() == [len(DATA)] * len(expected)
+    assert f"{folder}/z*" in refused(f"{folder}/a*", f"{folder}/z*")
 
 
-class TestDatasets:
-    def test_one_of_ours(self, folder):
-        (folder / "dataset.json").write_text("{}")
-        message = refused(folder)
-        assert "a dataset is not the only input" in message
-        assert "convert it alone" in message
-
-    def test_tfds_beside_others(self, folder):
-        for name in ("dataset_info.json", "features.json"):
-            (folder / name).write_text("{}")
-        assert "convert it alone" in refused(folder)
-
-    @pytest.mark.parametrize(
-        "files",
-        [
-            # DatasetDict.save_to_disk, Dataset.save_to_disk, the cache of load_dataset,
-            # download_and_prepare to Parquet, and a clone of a repository of the Hub.
-            {
-                "dataset_dict.json": b'{"splits": ["train"]}',
-                "train/data-00000-of-00001.arrow": b"",
-            },
-            {
-                "dataset_info.json": json.dumps({"features": {}}).encode(),
-                "state.json": b"{}",
-                "data-00000-of-00001.arrow": arrow_stream(),
-            },
-            {"dataset_info.json": b"{}", "c4-train.arrow": arrow_stream()},
-        ],
-    )
-    def test_hugging_face(self, tmp_path, files):
-        for name, data in files.items():
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_bytes(data)
-        message = refused(tmp_path)
-        with pytest.raises(InputError) as caught:
-            begin_all(ConvertOptions(input=(str(tmp_path),), output=f"{tmp_path}-out"))
-        assert str(caught.value) == message
-        with pytest.raises(GristmillError) as caught:
-            loader.open(tmp_path)
-        assert "convert it with" not in str(caught.value)
-        assert "TFDS directory" not in str(caught.value)
-        assert "Hugging Face dataset, which cannot be converted directly" in message
-        assert "to_parquet(FILE)" in message
-
-    def test_a_repository_of_the_hub_with_files_of_its_own(self, folder):
-        (folder / "README.md").write_bytes(b"---\n")
-        (folder / ".gitattributes").write_bytes(b"")
-        (folder / "data.jsonl").write_bytes(JSON_LINES)
-        found = {pathlib.Path(info.path).name for info in match_inputs(str(folder))}
-        assert "data.jsonl" in found
-        assert "README.md" not in found
+def test_many_empty_files_are_counted_and_some_named(tmp_path):
+    put(tmp_path, {f"empty{number}": b"" for number in range(9)})
+    message = refused(f"{tmp_path}/*")
+    assert "9 input files are empty" in message
+    assert f"{tmp_path}/empty2 and 6 more" in message
+    assert "empty3" not in message
+    assert len(find_inputs([f"{tmp_path}/*"], allow_empty_files=True)) == 9
 
 
-TWO = frames_of([b"one", b"two"])
+# DatasetDict.save_to_disk, Dataset.save_to_disk, the cache of load_dataset.
+HUGGING_FACE: list[dict[str, bytes]] = [
+    {"dataset_dict.json": b'{"splits": ["train"]}', "train/data-0.arrow": b""},
+    {
+        "dataset_info.json": json.dumps({"features": {}}).encode(),
+        "state.json": b"{}",
+        "data-00000-of-00001.arrow": arrow_stream(),
+    },
+    {"dataset_info.json": b"{}", "c4-train.arrow": arrow_stream()},
+]
 
 
-@pytest.fixture
-def named_files(tmp_path) -> pathlib.Path:
-    for name in ("b", "a", "c.gz"):
-        (tmp_path / name).write_bytes(TWO)
-    (tmp_path / "deep" / "er").mkdir(parents=True)
-    (tmp_path / "deep" / "er" / "d").write_bytes(TWO)
-    return tmp_path
+@pytest.mark.parametrize("files", HUGGING_FACE)
+def test_what_hugging_face_saved_is_named_with_a_cure(tmp_path, files):
+    put(tmp_path, files)
+    with pytest.raises(InputError) as caught:
+        match_inputs(str(tmp_path))
+    message = str(caught.value)
+    assert "Hugging Face dataset, which cannot be converted directly" in message
+    assert "to_parquet(FILE)" in message
+    options = ConvertOptions(input=(str(tmp_path),), output=f"{tmp_path}-out")
+    with pytest.raises(InputError) as caught:
+        begin_job(*conversion_of(options).jobs)
+    assert str(caught.value) == message
+    with pytest.raises(GristmillError) as caught:
+        loader.open(tmp_path)
+    assert "convert it with" not in str(caught.value)
+    assert "TFDS directory" not in str(caught.value)
 
 
-class TestFind:
-    @pytest.mark.parametrize(
-        ("patterns", "expected"),
-        [
-            (("*",), ["a", "b", "c.gz"]),
-            (("a",), ["a"]),
-            (("b", "a"), ["a", "b"]),
-            (("[ab]", "?", "a"), ["a", "b"]),
-            (("**/d", "b"), ["b", "deep/er/d"]),
-        ],
-    )
-    def test_patterns(self, named_files, patterns, expected):
-        files = find_inputs([f"{named_files}/{pattern}" for pattern in patterns])
-        assert list(files.paths) == [f"{named_files}/{name}" for name in expected]
-        assert files.sizes.tolist() == [len(TWO)] * len(expected)
-
-    def test_each_pattern_must_match(self, named_files):
-        with pytest.raises(InputError) as caught:
-            find_inputs([f"{named_files}/a", f"{named_files}/z*"])
-        assert f"{named_files}/z*" in str(caught.value)
-
-    def test_many_empty_files_are_counted_and_some_named(self, tmp_path):
-        for number in range(9):
-            (tmp_path / f"empty{number}").write_bytes(b"")
-        with pytest.raises(InputError) as caught:
-            find_inputs([f"{tmp_path}/*"])
-        assert "9 input files are empty" in str(caught.value)
-        assert f"{tmp_path}/empty2 and 6 more" in str(caught.value)
-        assert "empty3" not in str(caught.value)
-        assert len(find_inputs([f"{tmp_path}/*"], allow_empty_files=True)) == 9
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["dataset.json"], "a dataset is not the only input"),
+        (["dataset_info.json", "features.json"], "convert it alone"),
+    ],
+)
+def test_a_dataset_beside_other_inputs(folder, names, words):
+    put(folder, dict.fromkeys(names, b"{}"))
+    with pytest.raises(InputError, match=words) as caught:
+        match_inputs(str(folder))
+    assert "convert it alone" in str(caught.value)
 
 
-class TestList:
-    def test_survives_encoding(self, named_files):
-        (named_files / "nämé\udcff").write_bytes(gzip.compress(TWO, mtime=0))
-        files = find_inputs([f"{named_files}/*"])
-        again = InputFiles.of_arrays(files.arrays())
-        assert list(again.paths) == list(files.paths)
-        assert list(again.versions) == list(files.versions)
-        assert again.sizes.tolist() == files.sizes.tolist()
-        assert again.splittable.tolist() == files.splittable.tolist()
-        assert again.digest == files.digest
-        for name, array in again.arrays().items():
-            np.testing.assert_array_equal(array, files.arrays()[name])
-
-    def test_the_digest_follows_names_and_sizes(self, named_files):
-        before = find_inputs([f"{named_files}/*"]).digest
-        os.utime(named_files / "a", ns=(1, 1))
-        assert find_inputs([f"{named_files}/*"]).digest == before
-        (named_files / "a").write_bytes(TWO + TWO)
-        changed = find_inputs([f"{named_files}/*"]).digest
-        (named_files / "a").rename(named_files / "aa")
-        assert len({before, changed, find_inputs([f"{named_files}/*"]).digest}) == 3
-
-    def test_names_twice(self, named_files):
-        assert find_inputs([f"{named_files}/*"]).notes() == []
-        (named_files / "deep" / "a").write_bytes(TWO)
-        (note,) = find_inputs([f"{named_files}/*", f"{named_files}/deep/a"]).notes()
-        assert f"{named_files}/a and {named_files}/deep/a" in note
-
-
-@pytest.fixture
-def some_files(tmp_path: pathlib.Path) -> list[FileInfo]:
-    """Seven some_files of several kinds."""
-    for number, kind in enumerate(("", "GZIP", "", "ZLIB", "")):
-        write_tfrecords(tmp_path / str(number), text_records(3), compression=kind)
-    (tmp_path / "5").write_bytes(b"PAR1")
-    (tmp_path / "6").write_bytes(b"\xfe\x01")
-    return match_files([str(tmp_path)])
-
-
-def test_parts_in_any_order_and_twice(some_files: list[FileInfo]) -> None:
-    tasks = list(look_tasks("train", some_files, part_files=3))
-    assert [len(task.files) for task in tasks] == [3, 3, 1]
-    tasks += [*look_tasks("test", some_files[:2], part_files=3), tasks[1]]
-    random.Random(1).shuffle(tasks)
-    whole, other = Gathered(), Gathered()
-    for number, task in enumerate(tasks):
-        sent = pickle.loads(pickle.dumps(task))
-        look_at_part(sent).gather((whole, other)[number % 2])
-    whole.extend(pickle.loads(pickle.dumps(other)))
-    assert looked_files(whole, "train") == (some_files, look_at(some_files))
-    assert looked_files(whole, "test") == (some_files[:2], look_at(some_files[:2]))
-
-
-def test_a_part_that_is_missing(some_files: list[FileInfo]) -> None:
-    looked = Gathered()
-    for task in list(look_tasks("train", some_files, part_files=3))[1:]:
-        look_at_part(task).gather(looked)
-    with pytest.raises(DataLossError, match="not all parts of the listing"):
-        looked_files(looked, "train")
-    with pytest.raises(DataLossError):
-        looked_files(looked, "test")
+def test_a_repository_of_the_hub_with_files_of_its_own(tmp_path):
+    files = {"README.md": b"---\n", ".gitattributes": b"", "data.jsonl": JSON_LINES}
+    found = match_inputs(str(put(tmp_path / "in", files)))
+    assert [pathlib.Path(info.path).name for info in found] == ["data.jsonl"]
 
 
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
         ("c4/c4-train.tfrecord-00000-of-00010", ("c4", "train", 10)),
-        ("gs://b/c4-validation.array_record-00000-of-00001", ("c4", "validation", 1)),
         ("a-b-c-train_1.tfrecords-0000000-of-1000000", ("a-b-c", "train_1", 1_000_000)),
         ("__local_x-test.tfrecord-00001-of-00002", ("__local_x", "test", 2)),
-        ("train-00000-of-01024", (None, "train", None)),
         ("validation-00000-of-00128.tfrecord.gz", (None, "validation", None)),
         ("c4-train.00000-of-01024.gz", ("c4", "train", None)),
         ("out-00000-of-00004.arrayrecord", ("out", None, None)),
@@ -267,11 +194,10 @@ def test_a_part_that_is_missing(some_files: list[FileInfo]) -> None:
         ("dev/train-1.tfrecord", (None, "train", None)),
         ("train_test_split.tfrecord", (None, None, None)),
         ("pretrain/latest-trained-1.tfrecord", (None, None, None)),
-        ("x", (None, None, None)),
         ("", (None, None, None)),
     ],
 )
-def test_names(path, expected):
+def test_what_names_say(path, expected):
     assert parse_file_name(path) == (*expected, "")
 
 
@@ -281,7 +207,7 @@ def test_names_with_the_id_of_a_write():
     assert parse_file_name(name) == ("c4", "train", 10, write)
 
 
-def test_a_notice_names_what_is_joined():
+def test_what_is_joined_is_told_and_by_one_pattern_refused():
     splits = [
         f"c4-{split}.tfrecord-0000{i}-of-00003" for i in range(3) for split in "ab"
     ]
@@ -292,14 +218,248 @@ def test_a_notice_names_what_is_joined():
     assert check_joined(["*"], datasets) == (
         "files of several datasets are joined: c4 (1 file), x (1 file)"
     )
-
-
-def test_one_pattern_is_of_one_split_and_a_list_joins():
     paths = ["train-00000-of-00001", "test-00000-of-00001"]
     with pytest.raises(InputError, match="several splits") as caught:
         check_joined(["dir/*"], paths)
     for part in ("where:    dir/*", "train (1 file), test (1 file)", "a list with"):
         assert part in str(caught.value)
-    assert "train (1 file), test (1 file)" in (
-        check_joined(["tr*", "te*"], paths) or ""
+    joined = check_joined(["tr*", "te*"], paths)
+    assert "train (1 file), test (1 file)" in (joined or "")
+
+
+# The list of files, and the parts in which workers look at it.
+
+SPEC = SourceSpec("tfrecord", "column:a", ("a", "b"), '{"a": "int64"}')
+
+
+@pytest.mark.parametrize("spec", [TFRECORD, SPEC])
+def test_a_list_survives_its_encoding(folder, spec):
+    put(folder, {"nämé\udcff": gzip.compress(DATA, mtime=0)})
+    files = dataclasses.replace(find_inputs([f"{folder}/[!_]*"]), spec=spec)
+    again = InputFiles.of_arrays(files.arrays())
+    assert (again.spec, again.digest) == (spec, files.digest)
+    assert list(again.paths) == list(files.paths)
+    for name, array in again.arrays().items():
+        np.testing.assert_array_equal(array, files.arrays()[name])
+    assert SourceSpec.from_json(spec.to_json()) == spec
+
+
+def test_the_digest_follows_names_and_sizes(folder):
+    first = folder / "a.tfrecord"
+    found = [find_inputs([str(folder)]).digest]
+    os.utime(first, ns=(1, 1))
+    assert find_inputs([str(folder)]).digest == found[0]
+    first.write_bytes(DATA + DATA)
+    found.append(find_inputs([str(folder)]).digest)
+    first.rename(folder / "aa.tfrecord")
+    assert find_inputs([str(folder)]).digest not in found
+    assert len({*found}) == 2
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_parts_in_any_order_and_twice(tmp_path, missing) -> None:
+    for number, kind in enumerate(("", "GZIP", "", "ZLIB", "")):
+        write_tfrecords(tmp_path / str(number), text_records(3), compression=kind)
+    put(tmp_path, {"5": b"PAR1", "6": b"\xfe\x01"})
+    files = match_files([str(tmp_path)])
+    tasks = list(look_tasks("train", files, part_files=3))
+    assert [len(task.files) for task in tasks] == [3, 3, 1]
+    tasks += [*look_tasks("test", files[:2], part_files=3), tasks[1]]
+    random.Random(1).shuffle(tasks[missing:])
+    whole, other = Gathered(), Gathered()
+    for number, task in enumerate(tasks[missing:]):
+        sent = pickle.loads(pickle.dumps(task))
+        look_at_part(sent).gather((whole, other)[number % 2])
+    whole.extend(pickle.loads(pickle.dumps(other)))
+    assert looked_files(whole, "test") == (files[:2], look_at(files[:2]))
+    if not missing:
+        assert looked_files(whole, "train") == (files, look_at(files))
+        return
+    for split in ("train", "validation"):
+        with pytest.raises(DataLossError, match="not all parts of the listing"):
+            looked_files(whole, split)
+
+
+# Formats: known by their first bytes, asked for, or refused by name.
+
+
+def is_read(name: str) -> bool:
+    """Whether files of a format are converted as they are."""
+    compressed = any(name.startswith(f"{one}-") for one in ("gzip", "zlib", "zstd"))
+    return any(
+        name.removeprefix(f"{name[:4]}-compressed ") == known.found_as
+        and (known.compressed or not compressed)
+        for known in FORMATS.values()
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [*MAKERS.items(), *MORE], ids=[*MAKERS, *(n for n, _ in MORE)]
+)
+def test_each_format_is_read_or_named_with_what_to_do(tmp_path, name, make):
+    data = make()
+    found = format_of(data[:HEAD_BYTES])
+    assert found is not None
+    assert found.name == name
+    assert found.cure
+    if is_read(name) and (name, make) not in MORE:
+        (tmp_path / "in").write_bytes(data)
+        spec = find_inputs([str(tmp_path / "in")]).spec
+        assert FORMATS[spec.format].found_as == name.rpartition("compressed ")[2]
+
+
+def name_of(data: bytes) -> str | None:
+    found = format_of(data[:HEAD_BYTES])
+    return None if found is None else found.name
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        *((text, "text") for text in (b"x", b"hi\n", b"a b\n", "é\n".encode())),
+        (b"{}\n", "JSON lines"),
+        (b"[]", "JSON array"),
+        *((data, None) for data in (DATA[:1], DATA[:4], b"\n", b"\xff", b"\x1fa")),
+        *(
+            (compress(frames_of([b'{"a": 1}\n' * 999])), f"{kind}TFRecord")
+            for compress, kind in (
+                (bytes, ""),
+                (lambda data: gzip.compress(data, mtime=0), "gzip-compressed "),
+                (zlib.compress, "zlib-compressed "),
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_short_files_and_frames_of_text(data, name):
+    assert name_of(data) == name
+
+
+@pytest.mark.parametrize("options", ["group_size:1", "transpose:true", "uncompressed"])
+def test_array_records_of_any_options(tmp_path, options):
+    data = array_record_bytes([b"one", b"two"], options=options, folder=str(tmp_path))
+    assert name_of(data) == "ArrayRecord"
+
+
+@given(small_records(), st.integers(0, 95), st.sampled_from([bytes, gzip, zlib]))
+def test_damaged_tfrecords_are_of_no_other_format(records, bit, compression):
+    data = frames_of([*records, b"record"])
+    if compression is not bytes:
+        data = compression.compress(data)
+    damaged = bytearray(data)
+    damaged[bit // 8] ^= 1 << bit % 8
+    found = name_of(bytes(damaged))
+    assert found is None or found.endswith("TFRecord")
+
+
+LINES, TEXT, TABLE = (MAKERS[name] for name in ("JSON lines", "text", "CSV"))
+PARQUET = MAKERS["Parquet"]
+DAMAGED = [DATA[1:], bytes(4096), DATA[:5], gzip.compress(DATA, mtime=0)[:20]]
+
+
+@pytest.mark.parametrize("damaged", [*DAMAGED, random.Random(1).randbytes(4096)])
+def test_damaged_files_of_the_right_format_are_left_to_their_reader(tmp_path, damaged):
+    (tmp_path / "in").write_bytes(damaged)
+    assert find_inputs([str(tmp_path / "in")]).spec.format == "tfrecord"
+
+
+# Files together, and what the error says of them.
+MIXED = {
+    "many of other formats": (
+        {f"{n}.parquet": PARQUET() for n in range(5)} | {"a.csv": TABLE(), "b": DATA},
+        [
+            "6 of 7 input files are not TFRecord files",
+            "/2.parquet and 2 more",
+            "got:      Parquet (5), CSV (1)",
+            "convert each format separately: `gristmill append` adds records",
+        ],
+    ),
+    "a stray file among lines": (
+        {f"{n}.jsonl": LINES() for n in range(3)} | {"README": TEXT()},
+        [
+            "not a JSON lines file, but text\n",
+            "/README",
+            "leave out other files than JSON lines",
+        ],
+    ),
+    **{
+        f"what describes a dataset, {name}": ({name: b"{}", "in": DATA}, [cure])
+        for name, cure in {
+            "dataset.json": "a dataset of ArrayRecord files",
+            "dataset_info.json": "give its directory alone",
+            "features.json": "give its directory alone",
+        }.items()
+    },
+    **{
+        f"text beside damaged TFRecords, {make.__name__} {number}": (
+            {f"{n}.txt": make() for n in range(3)} | {"in": damaged},
+            ["3 of 4 input files are not TFRecord files", "`input_format`"],
+        )
+        for make in (TEXT, TABLE, LINES)
+        for number, damaged in enumerate(DAMAGED[:3])
+    },
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_files_of_several_formats(tmp_path, name):
+    files, words = MIXED[name]
+    message = refused(put(tmp_path / "in", files) / "*")
+    for word in words:
+        assert word in message
+    # Text that is all there is to read is not set aside for damaged frames either.
+    if "beside damaged" in name:
+        assert words[0] in refused(tmp_path / "in/*", allow_other_formats=True)
+
+
+def test_array_records_among_others(tmp_path):
+    write_array_records(tmp_path / "in", [b"one"])
+    assert find_inputs([str(tmp_path / "in")]).spec.format == "arrayrecord"
+    # What describes them is not one of them.
+    put(tmp_path, {"dataset.json": MAKERS["JSON"]()})
+    assert "give their directory alone" in refused(tmp_path / "*")
+    (tmp_path / "dataset.json").unlink()
+    put(tmp_path, {"other": DATA})
+    assert "`gristmill index`" in refused(tmp_path / "*")
+
+
+def test_empty_files_say_nothing_of_the_format_of_others(tmp_path):
+    put(tmp_path, {"a": b"", "b": LINES()})
+    found = find_inputs([f"{tmp_path}/*"], allow_empty_files=True)
+    assert found.spec.format == "jsonl"
+
+
+def test_a_format_that_is_asked_for_has_files_that_look_like_others(tmp_path):
+    (tmp_path / "in").write_bytes(b'name\n"a text,\nof two lines"\n')
+    assert find_inputs([str(tmp_path / "in")]).spec.format == "text"
+    asked = RecordOptions(input_format="csv")
+    assert find_inputs([str(tmp_path / "in")], options=asked).spec.format == "csv"
+
+
+def test_some_but_not_all_where_damage_is_accepted(tmp_path):
+    put(tmp_path, {"a": DATA, "b": MAKERS["HTML"]()})
+    assert len(find_inputs([f"{tmp_path}/*"], allow_other_formats=True)) == 2
+    assert "unsupported format: HTML" in refused(
+        tmp_path / "b", allow_other_formats=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        *(
+            ({"record": record}, "unknown `record`")
+            for record in ("exam", "column", "column:", "line:a", ":")
+        ),
+        *(
+            ({"columns": columns}, "`columns` names")
+            for columns in (("",), ("a", ""), ("a", "b", "a"))
+        ),
+        ({"columns": ("a", "b")}, "(?s)not for TFRecord files.*`columns` a,b"),
+        ({"record": "example"}, "(?s)not for TFRecord files.*`record` example"),
+    ],
+)
+def test_options_that_name_no_records(tmp_path, options, words):
+    (tmp_path / "in").write_bytes(DATA)
+    with pytest.raises(InputError, match=words):
+        find_inputs([str(tmp_path / "in")], options=RecordOptions(**options))

@@ -1,14 +1,16 @@
 """Repositories of the Hub: what is in them, and the files of their splits."""
 
+from __future__ import annotations
+
 import glob
 import itertools
+import pathlib
 
 import pyarrow as pa
 import pytest
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.directories.hugging_face_directory import (
-    configurations,
     is_repository,
     repository_inputs,
     splits_by_names,
@@ -16,10 +18,10 @@ from gristmill.transforms.directories.hugging_face_directory import (
 from tests.conversion.parquet_files import write_parquet
 from tests.servers.gcs_server import GcsServer
 
-README = "---\nconfigs:\n{}---\n"
+ONE = "train-00000-of-00001.parquet"
 
 
-def repository(folder, *names, readme=None):
+def repository(folder: pathlib.Path, *names: str, readme: str | None = None) -> str:
     for number, name in enumerate(names):
         write_parquet(folder / name, pa.table({"number": [number]}))
     if readme is not None:
@@ -27,7 +29,7 @@ def repository(folder, *names, readme=None):
     return str(folder)
 
 
-def inputs_of(directory, **options):
+def inputs_of(directory: str, **options) -> dict[str, list[str]]:
     found = repository_inputs(directory, **options)
     return {
         split: [path.removeprefix(f"{directory}/") for path in patterns]
@@ -35,56 +37,92 @@ def inputs_of(directory, **options):
     }
 
 
-def test_splits_by_names(tmp_path):
-    found = repository(
-        tmp_path,
-        "data/train-00000-of-00002-ab.parquet",
-        "data/train-00001-of-00002-cd.parquet",
-        "data/validation-00000-of-00001-ef.parquet",
-        readme="# Text",
-    )
+def config(name: str, files: str) -> str:
+    return f"---\nlicense: mit\nconfigs:\n- config_name: {name}\n  {files}\n---\n# T\n"
+
+
+# Its files and its readme, and the patterns of each split.
+INPUTS = {
+    "splits by names": (
+        [
+            "data/train-00000-of-00002-ab.parquet",
+            "data/train-00001-of-00002-cd.parquet",
+            "data/validation-00000-of-00001-ef.parquet",
+        ],
+        "# Text",
+        {
+            "train": ["data/train-*.parquet"],
+            "validation": ["data/validation-*.parquet"],
+        },
+    ),
+    "a pattern that would match more": (
+        [ONE, "train-extra-00000-of-00001.parquet"],
+        None,
+        {"extra": ["train-extra-*.parquet"], "train": [ONE]},
+    ),
+    "one folder": (
+        ["en/train/0000.parquet"],
+        None,
+        {"train": ["en/train/*.parquet"]},
+    ),
+    "a readme with splits": (
+        ["data/a.parquet", "data/b.parquet"],
+        config("default", "data_files: [{split: held_out, path: data/b*.parquet}]"),
+        {"held_out": ["data/b*.parquet"]},
+    ),
+    "a readme with a pattern": (
+        ["x/a.parquet"],
+        config("a", "data_files: x/*.parquet"),
+        {"train": ["x/*.parquet"]},
+    ),
+    "a readme with a folder, and lists": (
+        ["en/x.parquet", "en/y.parquet", "en/z-1.parquet"],
+        config(
+            "a",
+            "data_dir: en\n  data_files:\n  - split: train\n    path: [x.parquet, "
+            "./y.parquet]\n  - split: test\n    path: z-*",
+        ),
+        {"train": ["en/x.parquet", "en/y.parquet"], "test": ["en/z-*"]},
+    ),
+    "a readme with a mapping": (
+        ["x.parquet"],
+        config("a", "data_files: {test: x.parquet}"),
+        {"test": ["x.parquet"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_the_inputs_of_a_repository(tmp_path, name):
+    names, readme, expected = INPUTS[name]
+    found = repository(tmp_path, *names, readme=readme)
     assert is_repository(found)
-    assert inputs_of(found) == {
-        "train": ["data/train-*.parquet"],
-        "validation": ["data/validation-*.parquet"],
-    }
-    assert list(inputs_of(found, splits=["validation"])) == ["validation"]
+    assert inputs_of(found) == expected
+    split = [*expected][-1]
+    assert inputs_of(found, splits=[split]) == {split: expected[split]}
     with pytest.raises(InputError, match="no such split") as caught:
-        inputs_of(found, splits=["test"])
-    assert "train, validation" in str(caught.value)
-
-
-def test_a_pattern_that_would_match_more_is_not_used(tmp_path):
-    found = repository(
-        tmp_path, "train-00000-of-00001.parquet", "train-extra-00000-of-00001.parquet"
-    )
-    assert inputs_of(found) == {
-        "extra": ["train-extra-*.parquet"],
-        "train": ["train-00000-of-00001.parquet"],
-    }
-
-
-def test_the_readme_says_which_files(tmp_path):
-    config = "- config_name: default\n  data_files:\n  - split: {}\n    path: {}\n"
-    readme = README.format(config.format("held_out", "data/b*.parquet"))
-    found = repository(tmp_path, "data/a.parquet", "data/b.parquet", readme=readme)
-    assert is_repository(found)
-    assert inputs_of(found) == {"held_out": ["data/b*.parquet"]}
+        inputs_of(found, splits=["other"])
+    assert all(split in str(caught.value) for split in expected)
 
 
 def test_several_configurations_are_refused_with_commands(tmp_path):
-    readme = README.format(
-        "- config_name: en\n  data_files: en/*.parquet\n"
-        "- config_name: de\n  data_files:\n  - split: test\n    path: 'd e/*.parquet'\n"
+    readme = config("en", "data_files: en/*.parquet").replace(
+        "---\n# T",
+        "- config_name: de\n  data_files: {test: 'd e/*.parquet'}\n---\n",
     )
     found = repository(tmp_path, "en/a.parquet", "d e/b.parquet", readme=readme)
     with pytest.raises(InputError, match="several configurations") as caught:
         inputs_of(found)
-    commands = caught.value.cure.splitlines()[1:]
-    assert commands == [
+    assert caught.value.cure.splitlines()[1:] == [
         f"gristmill convert '{found}/en/*.parquet' en --split train",
         f"gristmill convert '{found}/d e/*.parquet' de --split test",
     ]
+    folders = repository(tmp_path / "folders", f"en/{ONE}", f"de/{ONE}")
+    assert is_repository(folders)
+    with pytest.raises(InputError, match="several configurations") as caught:
+        inputs_of(folders)
+    assert f"gristmill convert {folders}/de de" in caught.value.cure
+    assert inputs_of(f"{folders}/de") == {"train": ["train-*.parquet"]}
 
 
 def test_partitions_are_no_configurations(tmp_path):
@@ -95,18 +133,6 @@ def test_partitions_are_no_configurations(tmp_path):
     pattern = f"{found}/*/*/*.parquet"
     assert f"gristmill convert '{pattern}' OUTPUT" in caught.value.cure
     assert len(glob.glob(pattern)) == 2
-
-
-def test_folders_are_configurations(tmp_path):
-    names = ("en/train-00000-of-00001.parquet", "de/train-00000-of-00001.parquet")
-    found = repository(tmp_path, *names)
-    assert is_repository(found)
-    with pytest.raises(InputError, match="several configurations") as caught:
-        inputs_of(found)
-    assert f"gristmill convert {found}/de de" in caught.value.cure
-    assert inputs_of(f"{found}/de") == {"train": ["train-*.parquet"]}
-    alone = repository(tmp_path / "other", "en/train/0000.parquet")
-    assert inputs_of(alone) == {"train": ["en/train/*.parquet"]}
 
 
 @pytest.mark.parametrize(
@@ -120,112 +146,43 @@ def test_folders_are_configurations(tmp_path):
     ],
 )
 def test_which_directories_are_repositories(tmp_path, names, readme, expected):
-    assert is_repository(repository(tmp_path, *names, readme=readme)) == expected
-
-
-def test_files_and_patterns_and_other_datasets_are_none(tmp_path):
-    name = "train-00000-of-00001.parquet"
-    found = repository(tmp_path, name)
-    assert is_repository(found)
-    assert not is_repository(f"{found}/{name}")
+    found = repository(tmp_path, *names, readme=readme)
+    assert is_repository(found) == expected
     assert not is_repository(f"{found}/*")
     assert not is_repository(f"{found}/missing")
     (tmp_path / "dataset.json").touch()
     assert not is_repository(found)
 
 
-def test_a_repository_in_a_bucket(tmp_path, monkeypatch):
-    name = "train-00000-of-00001.parquet"
-    repository(tmp_path, name)
-    with GcsServer("in") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        server.objects.put("in", "set/README.md", b"# Text")
-        server.objects.put("in", f"set/data/{name}", (tmp_path / name).read_bytes())
-        assert is_repository("gs://in/set")
-        assert not is_repository("gs://in/missing")
-        assert inputs_of("gs://in/set") == {"train": ["data/train-*.parquet"]}
-
-
-DESCRIBED = """---
-license: mit
-configs:
-{configs}
----
-# A data set
-configs: not these
-"""
-
-
-def described(configs):
-    return configurations(DESCRIBED.format(configs=configs), where="README.md")
+def test_a_repository_in_a_bucket(tmp_path, server: GcsServer):
+    repository(tmp_path, ONE)
+    server.objects.put("in", "set/README.md", b"# Text")
+    server.objects.put("in", f"set/data/{ONE}", (tmp_path / ONE).read_bytes())
+    assert is_repository("gs://in/set")
+    assert not is_repository("gs://in/missing")
+    assert inputs_of("gs://in/set") == {"train": ["data/train-*.parquet"]}
 
 
 @pytest.mark.parametrize(
     ("names", "splits"),
     [
-        (
-            ["data/train-00001-of-00002.parquet", "data/train-00000-of-00002.parquet"],
-            {"train": 2},
-        ),
-        (
-            ["train-00000-of-00001-0a1b.parquet", "dev-00000-of-00001.parquet"],
-            {"dev": 1, "train": 1},
-        ),
-        (["c4-test-00000-of-00001.parquet"], {"test": 1}),
-        (
-            ["train/a.parquet", "train/b.parquet", "val/a.parquet"],
-            {"train": 2, "validation": 1},
-        ),
-        (["my_eval.parquet", "training.parquet"], {"test": 1, "train": 1}),
-        (["a.parquet", "b.parquet"], {"train": 2}),
-        (["default/train/0000.parquet"], {"train": 1}),
+        ([ONE, "dev-00000-of-00001-0a1b.parquet"], "dev train"),
+        (["c4-test-00000-of-00001.parquet"], "test"),
+        (["train/a.parquet", "val/a.parquet"], "train validation"),
+        (["my_eval.parquet", "training.parquet"], "test train"),
+        (["a.parquet", "b.parquet"], "train"),
+        (["default/train/0000.parquet"], "train"),
     ],
 )
 def test_names_tell_the_splits(names, splits):
     found = splits_by_names(names)
-    assert {split: len(files) for split, files in found.items()} == splits
+    assert " ".join(sorted(found)) == splits
     assert sorted(itertools.chain(*found.values())) == sorted(names)
-
-
-def test_missing_files_of_a_split_are_an_error():
-    names = [f"data/train-{number:05}-of-00004.parquet" for number in (0, 1, 3)]
-    with pytest.raises(InputError, match="files of a set are missing") as caught:
-        splits_by_names(names)
-    assert caught.value.where == "data/train-00002-of-00004.parquet"
 
 
 def test_files_of_no_split_are_not_left_out_silently():
     with pytest.raises(InputError, match="of no split"):
         splits_by_names(["train.parquet", "more.parquet"])
-
-
-@pytest.mark.parametrize(
-    ("configs", "expected"),
-    [
-        (
-            "- config_name: a\n  data_files: x/*.parquet",
-            {"a": {"train": ["x/*.parquet"]}},
-        ),
-        (
-            "- config_name: a\n  data_files: [x.parquet, y.parquet]",
-            {"a": {"train": ["x.parquet", "y.parquet"]}},
-        ),
-        (
-            "- config_name: a\n  data_dir: en\n  data_files:\n"
-            "  - split: train\n    path: [x.parquet, ./y.parquet]\n"
-            "  - split: test\n    path: z-*",
-            {"a": {"train": ["en/x.parquet", "en/y.parquet"], "test": ["en/z-*"]}},
-        ),
-        (
-            "- config_name: a\n  data_files: {test: x.parquet}\n"
-            "- config_name: b\n  data_files: y.parquet",
-            {"a": {"test": ["x.parquet"]}, "b": {"train": ["y.parquet"]}},
-        ),
-        ("- config_name: a", {}),
-    ],
-)
-def test_what_a_readme_says(configs, expected):
-    assert described(configs) == expected
 
 
 @pytest.mark.parametrize(
@@ -239,7 +196,8 @@ def test_what_a_readme_says(configs, expected):
         "  nothing",
     ],
 )
-def test_a_readme_that_cannot_be_understood_is_an_error(configs):
+def test_a_readme_that_cannot_be_understood_is_an_error(tmp_path, configs):
+    found = repository(tmp_path, ONE, readme=f"---\nconfigs:\n{configs}\n---\n")
     with pytest.raises(InputError, match="cannot be understood") as caught:
-        described(configs)
-    assert caught.value.where == "README.md"
+        inputs_of(found)
+    assert caught.value.where == f"{found}/README.md"

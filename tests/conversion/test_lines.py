@@ -1,29 +1,27 @@
-"""Text, JSON lines, CSV and TSV become datasets as TFRecords do, whatever happens."""
+"""Text, JSON lines, CSV and TSV become datasets, whatever is in them."""
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
+import json
 import pathlib
-import signal
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import (
     CorruptRecordError,
+    InputError,
+    JobChangedError,
 )
-from gristmill.transforms import ReadRecords
+from gristmill.pipelines.convert import convert as run
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import RecordOptions
+from tests.conversion.parquet_files import write_parquet
 from tests.servers.gcs_server import GcsServer
-from tests.support.conversion import (
-    contents,
-    convert,
-    job_of,
-    read_output,
-    skipped_in,
-)
-from tests.support.kills import Killer
+from tests.support.conversion import convert, job_of, read_output, skipped_in
 from tests.support.line_files import (
     COMPRESS,
     as_float32,
@@ -33,75 +31,53 @@ from tests.support.line_files import (
     rows_of,
     text_of,
 )
-from tests.support.pipelines import run
 
-ROWS = rows_of(400, seed=1)
-FILES = {
-    "jsonl": jsonl_of(ROWS),
-    "csv": csv_of(ROWS),
-    "tsv": csv_of(ROWS, "\t"),
-    "text": text_of(ROWS),
+MAKE = {
+    "jsonl": jsonl_of,
+    "csv": csv_of,
+    "tsv": lambda rows: csv_of(rows, "\t"),
+    "text": text_of,
 }
+ROWS = rows_of(400, seed=1)
 PLANS = [("num_shards", 9), ("shard_bytes", 9_000)]
 
 
-def expected(name: str) -> list:
+def expected(name: str, rows=ROWS) -> list:
     if name == "text":
-        return FILES["text"].decode().removesuffix("\n").split("\n")
-    return [as_float32(row) for row in ROWS]
+        return text_of(rows).decode().removesuffix("\n").split("\n")
+    return [as_float32(row) for row in rows]
 
 
-def read(name: str, output: pathlib.Path, split: str = "train") -> list:
+def read(name: str, output: pathlib.Path) -> list:
     decode = bytes.decode if name == "text" else example_of
-    return [decode(record) for record in read_output(output, split)]
+    return [decode(record) for record in read_output(output)]
 
 
 def asked(name: str, **options) -> RecordOptions:
     return RecordOptions(input_format=name, **options)
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize(("name", "plan"), list(itertools.product(FILES, PLANS)))
-def test_every_plan_gives_every_record_once(tmp_path, name, plan) -> None:
-    (tmp_path / "in").write_bytes(FILES[name])
-    job = job_of(tmp_path / "in", tmp_path / "out", plan=plan, records=asked(name))
-    convert(job)
-    assert read(name, tmp_path / "out") == expected(name)
-
-
-@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    name=st.sampled_from([*FILES]),
+    name=st.sampled_from([*MAKE]),
     sizes=st.lists(st.integers(1, 120), min_size=1, max_size=4),
     seed=st.integers(0, 1 << 30),
     shards=st.integers(1, 60),
     kind=st.sampled_from([*COMPRESS]),
 )
+@pytest.mark.slow
 def test_any_files_and_any_cuts(tmp_path_factory, name, sizes, seed, shards, kind):
-    folder = tmp_path_factory.mktemp("any")
+    folder, want = tmp_path_factory.mktemp("any"), []
     (folder / "in").mkdir()
-    make = {"jsonl": jsonl_of, "csv": csv_of, "text": text_of}
-    make["tsv"] = lambda rows: csv_of(rows, "\t")
-    want = []
     for number, size in enumerate(sizes):
         rows = rows_of(size, seed=seed + number)
-        data = make[name](rows)
-        if name == "text":
-            want += data.decode().removesuffix("\n").split("\n")
-        else:
-            want += [as_float32(row) for row in rows]
+        want += expected(name, rows)
+        data = MAKE[name](rows)
         data = data if number % 2 else data.removesuffix(b"\n")
         (folder / f"in/{number}").write_bytes(COMPRESS[kind](data))
     stored = sum(path.stat().st_size for path in (folder / "in").iterdir())
-    convert(
-        job_of(
-            folder / "in",
-            folder / "out",
-            plan=("num_shards", min(shards, stored)),
-            records=asked(name),
-        )
-    )
+    plan = ("num_shards", min(shards, stored))
+    convert(job_of(folder / "in", folder / "out", plan=plan, records=asked(name)))
     assert read(name, folder / "out") == want
 
 
@@ -132,13 +108,10 @@ BAD = {
 
 def damaged(name: str, every: int) -> tuple[bytes, list[int], list[int]]:
     """Returns a file with bad lines, their byte offsets, and their line numbers."""
-    lines = jsonl_of(ROWS).splitlines(True)
-    if name == "text":
-        lines = text_of(ROWS).splitlines(True)
-    elif name != "jsonl":
-        tab = "\t" if name == "tsv" else ","
-        lines = [csv_of([row], tab).split(b"\n", 1)[1] for row in ROWS]
-        lines = [csv_of(ROWS[:1], tab).split(b"\n", 1)[0] + b"\n", *lines]
+    lines = MAKE[name](ROWS).splitlines(True)
+    if name in ("csv", "tsv"):
+        head = lines[0]
+        lines = [head, *(MAKE[name]([row]).removeprefix(head) for row in ROWS)]
     data, offsets, numbers = b"", [], []
     for number, line in enumerate(lines):
         if number % every == every - 1:
@@ -151,61 +124,46 @@ def damaged(name: str, every: int) -> tuple[bytes, list[int], list[int]]:
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan[0])
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", MAKE)
 def test_bad_lines_are_named_or_left_out(tmp_path, name, plan) -> None:
+    path, output = tmp_path / "in", tmp_path / "out"
     data, offsets, numbers = damaged(name, 70)
-    path = tmp_path / "in"
     path.write_bytes(data)
-    job = job_of(path, tmp_path / "fails", plan=plan, records=asked(name))
+    job = {"plan": plan, "records": asked(name)}
     with pytest.raises(CorruptRecordError, match=BAD[name][1]) as error:
-        convert(job)
-    assert error.value.where == (
-        f"{path}, line {numbers[0]:,}, byte offset {offsets[0]:,}"
-    )
-
-    output = tmp_path / "out"
-    convert(
-        job_of(
-            path,
-            output,
-            plan=plan,
-            records=asked(name),
-            on_corrupt="skip",
-            max_corrupt=999,
-        )
-    )
+        convert(job_of(path, tmp_path / "fails", **job))
+    place = f"{path}, line {numbers[0]:,}, byte offset {offsets[0]:,}"
+    assert error.value.where == place
+    convert(job_of(path, output, on_corrupt="skip", max_corrupt=999, **job))
     regions = skipped_in(output)
-    assert [region["begin_bytes"] for region in regions] == offsets
     assert [region["line"] for region in regions] == numbers
-    sizes = [region["end_bytes"] - region["begin_bytes"] for region in regions]
-    assert sizes == [len(BAD[name][0])] * len(offsets)
+    size = len(BAD[name][0])
+    assert [(region["begin_bytes"], region["end_bytes"]) for region in regions] == [
+        (offset, offset + size) for offset in offsets
+    ]
     assert all(BAD[name][1] in region["detail"] for region in regions)
     assert read(name, output) == expected(name)
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("kind", ["plain", "gzip"])
+@pytest.mark.parametrize("kind", ["none", "gzip"])
 @pytest.mark.parametrize("shards", [1, 7])
 @pytest.mark.parametrize("name", ["csv", "tsv"])
 @pytest.mark.parametrize(
-    ("end", "line"),
-    [(b'X"abc\n1Xd\n2Xe\n', 41), (b'3X"the last cell,\ncut', 41)],
-    ids=["unclosed", "cut"],
+    "end", [b'X"abc\n1Xd\n2Xe\n', b'3X"the last cell,\ncut'], ids=["unclosed", "cut"]
 )
-def test_a_quote_that_is_never_closed(tmp_path, name, end, line, shards, kind) -> None:
+def test_a_quote_that_is_never_closed(tmp_path, name, end, shards, kind) -> None:
     # What is behind it is in the field: it is no row, nor left out in silence.
     tab = b"\t" if name == "tsv" else b","
     good = tab.join([b"n", b"t\n"]) + b"".join(b"%d%sx\n" % (n, tab) for n in range(39))
     broken = good + end.replace(b"X", tab)
-    files = {"a": good, "b": broken, "c": good}
-    for file, data in files.items():
-        data = COMPRESS["gzip"](data) if kind == "gzip" else data
-        (tmp_path / f"{file}.in").write_bytes(data)
+    for file, data in {"a": good, "b": broken, "c": good}.items():
+        (tmp_path / f"{file}.in").write_bytes(COMPRESS[kind](data))
     given = {"plan": ("num_shards", shards), "records": asked(name)}
     inputs = str(tmp_path / "*.in")
     with pytest.raises(CorruptRecordError, match="never closed") as error:
         convert(job_of(inputs, tmp_path / "fails", **given))
-    where = f"{tmp_path}/b.in, line {line}, byte offset {len(good)}"
+    where = f"{tmp_path}/b.in, line 41, byte offset {len(good)}"
     assert error.value.where == where
     convert(job_of(inputs, tmp_path / "out", on_corrupt="skip", **given))
     (region,) = skipped_in(tmp_path / "out")
@@ -214,64 +172,102 @@ def test_a_quote_that_is_never_closed(tmp_path, name, end, line, shards, kind) -
     assert found == [*range(39)] * 3
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", MAKE)
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
 def test_a_compressed_file_that_is_cut_short(tmp_path, name, kind) -> None:
-    data = COMPRESS[kind](FILES[name])
+    data = COMPRESS[kind](MAKE[name](ROWS))
     path = tmp_path / "in"
     path.write_bytes(data[: len(data) * 3 // 4])
+    job = {"plan": PLANS[0], "records": asked(name)}
     with pytest.raises(CorruptRecordError, match="ends too early") as error:
-        convert(job_of(path, tmp_path / "fails", records=asked(name)))
+        convert(job_of(path, tmp_path / "fails", **job))
     assert ", line " in str(error.value.where)
-    convert(
-        job_of(
-            path,
-            tmp_path / "out",
-            plan=PLANS[0],
-            records=asked(name),
-            on_corrupt="skip",
-            max_corrupt=1,
-        )
-    )
+    convert(job_of(path, tmp_path / "out", on_corrupt="skip", max_corrupt=1, **job))
     found = read(name, tmp_path / "out")
-    assert found == expected(name)[: len(found)]
+    assert found == expected(name)[: len(found)] != []
     assert len(skipped_in(tmp_path / "out")) == 1
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("name", FILES)
-def test_a_pipeline_reads_them(tmp_path, name) -> None:
-    (tmp_path / "in").write_bytes(FILES[name])
-    path = tmp_path / "in"
-    found = run(
-        ReadRecords(path, records=asked(name), with_source=True, range_bytes=2_000)
-    )
-    decode = bytes.decode if name == "text" else example_of
-    in_order = sorted(found, key=lambda one: one.place)
-    assert [decode(one.record) for one in in_order] == expected(name)
+NULLS = [
+    {"text": None if number % 5 == 0 else f"text {number}", "ids": [number, 7]}
+    | ({} if number % 11 else {"ids": None})
+    for number in range(1000)
+]
+TEXT = RecordOptions(record="column:text", nulls="skip")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["jsonl", "csv"])
-def test_a_killed_command_goes_on(tmp_path, name) -> None:
-    path = tmp_path / "in"
-    path.write_bytes(damaged(name, 150)[0])
+@pytest.fixture(params=["jsonl", "parquet"])
+def with_nulls(request, tmp_path) -> pathlib.Path:
+    path = tmp_path / f"in.{request.param}"
+    if request.param == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in NULLS))
+        return path
+    return write_parquet(path, pa.Table.from_pylist(NULLS), row_group_size=300)
 
-    def command(output: pathlib.Path) -> list[str]:
-        return [
-            *("convert", str(path), str(output), "--name", "data", "--num-shards"),
-            *("9", "--workers", "1", "--on-corrupt", "skip"),
-            *("--input-format", name),
-        ]
 
-    with Killer(tmp_path) as killer:
-        ended = killer.run(command(tmp_path / "undisturbed"))
-        assert ended.status == 0, ended.error
-        for kill_at in (9, 24, 41):
-            output = tmp_path / str(kill_at)
-            ended = killer.run(command(output), kill_at=kill_at)
-            assert ended.status == -signal.SIGKILL, ended.error
-            ended = killer.run(command(output))
-            assert ended.status == 0, ended.error
-            assert contents(output) == contents(tmp_path / "undisturbed")
-    assert read(name, tmp_path / "undisturbed") == expected(name)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"records": RecordOptions(record="column:text")},
+        {"pack": PackOptions(length=64, tokenizer="builtins:map")},
+    ],
+    ids=["records", "rows"],
+)
+@pytest.mark.parametrize("on_corrupt", ["fail", "skip"])
+def test_nulls_are_named_before_the_work(tmp_path, with_nulls, on_corrupt, asked):
+    job = job_of(with_nulls, tmp_path / "out", on_corrupt=on_corrupt, **asked)
+    with pytest.raises(InputError, match="'text' is null in some rows") as error:
+        convert(job)
+    assert error.value.got == "null in 200 of 1,000 rows"
+    assert "--nulls skip" in str(error.value.cure)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("plan", [("num_shards", 7), ("shard_bytes", 3_000)])
+def test_rows_with_nulls_are_left_out_and_counted(tmp_path, with_nulls, plan) -> None:
+    job = job_of(with_nulls, tmp_path / "out", plan=plan, records=TEXT)
+    assert "nulls     200 rows left out" in run([job]).text()
+    texts = [row["text"].encode() for row in NULLS if row["text"] is not None]
+    assert read_output(tmp_path / "out") == texts
+    with pytest.raises((InputError, JobChangedError)):
+        convert(dataclasses.replace(job, records=RecordOptions(record="column:text")))
+
+
+def test_examples_and_tokens_without_nulls(tmp_path, with_nulls) -> None:
+    records = RecordOptions(columns=("text", "ids"), nulls="skip")
+    convert(job_of(with_nulls, tmp_path / "out", records=records))
+    assert list(map(example_of, read_output(tmp_path / "out"))) == [
+        row for row in NULLS if None not in row.values()
+    ]
+    pack = PackOptions(length=64, column="ids")
+    records = RecordOptions(nulls="skip")
+    job = job_of(with_nulls, tmp_path / "rows", records=records, pack=pack)
+    split = convert(job).manifest.splits["train"]
+    assert split.packed is not None
+    nulls = sum(row["ids"] is None for row in NULLS)
+    assert split.packed["documents"] == len(NULLS) - nulls
+    assert split.source["null_rows"] == nulls
+    with pytest.raises(InputError, match="no feature 'ids'") as error:
+        convert(job_of(with_nulls, tmp_path / "refused", pack=pack))
+    assert "--nulls skip" in str(error.value.cure)
+
+
+def test_a_null_that_no_sample_has(tmp_path) -> None:
+    path = tmp_path / "in.jsonl"
+    row = f'{{"text": "{"a" * 20_000}"}}\n'  # More than a sample of 256 KiB has.
+    path.write_text(row * 30 + '{"text": null}\n' + '{"text": "b"}\n')
+    late = RecordOptions(record="column:text")
+    with pytest.raises(CorruptRecordError, match="no value in a row") as error:
+        convert(job_of(path, tmp_path / "fails", records=late))
+    assert "line 31," in str(error.value)
+    assert "`nulls` skip" in str(error.value)
+    convert(job_of(path, tmp_path / "out", records=TEXT))
+    assert len(read_output(tmp_path / "out")) == 31
+
+
+@pytest.mark.parametrize("asked", [{"input_format": "csv"}, {"record": "line"}, {}])
+def test_formats_without_nulls(tmp_path, asked) -> None:
+    (tmp_path / "in").write_bytes(b'{"a": 1}\n' if "record" in asked else b"a,b\n1,2\n")
+    records = RecordOptions(nulls="skip", **asked)
+    with pytest.raises(InputError, match="`nulls` skip is for columns"):
+        convert(job_of(tmp_path / "in", tmp_path / "out", records=records))

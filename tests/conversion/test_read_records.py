@@ -5,9 +5,13 @@ from __future__ import annotations
 import collections
 import functools
 import gzip
+import itertools
 import json
 import pathlib
 import pickle
+import time
+from collections.abc import Callable
+from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -15,16 +19,14 @@ from apache_beam.coders import registry
 from apache_beam.transforms.fully_qualified_named_transform import (
     FullyQualifiedNamedTransform,
 )
-from apache_beam.transforms.window import (
-    FixedWindows,
-    TimestampedValue,
-)
+from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.typehints.decorators import TypeCheckError
+from apache_beam.utils.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset import encode_example
 from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms import (
     ReadAllRecords,
@@ -34,15 +36,30 @@ from gristmill.transforms import (
     RecordOptions,
     SourceRecord,
 )
-from gristmill.transforms.beam.read_ranges import RecordCoder
-from tests.conversion.tars import (
-    header_offsets,
-    members_of,
-    read_by_webdataset,
-    tar_of,
+from gristmill.transforms.beam.find_ranges import (
+    FilePart,
+    FileWalk,
+    Listing,
+    by_file,
+    cut_walks,
+    list_parts,
+    walk_part,
 )
+from gristmill.transforms.beam.read_ranges import FileRange, RecordCoder, read_range
+from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.source import first_records
+from tests.servers.buckets import overlapping
+from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import dataset_of, shards_of, varied_records
-from tests.support.pipelines import BUNDLES_TWICE, run
+from tests.support.input_files import WRITERS, rows_of
+from tests.support.pipelines import (
+    BUNDLE_BASED,
+    BUNDLES_TWICE,
+    IN_MEMORY,
+    WORKER_PROCESSES,
+    run,
+)
 from tests.support.records import (
     AWKWARD_RECORDS,
     frames_of,
@@ -52,80 +69,88 @@ from tests.support.records import (
 )
 from tests.support.watched import watched
 
-RECORDS = [*text_records(800), *AWKWARD_RECORDS]
+
+def offsets_of(records: list[bytes]) -> list[int]:
+    return [*itertools.accumulate((16 + len(r) for r in records), initial=0)][:-1]
 
 
-def test_tfrecords_and_their_offsets(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "a").write_bytes(frames_of(RECORDS))
-    (tmp_path / "b").write_bytes(gzip.compress(frames_of(RECORDS[:9])))
-    options = {"with_source": True, "range_bytes": 50_000}
-    found = sorted(run(ReadRecords(f"{tmp_path}/*", **options), argv=BUNDLES_TWICE))
+@pytest.mark.parametrize("name", WRITERS)
+def test_records_and_their_places(tmp_path: pathlib.Path, name: str) -> None:
+    WRITERS[name](tmp_path / "in", rows_of(1, 300))
+    asked = RecordOptions(input_format=name)
+    files = find_inputs([str(tmp_path / "in")], options=asked)
+    expected = [(one.place, one.record) for one in first_records(files)]
+    assert len(expected) == 300
+    options = {"records": asked, "with_source": True, "range_bytes": 2000}
+    found = run(ReadRecords(tmp_path / "in", **options))
+    assert sorted((one.place, one.record) for one in found) == expected
+
+
+@pytest.mark.parametrize("read", [ReadRecords, ReadTFRecords])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        BUNDLES_TWICE,
+        *(
+            pytest.param(argv, marks=pytest.mark.slow)
+            for argv in (IN_MEMORY, BUNDLE_BASED, WORKER_PROCESSES)
+        ),
+    ],
+)
+def test_files_of_all_kinds_in_several_parts(tmp_path, argv, read) -> None:
+    kinds = {"a": "", "b": "GZIP", "c": "ZLIB", "d": ""}
+    files = {
+        name: [name.encode() + record for record in AWKWARD_RECORDS]
+        if name in "bd"
+        else text_records(150, seed=ord(name))
+        for name in kinds
+    }
+    for name, compression in kinds.items():
+        write_tfrecords(tmp_path / name, files[name], compression=compression)
+    # A part has 16 ranges.
+    found = run(
+        read(f"{tmp_path}/[a-d]", range_bytes=1000, with_source=True), argv=argv
+    )
     assert all(isinstance(one, SourceRecord) for one in found)
-    assert [one.record for one in found] == [*RECORDS, *RECORDS[:9]]
-    places = [0]
-    for record in RECORDS[:-1]:
-        places.append(places[-1] + 16 + len(record))
-    assert [one.place for one in found] == [*places, *places[:9]]
-
-
-@pytest.mark.parametrize("options", ["group_size:1,zstd:3", "group_size:70,snappy"])
-def test_array_records_and_their_numbers(tmp_path: pathlib.Path, options: str) -> None:
-    write_array_records(tmp_path / "a", RECORDS, options=options)
-    read = ReadRecords(tmp_path / "a", with_source=True, range_bytes=50_000)
-    found = sorted(run(read))
-    assert [(one.place, one.record) for one in found] == [*enumerate(RECORDS)]
+    assert sorted(found) == [
+        SourceRecord(str(tmp_path / name), offset, record)
+        for name, records in files.items()
+        for offset, record in zip(offsets_of(records), records, strict=True)
+    ]
 
 
 @pytest.mark.slow
-def test_datasets_and_their_splits(tmp_path: pathlib.Path) -> None:
-    for split in ("train", "test"):
-        dataset = dataset_of(tmp_path, varied_records(90, seed=len(split)), split=split)
+def test_nested_frames_fool_nobody(tmp_path: pathlib.Path) -> None:
+    """Nearly every byte of these files is part of a frame within a record."""
+    inner = frames_of([b"inner %d" % i for i in range(200)])
+    records = [inner[cut:] for cut in range(40)]
+    (tmp_path / "nested").write_bytes(frames_of(records))
+    for range_bytes in (500, 20_000):
+        found = run(ReadTFRecords(tmp_path / "nested", range_bytes=range_bytes))
+        assert sorted(found) == sorted(records)
+
+
+@pytest.mark.slow
+def test_datasets_and_directories_have_splits(tmp_path: pathlib.Path) -> None:
     every = {split: varied_records(90, seed=len(split)) for split in ("train", "test")}
-    found = run(ReadRecords(dataset, range_bytes=10_000))
-    assert sorted(found) == sorted(every["train"] + every["test"])
-    assert sorted(run(ReadRecords(dataset, split="test"))) == sorted(every["test"])
-    with pytest.raises(InputError, match="no such split"):
-        run(ReadRecords(dataset, split="validation"))
+    lengths = [{"name": name, "shardLengths": ["90"]} for name in every]
+    made = tmp_path / "tfds"
+    made.mkdir()
+    for split, records in every.items():
+        dataset = dataset_of(tmp_path, records, split=split)
+        file = f"d-{split}.tfrecord-00000-of-00001"
+        (made / file).write_bytes(frames_of(records))
+    info = json.dumps({"name": "d", "splits": lengths})
+    (made / "dataset_info.json").write_text(info)
+    (made / "features.json").write_text("{}")
+    for folder in (dataset, made):
+        found = run(ReadRecords(folder, range_bytes=10_000))
+        assert sorted(found) == sorted(every["train"] + every["test"])
+        assert sorted(run(ReadRecords(folder, split="test"))) == sorted(every["test"])
+        with pytest.raises(InputError, match="no such split"):
+            run(ReadRecords(folder, split="validation"))
     with pytest.raises(InputError, match="files have no splits"):
         run(ReadRecords(f"{dataset}/*.array_record*", split="train"))
-
-
-@pytest.mark.slow
-def test_a_tfds_directory(tmp_path: pathlib.Path) -> None:
-    for split in ("train", "test"):
-        name = f"d-{split}.tfrecord-00000-of-00001"
-        (tmp_path / name).write_bytes(frames_of([split.encode()] * 3))
-    splits = [{"name": name, "shardLengths": ["3"]} for name in ("train", "test")]
-    info = json.dumps({"name": "d", "splits": splits})
-    (tmp_path / "dataset_info.json").write_text(info)
-    (tmp_path / "features.json").write_text("{}")
-    assert sorted(run(ReadRecords(tmp_path))) == [b"test"] * 3 + [b"train"] * 3
-    assert run(ReadRecords(tmp_path, split="test")) == [b"test"] * 3
-
-
-@pytest.mark.slow
-def test_parquet_and_its_rows(tmp_path: pathlib.Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    texts = [f"text {number}" for number in range(3000)]
-    path = tmp_path / "rows.parquet"
-    table = pyarrow.table({"text": texts, "number": [*range(3000)]})
-    pyarrow.parquet.write_table(table, path, row_group_size=500)
-    records = RecordOptions(record="column:text")
-    read = ReadRecords(path, records=records, with_source=True, range_bytes=2_000)
-    found = sorted(run(read))
-    assert [(one.place, one.record.decode()) for one in found] == [*enumerate(texts)]
-
-
-def test_tars_and_their_samples(tmp_path: pathlib.Path) -> None:
-    data = tar_of(members_of(30))
-    (tmp_path / "a.tar").write_bytes(data)
-    found = sorted(run(ReadRecords(tmp_path / "a.tar", with_source=True)))
-    expected = list(map(encode_example, read_by_webdataset(data)))
-    assert [one.record for one in found] == expected
-    begins = [at for at, _ in header_offsets(data)][::3]
-    assert [one.place for one in found] == begins
 
 
 def test_files_that_are_empty_or_none(tmp_path: pathlib.Path) -> None:
@@ -176,53 +201,43 @@ def test_another_language_names_it(tmp_path: pathlib.Path) -> None:
         run(read)
 
 
+# Elements that name the inputs.
+
 FILES = {name: text_records(20, seed=seed) for seed, name in enumerate("abc")}
 
 
 @pytest.fixture
-def tfrecords(tmp_path: pathlib.Path) -> pathlib.Path:
-    for name, records in FILES.items():
-        data = frames_of(records)
-        (tmp_path / name).write_bytes(gzip.compress(data) if name == "b" else data)
+def inputs(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A TFRecord file, a compressed one, and an ArrayRecord file."""
+    (tmp_path / "a").write_bytes(frames_of(FILES["a"]))
+    (tmp_path / "b").write_bytes(gzip.compress(frames_of(FILES["b"])))
+    write_array_records(tmp_path / "c", FILES["c"])
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["auto", "tfrecord"])
-def test_patterns_of_tfrecords(tfrecords: pathlib.Path, name: str) -> None:
-    records = RecordOptions(input_format=name)
-    patterns = beam.Create([f"{tfrecords}/[ab]", f"{tfrecords}/c", f"{tfrecords}/c"])
-    found = run(
-        patterns, ReadAllRecords(range_bytes=100, records=records)
-    )  # Parts of 1,600 bytes.
-    assert sorted(found) == sorted(FILES["a"] + FILES["b"] + FILES["c"] * 2)
+def test_patterns_and_paths_and_sources(inputs: pathlib.Path) -> None:
+    named = beam.Create([f"{inputs}/[ab]", inputs / "c", inputs / "c"])
+    read = ReadAllRecords(range_bytes=100, with_source=True)  # Parts of 1,600 bytes.
+    assert sorted(run(named, read)) == sorted(
+        SourceRecord(str(inputs / name), place, record)
+        for name in "abcc"
+        for place, record in zip(
+            [*range(20)] if name == "c" else offsets_of(FILES[name]),
+            FILES[name],
+            strict=True,
+        )
+    )
+    (inputs / "d.jsonl").write_text('{"text": "d"}\n')
+    lines = ReadAllRecords(records=RecordOptions(record="line"))
+    assert run(beam.Create([str(inputs / "d.jsonl")]), lines) == [b'{"text": "d"}']
+    frames = ReadAllRecords(records=RecordOptions(input_format="tfrecord"))
+    found = run(beam.Create([f"{inputs}/[ab]"]), frames)
+    assert sorted(found) == sorted(FILES["a"] + FILES["b"])
 
 
-def test_paths_and_sources_of_tfrecords(tfrecords: pathlib.Path) -> None:
-    paths = beam.Create([tfrecords / "a", tfrecords / "b"])
-    found = run(paths, ReadAllRecords(with_source=True))
-    assert all(isinstance(one, SourceRecord) for one in found)
-    for name in "ab":
-        of_file = [one for one in found if one.file == str(tfrecords / name)]
-        records = [one.record for one in sorted(of_file, key=lambda one: one.place)]
-        assert records == FILES[name]
-
-
-def test_files_of_arrayrecords(tmp_path: pathlib.Path) -> None:
-    for name, records in FILES.items():
-        write_array_records(tmp_path / name, records)
-    paths = beam.Create([tmp_path / "a", tmp_path / "c"])
-    found = run(paths, ReadAllRecords(with_source=True, range_bytes=500))
-    expected = [
-        SourceRecord(str(tmp_path / name), number, record)
-        for name in "ac"
-        for number, record in enumerate(FILES[name])
-    ]
-    assert sorted(found) == sorted(expected)
-
-
-def test_records_are_in_the_window_of_their_pattern(tfrecords: pathlib.Path) -> None:
+def test_records_are_in_the_window_of_their_pattern(inputs: pathlib.Path) -> None:
     stamped = [
-        TimestampedValue(str(tfrecords / name), n + 0.25) for n, name in enumerate("ac")
+        TimestampedValue(str(inputs / name), n + 0.25) for n, name in enumerate("ab")
     ]
     counted = run(
         beam.Create(stamped),
@@ -232,20 +247,9 @@ def test_records_are_in_the_window_of_their_pattern(tfrecords: pathlib.Path) -> 
         beam.Map(lambda record, at=beam.DoFn.TimestampParam: (float(at), record)),
         beam.WindowInto(beam.window.GlobalWindows()),
     )
-    for second, name in enumerate("ac"):
+    for second, name in enumerate("ab"):
         here = [record for at, record in counted if at == second + 0.25]
         assert sorted(here) == sorted(FILES[name])
-
-
-def test_elements_of_several_formats(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "a").write_bytes(frames_of(FILES["a"]))
-    write_array_records(tmp_path / "b", FILES["b"])
-    (tmp_path / "c.jsonl").write_text('{"text": "c"}\n')
-    lines = RecordOptions(record="line")
-    named = beam.Create([str(tmp_path / "c.jsonl")])
-    assert run(named, ReadAllRecords(records=lines)) == [b'{"text": "c"}']
-    named = beam.Create([str(tmp_path / name) for name in "ab"])
-    assert sorted(run(named, ReadAllRecords())) == sorted(FILES["a"] + FILES["b"])
 
 
 @pytest.mark.parametrize("name", ["arrayrecord", "auto", "tfrecord"])
@@ -312,3 +316,118 @@ def test_records_with_sources_are_keys(tmp_path: pathlib.Path) -> None:
     assert all(type(each) is SourceRecord for each in found)
     in_order = sorted(found, key=lambda source: source.place)
     assert [each.record for each in in_order] == records
+
+
+# The parts of files that workers walk through, and the ranges that they read.
+
+
+def tfrecords(part_bytes: int) -> Listing:
+    return Listing(None, RecordOptions(input_format="tfrecord"), False, part_bytes)
+
+
+def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog) -> None:
+    for name in ("train-0", "test-0"):
+        (tmp_path / name).write_bytes(frames_of([name.encode()]))
+    with pytest.raises(InputError, match="several splits"):
+        list(list_parts((f"{tmp_path}/*",), tfrecords(1000)))
+    patterns = (f"{tmp_path}/train*", f"{tmp_path}/test*")
+    assert len(list(list_parts(patterns, tfrecords(1000)))) == 2
+    assert "splits are joined: test (1 file), train (1 file)" in caplog.text
+
+
+@pytest.mark.parametrize("range_bytes", [64, 1 << 20])
+def test_damage_names_file_and_offset(tmp_path: pathlib.Path, range_bytes: int) -> None:
+    records = text_records(30)
+    data = bytearray(frames_of(records))
+    offset = offsets_of(records)[20]
+    data[offset] ^= 1
+    path = tmp_path / "damaged"
+    path.write_bytes(data)
+    message = rf"(?s)corrupt length field.*damaged, byte offset {offset:,}"
+    with pytest.raises(Exception, match=message):
+        run(ReadTFRecords(str(path), range_bytes=range_bytes))
+
+
+def test_file_that_changes_meanwhile(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "changing"
+    path.write_bytes(frames_of(text_records(30)))
+    (part,) = list_parts((str(path),), tfrecords(16_000))
+    pieces = list(cut_walks(list(walk_part(part, 1000)), 1000))
+    time.sleep(0.02)
+    path.write_bytes(frames_of(text_records(30, seed=2)))
+    with pytest.raises(Exception, match=r"(?s)changing.*run"):
+        list(read_range(pieces[1], with_source=False))
+
+
+def test_parts_of_a_file(tmp_path: pathlib.Path) -> None:
+    for name, size in (("a", 99), ("b", 100), ("c", 299), ("d", 1001)):
+        (tmp_path / name).write_bytes(bytes(size))
+    parts = list(list_parts((str(tmp_path),), tfrecords(100)))
+    counts = collections.Counter(part.file.path[-1] for part in parts)
+    assert counts == {"a": 1, "b": 1, "c": 2, "d": 10}
+    of_c = [part[1:] for part in parts if part.file.path[-1] == "c"]
+    assert of_c == [(0, 149), (149, 299)]
+    # Without groups, a file is one part.
+    whole = list(list_parts((str(tmp_path),), tfrecords(0)))
+    assert [part[1:] for part in whole] == [(0, 99), (0, 100), (0, 299), (0, 1001)]
+
+
+def test_elements_are_small(tmp_path: pathlib.Path) -> None:
+    """What there is once a file takes 210 bytes, beside its path."""
+    path = str(tmp_path / "file")
+    info = FileInfo(path, 1 << 40, "1700000000123456789", 12345, 1700000000123456789)
+    file = InputFile(path, 1 << 40, info.version, "gzip", info.noted_ns)
+    small = [
+        FilePart(info._replace(crc32c=None), 1 << 39, 1 << 40),
+        FileWalk(file, 1 << 39, ()),
+        FileRange(file, 1 << 39, 1 << 40),
+    ]
+    coder = beam.coders.registry.get_coder(Any)
+    for element in small:
+        assert len(coder.encode(element)) <= 210 + len(path)
+    # What a part of 16 ranges gives is 8 bytes a range more.
+    chain = tuple(range(1 << 39, 1 << 40, 1 << 35))
+    walk = FileWalk(file, 1 << 39, (chain,))
+    assert len(coder.encode(walk)) <= 210 + len(path) + 10 * len(chain)
+    key, value = by_file(walk, Timestamp(5))
+    assert len(coder.encode(value)) <= 220 + len(path) + 10 * len(chain)
+    assert len(key) <= 50 + len(path)
+
+
+@pytest.mark.slow
+def test_a_file_of_another_format(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a").write_bytes(frames_of([b"a"]))
+    (tmp_path / "b").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
+    with pytest.raises(Exception, match=r"(?s)not a TFRecord file, but.*Parquet"):
+        run(ReadTFRecords(f"{tmp_path}/*"))
+
+
+@pytest.fixture
+def large(server: GcsServer, blocks_of: Callable[[int], None]) -> list[bytes]:
+    records = text_records(1000)
+    server.objects.put("bucket", "large", frames_of(records))
+    blocks_of(4096)
+    return records
+
+
+@pytest.mark.slow
+def test_objects_are_read_by_requests_that_overlap(server: GcsServer, large) -> None:
+    """In both passes over a file: of its headers, and of its records."""
+    (part,) = list_parts(("gs://bucket/large",), tfrecords(0))
+    # The frames of another part are searched for first.
+    for begin in (0, part.end_bytes // 2):
+        part = part._replace(begin_bytes=begin)
+        walks = overlapping(server, lambda p=part: list(walk_part(p, 50_000)))
+        assert len(walks[0].chains[0]) >= 3
+    (piece,) = cut_walks([walks[0]._replace(begin_bytes=0)], 1 << 20)
+    assert overlapping(server, lambda: list(read_range(piece, False))) == large
+
+
+def test_objects_by_range_are_read_in_bounded_memory(server: GcsServer, large) -> None:
+    """What was requested and has not become records is a few blocks at most."""
+    (part,) = list_parts(("gs://bucket/large",), tfrecords(0))
+    (piece,) = cut_walks([*walk_part(part, 1 << 20)], 1 << 20)
+    server.log.clear()
+    for one in itertools.islice(read_range(piece, with_source=True), 0, None, 100):
+        assert 4096 * len(server.log) <= one.place + 6 * 4096
+    assert len(server.log) == -(-part.end_bytes // 4096)

@@ -23,7 +23,6 @@ from gristmill.dataset.base.errors import (
     some_of,
 )
 from gristmill.dataset.formats.parquet_file import (
-    LEAST_BYTES,
     ParquetFile,
     RowGroup,
     RowPlaces,
@@ -172,7 +171,7 @@ def _schemas(files: InputFiles, column: str = "") -> list[tuple[str, pa.Schema]]
         InputError: It is null in some rows, by the footer of a file.
     """
     some = files.spread(_MOST_FOOTERS)
-    whole = [file for file in some if file.size_bytes >= LEAST_BYTES]
+    whole = [file for file in some if file.size_bytes]
     damaged = None
     found = []
     for file, schema in zip(

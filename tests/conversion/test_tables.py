@@ -1,4 +1,6 @@
-"""Rows of any table as examples, compared with what TensorFlow makes."""
+"""Columns of any table as features, and its rows as examples, as TensorFlow's."""
+
+from __future__ import annotations
 
 import decimal
 import json
@@ -18,7 +20,10 @@ from gristmill.transforms.tables.example_rows import (
     encode_rows,
     one_column,
 )
-from gristmill.transforms.tables.table_features import features_of
+from gristmill.transforms.tables.table_features import (
+    features_of,
+    rows_without_nulls,
+)
 from tests.support import examples
 from tests.support.examples import tf_example
 
@@ -63,6 +68,8 @@ SCALARS = [
         lambda value: f"{value:.2f}".encode(),
     ),
 ]
+
+
 NAMES = st.text("ab./é", max_size=3)
 
 
@@ -167,11 +174,6 @@ def test_rows_are_what_tensorflow_makes_of_them(drawn):
         assert all(features[name].optional or name in row for name in features)
 
 
-def encoded(columns, *, features=None):
-    batch = pa.record_batch(columns)
-    return encode_rows(batch, features or features_of(batch.schema))
-
-
 @pytest.mark.parametrize(
     ("column", "row", "what"),
     [
@@ -184,83 +186,57 @@ def encoded(columns, *, features=None):
 )
 def test_a_value_that_no_example_holds_is_named(column, row, what):
     # Also beyond the rows that are encoded at once, and in a slice.
-    fine = column.slice(0, 1)
     for before in (0, 9000):
-        whole = pa.concat_arrays([fine] * before + [column])
-        batch = pa.record_batch(
-            {"first": pa.nulls(len(whole), pa.string()), "x": whole}
-        )
+        whole = pa.concat_arrays([column.slice(0, 1)] * before + [column])
+        batch = pa.record_batch({"x": whole})
         with pytest.raises(RowError, match=what) as error:
             encode_rows(batch.slice(1) if before else batch, features_of(batch.schema))
         assert error.value.row == before + row - bool(before)
         assert error.value.column == "x"
-        assert f"row {error.value.row:,} of the batch" in str(error.value)
-        named = error.value.of("c4.parquet, row 7")
-        assert (named.row, named.where) == (error.value.row, "c4.parquet, row 7")
 
 
-NUMBERS = pa.list_(pa.int64())
+def hugging_face(schema, features):
+    document = {"info": {"features": features}}
+    return pa.schema(schema).with_metadata(
+        {b"huggingface": json.dumps(document).encode()}
+    )
+
+
+def int_lists(*sizes):
+    kind = pa.int64()
+    for size in sizes:
+        kind = pa.list_(kind, size)
+    return kind
 
 
 @pytest.mark.parametrize(
-    ("shape", "column", "row", "got"),
+    ("shape", "rows", "kind", "got"),
     [
-        ((2,), pa.array([[1, 2], None, [3]]), 2, "1 items"),
-        ((2, 1), pa.array([[[1], [2]], [[3]]]), 1, "1 items"),
-        (
-            (None, 2),
-            pa.array([[], [[1, 2], [3, 4]], None, [[5, 6], [7]]]),
-            3,
-            "1 items",
-        ),
-        ((None, 2), pa.array([[[1, 2]], [[3, 4], None]], pa.list_(NUMBERS)), 1, "null"),
-        (
-            (None, 2),
-            pa.array([[[1, 2]], [[3, 4], None]], pa.list_(pa.list_(pa.int64(), 2))),
-            1,
-            "null",
-        ),
+        ((2,), [[1, 2], None, [3]], int_lists(-1), "1 items"),
+        ((2, 1), [[[1], [2]], None, [[3]]], int_lists(-1, -1), "1 items"),
+        ((None, 2), [[], [[1, 2], [3, 4]], [[5]]], int_lists(-1, -1), "1 items"),
+        ((None, 2), [[[1, 2]], [], [[3, 4], None]], int_lists(-1, -1), "null"),
+        ((None, 2), [[[1, 2]], [], [[3, 4], None]], int_lists(2, -1), "null"),
     ],
 )
-def test_lists_of_another_length_than_the_description_says(shape, column, row, got):
-    features = {
-        "x": FeatureSpec(
-            kind="int64", dtype="int64", shape=shape, type="int64", optional=True
-        )
-    }
-    # A description of all lengths, as Hugging Face's metadata has it.
+def test_lists_of_another_length_than_hugging_face_says(shape, rows, kind, got):
     described = {"dtype": "int64", "_type": "Value"}
     for size in reversed(shape):
         length = -1 if size is None else size
         described = {"feature": described, "length": length, "_type": "List"}
-    document = json.dumps({"info": {"features": {"x": described}}}).encode()
-    schema = pa.schema({"x": column.type}, {b"huggingface": document})
-    assert features_of(schema) == features
-    batch = pa.record_batch([column], schema)
+    schema = hugging_face({"x": kind}, {"x": described})
+    assert features_of(schema)["x"].shape == shape
+    batch = pa.record_batch([pa.array(rows, kind)], schema)
     with pytest.raises(RowError, match="another number of items") as error:
-        encode_rows(batch, features)
-    assert (error.value.row, error.value.got) == (row, got)
-    assert len(encode_rows(batch.slice(0, row), features)) == row
-
-
-def test_files_with_and_without_what_hugging_face_says():
-    label = {"names": ["cat", "dog"], "_type": "ClassLabel"}
-    box = {"feature": {"dtype": "int8", "_type": "Value"}, "length": 2, "_type": "List"}
-    document = json.dumps({"info": {"features": {"label": label, "box": box}}})
-    silent = pa.schema({"label": pa.int64(), "box": pa.list_(pa.int8())})
-    told = silent.with_metadata({b"huggingface": document.encode()})
-    rows = [pa.array([1]), pa.array([[1, 2]], pa.list_(pa.int8()))]
-    records = {
-        record
-        for first in (silent, told)
-        for second in (silent, told)
-        for record in encode_rows(pa.record_batch(rows, second), features_of(first))
-    }
-    assert records == {tf_example({"label": [1], "box": [1, 2]})}
-    short = pa.record_batch([rows[0], pa.array([[1]], pa.list_(pa.int8()))], silent)
-    assert len(encode_rows(short, features_of(silent))) == 1
-    with pytest.raises(RowError, match="another number of items"):
-        encode_rows(short, features_of(told))
+        encode_rows(batch, features_of(schema))
+    assert (error.value.row, error.value.got) == (2, got)
+    assert len(encode_rows(batch.slice(0, 2), features_of(schema))) == 2
+    # A file that says nothing is taken as it is, unless another one says it.
+    if len(shape) == 1:
+        silent = pa.record_batch(batch.columns, schema.remove_metadata())
+        assert len(encode_rows(silent, features_of(silent.schema))) == 3
+        with pytest.raises(RowError, match="another number of items"):
+            encode_rows(silent, features_of(schema))
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
@@ -278,7 +254,6 @@ def test_a_text_that_is_not_utf8_is_named(kind):
             with pytest.raises(RowError, match="a text that is not UTF-8") as error:
                 encode_rows(batch.slice(begin), features)
             assert error.value.row == 3 - begin
-            assert "byte 0xff in position 1" in error.value.got
         assert len(encode_rows(batch.slice(0, 3), features)) == 3
         assert len(encode_rows(batch.slice(4), features)) == 1
     with pytest.raises(RowError, match="a text that is not UTF-8"):
@@ -286,39 +261,165 @@ def test_a_text_that_is_not_utf8_is_named(kind):
 
 
 def test_a_null_where_there_is_always_a_value():
-    required = pa.schema([pa.field("x", pa.int64(), nullable=False)])
-    features = features_of(required)
-    assert encoded({"x": [1]}, features=features) == [tf_example({"x": [1]})]
+    features = features_of(pa.schema([pa.field("x", pa.int64(), nullable=False)]))
+    batch = pa.record_batch({"x": [1, None]})
+    assert encode_rows(batch.slice(0, 1), features) == [tf_example({"x": [1]})]
     with pytest.raises(RowError, match="described as one that always has") as error:
-        encoded({"x": [1, None]}, features=features)
+        encode_rows(batch, features)
     assert error.value.row == 1
 
 
-IMAGES = [{"bytes": b"JPEG", "path": "a.jpg"}, {"bytes": b"", "path": None}]
-COLUMNS = pa.record_batch(
-    {
-        "text": ["a", "é"],
-        "view": pa.array(["a" * 20, "b"], pa.string_view()),
-        "raw": [b"\xff", b""],
-        "kind": pa.array(["x", "x"]).dictionary_encode(),
-        "image": IMAGES,
-        "n": [1, 2],
-        "list": [["a"], ["b"]],
-        "map": pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int8())),
-        "hole": ["a", None],
-        "null": pa.nulls(2),
-        "struct": [{"x": "a"}, {"x": "b"}],
+def test_nulls_wherever_they_are() -> None:
+    rows = [
+        {"s": "x", "l": [1], "d": {"x": 1}},
+        {"s": None, "l": [], "d": {"x": 1}},
+        {"s": "x", "l": None, "d": {"x": 1}},
+        {"s": "x", "l": [], "d": {"x": 1}},
+        {"s": "x", "l": [1, None], "d": {"x": 1}},
+        {"s": "x", "l": [1], "d": None},
+        {"s": "x", "l": [1], "d": {"x": None}},
+    ]
+    batch = pa.RecordBatch.from_pylist(rows)
+    found = {
+        name: rows_without_nulls(batch, name.split(",").__contains__).tolist()
+        for name in ("s", "l", "d.x", "s,l,d.x")
     }
+    assert found == {
+        "s": [0, 2, 3, 4, 5, 6],
+        "l": [0, 1, 3, 5, 6],
+        "d.x": [0, 1, 2, 3, 4],
+        "s,l,d.x": [0, 3],
+    }
+    assert np.array_equal(rows_without_nulls(batch.slice(2, 3), "l".__eq__), [1])
+
+
+def spec(kind, dtype, type_, **others):
+    return FeatureSpec(kind=kind, dtype=dtype, type=type_, optional=True, **others)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "dtype", "type_", "shape"),
+    [
+        (pa.bool_(), "int64", "bool", "bool", ()),
+        (pa.uint64(), "int64", "uint64", "uint64", ()),
+        (pa.float16(), "float", "float16", "halffloat", ()),
+        (pa.float64(), "float", "float32", "double", ()),
+        (pa.uuid(), "bytes", "bytes", "fixed_size_binary[16]", ()),
+        (pa.decimal128(9, 2), "bytes", "bytes", "decimal128(9, 2)", ()),
+        (pa.date32(), "int64", "int32", "date32[day]", ()),
+        (pa.time32("s"), "int64", "int32", "time32[s]", ()),
+        (pa.timestamp("us", "UTC"), "int64", "int64", "timestamp[us, tz=UTC]", ()),
+        (pa.run_end_encoded(pa.int32(), pa.int8()), "int64", "int8", "int8", ()),
+        (pa.large_list(pa.string()), "bytes", "bytes", "string", (None,)),
+        (pa.list_(pa.list_(pa.int8(), 3)), "int64", "int8", "int8", (None, 3)),
+        (pa.list_(pa.list_(pa.int8(), 3), 2), "int64", "int8", "int8", (2, 3)),
+    ],
+    ids=str,
 )
+def test_a_column_becomes_a_feature(column, kind, dtype, type_, shape):
+    expected = spec(kind, dtype, type_, shape=shape)
+    assert features_of(pa.schema({"x": column})) == {"x": expected}
+    required = features_of(pa.schema([pa.field("x", column, nullable=False)]))
+    assert required["x"].optional is False
+
+
+FILE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+PATH = spec("bytes", "bytes", "string")
+
+
+def test_a_file_is_its_bytes_and_its_path():
+    other = pa.struct({"path": pa.string(), "bytes": pa.large_binary()})
+    content = spec("bytes", "bytes", "binary")
+    for kind in (FILE, other):
+        found = features_of(pa.schema({"x": kind}))
+        assert found == {"x": content, "x.path": PATH}
+    size = pa.struct({"bytes": pa.int64(), "path": pa.string()})
+    assert [*features_of(pa.schema({"x": size}))] == ["x.bytes", "x.path"]
+
+
+VALUE = {"dtype": "int64", "_type": "Value"}
+LABEL = {"names": ["cat", "dog"], "_type": "ClassLabel"}
+FOUR = {"feature": VALUE, "length": 4, "_type": "List"}
+NAMED = {"names": ("cat", "dog")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "described", "expected"),
+    [
+        (FILE, {"_type": "Image"}, spec("bytes", "bytes", "image")),
+        (
+            pa.list_(FILE),
+            {"feature": {"_type": "Image"}, "_type": "List"},
+            spec("bytes", "bytes", "image", shape=(None,)),
+        ),
+        (FILE, {"_type": "Audio"}, spec("bytes", "bytes", "audio")),
+        (pa.int64(), LABEL, spec("int64", "int64", "class_label", **NAMED)),
+        (
+            pa.list_(pa.int64()),
+            {"feature": LABEL, "length": -1, "_type": "Sequence"},
+            spec("int64", "int64", "class_label", shape=(None,), **NAMED),
+        ),
+        (pa.list_(pa.float32()), FOUR, spec("float", "float32", "float", shape=(4,))),
+        (pa.list_(pa.int8()), [VALUE], spec("int64", "int8", "int8", shape=(None,))),
+        (
+            pa.list_(pa.list_(pa.int8())),
+            {"shape": [2, 3], "dtype": "int8", "_type": "Array2D"},
+            spec("int64", "int8", "int8", shape=(2, 3)),
+        ),
+        (
+            pa.list_(pa.list_(pa.float32())),
+            {"feature": FOUR, "_type": "List"},
+            spec("float", "float32", "float", shape=(None, 4)),
+        ),
+        (
+            pa.struct({"y": pa.list_(pa.int64())}),
+            {"feature": {"y": LABEL}, "_type": "Sequence"},
+            spec("int64", "int64", "class_label", shape=(None,), **NAMED),
+        ),
+    ],
+    ids=str,
+)
+def test_features_of_hugging_face(kind, described, expected):
+    found = features_of(hugging_face({"x": kind}, {"x": described}))
+    assert next(iter(found.values())) == expected
+    assert ("x.path" in found) == ("bytes: binary" in str(kind))
+
+
+@pytest.mark.parametrize(
+    ("column", "what"),
+    [
+        (pa.list_(pa.list_(pa.int8())), "lists of lists"),
+        (pa.map_(pa.string(), pa.int8()), "a map"),
+        (pa.struct({"m": pa.map_(pa.string(), pa.int8())}), "a map"),
+        (pa.dense_union([pa.field("a", pa.int8())]), "a union"),
+        (pa.month_day_nano_interval(), "such values"),
+    ],
+    ids=str,
+)
+def test_columns_that_are_refused(column, what):
+    schema = pa.schema({"n": pa.int8(), "x": column})
+    what = f"^column 'x.*no tf.train.Example holds {what}"
+    with pytest.raises(InputError, match=what) as error:
+        features_of(schema)
+    assert "--columns" in error.value.cure
+    assert "--record column:NAME" in error.value.cure
+    assert [*features_of(schema, ["n"])] == ["n"]
+
+
+def test_two_columns_of_one_name():
+    twice = pa.schema([("a", pa.string()), ("a", pa.string())])
+    nested = pa.schema({"a.b": pa.int8(), "a": pa.struct({"b": pa.int8()})})
+    for schema in (twice, nested):
+        with pytest.raises(InputError, match="would become the same feature"):
+            features_of(schema)
+    batch = pa.RecordBatch.from_arrays([pa.array(["a"])] * 2, schema=twice)
+    with pytest.raises(InputError, match="two columns"):
+        one_column(batch, "a")
 
 
 @pytest.mark.parametrize("name", ["n", "list", "map", "none", "image.size"])
 def test_columns_that_cannot_be_records(name):
+    kinds = {"n": pa.int8(), "list": pa.list_(pa.string()), "image": FILE}
+    schema = pa.schema(kinds | {"map": pa.map_(pa.string(), pa.int8())})
     with pytest.raises(InputError, match=r"cannot be|cannot become|no such column"):
-        check_column(COLUMNS.schema, name)
-
-
-def test_two_columns_of_one_name():
-    batch = pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array(["b"])], ["x", "x"])
-    with pytest.raises(InputError, match="two columns"):
-        one_column(batch, "x")
+        check_column(schema, name)
