@@ -65,15 +65,14 @@ class GlobalBatches(Batches):
     def locate(self, step: int, row: int, token: int | None = None) -> Location:
         """Returns the origin of a row of a step's global batch.
 
-        That is the record, its shard and, where the dataset knows it, the file that it
-        was converted from and its place there; see `Location`. Of a packed row, it is
-        the file and the place of every piece.
+        This is the record, its shard and, if the dataset stores it, the source file and
+        the place in it; see `Location`. For a packed row, it is the source of every
+        piece.
 
         Args:
             step: Number of the step.
             row: Row of the global batch.
-            token: Only the piece of a packed row that has this token of the row; none
-                if that is padding.
+            token: Only the piece of a packed row that has this token; none for padding.
 
         Raises:
             OutOfRangeError: There is no such step.
@@ -90,10 +89,10 @@ class GlobalBatches(Batches):
         first_epoch: int = 0,
         stop_epoch: int | None = None,
     ) -> list[FoundDocument]:
-        """Returns the documents that were made of a record of a source file.
+        """Returns the documents that were made from a record of a source file.
 
-        Each has the rows of packed tokens that it is in, and the steps and rows of the
-        global batch where these are seen.
+        Each comes with its packed rows, and the steps and rows of global batches where
+        they are seen.
 
         Args:
             path: The file, as it was given to `gristmill pack`.
@@ -104,8 +103,8 @@ class GlobalBatches(Batches):
             stop_epoch: First epoch not to look in. None for all, if there is an end.
 
         Returns:
-            Several if a function made several documents of the record, or if the file
-            is in several datasets or editions.
+            Several documents if a function made them from the record, or if several
+            datasets or editions have the file.
 
         Raises:
             InputError: There is no such file, no document begins there (the nearest are
@@ -129,24 +128,23 @@ class GlobalBatches(Batches):
         """Returns an iterator of one host's rows of the batches, read ahead.
 
         Args:
-            host: This host; it must be given. Its index, from 0, and the number of
-                hosts: host h takes the h-th part of every batch. "jax" takes both from
-                JAX. A sharding of JAX: the rows that devices of this process hold, on
-                any mesh.
-            decode: Called with a batch's records of this host, list[bytes]; what it
-                returns is what the feed gives. It must pickle if there are workers.
+            host: This host, required: its index, from 0, and the number of hosts, where
+                host h takes the h-th part of every batch; "jax" to take both from JAX;
+                or a sharding of JAX, for the rows that the devices of this process
+                hold.
+            decode: Called with this host's records of a batch, list[bytes]; the feed
+                yields its result. It must pickle if there are workers.
             workers: Processes that read and decode; 0 for threads of this one.
-            prefetch: Batches that are ready ahead of the trainer. Those being read come
-                on top, with workers up to four each.
-            start_step: First step to give.
-            mask: For evaluation: name of an array, bool [rows], that is added to the
-                dict of arrays that decode returns. A last batch that is not full is
-                filled up with rows of zeros, for which the mask is False. So all hosts
-                have the same number of batches, all of one size.
-            columns: Names of columns beside the records of all datasets. Their values,
-                `[rows, *shape]` each, are added to the dict of arrays that decode
-                returns; a decode with a parameter `columns` gets them there instead,
-                as a dict, and decides.
+            prefetch: Batches to keep ready ahead of the trainer, besides those being
+                read, of which each worker has up to four.
+            start_step: First step to yield.
+            mask: For evaluation: name of an array, bool [rows], to add to the dict of
+                arrays that decode returns. A partial last batch is padded with rows of
+                zeros, whose mask is False, so that all hosts have equally many batches
+                of one size.
+            columns: Names of columns that all datasets have. Their values, `[rows,
+                *shape]` each, are added to the dict of arrays that decode returns; a
+                decode with a parameter `columns` gets them as a dict instead.
 
         Raises:
             InputError: The host is none of these; a batch from the first step on does
@@ -187,14 +185,13 @@ class GlobalBatches(Batches):
     ) -> grain.IterDataset:
         """Returns the records of one host, bytes, one by one in the order of the steps.
 
-        Grain's pipelines, and trainers that are built on them, continue from there. A
-        host has the same rows of every step as in a feed. A last batch that is not full
-        is divided evenly. A worker of `mp_prefetch` has whole steps: worker w of W the
-        steps w, w + W, ...
+        It is the source of a Grain pipeline. A host has the same rows of every step as
+        in a feed; a partial last batch is divided evenly. Workers of `mp_prefetch` take
+        whole steps: worker w of W the steps w, w + W, ...
 
         Args:
             host: This host, as in `feed`.
-            prefetch: Steps that are ready ahead of the trainer.
+            prefetch: Steps to keep ready ahead of the trainer.
 
         Raises:
             InputError: A batch does not divide among the hosts, or a number is out of
@@ -247,7 +244,7 @@ def global_batches(
         shuffle: "global" (every record anywhere), "block" (near-sequential reading),
             "none", or a shuffle with sizes of its own.
         epochs: How often each dataset is seen, or None for no end.
-        drop_remainder: Whether a last batch that is not full is left out.
+        drop_remainder: Whether to leave out a partial last batch.
         weights: Shares of a mixture's datasets in its rows, by name, of any sum. By
             default in proportion to their lengths.
 

@@ -33,7 +33,7 @@ Key: TypeAlias = tuple[Any, str | None]
 
 
 class Counts(NamedTuple):
-    """How much was seen: `different_` counts each document, or token, once.
+    """Numbers of documents and tokens; the `different_` ones count each once.
 
     Tokens are None where they are not known.
     """
@@ -44,20 +44,20 @@ class Counts(NamedTuple):
     different_tokens: int | None = 0
 
     def plus(self, other: Counts) -> Counts:
-        """Returns the sum; what one does not know is not known of it."""
+        """Returns the sum; a field that is None in either is None."""
         pairs: Any = zip(self, other, strict=True)
         sums: list[Any] = [None if None in pair else sum(pair) for pair in pairs]
         return Counts(*sums)
 
 
 class SeenPart(NamedTuple):
-    """What a run has seen of one source, or of the records with one value.
+    """The documents and tokens seen of one source, or with one value of a column.
 
     Attributes:
-        dataset: The dataset's name in a mixture, its path otherwise; of one with
-            several editions also that.
+        dataset: The dataset's name in a mixture, its path otherwise; with the edition,
+            if the run saw several.
         value: The source file, or the value of the column.
-        note: Why that is None, if it is not known.
+        note: Why the value is not known; None if it is.
         counts: How much was seen.
     """
 
@@ -70,18 +70,19 @@ class SeenPart(NamedTuple):
 def account(
     batches: Batches, steps: int, *, by: str = SOURCE, tokens: bool = True
 ) -> list[SeenPart]:
-    """Returns the parts that the first steps of a run have, in the order of datasets.
+    """Returns what the first steps of a run have seen, in the order of datasets.
 
-    Their parts are in the order of sources, or those with more documents come first.
-    A record of a dataset takes a byte for each phase with an epoch that is not over.
+    The parts of a dataset are in the order of its sources, or, by a column, with the
+    most documents first. It takes a byte of memory for each record and phase with an
+    unfinished epoch.
 
     Args:
         batches: The batches of the run.
         steps: How many steps.
         by: `source`, `dataset`, or the name of a column; `column:NAME` for a column of
             one of these names.
-        tokens: Whether to count tokens, too. The heads of packed rows are read for it
-            where a shard has documents of several parts, or was not seen as a whole.
+        tokens: Whether to count tokens too. This reads the heads of packed rows of
+            shards that hold documents of several parts, or were not seen as a whole.
 
     Raises:
         InputError: There are fewer steps; or the column is missing, holds arrays or has
@@ -111,7 +112,7 @@ def account(
 
 
 def _accounted(batches: Batches) -> Iterator[tuple[str, Dataset, list[int]]]:
-    """Yields the datasets to count, with the numbers of those that they begin with."""
+    """Yields the datasets to count, with the numbers of editions that each contains."""
     for name in dict.fromkeys(batches.names) or [None]:
         left, told = dataset_numbers(batches, name), []
         while left:
@@ -133,7 +134,7 @@ def _accounted(batches: Batches) -> Iterator[tuple[str, Dataset, list[int]]]:
 
 
 class _Seen:
-    """What a run has seen of a dataset: of its whole epochs, and of the others."""
+    """The records of a dataset that a run has seen, in whole and in running epochs."""
 
     def __init__(
         self, dataset: Dataset, passed: Sequence[Passed], by: str, *, tokens: bool
@@ -150,14 +151,14 @@ class _Seen:
             self._running.append(seen)
 
     def parts(self) -> Iterator[tuple[Key, Counts]]:
-        """Yields what was seen, in parts that are to be added up."""
+        """Yields counts by key; the counts of a key may come in several parts."""
         dataset = self._dataset
         if isinstance(dataset, GoneDataset):
             times = self._times(0, len(dataset))
             yield from _counted([(None, GONE)], np.zeros_like(times), times)
             return
         if self._by not in (SOURCE, DATASET):
-            self._column()  # It is an error also where nothing was seen.
+            self._column()  # A missing column is an error even if nothing was seen.
         stored = dataset.stored
         for shard in range(len(stored.shards)):
             part, own = stored.part_of(shard)
@@ -255,7 +256,7 @@ def _sources(part: Part, shard: int, numbers: Any) -> tuple[list[Key], IntArray]
 def _sums(
     classes: IntArray, times: IntArray, count: int, sizes: IntArray | int = 1
 ) -> IntArray:
-    """Returns sums of sizes, int64 [count, 2]: as often as seen, and each once."""
+    """Returns the sizes of classes, int64 [count, 2]: of all sightings, and once."""
     both = (times * sizes, (times > 0) * sizes)
     # Exact, as no shard has 2**53 tokens.
     sums = [np.bincount(classes, weights, minlength=count) for weights in both]
@@ -268,7 +269,7 @@ def _counted(
     times: IntArray,
     tokens: IntArray | None = None,
 ) -> Iterator[tuple[Key, Counts]]:
-    """Yields the parts of which something was seen."""
+    """Yields the parts that were seen."""
     documents = _sums(classes, times, len(keys)).tolist()
     known: Any = [(None, None)] * len(keys) if tokens is None else tokens.tolist()
     for key, own, theirs in zip(keys, documents, known, strict=True):

@@ -28,7 +28,7 @@ from gristmill.loader.order.schedule import (
 
 
 class NamedPhase(NamedTuple):
-    """A phase of batches: from a step on, these datasets by name, mixed so."""
+    """A phase of batches, with its datasets by name."""
 
     step: int
     datasets: dict[str, Dataset]
@@ -44,7 +44,7 @@ class Batches:
     It pickles as the paths of its datasets and the order.
 
     Attributes:
-        datasets: The datasets of all phases: one, but in a mixture or after `then`.
+        datasets: The datasets of all phases: a single one unless mixed or after `then`.
         schedule: Which records are in which step and row. It is internal.
     """
 
@@ -97,7 +97,7 @@ class Batches:
 
         Raises:
             OutOfRangeError: There is no such step.
-            InputError: The edition that the step is of is not there any more.
+            InputError: The edition of the step is gone.
             CorruptShardError: A shard does not hold what was written.
         """
         return read_batch(self, self.schedule.batch(step, rows))
@@ -118,8 +118,8 @@ class Batches:
             dataset: Name of the dataset, of a mixture only.
             first_epoch: First epoch of the dataset to look in.
             stop_epoch: First epoch not to look in. None for all, if there is an end.
-            edition: Only in the phases with this edition of the dataset. By default
-                in all, which is refused if a record has other numbers in some of them.
+            edition: Look only in phases with this edition of the dataset. By default in
+                all, which is refused if the record has different numbers in them.
 
         Raises:
             InputError: There is no such record, dataset or edition, or neither epochs
@@ -233,7 +233,7 @@ class Batches:
         named: Mapping[str, Dataset],
         weights: Mapping[str, Weight] | None,
     ) -> Mixture | None:
-        """Returns the mixture of a phase after another one."""
+        """Returns the mixture of the phase that follows `before`."""
         if weights is not None:
             if not self.names:
                 raise InputError(
@@ -292,7 +292,7 @@ def batches_of(
         kind: Their class.
         phases: By rising steps, the first from step 0.
         like: An order with the seed, the shuffle and the epochs of all datasets.
-        drop_remainder: Whether a last batch that is not full is left out.
+        drop_remainder: Whether to leave out a partial last batch.
     """
     found: list[tuple[str, Dataset]] = []
     schedule: Schedule | None = None
@@ -324,7 +324,7 @@ def batches_of(
 
 
 def order_text(batches: Batches) -> str:
-    """Returns the order in one line for people; for a mixture, with its shares."""
+    """Returns a one-line description of the order, with the shares of a mixture."""
     steps = "without end" if batches.steps is None else f"{batches.steps:,}"
     schedule = batches.schedule
     text = f"batch_size {batches.batch_size:,}, steps {steps}"
@@ -361,7 +361,7 @@ def _token_shares(batches: Batches) -> list[Fraction]:
 
 
 def read_batch(batches: Batches, batch: MixedBatch) -> list[bytes]:
-    """Returns the records of what `schedule.batch` returned."""
+    """Returns the records that a batch of a schedule names."""
     if len(batches.datasets) == 1:
         return batches.datasets[0].stored.read(batch.records)
     out = [b""] * len(batch.records)
@@ -375,9 +375,9 @@ def read_batch(batches: Batches, batch: MixedBatch) -> list[bytes]:
 
 
 def dataset_numbers(batches: Batches, name: str | None) -> list[int]:
-    """Returns the numbers of the datasets of a name, the last of them first.
+    """Returns the numbers of the datasets with a name, the latest first.
 
-    A single dataset has none.
+    The name of a single dataset is None.
 
     Raises:
         InputError: There is no such dataset.
@@ -440,7 +440,7 @@ def describe_row(batches: Batches, step: int, row: int) -> str:
 
 
 def noted(error: BaseException, step: int) -> BaseException:
-    """Returns an error that says in which step it was."""
+    """Returns the error with a note of its step, as a SystemLimitError if it is one."""
     named: BaseException = error
     if isinstance(error, Exception):
         named = SystemLimitError.of(error) or error
@@ -453,7 +453,7 @@ def noted(error: BaseException, step: int) -> BaseException:
 def ordered_weights(
     weights: Mapping[str, Weight], names: tuple[str, ...]
 ) -> tuple[Weight, ...]:
-    """Returns the weights in the order of the names, which must be theirs."""
+    """Returns the weights in the order of the names; raises if these differ."""
     if not isinstance(weights, Mapping) or set(weights) != set(names):
         raise InputError(
             "the weights are not those of the mixture's datasets",
@@ -472,7 +472,7 @@ def by_lengths(datasets: Mapping[str, Dataset]) -> Mixture | None:
 
 
 def check_dataset(dataset: object) -> None:
-    """Raises InputError if batches cannot be made of something."""
+    """Raises InputError for anything but a dataset that has records."""
     if not isinstance(dataset, Dataset):
         raise InputError(
             "not a dataset",

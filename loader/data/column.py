@@ -26,8 +26,8 @@ from gristmill.loader.base.indices import IntArray, counted_from_end
 from gristmill.loader.data.part import Part
 
 Values = npt.NDArray[Any]
-_MOST_GAP_BYTES = 4 << 20  # What is read and not used, rather than to read again.
-_HEAD_BYTES = 64 << 10  # Of a small file, all.
+_MOST_GAP_BYTES = 4 << 20  # Read through smaller gaps.
+_HEAD_BYTES = 64 << 10  # The first read: all of a small file.
 _AT_ONCE = 32
 _KEPT_FILES = 4096
 _BLOCK_RECORDS = 1 << 16
@@ -70,7 +70,8 @@ class Column:
         kind: The type of the values.
         files: The files of the editions, in the order of their records.
         ends: int64 [shards], one past the last record of each shard.
-        numbers: Those of its records among all of the shards; None for all.
+        numbers: Numbers of the column's records among those of all shards; None for
+            all.
     """
 
     def __init__(
@@ -243,9 +244,9 @@ def column_of(
         name: The column's name.
         parts: The splits that were joined, in order.
         ends: int64 [shards], one past the last record of each shard of all parts.
-        known: The columns that all parts have alike.
+        known: The columns that have one type in all parts.
         where: The dataset of all parts, for messages.
-        numbers: Those of the records that were selected, None for all.
+        numbers: Numbers of the selected records, None for all.
 
     Raises:
         InputError: There is no such column, or not for all records.

@@ -55,10 +55,10 @@ class DatasetFacts:
         records: Number of records.
         shards: Number of shards.
         records_digest: Order-independent digest of all records.
-        order_digest: Half a SHA-256 over what is known of the records of each shard, in
-            order: how many there are and their digest, or the size of the file where
-            there is no digest. It changes with the order of records, except within a
-            shard, and with how they are divided into shards.
+        order_digest: Half a SHA-256 over the number and digest of the records of each
+            shard, in order; over file sizes where there are no digests. It changes with
+            the division into shards and their order, and not with the order within a
+            shard.
         mean_record_bytes: Mean size of the records before compression, selected or not.
         is_packed: Whether the records are packed rows.
         packed: The counts of packed rows; None also for a selection.
@@ -130,7 +130,7 @@ class Content(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HowToRead:
-    """Arguments of `open` that hold for all datasets it opens; see there."""
+    """The arguments of `open` that all joined datasets share."""
 
     verify: Verify | None
     options: ReadOptions | None
@@ -139,7 +139,7 @@ class HowToRead:
 
 
 class Chosen(NamedTuple):
-    """A selection: the records that it is of, which of them, and the condition.
+    """A selection: the whole dataset, the numbers selected, and the condition.
 
     The numbers are ascending, uint32 or int64 [records], among all of the shards.
     """
@@ -149,7 +149,7 @@ class Chosen(NamedTuple):
     text: str
 
     def digest(self) -> bytes:
-        """Returns a SHA-256 over the number of all records, and a bit for each."""
+        """Returns a SHA-256 over the number of all records and a bit for each."""
         total = len(self.whole)
         hasher = hashlib.sha256(total.to_bytes(8, "little"))
         for begin in range(0, -(-total // 512) * 512, _BLOCK_BITS):
@@ -162,13 +162,13 @@ class Chosen(NamedTuple):
 
 
 class Stored:
-    """What a dataset is made of: its parts and shards. Numbers are not checked.
+    """The parts and shards of a dataset. Its methods do not check numbers.
 
     Args:
         parts: The splits that were joined, or the only one.
         shards: Their shards.
         how: How they are read.
-        reopen: Opens the dataset again, in editions if these are given.
+        reopen: Opens the dataset again, in the given editions if any.
         chosen: Which of the records it has; None for all.
     """
 
@@ -210,10 +210,10 @@ class Stored:
         return None if only is None else only.edition
 
     def as_of(self, edition: int | tuple[int | None, ...]) -> Dataset | None:
-        """Returns the dataset as it was when an edition was the last.
+        """Returns the dataset as of an edition, None if that is gone.
 
-        That is None if it is not kept. For joined datasets these are the editions of
-        the first of them, None for one as it is.
+        For joined datasets, these are the editions of the first of them, where None
+        keeps one as it is.
         """
         with contextlib.suppress(InputError):
             return None if self._editions is None else self._editions(edition)
@@ -226,14 +226,14 @@ class Stored:
         return self.chosen.numbers[records].astype(np.int64)
 
     def counts_before(self, places: IntArray) -> IntArray:
-        """Returns how many of its records come before places among those of shards."""
+        """Returns how many selected records come before each place."""
         if self.chosen is None:
             return places
         numbers = self.chosen.numbers
         return np.searchsorted(numbers, places.astype(numbers.dtype))
 
     def read(self, records: IntArray, *, threads: int = 1) -> list[bytes]:
-        """Returns records by their numbers; feeds have threads of their own."""
+        """Returns records by their numbers, in this thread unless told otherwise."""
         return self.reader.read(self.places(records), threads=threads)
 
     def offset_bytes(self, record: int) -> int:
@@ -247,7 +247,7 @@ class Stored:
 
     @functools.cached_property
     def content(self) -> Content:
-        """What identifies the records, in their order."""
+        """The identity of the records, in their order."""
         if (chosen := self.chosen) is not None:
             whole, digest = chosen.whole.stored.content, chosen.digest()
             names = (f"{whole.records_digest} {whole.order_digest} {n}" for n in (0, 1))
@@ -260,7 +260,7 @@ class Stored:
     def begins_with(self, content: Content) -> bool:
         """Returns whether the first shards have these records, by their digests.
 
-        Of a selection, whether all its records are these.
+        For a selection, returns whether all of its records are the same.
         """
         if self.chosen is not None:
             return self.content.is_same(content)
@@ -579,7 +579,7 @@ def _open_again(reopen: Callable[..., Dataset], expected: Content) -> Dataset:
 
 
 class GoneDataset(Dataset):
-    """In place of a dataset: it says how many records there were, and reads none.
+    """The place of a dataset that is gone: it has a length, and reads nothing.
 
     Args:
         path: Where the dataset was.

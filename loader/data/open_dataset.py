@@ -46,7 +46,7 @@ from gristmill.loader.reading.shard_list import ShardList, count_files
 from gristmill.loader.remote.read_options import ReadOptions
 
 _log = logging.getLogger(__name__)
-_TRIES = 10  # Each time, the dataset was replaced meanwhile.
+_TRIES = 10  # A dataset may be replaced while it is opened.
 
 
 class _Opened(NamedTuple):
@@ -84,9 +84,9 @@ def open(
             directories joins datasets: their records follow each other.
         split: The split of a directory; it may be left out where there is only one. A
             list joins splits: one for each directory, or several of one directory.
-        edition: Open the split as it was when this edition was its last, counted from
-            1: with the same records, numbers and order. By default, the last that there
-            is. For joined datasets, a list: the edition of each, or None.
+        edition: Open the split as of this edition, counted from 1, with the same
+            records, numbers and order. By default the newest. For joined datasets, a
+            list: the edition of each, or None.
         verify: `always` compares every record with its crc32c and refuses shards that
             have no checksums; `never` compares nothing. By default records are compared
             where there are checksums, in shards that gristmill converted or indexed;
@@ -170,8 +170,8 @@ def _dataset(
 ) -> Dataset:
     """Opens a dataset, or several as one.
 
-    With editions, those of the first of them. `again` says that they were open before,
-    in another process.
+    `editions` replace those of the first of them. With `again`, another process had
+    opened them before.
     """
     if editions is not None:
         numbers = [editions] if isinstance(editions, int) else editions
@@ -183,7 +183,7 @@ def _dataset(
     if len(opened) == 1 and opened[0].part.split is None:
         return _of_files(*opened[0], how)
     parts = [one.part for one in opened]
-    # What is opened again is of the same editions.
+    # Whoever opens it again gets the same editions.
     places = [
         place._replace(split=part.split, edition=part.edition)
         for place, part in zip(places, parts, strict=True)
@@ -226,7 +226,7 @@ def _opened(place: _Place, how: HowToRead, *, again: bool) -> _Opened:
 
 
 def _check_plain(place: _Place, how: HowToRead) -> None:
-    """Refuses what plain files do not have."""
+    """Refuses arguments that are not for plain files."""
     if how.cache_bytes is not None:
         raise _no_shards_to_cache(place.path)
     _check_no_edition(place)
@@ -314,7 +314,7 @@ def counted_shards(
     Args:
         parts: The files, each with its range of records: to None for all.
         footers: Keeps their indexes.
-        name: What messages call them.
+        name: Their name in messages.
     """
     whole = [number for number, (_, _, end) in enumerate(parts) if end is None]
     paths = [path for path, _, _ in parts]
@@ -337,7 +337,7 @@ def counted_shards(
 
 
 def _checked_ends(counts: IntArray, where: str) -> IntArray:
-    """Returns where the records of each shard end; counts of a dataset can be wrong."""
+    """Returns one past the last record of each shard; refuses absurd counts."""
     if float(counts.sum(dtype=float)) > 2**62:
         raise InvalidDatasetError(
             "dataset has more than 2^62 records by its own count",

@@ -15,11 +15,11 @@ from gristmill.dataset.metadata.splits import Split
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Part:
-    """One of the splits that a dataset joins; most datasets have one. Or plain files.
+    """One of the splits that a dataset joins, or its plain files.
 
     Attributes:
         path: The directory, or the first of plain files.
-        name: What messages call it.
+        name: Its name in messages.
         shards: Number of shards.
         split: The split; None for plain files.
         edition: The newest edition that it holds, None if it has none.

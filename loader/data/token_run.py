@@ -69,7 +69,7 @@ def token_run(
     steps: int | None = None,
     tokens_per_row: TokensPerRow | None = None,
 ) -> TokenRun:
-    """Returns the number of first steps with some tokens, or the tokens of steps.
+    """Returns the fewest first steps that have some tokens, or the tokens of steps.
 
     Args:
         batches: The global batches.
@@ -80,8 +80,8 @@ def token_run(
             a number, or by their names in a mixture.
 
     Raises:
-        InputError: Neither or both are given, there are not so many, or it is not known
-            how many tokens a dataset holds.
+        InputError: Neither or both of `tokens` and `steps` are given, the batches have
+            fewer, or the tokens of a dataset are not known.
     """
     if (tokens is None) == (steps is None):
         raise InputError(
@@ -164,7 +164,7 @@ def token_weights(
 ) -> dict[str, Fraction]:
     """Returns the weights that give a mixture shares of tokens instead of rows.
 
-    They are for `weights` of `global_batches`, and of `then`. Tokens are those
+    Give them as `weights` to `global_batches` or `then`. Tokens are those
     in the rows of packed datasets, without padding.
 
     Args:

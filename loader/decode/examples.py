@@ -181,7 +181,7 @@ class FixedFeature:
 
 @dataclasses.dataclass(frozen=True)
 class RaggedFeature:
-    """A feature with some number of values in each record, without padding.
+    """A feature with any number of values in each record, without padding.
 
     It gives a `Ragged`: all values, and where those of each record begin and end.
 

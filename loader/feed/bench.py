@@ -32,7 +32,7 @@ class Measured:
     """Results of `measure`.
 
     Attributes:
-        stats: What the feed gave, without its first batch.
+        stats: Statistics of the feed, without its first batch.
         first_seconds: How long the trainer waited for the first batch.
         seconds: How long the others took.
         step_seconds: How long the trainer took for a step.
@@ -45,7 +45,7 @@ class Measured:
 
     @property
     def cause(self) -> Cause:
-        """What the trainer waited for; `trainer` if it hardly waits."""
+        """The step that the trainer waits for; `trainer` if it hardly waits."""
         if self.waiting_share < _WAITING_SHARE:
             return "trainer"
         is_read = self.stats.read_seconds >= self.stats.decode_seconds

@@ -30,7 +30,7 @@ from gristmill.loader.feed.workers import WorkerReads
 from gristmill.loader.order.schedule import RowsBySize
 
 RowsOf: TypeAlias = Callable[[int], Rows]
-"""Returns a host's rows of a batch of a size, or raises InputError."""
+"""Returns a host's rows of a batch, given its size, or raises InputError."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _EXIT_PRIORITY = 100
 
 
 class RootIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
-    """An iterator of Grain that reads from no other one."""
+    """An iterator of Grain without a parent."""
 
     @property
     def _parent(self) -> NoReturn:
@@ -62,9 +62,9 @@ class Feed(RootIterator):
 
     Attributes:
         batches: The global batches.
-        rows: Which of their rows this feed gives: a slice, or their numbers; where the
+        rows: The rows of a batch that this feed yields, a slice or numbers; where the
             batch size changes, those of each size from the feed's step on.
-        mask: Name of the mask, where a last batch is filled up; None otherwise.
+        mask: Name of the mask, if a partial last batch is padded; None otherwise.
     """
 
     batches: Batches
@@ -86,8 +86,8 @@ class Feed(RootIterator):
         columns: Sequence[str] = (),
     ):
         super().__init__()
-        # It gives every so many-th step, as one of so many readers does; and its rows
-        # of a last batch that is not full are `rows_of` of the rows that there are.
+        # Of `every` readers each takes every `every`-th step. With `divides_last`, a
+        # partial last batch is divided like a full one.
         self._every, self._divides_last = every, divides_last
         self.batches, self._rows_of = batches, rows_of
         self._decode, self.mask, self._columns = decode, mask, columns
@@ -111,10 +111,10 @@ class Feed(RootIterator):
         """Returns the batch of the next step.
 
         Raises:
-            StopIteration: The last step was given.
+            StopIteration: There is no other step.
             CorruptShardError: A shard does not hold what was written.
-            WorkerDiedError: A worker process ended. The state is still valid: the next
-                call starts others.
+            WorkerDiedError: A worker process ended. The state is still valid, and the
+                next call starts new workers.
             Exception: What decode raised, with a note of the step.
         """
         asked_at = time.perf_counter()
@@ -147,8 +147,9 @@ class Feed(RootIterator):
         """Starts to read ahead; asking for a batch does it too.
 
         Raises:
-            InputError: The feed is closed, or decode does not pickle.
-            SystemLimitError: The system refuses what threads or workers need.
+            InputError: The feed is closed, or workers cannot get decode, which does not
+            pickle.
+            SystemLimitError: The system has no room for threads or workers.
         """
         self._check_open()
         steps = range(self._step, self._last_step, self._every)
@@ -190,13 +191,12 @@ class Feed(RootIterator):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Goes to the step of a state, whichever host wrote it.
 
-        It continues with the editions of datasets that the state names, whatever was
-        appended or removed since: `batches` are those of these editions then.
+        It continues with the editions that the state names, whatever was appended or
+        removed since; `batches` then has these editions.
 
         Raises:
-            StateMismatchError: It is of other datasets or of another order, or of an
-                edition that is not there any more; the error names the differences.
-                The feed stays as it is.
+            StateMismatchError: It is of other datasets, another order, or an edition
+                that is gone; the error names the differences. The feed stays as it is.
             FormatVersionError: Another version wrote the state.
             InputError: It is not the state of a feed, or a batch from its step on does
                 not divide among the hosts.

@@ -37,8 +37,8 @@ def global_arrays(batch: Any, sharding: Any, rows: RowsRead | None) -> Any:
     Args:
         batch: A pytree of numpy arrays with this process's rows along the first axis.
         sharding: A sharding, or a pytree of shardings that is a prefix of the batch's.
-        rows: Which rows these are. None if all processes have equally many, which
-            follow each other in the order of the processes.
+        rows: The rows of the batch. None if they follow each other in the order of the
+            processes, equally many for each.
     """
     named, tree = jax.tree_util.tree_flatten_with_path(batch)
     shardings = _spread(sharding, batch)

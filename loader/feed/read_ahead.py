@@ -32,7 +32,7 @@ from gristmill.loader.feed.stats import BatchesRead, ReadBatch
 from gristmill.loader.order.schedule import RowsBySize, Schedule
 from gristmill.loader.order.shuffle import BlockShuffle
 
-# The time and the records of a pass, and its steps: more of them save little.
+# Limits of a pass: more time, records or steps save little.
 _PASS_SECONDS = 0.01
 _PASS_BYTES = 2 << 20
 _MOST_STEPS = 16
@@ -73,7 +73,7 @@ class Passes(Iterator[ReadBatch]):
         return self._ready.popleft()
 
     def close(self) -> None:
-        """Ends the threads; what they read now is lost."""
+        """Ends the threads and drops their reads."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -164,7 +164,7 @@ class WindowReads:
         *,
         steps: range = range(sys.maxsize),
     ) -> WindowReads | None:
-        """Returns a reader by windows, None where reading by windows is not faster.
+        """Returns a reader by windows, None if reading by windows is not faster.
 
         It is faster for a single dataset in object storage whose shuffle has windows,
         where two of them fit `ReadOptions.window_bytes`. It knows a single phase only.

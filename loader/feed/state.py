@@ -1,8 +1,8 @@
-"""The state of a feed, which a checkpoint keeps, and how a run goes on from it.
+"""The state of a feed, which a checkpoint keeps, and how a run continues from it.
 
 The state is the step and everything that determines which records are in which row. The
 number of hosts and workers is not part of it, because the order does not depend on it.
-A digest tells whether it is as it was written; the step alone may be another one.
+A digest covers all but the step, which alone may be changed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _GRAINS = frozenset(
 
 
 def state_of(batches: Batches, step: int) -> dict[str, Any]:
-    """Returns the state of feeds that give `step` next, as JSON values."""
+    """Returns the state of feeds that yield `step` next, as JSON values."""
     order = batches.schedule.like
     known = {
         "version": STATE_VERSION,
@@ -164,19 +164,19 @@ def _content(entry: Mapping[str, Any]) -> Content:
 
 
 def resumed(batches: AnyBatches, state: Mapping[str, Any]) -> tuple[AnyBatches, int]:
-    """Returns the batches that go on from a state, and its step.
+    """Returns the batches that continue from a state, and its step.
 
-    What was before the running phase is as the state says. The running phase must be
-    that of the state, unless other batches begin at its step. Of its datasets those
-    editions are opened that the state names. Later phases are those of the batches.
+    Phases before the running one are those of the state. The running phase must be that
+    of the state, in the editions that it names, unless a phase of `batches` begins at
+    its step. Later phases are those of `batches`.
 
     Returns:
-        `batches` themselves, if nothing in them is other than the state says.
+        `batches` itself if the state changes nothing.
 
     Raises:
         FormatVersionError: Another version wrote the state.
-        StateMismatchError: It is of other datasets or another order, or of an edition
-            that is not there any more; the error names the differences.
+        StateMismatchError: It is of other datasets, another order, or an edition that
+            is gone; the error names the differences.
         InputError: It is not a state, or is not as it was written.
     """
     saved, parts = _saved(state), phases_of(batches)
@@ -209,9 +209,9 @@ def _settings(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _matched(part: NamedPhase, phase: Mapping[str, Any]) -> NamedPhase | None:
-    """Returns a phase of the batches with the editions of a state, None if it differs.
+    """Returns a phase of batches in the editions of a state, None if they differ.
 
-    Weights that are the lengths of datasets are those of these editions.
+    Weights by the lengths of datasets follow these editions.
     """
     found = _past(phase, [part])
     if [*part.datasets] != [*found.datasets] or _has_gone(found):
@@ -223,7 +223,7 @@ def _matched(part: NamedPhase, phase: Mapping[str, Any]) -> NamedPhase | None:
 
 
 def _mixture_with(part: NamedPhase, datasets: dict[str, Dataset]) -> Mixture | None:
-    """Returns the mixture of a phase, of other datasets of the same names."""
+    """Returns the mixture of a phase for other datasets of the same names."""
     own = part.mixture
     return by_lengths(datasets) if own == by_lengths(part.datasets) else own
 
@@ -233,9 +233,9 @@ def _has_gone(part: NamedPhase) -> bool:
 
 
 def snapshot(dataset: Dataset, content: Content) -> Dataset | None:
-    """Returns a dataset with some content: the dataset, or as it was; None if gone.
+    """Returns the dataset with some content, in an earlier edition if need be.
 
-    It is not a later edition: that of the dataset was chosen.
+    None if that is gone. It is never a later edition than that of `dataset`.
     """
     stored = dataset.stored
     if stored.content.is_same(content):
@@ -257,7 +257,7 @@ def _is_later(one: Part, other: Part) -> bool:
 
 
 def _past(phase: Mapping[str, Any], parts: Sequence[NamedPhase]) -> NamedPhase:
-    """Returns a phase of the past; datasets that are gone stand for themselves."""
+    """Returns a phase of a state, with a `GoneDataset` for each that is gone."""
     datasets = {}
     for name, content in _contents(phase).items():
         known = [part.datasets[name] for part in parts if name in part.datasets]
@@ -276,7 +276,7 @@ def _check_later(
     *,
     replaced: bool,
 ) -> None:
-    """Raises StateMismatchError if a later phase of a state would be forgotten."""
+    """Raises StateMismatchError if batches lack a later phase of a state."""
     later = [phase["step"] for phase in saved.phases[saved.running + 1 :]]
     changed = [part.step for part in own if part.step not in matched]
     left = [step for step in later if step not in matched]
@@ -324,7 +324,7 @@ def _mismatch(
 
 
 def _is_gone(dataset: Dataset, content: Content) -> bool:
-    """Returns whether a dataset had an edition that is not there any more."""
+    """Returns whether the edition of a content is gone."""
     own, then = dataset.stored.edition, content.edition
     if not isinstance(own, int) or not isinstance(then, int) or then >= own:
         return False
@@ -334,9 +334,9 @@ def _is_gone(dataset: Dataset, content: Content) -> bool:
 def batches_of_state(
     datasets: Dataset | Mapping[str, Dataset], state: Mapping[str, Any]
 ) -> Batches:
-    """Returns the global batches that a feed gave when its state was taken.
+    """Returns the global batches of the feed whose state this is.
 
-    The datasets of a mixture are given by their names. It raises what `resumed` does.
+    Give the datasets of a mixture by name. It raises the errors of `resumed`.
     """
     named = dict(datasets) if isinstance(datasets, Mapping) else {"": datasets}
     saved = _saved(state)
@@ -358,7 +358,7 @@ def batches_of_state(
     given = [NamedPhase(0, named, None, 1)]
     parts = [_past(phase, given) for phase in saved.phases]
     for name, dataset in parts[-1].datasets.items():
-        # What earlier phases were of may have been another dataset altogether.
+        # Earlier phases may have had another dataset of this name.
         content = _contents(saved.phases[-1])[name]
         if isinstance(dataset, GoneDataset) and not _is_gone(named[name], content):
             own = parts[-1]._replace(datasets={**parts[-1].datasets, **named})
@@ -372,14 +372,14 @@ def continued_batches(
 ) -> AnyBatches:
     """Returns the batches of a state up to a step, and these from there on.
 
-    So a run goes on with other weights or another batch size. They are the same object
-    if the state is of these batches. Where it is of another dataset, seed or shuffle,
-    `feed.set_state` refuses it.
+    With them a run continues with other weights or another batch size. It returns
+    `batches` itself if the state is theirs. A state of another dataset, seed or shuffle
+    is left to `feed.set_state` to refuse.
 
     Args:
         batches: Batches of one phase.
         state: What `feed.get_state` returned.
-        step: The first step of these batches: one that no host has begun.
+        step: The first step of `batches`, which no host has begun.
     """
     part, saved = phases_of(batches)[0], _saved(state)
     found = [_past(phase, [part]) for phase in saved.phases]

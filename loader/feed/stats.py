@@ -31,9 +31,9 @@ class BatchesRead(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeedStats:
-    """What a feed has given since its creation, on this host.
+    """Totals of a feed on this host since its creation.
 
-    Later stats minus earlier ones are those of the time in between.
+    The difference of two of them covers the time in between.
 
     Attributes:
         batches: Batches given to the trainer.

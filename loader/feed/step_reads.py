@@ -1,9 +1,8 @@
-"""The rows of a host, and the batches of them, those of several steps together.
+"""The batches of one host, read for several steps together.
 
-To read a step costs the same dozens of short calls for eight rows as for a hundred. A
-permutation alone takes a hundred short operations on arrays. Of a host with few rows a
-step, most of the time went into the calls, which hold the interpreter's lock; for
-several steps together, a step takes a third of it.
+Reading a step takes the same hundreds of short calls for eight rows as for a hundred,
+and the calls hold the interpreter's lock. For a host with few rows a step, reading
+several steps together takes a third of the time.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def checked_columns(
 def takes_columns(decode: object) -> bool:
     """Returns whether a decode function is called with the columns of its records.
 
-    It is if it has a parameter `columns` without a default.
+    True if it has a parameter `columns` without a default.
     """
     if not callable(decode):
         return False
@@ -93,7 +92,7 @@ def takes_columns(decode: object) -> bool:
 
 
 def with_columns(batch: Any, columns: Mapping[str, Values]) -> Any:
-    """Adds columns to what decode returned of their records.
+    """Returns the result of decode with columns added.
 
     Raises:
         InputError: It is not a dict of arrays, or has an array of such a name.
@@ -112,7 +111,7 @@ def with_columns(batch: Any, columns: Mapping[str, Values]) -> Any:
     )
 
 
-# Of the records of a batch; with a parameter `columns`, also of their columns.
+# Takes the records of a batch; with a parameter `columns`, also their columns.
 Decode: TypeAlias = Callable[[Sequence[bytes]], Any] | Callable[..., Any]
 
 _MOST_STEPS_AHEAD = 64
@@ -126,11 +125,12 @@ class StepReads:
         batches: The global batches.
         rows: The rows of this host.
         decode: Called with the records of each batch, if given.
-        in_turn: The steps, where they are read one after the other: what several need
-            is prepared together.
-        mask: The name of a mask; with it, a last batch that is not full is filled up.
-        columns: Columns beside the records, added to what `decode` returns, or given to
-            it if it has a parameter `columns`.
+        in_turn: The steps, if they are read in order: several are then prepared
+            together.
+        mask: Name of the mask, with which a partial last batch is padded; None without
+            one.
+        columns: Names of columns to add to the result of `decode`, or to give it if it
+            has a parameter `columns`.
     """
 
     def __init__(
@@ -152,16 +152,15 @@ class StepReads:
         self._ahead = BatchesAhead(schedule, rows, every=in_turn.step)
 
     def read(self, steps: Sequence[int]) -> BatchesRead:
-        """Returns the batches of steps; of those before the first that fails.
+        """Returns the batches of steps, up to the first that fails.
 
-        Each batch is decoded by itself: `decode` sees the records of one step. What all
-        took together is divided evenly among them.
+        `decode` is called for each step. The time of all is divided evenly among them.
         """
         started = time.perf_counter()
         try:
             parts, columns = self._read(steps)
         except BaseException as e:
-            # What ends the process, as Ctrl-C does, is of no step.
+            # An exit such as Ctrl-C belongs to no step.
             if len(steps) > 1 and isinstance(e, Exception):
                 return self._read_singly(steps)
             return BatchesRead([], noted(e, steps[0]))
@@ -190,7 +189,7 @@ class StepReads:
         return BatchesRead(batches, error)
 
     def _read_singly(self, steps: Sequence[int]) -> BatchesRead:
-        """Reads step by step, so that an error is that of its step alone."""
+        """Reads step by step, to find the step that fails."""
         batches: list[ReadBatch] = []
         for step in steps:
             found = self.read([step])
@@ -321,7 +320,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def rows_there(schedule: Schedule, step: int, rows: RowsBySize) -> BoolArray:
-    """Returns which rows of a host a step's batch has: all, but in a last short one."""
+    """Returns which rows of a host exist in a step: all but in a partial last batch."""
     full, first = schedule.batch_size(step), schedule.start(step)
     if isinstance(rows, Mapping):
         rows = rows[full]
@@ -332,12 +331,12 @@ def rows_there(schedule: Schedule, step: int, rows: RowsBySize) -> BoolArray:
 
 
 def filled_up(batch: Any, there: BoolArray, *, mask: str) -> dict[str, Any]:
-    """Returns a batch with zeros for the rows that are not there, and their mask.
+    """Returns a batch padded with zeros for the missing rows, and its mask.
 
     Args:
-        batch: What decode returned for the rows that are there; if there is none, for
-            one of another host, which only tells the types and shapes.
-        there: Which rows are there, bool [rows].
+        batch: The result of decode for the existing rows; if there is none, for a row
+            of another host, which gives the types and shapes.
+        there: Which rows exist, bool [rows].
         mask: The name that `there` gets in the batch.
 
     Raises:
@@ -387,7 +386,7 @@ def _kind(part: Any) -> str:
 
 
 def check_mask(mask: str, decode: Decode | None, schedule: Schedule) -> None:
-    """Refuses a mask that would have nothing to be added to, or to tell.
+    """Refuses a mask for a feed without arrays, or without a partial last batch.
 
     Raises InputError.
 

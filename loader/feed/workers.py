@@ -1,9 +1,8 @@
 """Worker processes of a feed: they read and decode steps in turn.
 
 Workers are fresh interpreters. They never see an accelerator, leave Ctrl-C to the
-trainer, and end with it. A worker makes a batch only when the trainer has asked for
-one, so few are in memory. It does not end before it is told: one that has ended has
-failed.
+trainer, and end with it. A worker makes a batch only when the trainer asks for one, so
+few are in memory. It ends only when told to: one that has ended has failed.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ class WorkerReads(Iterator[ReadBatch]):
     """The batches of steps, in order: worker w of W makes every W-th, from the w-th on.
 
     Args:
-        make: Makes what reads the steps of a worker.
+        make: Makes the `StepReads` of a worker.
         steps: The steps.
         workers: How many processes.
-        prefetch: Batches to keep ready, at least; those being made come on top.
+        prefetch: Least number of batches to keep ready, besides those being made.
     """
 
     def __init__(
@@ -174,10 +173,9 @@ def _died(process: BaseProcess) -> WorkerDiedError:
 
 @contextlib.contextmanager
 def _as_workers_start() -> Iterator[None]:
-    """Sets what the processes that are started meanwhile inherit.
+    """Sets the environment and signals that processes started meanwhile inherit.
 
-    That is the environment, which this process does not read any more, as JAX and numpy
-    are imported; and no interrupts.
+    This process, which has imported JAX and numpy, reads neither any more.
     """
     # It starts with the first worker, and unblocks interrupts when it does.
     resource_tracker.ensure_running()
@@ -202,7 +200,7 @@ def run_worker(pipe: Connection, code: bytes, steps: range, prefix: str) -> None
         pipe: Where it is asked, and sends batches.
         code: A pickled function that makes a `StepReads`.
         steps: The steps.
-        prefix: What names of shared memory begin with.
+        prefix: Prefix of the names of shared memory.
     """
     # A script that was imported may have changed it, or have begun with JAX.
     os.environ.update(_ENVIRONMENT)
@@ -272,10 +270,10 @@ _ALIGNMENT_BYTES = 64
 
 
 def pack(batch: Any, *, prefix: str) -> bytes:
-    """Returns a message from which `unpack` makes the batch again, once.
+    """Returns a message that `unpack` turns into the batch, once.
 
-    The block holds a pickle, and the arrays that it refers to. What does not pickle is
-    a UserFunctionError; no room for it is a StorageError.
+    The block holds a pickle, and the arrays that it refers to. A batch that does not
+    pickle is a UserFunctionError; one without room, a StorageError.
     """
     arrays: list[pickle.PickleBuffer] = []
     try:
@@ -302,7 +300,7 @@ def pack(batch: Any, *, prefix: str) -> bytes:
 
 
 def _new_block(name: str, size_bytes: int) -> SharedMemory:
-    """Makes a block with its memory: to write where there is none would be SIGBUS."""
+    """Makes a block and allocates it: writing to missing memory would be SIGBUS."""
     memory = None
     try:
         memory = SharedMemory(name=name, create=True, size=size_bytes)
@@ -345,14 +343,14 @@ def unpack(message: bytes) -> Any:
 
 
 def remove_leftovers(prefix: str) -> None:
-    """Removes the blocks that no one took, of workers that have ended.
+    """Removes the blocks that workers left behind.
 
-    Where they have no directory, as on macOS, Python removes them when it exits.
+    On macOS, where blocks have no directory, Python removes them at exit.
     """
     for path in glob.glob(f"/dev/shm/{prefix}*"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-            # Else Python would warn of it at the end, if it knows of it.
+            # Or else Python would warn of it at exit.
             name = f"/{os.path.basename(path)}"
             resource_tracker.register(name, "shared_memory")
             resource_tracker.unregister(name, "shared_memory")

@@ -26,13 +26,13 @@ from gristmill.loader.order.schedule import MixedBatch
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """Which records one reader has: those of a host, or of one of its workers.
+    """The reader of a host's records, or of the share of one of its workers.
 
     Attributes:
         host: Which host.
         hosts: Number of hosts.
         worker: Which worker of the host.
-        workers: Number of workers; each has every so many-th step.
+        workers: Number of workers, who take the steps in turn.
     """
 
     host: int
@@ -47,17 +47,16 @@ class Reader:
         return text
 
     def rows(self, count: int) -> slice:
-        """Returns the rows of a batch of so many, which need not divide among hosts.
+        """Returns this host's rows of a batch, which need not divide among hosts.
 
-        They follow one another: rows in steps of the number of hosts would meet the
-        pattern of a mixture again and again at the same places, and hosts would have
-        other shares of its datasets.
+        They are consecutive: every n-th row would hit the pattern of a mixture in the
+        same places again and again, and give hosts unequal shares of its datasets.
         """
         first, end = self.host * count, (self.host + 1) * count
         return slice(first // self.hosts, end // self.hosts)
 
     def part(self, worker: int, workers: int) -> Reader:
-        """Returns one of the workers who share the steps of this reader."""
+        """Returns one of the workers that share the steps of this reader."""
         return dataclasses.replace(
             self,
             worker=self.worker + worker * self.workers,
@@ -73,8 +72,8 @@ class Reader:
         """Returns the state of records, as JSON values.
 
         Args:
-            feed: The state of the feed that gives the step next.
-            row: How many records of the step this reader has given.
+            feed: The state of the feed before the step.
+            row: How many records of the step were yielded.
         """
         return {"feed": feed, "next_row": row, **dataclasses.asdict(self)}
 
@@ -158,10 +157,10 @@ def _not_a_state(field: str, expected: object, got: object) -> InputError:
 
 @dataclasses.dataclass(slots=True)
 class _Step:
-    """The records of a step, of which some were given.
+    """The records of a step, some of which were yielded.
 
     Attributes:
-        state: The feed's state with which it gives these records.
+        state: The feed's state before these records.
         next_row: Which of them comes next.
         records: All of the step; none before it is read.
         after: The feed's state after them; None before they are read.
@@ -205,7 +204,7 @@ class RecordDataset(grain.IterDataset):  # type: ignore[misc]  # Grain has no ty
             host_rows(size, host)  # Raises if it does not divide among the hosts.
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
-        """Leaves the steps of one worker; Grain's `mp_prefetch` calls it there.
+        """Keeps the steps of one worker only; Grain's `mp_prefetch` calls it there.
 
         Worker w of W gives the whole steps w, w + W, w + 2 * W, ...
 
@@ -270,7 +269,7 @@ class RecordIterator(RootIterator):
 
     def _read_step(self) -> None:
         (state, row), feed = self._step.place, self._feed
-        # It is elsewhere if Ctrl-C came after it gave a step, before that was kept.
+        # It is at another step if Ctrl-C came before the step that it yielded was kept.
         if feed.get_state()["step"] != state["step"]:
             feed.set_state(state)
         records = next(feed)
@@ -283,7 +282,7 @@ class RecordIterator(RootIterator):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Goes to the record of a state that the same host and worker wrote.
 
-        The state of a feed of whole batches is that of all hosts: it goes to its step.
+        It also takes the state of a feed of whole batches, which all hosts share.
 
         Raises:
             StateMismatchError: It is of other datasets, of another order, or of another

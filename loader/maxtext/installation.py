@@ -1,4 +1,4 @@
-"""Replaces, in this process, what makes MaxText's data iterators."""
+"""Replaces the functions of this process that make MaxText's data iterators."""
 
 from __future__ import annotations
 
@@ -40,19 +40,20 @@ def install(
     cache_bytes: int | None = None,
     sft_ends: SftEnds = "template",
 ) -> None:
-    """Has MaxText's trainers of this process read their data by gristmill.
+    """Makes MaxText's trainers of this process read their data by gristmill.
 
-    Call it before `main` of a trainer; again, to choose other options. MaxText's
-    settings stay what they are, and say what is read. `docs/train/maxtext.md` lists
-    them. An error of the data is raised by `main`, which would return otherwise.
+    Call it before `main` of a trainer; again, to choose other options. MaxText's own
+    settings, which `docs/train/maxtext.md` lists, say what is read. `main` raises
+    errors of the data instead of returning.
 
     Args:
         shuffle: "global" or "block": which shuffle `enable_data_shuffling` asks for.
         cache: Local directory for copies of what is in object storage.
         cache_bytes: Bytes of all copies of shards in it; none by default.
         sft_ends: What puts tokens around the texts of `use_sft`, where MaxText makes
-            their tokens: "template", the chat template alone, or "settings", also
-            `add_bos` and `add_eos`, which put them around each part of a conversation.
+            their tokens: "template" for the chat template alone; "settings" for
+            `add_bos` and `add_eos` too, which put them around each part of a
+            conversation.
 
     Raises:
         InputError: MaxText is missing, is a version without the names that are replaced
@@ -62,7 +63,7 @@ def install(
 
 
 def install_options(options: Options) -> None:
-    """As `install`, with all options as one."""
+    """Does the work of `install`."""
     _made.clear()
     for name in ("train", "eval"):
         function = f"make_grain_{name}_iterator"
@@ -82,8 +83,8 @@ def install_options(options: Options) -> None:
 def raising_guard(guard: Callable[[Any], AbstractContextManager[Any]]) -> Any:
     """Returns MaxText's `loader_exception_guard` for the end of the data alone.
 
-    MaxText 0.2.5 takes all errors of the data for their end: without a checkpoint, and
-    with the exit code of success. They are raised here.
+    MaxText 0.2.5 takes every error of the data for their end, and exits with success
+    and without a checkpoint. Here errors are raised.
     """
 
     @contextlib.contextmanager
@@ -99,7 +100,7 @@ def raising_guard(guard: Callable[[Any], AbstractContextManager[Any]]) -> Any:
 
 
 def check_fed(module: str) -> None:
-    """Warns if no data iterator was made since `install`: no one would see it."""
+    """Warns if MaxText made no data iterator since `install`."""
     if not _made:
         _log.warning(
             "%s asked for no data iterator of MaxText, so it read nothing by gristmill",

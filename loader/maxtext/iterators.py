@@ -37,9 +37,9 @@ class MaxTextRows:
     """Makes the arrays that MaxText trains on.
 
     Attributes:
-        decode: Makes them of the rows that there are.
-        rows: Rows of this host. The last batch of the last epoch may have fewer; empty
-            ones, which the segments leave out, are after them.
+        decode: Decodes the rows that there are.
+        rows: Rows of this host. A partial last batch is padded with empty rows, which
+            have no segments.
         vocabulary: Ids must be below it; None for any.
     """
 
@@ -51,7 +51,7 @@ class MaxTextRows:
         """Returns int32 arrays [rows, length].
 
         Raises:
-            InputError: A row has an id that MaxText's model has not.
+            InputError: A row has an id beyond the vocabulary of MaxText's model.
         """
         arrays = self.decode(records)
         largest = 0 if self.vocabulary is None else arrays["inputs"].max(initial=0)
@@ -128,7 +128,7 @@ def check_rows(config: Any, side: Side, sources: Sources) -> None:
     """Checks settings whose values are compared with the rows.
 
     Raises:
-        InputError: MaxText would not train on all rows, or has not all of their tokens.
+        InputError: MaxText would not train on all rows, or lacks some of their tokens.
     """
     if side.rows != side.trained:
         raise refused(
@@ -227,11 +227,11 @@ class RecordDatasets:
         """Returns the records of a host; with `elastic` those of all hosts.
 
         Args:
-            names: Files and their type, which `sources` are.
+            names: Files and their type; `sources` has them.
             dataloading_host_index: Number of the host.
             dataloading_host_count: How many hosts read.
             elastic: Whether MaxText deals the records to hosts itself.
-            known: What `side` has too.
+            known: Settings, which `side` has too.
         """
         host, hosts = dataloading_host_index, dataloading_host_count
         rows = self.rows * hosts
@@ -320,7 +320,7 @@ def _records_iterator(
     options: Options,
     sources: Sources,
 ) -> Any:
-    """Runs MaxText's own function, with another begin of its pipeline meanwhile."""
+    """Runs MaxText's own function on records of gristmill."""
     from maxtext.input_pipeline import data_processing_utils, grain_data_processing
     from maxtext.utils import max_logging
 

@@ -3,8 +3,8 @@
 States of other kinds are refused. From a state of other weights or batch sizes a run
 continues with its own from the first step that no host has begun.
 
-The state of Grain's own elastic iterator is a position alone, which fits every order.
-That of `OrderedIterator` says of which order it is, so that another one is refused.
+The state of Grain's own elastic iterator is a mere position, which fits every order.
+That of `OrderedIterator` names its order, so that another one is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ORDER = "order"
 
 
 class ElasticRecords(ElasticIterator):  # type: ignore[misc]  # Grain has no types.
-    """What MaxText makes instead of Grain's `ElasticIterator`, with its arguments."""
+    """The stand-in for Grain's `ElasticIterator`, with its arguments."""
 
     def __init__(self, batches: loader.GlobalBatches, *args: Any, **named: Any):
         super().__init__(*args, **named)
@@ -82,7 +82,7 @@ class OrderedIterator(grain.DatasetIterator):  # type: ignore[misc]
         self._parent.close()
 
     def _feed(self, position: int) -> loader.Feed:
-        """Returns a feed at the step up to which the order must be the same."""
+        """Returns a feed at the step of a position."""
         step = position // self._batches.batch_size
         return self._batches.feed(host=(0, 1), start_step=step)
 
@@ -95,7 +95,7 @@ _OF_HOSTS = "states of single hosts, which read records"
 
 
 def explained_restore(for_restore: Callable[..., Any]) -> Any:
-    """Returns MaxText's `for_restore`, which says what to do about other states.
+    """Returns MaxText's `for_restore` with an explanation for states that do not fit.
 
     It raises StateMismatchError where a checkpoint holds another kind of state than the
     iterator takes.
@@ -167,10 +167,10 @@ def changed_batches(
     own: loader.GlobalBatches,
     places: Sequence[tuple[dict[str, Any], int]],
 ) -> loader.GlobalBatches:
-    """Returns batches that are those of states, and a run's own where no one was yet.
+    """Returns batches that continue from states, and become a run's own.
 
-    They are the same object if nothing changes. What else differs is refused where the
-    states are taken.
+    From the first step that no host has begun, they are the run's own. It returns `own`
+    itself if nothing changes. Other differences are refused when a state is set.
 
     Args:
         own: The batches of the run, of one batch size and one set of weights.
@@ -198,9 +198,9 @@ def changed_batches(
 
 
 def places_of(state: Any, held: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yields the states of feeds in what Grain's pipelines have made of them.
+    """Yields the states of feeds within the state of a Grain pipeline.
 
-    With each comes how many steps its reader has begun from that state on.
+    Each comes with the number of steps that its reader has begun since that state.
 
     Args:
         state: A state of one of MaxText's iterators, or a part of it.

@@ -1,7 +1,7 @@
 """The settings of MaxText that its Grain pipeline reads.
 
-None is ignored: each is honoured, or refused by its name where a value asks for what
-cannot be had. `docs/train/maxtext.md` has the table of all.
+None is ignored: each is honoured, or refused by name if its value cannot be.
+`docs/train/maxtext.md` has the table of all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Side:
         mixture: Path of a JSON file with a mixture; "" without one.
         split: The split of a dataset's directory.
         shuffled: Whether records are shuffled.
-        seed: The seed of that.
+        seed: The seed of the shuffle.
         epochs: How often each record is seen.
         rows: Rows of the global batch.
         trained: Those of them that MaxText trains on, or evaluates.
@@ -78,9 +78,9 @@ class Limit:
 
     Attributes:
         names: Settings of MaxText.
-        values: The other values: they ask for nothing, or for what is done anyway.
+        values: The accepted values, which ask for nothing, or for what is done anyway.
         cure: What to do about a value that is refused.
-        packed: Whether packed rows alone have this limit.
+        packed: Whether the limit is only for packed rows.
     """
 
     names: tuple[str, ...]
@@ -142,7 +142,7 @@ def check(config: Any, way: Way) -> None:
     """Checks MaxText's settings for a way of reading.
 
     Raises:
-        InputError: One of them asks for what cannot be had; it is named.
+        InputError: One of them cannot be honoured; it is named.
     """
     for limit in LIMITS:
         for name in () if limit.packed and way == "records" else limit.names:
@@ -209,7 +209,7 @@ class Options:
         """Returns the options among arguments, and the other arguments.
 
         Raises:
-            InputError: There is no such option, or its value is none that it has.
+            InputError: There is no such option, or it has no such value.
         """
         kinds = {field.name: str(field.type) for field in dataclasses.fields(cls)}
         given: dict[str, Any] = {}

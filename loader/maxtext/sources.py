@@ -19,13 +19,13 @@ from gristmill.loader.maxtext.settings import Options, Side
 
 
 class Source(NamedTuple):
-    """What a path of MaxText's settings names.
+    """A dataset or files that MaxText's settings name.
 
     Attributes:
         name: Its name in a mixture; "" of a single dataset.
         path: The path, as it was given.
         weight: Its share in a mixture, as it was given.
-        dataset: What is there.
+        dataset: The opened dataset.
     """
 
     name: str
@@ -85,7 +85,7 @@ def open_sources(side: Side, options: Options) -> Sources:
     found: dict[str, Source] = {}
     for (name, path, weight), dataset in zip(given, datasets, strict=True):
         if not name and len(given) > 1:
-            # What its files are called, wherever they are; numbered where others are.
+            # The name of its files; numbered if another source has the same.
             file = posixpath.basename(dataset.shard(0).path)
             name = first = file.partition(".array_record")[0]
             numbers = itertools.count(2)

@@ -59,7 +59,7 @@ def checked_host(host: Host | None) -> tuple[int, int] | Sharding:
 def host_rows(batch_size: int, host: tuple[int, int] | Sharding) -> slice | IntArray:
     """Returns the rows that one host takes of a batch.
 
-    Of a sharding these are the rows that devices of this process hold, sorted.
+    For a sharding, these are the rows that devices of this process hold, sorted.
 
     Raises:
         InputError: The batch does not divide among the hosts, or among the devices; or
@@ -85,7 +85,7 @@ def _rows_of_devices(sharding: Any, batch_size: int) -> IntArray:
     from jax.sharding import NamedSharding, PartitionSpec
 
     if isinstance(sharding, NamedSharding):
-        # Of arrays of any rank only the first axis matters.
+        # Arrays may have any rank: only the first axis matters.
         spec = PartitionSpec(*sharding.spec[:1])
         sharding = NamedSharding(sharding.mesh, spec)
     return rows_held(sharding, (batch_size,), "the global batch")

@@ -248,8 +248,7 @@ MIXTURE_VERSION = 1
 
 Weight: TypeAlias = int | float | str | Fraction
 
-# As `to_state` writes weights. Python refuses to parse integers that are much longer.
-# A text that stands for more digits than a state can have.
+# Text with more digits than Python parses as one integer.
 _VAST = re.compile(r"(?s).{401}|[eE][-+]?[0-9_]{4}")
 
 

@@ -122,7 +122,7 @@ class DatasetOrder:
 
 
 RowsBySize: TypeAlias = Rows | Mapping[int, Rows] | Callable[[int], Rows]
-"""Rows of every batch, those of the batches of each size, or those of so many rows."""
+"""Rows of every batch; rows by batch size; or a function of the number of rows."""
 
 _ONE_DATASET = Mixture.of([1])
 
@@ -198,12 +198,12 @@ class Phase:
 
 
 class Passed(NamedTuple):
-    """What a phase has given of a dataset.
+    """How far a phase has got in the order of a dataset.
 
     Attributes:
         number: The number of the dataset.
         order: Its order in the phase.
-        places: How many of the first places of that order.
+        places: How many places of that order were passed.
     """
 
     number: int
@@ -226,8 +226,8 @@ class Schedule:
 
     Attributes:
         phases: By rising steps, the first from step 0.
-        drop_remainder: Whether a last batch that is not full is left out. It concerns
-            only the end of all epochs, as epochs follow without a gap.
+        drop_remainder: Whether to leave out a partial last batch. Only the end of all
+            epochs can have one, as epochs follow without a gap.
     """
 
     phases: tuple[Phase, ...]
@@ -294,10 +294,9 @@ class Schedule:
         return dataclasses.replace(self, phases=(*kept, phase))
 
     def end_of_epoch(self, name: str, *, step: int) -> int:
-        """Returns the first step, from one on, that no epoch of a dataset runs into.
+        """Returns the first step, from `step` on, where no epoch is unfinished.
 
-        That is the step itself if an epoch begins with it. At most `step_limit`, if the
-        schedule ends or the dataset gets no further.
+        It is `step` itself if an epoch ends there, and `step_limit` at most.
 
         Args:
             name: The name of a dataset of the step's phase.
@@ -370,7 +369,7 @@ class Schedule:
 
     @property
     def remainder(self) -> int:
-        """Rows of a partial last batch that is kept; 0 if there is none."""
+        """Rows of a partial last batch, if it is kept; otherwise 0."""
         rows = self.stop - self.start(max(self.step_limit - 1, 0))
         full = self.batch_size(max(self.step_limit - 1, 0))
         return rows if self.step_limit and rows < full else 0
@@ -383,8 +382,8 @@ class Schedule:
 
         Args:
             step: Which step.
-            rows: The rows to return, as a slice or by number; by default all. From a
-                partial batch, the existing ones; a function gets the number of these.
+            rows: The rows to return, a slice or numbers; by default all. A partial
+                batch gives those that exist, whose number a function gets.
 
         Raises:
             OutOfRangeError: There is no such step, or no such row in a full batch.
@@ -440,7 +439,7 @@ class Schedule:
         return phase.orders[int(which)].epoch_at(int(place))
 
     def passed(self, position: int) -> Iterator[Passed]:
-        """Yields what each phase has given of each dataset before a position."""
+        """Yields how far each phase has got in each dataset before a position."""
         ends = [*self._starts[1:], POSITION_LIMIT]
         for phase, start, end in zip(self.phases, self._starts, ends, strict=True):
             if start < position:

@@ -22,9 +22,9 @@ _log = logging.getLogger(__name__)
 def check_decode(decode: Any, datasets: Sequence[Dataset]) -> None:
     """Checks that a decoder is for what datasets hold, before anything is read.
 
-    Plain files say nothing of their records, and functions of users nothing of theirs.
-    Records that a `Writer` or a `--map` function wrote, or that were indexed, can be
-    packed rows too: they are refused only beside a dataset that says so.
+    Nothing is known of plain files, and of functions as decoders. Records of a
+    `Writer`, of a `--map` function or of an index can be packed rows too: they are
+    refused only beside a dataset that declares packed rows.
 
     Raises:
         InputError: A decoder of packed rows is given rows that are stored in another
@@ -49,7 +49,7 @@ def check_decode(decode: Any, datasets: Sequence[Dataset]) -> None:
 
 
 def _check_rows(decode: PackedRows, known: Sequence[tuple[Part, Split]]) -> None:
-    """Raises InputError unless all datasets that say so hold rows for a decoder."""
+    """Raises InputError if datasets that are described hold no rows for a decoder."""
     tokenizers = {decode.tokenizer: "the decoder"} if decode.tokenizer else {}
     for part, split in known:
         if split.packed is not None:
@@ -82,7 +82,7 @@ def _check_rows(decode: PackedRows, known: Sequence[tuple[Part, Split]]) -> None
 
 
 def _is_other(decode: PackedRows, split: Split) -> bool:
-    """Returns whether records that are not told to be packed rows are known to be none.
+    """Returns whether a split is known to hold no packed rows.
 
     A conversion keeps the records of files, and refuses a dataset of packed rows.
     """

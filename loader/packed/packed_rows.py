@@ -40,7 +40,7 @@ ARRAYS = (
     "targets_segmentation",
 )
 SUPERVISION = ("targets_mask", "targets_weights", "inputs_mask", "labels")
-"""Arrays that are made only under a name that is given."""
+"""Arrays that are made only if `names` has a name for them."""
 
 IGNORED = -100
 """The label of places that are not trained, as PyTorch has it."""
@@ -270,7 +270,7 @@ class PackedRows:
 
 
 def splits_of(datasets: Iterable[Dataset]) -> Iterator[tuple[Part, Split | None]]:
-    """Yields the editions of each dataset, and of each that was joined to it."""
+    """Yields the editions of each dataset's parts; None for a part without any."""
     for dataset in datasets:
         for part in dataset.stored.parts:
             for edition in part.editions or (None,):

@@ -100,7 +100,7 @@ class RowLayout(NamedTuple):
             flat[start:stop] = 0
 
     def is_token(self) -> npt.NDArray[np.bool_]:
-        """Returns where tokens are in the flat array, bool [rows * length]."""
+        """Returns the places of tokens in the flat array, bool [rows * length]."""
         filled = np.zeros(len(self.spans), np.bool_)
         filled[self.pieces] = True
         return np.repeat(filled, self.spans)

@@ -1,1 +1,1 @@
-"""The origin of the records of rows."""
+"""The origin of records and packed rows."""

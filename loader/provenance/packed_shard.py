@@ -1,7 +1,7 @@
-"""One shard of packed rows, opened alone: of which documents its rows are.
+"""One shard of packed rows, and the documents in its rows.
 
-In object storage this takes four requests, whatever the size of the dataset: for the
-segment index, for the shard and its index, and for the row.
+In object storage, a row takes four requests, whatever the size of the dataset: for the
+segment index, the shard's version, its index, and the row.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CURE = "restore it from a copy, or pack the dataset again with --overwrite"
 
 
 TEMPLATE = "template"
-"""Whose the tokens of conversations are that are in no message."""
+"""The role of tokens of a conversation that are in no message."""
 
 
 class RowPieces(NamedTuple):
@@ -47,7 +47,7 @@ class RowPieces(NamedTuple):
         begins: Its first token in the row.
         ends: The token of the row after its last.
         spans: The spans of messages, with a piece for each document; None if the rows
-            are of no conversations.
+            hold no conversations.
     """
 
     documents: IntArray
@@ -90,7 +90,7 @@ class PackedShard:
     """A shard of packed rows.
 
     Args:
-        stored: What has it, joined with others or not.
+        stored: The parts and shards of the dataset.
         number: The shard's number there.
 
     Attributes:
@@ -136,7 +136,7 @@ class PackedShard:
         return lengths
 
     def document(self, number: int) -> list[tuple[int, int, int, int]]:
-        """Returns the row of each piece of a document, its tokens there, and its first.
+        """Returns row, begin, end and first token of each piece of a document.
 
         A piece that begins its row, and is not the last of the document, ends where the
         next one begins: that row is not read.

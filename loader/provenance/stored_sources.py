@@ -1,4 +1,4 @@
-"""The stored sources of records, and the records that were made of a source."""
+"""The stored sources of records, and the records that were made from a source."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class StoredSources(NamedTuple):
     """The sources of a shard's records, or of the documents of packed rows.
 
     Attributes:
-        files: The list that numbers of files count.
+        files: The files, by number.
         places: The source of each record.
     """
 
@@ -77,7 +77,7 @@ class StoredSources(NamedTuple):
     places: Places
 
     def fields(self, record: int) -> dict[str, Any]:
-        """Returns the known source of a record or document, as of `SourcePlace`."""
+        """Returns the known source of a record or document: fields of `SourcePlace`."""
         files, places = self.places.files, self.places.places
         file: SourceFile = self.files[int(files[record])]
         place = int(places[record])
@@ -120,7 +120,7 @@ def stored_sources(part: Part, shard: int) -> StoredSources | str:
 
 
 class Match(NamedTuple):
-    """A record, or a document of packed rows, that was made of a place.
+    """A record, or a document of packed rows, that was made from a source place.
 
     Attributes:
         wanted: The number of the place.
@@ -140,14 +140,14 @@ def find_places(
     wanted: Sequence[tuple[str, int]],
     near: list[int] | None = None,
 ) -> Iterator[Match]:
-    """Yields what was made of places of source files.
+    """Yields the records and documents that were made from places of source files.
 
     Args:
         part: Where to look.
         split: One edition of it.
         shards: The shards of the edition, among those of the part.
         wanted: Paths of files, as they were given, and places in them.
-        near: Gets places of the same files in shards that were searched.
+        near: Receives the nearest places of the same files, for messages.
 
     Raises:
         InvalidDatasetError: Stored places are damaged.
@@ -178,7 +178,7 @@ def find_places(
 
 
 def _near(found: Places, asked: IntArray) -> Iterator[int]:
-    """Yields the nearest places of a shard, before and after those that are asked."""
+    """Yields the places of a shard that are nearest to those asked for."""
     for file, place in asked.tolist():
         own = np.sort(found.places[found.files == file])
         at = int(np.searchsorted(own, place))
@@ -189,7 +189,7 @@ def _shards_with(
     split: Split, table: ShardTable, shards: range, asked: IntArray
 ) -> Iterable[int]:
     """Returns the shards that can have places of files: int64 [places, 2]."""
-    # Shards of a dataset were read, or a program has told the sources.
+    # There are no spans of source files to go by.
     if "shards_digest" in split.source or split.writer_parts is not None:
         return shards
     columns, spans = table.columns, []

@@ -69,7 +69,7 @@ _OF_MESSAGE = ("role", "message", "trained", "weight")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Piece(SourcePlace):
-    """A piece of a document in a packed row, and where the document comes from.
+    """A piece of a document in a packed row, and the origin of the document.
 
     Attributes:
         begin_token: Its first token in the row.
@@ -77,8 +77,8 @@ class Piece(SourcePlace):
         document: The number of the document among those of its shard.
         first_token: The number, in the document, of the piece's first token: above 0
             where a document was cut.
-        role: Role of the token of a conversation that was asked for: one of `ROLES`,
-            or "template". None for other tokens and rows.
+        role: Role of the requested token of a conversation: one of `ROLES`, or
+            "template". None without a requested token, and in other rows.
         message: The number of its message in the conversation, None in the template.
         trained: Whether it is trained on.
         weight: Its weight in the loss, where it is trained on.
@@ -95,7 +95,7 @@ class Piece(SourcePlace):
 
 
 def without_message(fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a `Piece`, without those of a message if it tells none."""
+    """Returns the fields of a `Piece`, without those of a message if it has no role."""
     if fields.get("role") is not None:
         return fields
     return {name: fields[name] for name in fields if name not in _OF_MESSAGE}
@@ -117,7 +117,7 @@ def _known(place: Any) -> Iterator[tuple[str, str]]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Location(SourcePlace):
-    """Where a row of a global batch comes from.
+    """The origin of a row of a global batch.
 
     A packed row has `pieces`, each with a source of its own.
 
@@ -142,7 +142,7 @@ class Location(SourcePlace):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DocumentPiece:
-    """A piece of a document: its row, and where that row is seen.
+    """A piece of a document: its row, and the steps that show it.
 
     Attributes:
         record: Number of the row among the records of the dataset.
@@ -161,7 +161,7 @@ class DocumentPiece:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundDocument:
-    """A document of packed rows, by the place that it comes from.
+    """A document of packed rows that was found by its source.
 
     Attributes:
         dataset: The dataset's name in a mixture, its path otherwise.
@@ -179,11 +179,10 @@ class FoundDocument:
 def locate(batches: Batches, step: int, row: int, token: int | None = None) -> Location:
     """Returns the origin of a row of a step's global batch.
 
-    With a token of a packed row, `pieces` is the one that has it; none has padding.
+    With a token of a packed row, `pieces` has only its piece; none for padding.
 
-    It reads the index of the shard; of a packed row, the segment index and the index of
-    the shard, and the row. Of source files it reads tars alone, if they are there, for
-    the name of the sample.
+    It reads the shard's index; for a packed row also the segment index and the row. Of
+    source files it reads only tars, if they are there, for the name of the sample.
     """
     rows = len(batches.schedule.positions(step))
     row = checked_count(row, what="row", least=0, most=rows - 1)
@@ -207,7 +206,7 @@ def locate_record(
     Args:
         dataset: The dataset.
         record: Its number there.
-        epoch: The epoch to tell.
+        epoch: The epoch to report.
         name: The dataset's name in a mixture.
         token: Only the piece of a packed row that has this token.
     """
@@ -331,9 +330,9 @@ def find_document(
 
 
 def find_records(dataset: Dataset, path: str, place: int) -> list[int]:
-    """Returns the records, or packed rows, that were made of a place of a source file.
+    """Returns the records or packed rows that were made from a place of a source file.
 
-    There are none of a document without a token, or if others were selected.
+    There are none for a document without tokens, or one that is not selected.
 
     Args:
         dataset: Where to look.
@@ -348,10 +347,10 @@ def find_records(dataset: Dataset, path: str, place: int) -> list[int]:
 
 
 class _Made(NamedTuple):
-    """What was made of a place: a record, or a document, by its number in a shard.
+    """A record or document that was made from a place, by its number in a shard.
 
-    A piece is a record of the dataset, and its tokens there if rows are packed; there
-    are none of what is not among the selected.
+    A piece is a record of the dataset, with its tokens if rows are packed; records that
+    are not selected have none.
     """
 
     dataset: str
@@ -369,7 +368,7 @@ def _made_of(
 ) -> list[tuple[int, _Made]]:
     """Returns the records and documents of a place, with the number of a dataset.
 
-    With `packed`, only packed rows are searched. It raises InputError if nothing was.
+    With `packed`, it searches only packed rows. It raises InputError if none is found.
     """
     place = checked_count(place, what="place", least=0)
     found: list[tuple[int, _Made]] = []

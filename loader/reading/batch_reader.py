@@ -4,9 +4,9 @@ Records are compared with the checksums in their shard's index. Where there are 
 the hashes of their chunks are compared.
 
 The compiled part reads and decodes the chunks of a batch, from all its shards, without
-the interpreter's lock. What it leaves, damage included, is decoded here, with the error
-to raise. From shards in object storage, all chunks of a batch are requested at once,
-and decoded as they arrive.
+the interpreter's lock. Chunks that it leaves, such as damaged ones, are decoded here,
+which finds the error to raise. From shards in object storage, all chunks of a batch
+are requested at once, and decoded as they arrive.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class BatchReader:
             return self._read(records, threads)
         except (CorruptShardError, StorageError) as e:
             if self.shards.remote is None:
-                # A file that is put back in their place is another one.
+                # A file that replaces a damaged one has to be opened.
                 self.open_shards.close()
             if isinstance(e, _GONE) and self.shards.check_current is not None:
                 self.shards.check_current()  # That says more, if it is the reason.
@@ -220,7 +220,7 @@ class BatchReader:
     ) -> list[Wanted]:
         """Reads records of local shards, or of copies of shards in object storage.
 
-        Returns those to fetch, because their copies are damaged.
+        Returns those whose copies are damaged, to be fetched.
         """
         try:
             self._read_plan(self._plan(wanted), out, threads)

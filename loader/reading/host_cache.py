@@ -1,7 +1,7 @@
 """Files that processes of one host share, and the indexes of plain files among them.
 
-An index that is made of the footer of a plain file is made once per host. The files are
-mapped, so that all processes share them.
+The index of a plain file is made from its footer once per host. Processes map it, and
+so share its memory.
 """
 
 from __future__ import annotations
@@ -123,13 +123,13 @@ def write_whole(path: str, data: bytes) -> None:
 
 
 class EditionFiles:
-    """Places of files of the shards of a split, in a directory for each edition.
+    """Paths of local files for the shards of a split, in a directory per edition.
 
-    A directory is named after the content of its edition. So what was fetched before
-    records were appended is used after it, and by who opens an older edition.
+    A directory is named after the content of its edition. So files that were fetched
+    before an append are used after it, and for older editions.
 
     Args:
-        root: The directory that has those of the editions.
+        root: The parent of the directories.
         keys: The name of each, which differs between editions of different content.
         shards: [editions], how many shards each edition has.
 
@@ -143,7 +143,7 @@ class EditionFiles:
         self._firsts = ends[: len(self.directories)]
 
     def path(self, shard: int, suffix: str) -> str:
-        """Returns the place of a file, given the number of its shard in the split."""
+        """Returns the path of a file, given the number of its shard in the split."""
         edition = bisect.bisect_right(self._firsts, shard) - 1
         number = shard - self._firsts[edition]
         return f"{self.directories[edition]}/{number:08d}{suffix}"

@@ -1,6 +1,6 @@
 """Opens shards of a committed dataset in object storage, or local copies of them.
 
-To open a dataset reads no shard. Indexes are fetched once per host. The files are
+Opening a dataset reads no shard. Indexes are fetched once per host. The files are
 mapped, so that all processes of a host share them. A file gets its name only when it is
 complete and checked.
 """
@@ -75,7 +75,7 @@ class RemoteShards(StoredShards):
         """
         self.fetcher.check_process()
         if self._missing(shards):
-            # The processes of a host begin together: the first one fetches.
+            # The processes of a host begin together: one of them fetches.
             place = f"{self._files.directories[0]}/lock"
             with disk_errors(place), locked(place):
                 self._fetch(self._missing(shards))
@@ -103,7 +103,7 @@ class RemoteShards(StoredShards):
 
     @functools.cached_property
     def _files(self) -> EditionFiles:
-        """Where indexes are kept: only reading makes these directories."""
+        """The directories of indexes, which the first read makes."""
         parts = self.split.parts
         files = EditionFiles(
             os.path.join(cache_root(self.cache_dir), "index"),

@@ -70,9 +70,10 @@ class _StoppedError(Exception):
 class ShardCopies:
     """Copies of the shards of one dataset. Safe to share by threads.
 
-    It makes the directories, which count as in use from then on. Its thread begins with
-    the first read, and ends with it or with the process. It raises InputError if no
-    directory is given or no shard fits, StorageError if the directory cannot be used.
+    It makes the directories, which count as in use from then on. Its thread starts with
+    the first read, and ends when this is collected or the process exits. It raises
+    InputError if no directory is given or no shard fits, StorageError if the directory
+    cannot be used.
 
     Args:
         stored: The shards.
@@ -178,7 +179,7 @@ class ShardCopies:
     def copy_one(self) -> float | None:
         """Makes the copy that saves most requests for its bytes.
 
-        Returns how many seconds to pause; None until records are read of other shards.
+        Returns how many seconds to pause; None to wait until records are read.
         """
         try:
             with locked(os.path.join(self._directory, "lock"), wait=False) as free:
@@ -211,7 +212,7 @@ class ShardCopies:
         return self.pause_seconds if worth else None
 
     def _make_room(self, size_bytes: int, *, also_used: bool = False) -> bool:
-        """Deletes copies of editions that no process reads, the oldest first.
+        """Deletes the oldest copies of editions that no process reads, to make room.
 
         Copies that are read stay: every epoch reads each record once, so all are worth
         the same, and to replace one costs a fetch and gains nothing.
@@ -257,7 +258,7 @@ class ShardCopies:
                 os.fsync(file.fileno())
             os.replace(temporary, self._files.path(shard, _COPY))
         except (CorruptShardError, StorageChangedError) as e:
-            # To read its records by ranges raises the error.
+            # Reading its records by ranges raises the error.
             self._wrong[shard] += 1
             _log.warning("no copy of %s: %s", self._stored.paths[shard], e)
         else:

@@ -32,7 +32,7 @@ from gristmill.loader.reading.host_cache import FooterCache
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadLimits:
-    """Sizes that decide how records are read, and not which.
+    """Sizes that affect how records are read.
 
     Attributes:
         part_bytes: A batch is decoded in parts of this size, as it is in the files:
@@ -40,7 +40,7 @@ class ReadLimits:
         open_shards: Maximum shards that are kept open. Linux allows a process 65,530
             maps, and a shard's index takes one.
         used_shards: Maximum shards that a reader uses at a time besides those.
-        thread_bytes: Least size of what a thread decodes: with less it gains nothing.
+        thread_bytes: Least bytes for a thread to decode: with less it gains nothing.
     """
 
     part_bytes: int = 4 << 20
@@ -105,8 +105,8 @@ def open_shard(
 ) -> ShardFile:
     """Opens a shard.
 
-    By default the index is the file where a conversion would have put it, if there is
-    one, and otherwise made of the shard's footer; `footers` keeps these. A shard that
+    By default the index is the file that a conversion puts beside the shard; if there
+    is none, it is made from the shard's footer, and kept in `footers`. A shard that
     is damaged, or not the one that was indexed, is a CorruptShardError.
     """
     file = _open_bytes(path)

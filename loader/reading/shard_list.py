@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 # File descriptors that are left to the rest of the process.
 _SPARE_FILES = 256
 _COUNTING_THREADS = 32
-# What a storage answers that holds something else than was expected.
+# Errors from a storage that answers.
 _ANSWERS = CorruptShardError, StorageChangedError, StorageMissingError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardList:
-    """Which records of which files make a dataset, in order. Arrays are [shards].
+    """The files of a dataset and their records, in order. Arrays are [shards].
 
     Attributes:
         paths: The files; none of joined lists.
-        starts: First record of each file that is part of the dataset.
+        starts: The first record of each file that belongs to the dataset.
         ends: One past the last record of each file, in the numbering of the dataset.
         file_records: Records in each file, -1 where they were not counted.
         file_bytes: Size of each file, -1 where it is not known.
@@ -168,7 +168,7 @@ class ShardList:
             for shard, file in zip(shards, files, strict=True):
                 self._compare(shard, file)
         except (CorruptShardError, StorageError) as error:
-            # A bucket that does not answer is not asked for minutes once more.
+            # A bucket that does not answer would take minutes once more.
             known = self.remote is None or isinstance(error, _ANSWERS)
             if known and self.check_current is not None:
                 self.check_current()  # That says more, if it is the reason.
@@ -218,7 +218,7 @@ class OpenShards:
 
     @functools.cached_property
     def most(self) -> int:
-        """How many are kept open, and how many more a reader may use."""
+        """Maximum shards that are kept open."""
         return most_open(len(self._shards), self._limits)
 
     def get(self, shard: int) -> ShardFile:
@@ -241,7 +241,7 @@ class OpenShards:
         return {**known, **opened}
 
     def keep(self, opened: Mapping[int, ShardFile]) -> None:
-        """Keeps shards that are open, as many as may be."""
+        """Keeps open shards, within the limit."""
         with self._lock:
             for shard, file in opened.items():
                 while len(self._open) >= self.most:

@@ -25,7 +25,7 @@ _ASKED_ALONE = 2
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class StoredShards:
-    """Where shards are, what the table says of them, and what fetches them.
+    """The shards of a dataset in object storage, their table, and their fetcher.
 
     Attributes:
         where: The dataset, for messages.
@@ -35,7 +35,7 @@ class StoredShards:
         split: Their split.
         fetcher: Fetches records and indexes.
         cache_dir: The directory of the host's caches, None for the default.
-        counter: Counts what copies did.
+        counter: Counts the use of copies.
     """
 
     where: str
@@ -70,8 +70,8 @@ class StoredShards:
     def _stat(self, path: str) -> FileInfo:
         """Returns size and version of an object of the dataset.
 
-        The first few are asked for one by one, as by who traces a row. Then a listing
-        of their directory gives a thousand at once.
+        The first few are requested singly, enough to trace a row. Then a listing of
+        their directory gives a thousand at once.
         """
         directory = path.rpartition("/")[0]
         storage = storage_for(directory)

@@ -81,7 +81,7 @@ class AnswerReader:
             self._add(data)
             return None
         if len(data) > self._left:
-            self._keeps = False  # More than announced, and of unknown origin.
+            self._keeps = False  # More bytes than announced, of unknown origin.
             data = data[: self._left]
         self._left -= len(data)
         self._pieces.append(data)
@@ -118,7 +118,7 @@ class AnswerReader:
             if not colon or not name.isprintable() or "\n" in value:
                 raise AnswerError(f"HTTP {status}: no header: {field[:100]!r}")
             if headers.setdefault(name, value) != value:
-                headers[name] += f", {value}"  # Of two lengths, none is a length.
+                headers[name] += f", {value}"  # Two different lengths are no length.
         self._headers, self._status = headers, status
         self._left = self._length()
         self._keeps = (
