@@ -103,7 +103,7 @@ def pick_records(
     wanted: Table,
     out: list[Any],
 ) -> list[int]:
-    """Puts wanted records into a list by the compiled part.
+    """Puts wanted records into a list, as far as the compiled part can.
 
     Args:
         files: int64 [files], their descriptors.
@@ -111,10 +111,10 @@ def pick_records(
             None to read the files.
         chunks: Chunks, each of which has a wanted record.
         wanted: The records, in the order of the chunks.
-        out: Gets each record at its place.
+        out: Receives each record at its place.
 
     Returns:
-        The numbers of chunks that are left: all where there is no compiled part.
+        The numbers of the chunks that are left: all if there is no compiled part.
     """
     decoder = compiled.decoder()
     if decoder is None:
@@ -167,7 +167,7 @@ CHUNK_ERRORS: tuple[type[GristmillError], ...] = (
     TransposedChunkError,
 )
 
-# The hashes of a header and of the data after it, as they are.
+# The computed hashes of a header and of the data after it.
 _Hashes: TypeAlias = tuple[int, int] | None
 
 
@@ -317,7 +317,7 @@ class EncodedChunks:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether all chunks have records and are in the buffer: a file may be cut."""
+        """Whether all chunks have records and are in the buffer: files may be cut."""
         begins, ends = self.table["begin"], self.table["end"]
         inside = (begins < ends) & (ends <= len(self.buffer))
         return bool((inside & (self.table["records"] > 0)).all())
@@ -393,7 +393,7 @@ class EncodedChunks:
         starts = begin[chosen]
         data_bytes = headers_of(self.buffer, starts)["data_size"]
         starts_of_data = starts + CHUNK_HEADER_BYTES
-        # What reaches past the end of its chunk is told as that.
+        # Data beyond the end of its chunk is reported as such.
         room = (end[chosen] - starts_of_data).astype(np.uint64)
         ends = starts_of_data + np.minimum(data_bytes, room).astype(np.int64)
         headers = hash_spans(self.buffer, starts + HASH_BYTES, starts_of_data)

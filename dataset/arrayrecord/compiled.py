@@ -2,8 +2,8 @@
 
 It hashes chunks and decodes their records without the interpreter's lock. Zstd and
 crc32c are those of the packages zstandard and google-crc32c: it is given the addresses
-of their functions. An installation without a C compiler lacks it, and gets the same
-from numpy and these packages.
+of their functions. An installation without a C compiler lacks it, and uses numpy and
+these packages instead.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _addresses(modules: Sequence[str], names: Sequence[str]) -> list[int]:
 
 
 def prepared(part: Any) -> Any:
-    """Returns a module in C after giving it the libraries, if there are all."""
+    """Returns a module in C after giving it the libraries, if all are there."""
     found = _addresses(_ZSTD_MODULES, _ZSTD)
     found += _addresses(_CRC32C_MODULES, ["crc32c_extend"])
     part.decodes = all(found)

@@ -25,7 +25,7 @@ Compress = Callable[[Sequence[bytes]], Iterable[Any]]
 
 
 def compressor(options: WriterOptions) -> Compress:
-    """Returns a function that compresses parts: each to an object with a buffer.
+    """Returns a function that compresses each of some parts to an object with a buffer.
 
     It is for one thread at a time. Equal parts give equal bytes with the same
     version of the codec, on any machine.

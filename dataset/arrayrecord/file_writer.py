@@ -191,7 +191,7 @@ _ENCODER_VERSION = 1
 
 
 def with_versions(options: WriterOptions) -> WriterOptions:
-    """Returns options that name versions: this machine's, where they name none."""
+    """Returns options with versions: those of this machine if they have none."""
     here = f"gristmill:{_ENCODER_VERSION},{codec_version(options)}"
     return dataclasses.replace(options, versions=options.versions or here)
 
@@ -215,10 +215,10 @@ def check_versions(options: WriterOptions, *, where: str) -> None:
 
 
 def settled(wanted: WriterOptions, begun: Mapping[str, Any] | None) -> WriterOptions:
-    """Returns the options of a begun job if they are equal, else the requested ones.
+    """Returns the options of a begun job if they match, else the requested ones.
 
-    The versions may be others than this machine's: a finished job needs none, and for
-    another it is checked before anything is written.
+    The versions may differ from this machine's: a finished job needs none, and an
+    unfinished one checks them before it writes.
 
     Args:
         wanted: Options without versions.
@@ -296,7 +296,7 @@ class BlockStream:
     def _write(
         self, data: bytes | bytearray | memoryview, begins: IntArray, ends: IntArray
     ) -> None:
-        """Yields the bytes of chunks within [begin, end) of each."""
+        """Writes chunks to [begin, end) of the file, with block headers in between."""
         begin, end = int(begins[0]), int(ends[-1])
         blocks = np.arange(-(-begin // BLOCK_BYTES), -(-end // BLOCK_BYTES))
         blocks *= BLOCK_BYTES

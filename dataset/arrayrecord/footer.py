@@ -197,7 +197,7 @@ def _fields(message: bytes) -> dict[int, int]:
 
 
 def _fields_bytes(message: bytes, number: int) -> bytes:
-    """Returns the first bytes field of that number, or None."""
+    """Returns the first bytes field of that number, empty if there is none."""
     for found, wire, data in message_fields(message):
         if (found, wire) == (number, 2):
             return data

@@ -1,4 +1,4 @@
-"""The writer of one shard, from records or chunks of others, which checks the file.
+"""The writer of one shard, from records or copied chunks, which checks its file.
 
 A shard counts as written only after every chunk of the finished file has been decoded
 and every record's checksum compared: compression and storage can fail silently.
@@ -125,7 +125,7 @@ class _Copied:
         firsts: int64 [chunks], the number of the first record of each.
         hashes: uint64 [chunks], their hashes.
         crc32cs: uint32 [records], the checksums of all records of the file. None if it
-            is no copy: then the hashes of its chunks are not compared.
+            is not a copy: then the hashes of its chunks are not compared.
     """
 
     firsts: IntArray
@@ -133,7 +133,7 @@ class _Copied:
     crc32cs: CrcArray | None
 
     def checksums(self, chunks: ChunkRange) -> tuple[CrcArray, IntArray]:
-        """Returns crc32cs and lengths of records; decodes none of copied chunks."""
+        """Returns crc32cs and lengths of records, without decoding copied chunks."""
         if self.crc32cs is None:
             return chunks.encoded().checksum()
         encoded = chunks.encoded(hashed=True)
@@ -328,7 +328,7 @@ def read_shard(
     """
     size = os.fstat(file.fileno()).st_size
     read = functools.partial(read_range, file.fileno())
-    # Records that were written are compared with it.
+    # The caller compares its records with those that were written.
     footer = read_footer(read, size, path=path, hashed=False)
     crc32cs = [np.empty(0, np.uint32)]
     digest = RecordsDigest()

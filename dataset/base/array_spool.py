@@ -20,14 +20,14 @@ Int64 = npt.NDArray[np.int64]
 
 
 class ArraySpool:
-    """Takes values, and gives back runs of them.
+    """Takes values, and returns runs of them.
 
-    The file goes with the process, however that ends.
+    The file is deleted when the process ends, however it ends.
 
     Args:
         directory: Directory of the file; None for that of temporary files.
         dtype: Type of the values.
-        kept: Plural noun for the values, for messages.
+        kept: A plural noun for the values, for messages.
 
     Raises:
         StorageError: The directory is missing or full. Raised by all methods but

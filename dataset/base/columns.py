@@ -111,7 +111,7 @@ def are_ends(ends: npt.NDArray[Any], total: int) -> bool:
 def check_columns(
     columns: Mapping[str, npt.NDArray[Any]], types: Mapping[str, str], length: int
 ) -> None:
-    """Raises ValueError unless columns of these types are there, of a length."""
+    """Raises ValueError unless there are columns of these types and this length."""
     if missing := sorted(types.keys() - columns.keys()):
         raise ValueError(f"it lacks the columns {', '.join(missing)}")
     for name, dtype in types.items():
@@ -169,15 +169,15 @@ def last_of_each(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 class Done(NamedTuple):
-    """What a result adds to a progress bar, to the log and to metrics.
+    """The contribution of a result to a progress bar, the log and metrics.
 
     Attributes:
-        path: The file that it is about.
-        said: What the log says of it.
+        path: The file that was done.
+        said: The text for the log.
         stored_bytes: Size of the files that were read.
         records: Records in them.
         raw_bytes: Size of these.
-        counts: What it adds to `job_metrics.COUNTERS` and `DISTRIBUTIONS`.
+        counts: Additions to `job_metrics.COUNTERS` and `DISTRIBUTIONS`.
     """
 
     path: str
@@ -190,14 +190,14 @@ class Done(NamedTuple):
 
 @runtime_checkable
 class Gatherable(Protocol):
-    """A small result of a worker, which knows what is kept of it."""
+    """A small result of a worker, which adds itself to `Gathered`."""
 
     def gather(self, gathered: Gathered) -> None:
-        """Adds what is kept of it."""
+        """Adds itself to the gathered results."""
 
 
 class Gathered:
-    """Results of any number of workers. Adds up in any order, and pickles compactly.
+    """The results of any number of workers, in any order; it pickles compactly.
 
     Attributes:
         rows: Rows as columns, by the part of the job that they belong to.

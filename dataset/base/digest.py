@@ -59,8 +59,8 @@ class RecordsDigest:
     added modulo 2**128. So two digests are equal when the same records are there,
     in whatever order; digests of parts add up to the digest of the whole.
 
-    It finds loss, duplication and corruption. It does not protect against somebody who
-    forges records to match.
+    It finds loss, duplication and corruption. It does not protect against records that
+    were forged to match.
 
     Attributes:
         records: Number of records.

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Literal, Self
 # How the message of an error calls its attributes.
 _LABELS = {"where": "where", "expected": "expected", "got": "got", "cure": "to do"}
 _FACT = re.compile(r"  ({}):\s+(.*)".format("|".join(_LABELS.values())))
-# An option of the command line, but for those of a command that is named with them.
+# An option of the command line, but not one within a command that is quoted whole.
 _OPTION = re.compile(
     r"gristmill [a-z-]+[^;,`]*|\btar --\w+|(?<![\w'-])--([a-z][a-z-]*[a-z])(?![\w=-])"
 )
-# The parameters that are not called as their options.
+# Parameters whose names differ from their options.
 _PARAMETERS = {"pack": "method"}
 
 
@@ -171,7 +171,7 @@ class CorruptStreamError(CorruptInputError):
 
 
 class _InBatchError(GristmillError, ValueError):
-    """An error about an item of a batch, which its codec knows by the place there."""
+    """An error about an item of a batch, which its codec knows only by its place."""
 
     noun = ""
 

@@ -109,9 +109,9 @@ class ColumnType:
 
 
 def kind_of(value: Any) -> ColumnType:
-    """Returns the type of a value that a function has returned; raises ValueError.
+    """Returns the column type of a value; raises ValueError.
 
-    Numbers of Python are int64 and float64, those of numpy what they are.
+    Numbers of Python become int64 and float64; those of numpy keep their type.
     """
     if isinstance(value, str):
         return ColumnType("text")
@@ -122,7 +122,7 @@ def kind_of(value: Any) -> ColumnType:
 
 
 def lost_number(value: Any) -> int | None:
-    """Returns an integer of Python, or of its lists, that a float64 does not hold."""
+    """Returns the first integer in a value or its lists that float64 cannot hold."""
     if isinstance(value, list | tuple):
         found = map(lost_number, value)
         return next((each for each in found if each is not None), None)
@@ -137,7 +137,7 @@ def lost_number(value: Any) -> int | None:
 def of_python(kind: ColumnType, values: Sequence[Any]) -> npt.NDArray[Any]:
     """Returns values that are all of a type as one array.
 
-    Raises ValueError, with the number of the first of another type in front.
+    Raises ValueError(number, text) for the first value of another type.
     """
     for number, value in enumerate(values):
         try:
@@ -268,7 +268,7 @@ class ColumnFile:
             first: The first block.
             last: The block after the last.
             data: The bytes of these blocks.
-            wanted: Those to decode; others are left as they come. None for all.
+            wanted: The blocks to decode; values of others are undefined. None for all.
 
         Raises:
             InvalidDatasetError: They are damaged.

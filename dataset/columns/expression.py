@@ -39,14 +39,13 @@ class Expression:
 
     Args:
         text: The condition.
-        columns: The columns that there are.
+        columns: The existing columns.
 
     Attributes:
         names: Those that it needs, sorted.
 
     Raises:
-        InputError: It has something else than is allowed, or compares texts with
-            numbers.
+        InputError: It has a part that is not allowed, or compares texts with numbers.
     """
 
     def __init__(self, text: str, columns: Mapping[str, ColumnType]):
@@ -182,8 +181,8 @@ class Expression:
 def compared(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     """Returns a comparison of arrays or constants, exact as Python's own.
 
-    numpy rounds whole numbers to compare them with floats. That decides wrongly only
-    where both are the same then, and are too large for a float to hold all of them.
+    numpy rounds whole numbers to compare them with floats. This can be wrong only where
+    both sides are then equal, and too large for floats to hold every whole number.
     """
     left, right = _side(left), _side(right)
     if _is_float(left) == _is_float(right):
@@ -198,11 +197,11 @@ def compared(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
 
 
 def _side(value: Any) -> Any:
-    """Returns a side of a comparison so that numpy compares all its digits."""
+    """Returns a side of a comparison in a form that numpy compares exactly."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, str):
-        # As a text of its own, numpy would take zeros off its end.
+        # numpy strips trailing zeros from texts of its own type.
         return np.array(value, object)
     if isinstance(value, float):
         return np.float64(value)

@@ -1,7 +1,7 @@
-"""Columns that a split gets: described beside the dataset, written, and committed.
+"""Columns to attach to a split: described beside the dataset, written, committed.
 
-The edition stays: the records do. The description is written before the first file and
-deleted after the commit.
+The edition stays the same, as its records do. The description is written before the
+first file and deleted after the commit.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Attachment(NamedTuple):
         return layout.column_table_path(self.write.name, key, column, self.write.id)
 
     def tidy(self) -> None:
-        """Deletes what committed columns need no more; `verify` names the rest."""
+        """Deletes what a commit leaves to delete; `verify` names the rest."""
         write = self.write
         with contextlib.suppress(StorageError):
             storage_for(write.output).delete(write.description)
@@ -132,7 +132,7 @@ class ShardRows:
     """Numbers about the shards of a split, gathered as rows in any order.
 
     Args:
-        facts: Names and numpy types of what a row says of a shard.
+        facts: Names and numpy types of the further columns of a row.
     """
 
     def __init__(self, *facts: tuple[Any, ...]):
@@ -175,7 +175,7 @@ class ShardRows:
 
 
 class Written(NamedTuple):
-    """The values of a shard were written.
+    """The written values of a shard.
 
     Attributes:
         task: The shard.
@@ -233,7 +233,7 @@ def made_column(
         column: The column's name.
         entry: The same column of other records.
         table: The shards of the edition.
-        values: Those of each shard, or its file if that stays.
+        values: The values of each shard, or its file if that is kept.
     """
     files = []
     for shard, one in enumerate(values):
@@ -250,7 +250,7 @@ def made_column(
 
 
 class AttachedSplit:
-    """A split that gets columns, as it is now.
+    """The current state of a split to attach columns to.
 
     Args:
         dataset: The dataset's directory.
@@ -265,10 +265,10 @@ class AttachedSplit:
         self.split: Split = self.manifest.splits[self.name]
 
     def attachment(self, columns: Sequence[str], how: Any) -> Attachment:
-        """Returns the description of columns, given all that decides on their values.
+        """Returns the description of columns, given all that decides their values.
 
         Raises:
-            InputError: A column of this name is there, and is to stay.
+            InputError: There is a column of this name, and it may not be replaced.
         """
         editions = {part.edition: part.shards_digest for part in self.split.parts}
         used = self.manifest.spent | self.split.writes
@@ -295,7 +295,7 @@ class AttachedSplit:
         return found
 
     def is_done(self, attachment: Attachment) -> bool:
-        """Returns whether columns are committed; deletes what a killed commit left."""
+        """Returns whether columns are committed; tidies up after a killed commit."""
         done = self.has(attachment)
         if done:
             attachment.tidy()
@@ -311,7 +311,7 @@ class AttachedSplit:
         )
 
     def _lacks_values(self, attachment: Attachment) -> bool:
-        """Returns whether columns that are there are to be replaced as damaged ones."""
+        """Returns whether existing columns are damaged and may be replaced."""
         if not self.overwrite:
             return False
         try:
@@ -354,13 +354,13 @@ class AttachedSplit:
         *,
         source: Mapping[str, Any],
     ) -> tuple[Manifest, int]:
-        """Adds columns of which all files are written.
+        """Adds columns whose files are all written.
 
         Args:
             attachment: Their description.
             kinds: Their types.
-            gathered: What `Written` has gathered, of each shard.
-            source: What attached them, and from what.
+            gathered: The `Written` of all shards, gathered.
+            source: The origin of their values.
 
         Returns:
             The dataset as it is now, and the size of the files.

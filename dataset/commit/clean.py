@@ -1,4 +1,4 @@
-"""Cleaning: editions that were replaced go, and files that no edition names."""
+"""Cleaning: deletes replaced editions, and files that no edition names."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Cleaned:
     """What a cleaning deletes.
 
     Attributes:
-        editions: Editions that are kept no longer: each its split and its number.
-        files: How many files go.
+        editions: The editions no longer kept, each as its split and number.
+        files: Number of files deleted.
         file_bytes: Their size.
     """
 
@@ -55,22 +55,22 @@ def clean(
 ) -> Cleaned:
     """Deletes the replaced editions of a dataset, and files that no edition names.
 
-    Work that is not finished stays, which is described beside the dataset and neither
+    Unfinished work stays: work that is described beside the dataset, and neither
     committed nor given up. So a command that writes meanwhile loses nothing.
 
     Args:
         output: The dataset's directory.
-        unfinished: Whether work that is not finished goes, too. It is given up first,
-            by the same write of `dataset.json`, which is made where there is none: a
-            command that still runs fails, and none writes files of these names again.
-        delete: Whether to delete it. If not, it is only found.
+        unfinished: Whether to delete unfinished work too. The same write of
+            `dataset.json`, which is created if missing, first gives it up: a command
+            that still runs fails, and none uses these file names again.
+        delete: Whether to delete, or only to find out what would be.
         seen: Called with each file, relative to the dataset, and its size.
 
     Raises:
         NotADatasetError: There is no dataset.
-        InvalidDatasetError: The table of an edition that stays cannot be read: what
-            belongs to it is not known.
-        StorageChangedError: Other commands commit all the time.
+        InvalidDatasetError: The table of an edition that stays cannot be read, so its
+            files are not known.
+        StorageChangedError: Other commands keep committing.
     """
 
     def change(old: Manifest) -> Manifest:
@@ -119,7 +119,7 @@ def _numbers(manifest: Manifest | None) -> Iterator[tuple[str, int]]:
 
 
 def _described_name(output: str) -> str:
-    """Returns the name of a dataset of which only unfinished work tells, or ""."""
+    """Returns the name of a dataset that only unfinished work describes, or ""."""
     for found in walk(output, (JOB,)):
         content = storage_for(output).load(found.info.path)
         with contextlib.suppress(KeyError, TypeError, ValueError):
@@ -145,7 +145,7 @@ def give_up(output: str, split: str) -> Manifest:
 
 
 def give_up_write(write: Write) -> None:
-    """Gives up one write, also where nothing is committed yet."""
+    """Gives up one write, even if nothing is committed yet."""
 
     def change(old: Manifest) -> Manifest:
         return dataclasses.replace(old, spent=old.spent | {write.id})
@@ -154,10 +154,10 @@ def give_up_write(write: Write) -> None:
 
 
 def sweep(output: str, manifest: Manifest, name: str) -> tuple[str, ...]:
-    """Deletes all that a split does not name, and that no unfinished work has made.
+    """Deletes the files of a split that neither it nor unfinished work names.
 
     Returns:
-        What it leaves, as a process of this machine writes there.
+        The files that it leaves because processes of this machine are writing them.
     """
     _sweep(SplitFiles(output, manifest, name), iter)
     delete_leftovers(output, manifest.name, write_keys(manifest, name))

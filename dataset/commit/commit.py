@@ -4,11 +4,12 @@ Whatever changes a dataset ends with the same steps, in this order:
 
 1. Publish every shard under a name that no other edition uses (`publish_shard`).
 2. `write_table` for each new edition.
-3. `commit`: one write of `dataset.json`, which is conditional on the version that the
-   change was made for. Then what it names no more is deleted.
+3. `commit`: one write of `dataset.json`, conditional on the version that the change was
+   made for. Then files that it no longer names are deleted.
 
-Readers see the dataset before the write or after it. A process that is killed before it
-leaves the old dataset, after it the new one and files that the next command deletes.
+Readers see the dataset from before or after the write. A process killed before it
+leaves the old dataset; one killed after it leaves the new one, and files that the next
+command deletes.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def write_table(
     Raises StorageChangedError if another process writes it at this moment.
 
     Args:
-        write: What made the edition.
+        write: The write that made the edition.
         table: All shards of it.
         writer_options: How the shards are encoded.
         source: Where the records come from, as plain values.
@@ -88,7 +89,7 @@ def write_table(
     """
     encoded, path = table.encode(), layout.table_path(write.name, write.key)
     place = layout.join(write.output, path)
-    # In this order: who takes over the output later is not written over.
+    # In this order: a later owner of the output is not overwritten.
     version = version_of(place)
     (check_current or write.check_current)()
     storage_for(write.output).write(place, encoded, replaces=version)
@@ -115,7 +116,7 @@ def check_files(
         output: The dataset's directory.
         splits: The splits, by their names for messages.
         check_current: Raises if another command has the output by now. It is called
-            before, and where a file is missing: the other one has deleted it then.
+            first, and again if a file is missing, which that command may have deleted.
 
     Raises:
         DataLossError: One was deleted or replaced after it was written.
@@ -147,15 +148,15 @@ def commit(
 
     Args:
         output: The dataset's directory.
-        change: Returns the dataset as it is to be, given what is there. It is called
-            again when another command has changed the dataset meanwhile, and raises if
-            it cannot be applied to that.
-        name: The dataset's name, where there may be none yet.
+        change: Returns the new dataset, given the current one. It is called again if
+            another command has changed the dataset meanwhile, and raises if it no
+            longer applies.
+        name: The dataset's name, if there may be no dataset yet.
         or_replace: Whether a `dataset.json` that cannot be read counts as none.
         extra_files: Small files to write before it.
-        check: Called when nothing is left but to write: raises if the change is not to
-            be made after all.
-        delete: Whether to delete what the dataset does not name any more.
+        check: Called just before the write: raises if the change must not be made after
+            all.
+        delete: Whether to delete files that the dataset no longer names.
 
     Returns:
         The dataset as it is now.
@@ -187,7 +188,7 @@ def commit(
             place = layout.join(output, layout.DATASET_JSON)
             storage.write(place, manifest.encode(), replaces=seen)
         except StorageChangedError:
-            # Perhaps another split was changed, which stays as it is then.
+            # Perhaps only another split was changed: try again on that.
             if not left:
                 raise
             check()
@@ -195,7 +196,7 @@ def commit(
             break
     withdraw_tfds_info(output, manifest)
     for split in manifest.splits if delete else ():
-        # What cannot be deleted is found by the next command.
+        # The next command finds what cannot be deleted.
         with contextlib.suppress(GristmillError):
             SplitFiles(output, manifest, split).delete_garbage()
     return manifest
@@ -216,7 +217,7 @@ def read_to_change(
 
 
 def with_spent(old: Manifest, new: Manifest) -> Manifest:
-    """Returns a dataset that remembers the writes that it has lost."""
+    """Returns the new dataset, in which the writes that it lost are spent."""
     had, has = (
         {one for split in manifest.splits.values() for one in split.writes}
         for manifest in (old, new)
@@ -235,16 +236,16 @@ def commit_dataset(
     extra_files: ExtraFiles | None = None,
     check_current: Callable[[], object] | None = None,
 ) -> Manifest:
-    """Commits finished editions, as `commit` does. Splits that are there already stay.
+    """Commits finished editions, as `commit` does. Other splits stay.
 
-    An edition replaces its split if its write does; else it is appended to that.
+    An edition replaces its split if its write does; otherwise it is appended.
 
     Args:
         output: The dataset's directory.
         name: Its name.
-        made: The finished editions, of which all files are looked for.
-        keep_replaced: Whether what they replace is kept, to go back to.
-        keeps: Editions that are there already, as far as the caller knows.
+        made: The finished editions, whose files must all be there.
+        keep_replaced: Whether to keep what they replace, for a rollback.
+        keeps: Editions that must already be there.
         features: The schema, where known.
         extra_files: Small files to write before `dataset.json`.
         check_current: Raises if another command has the output by now; by default as
@@ -270,7 +271,7 @@ def commit_dataset(
             )
         check_dataset_name(output, old, name)
         if not old.splits and any(write.base == DAMAGED for write in made):
-            # The numbers of what was begun would be those of other records.
+            # Work begun on the damaged dataset would number other records.
             begun = [SplitFiles(output, old, write.split) for write in made]
             spent = old.spent.union(*(files.unfinished_writes() for files in begun))
             spent -= {write.id for write in made}
@@ -283,7 +284,7 @@ def commit_dataset(
             if not write.replaces and before is not None:
                 since = [part for part in before.parts if part.edition > write.base]
                 _check_together(write, split, since)
-        # What they replace may have their own files, where these are indexed again.
+        # Files that are indexed again belong to what is replaced, too.
         own = {*editions, *(write.split for write in made if write.replaces)}
         if any({key, key.partition(".")[0]}.isdisjoint(own) for key in old.editions):
             tables = [read_table(output, split) for split in editions.values()]
@@ -309,7 +310,7 @@ def commit_dataset(
     )
     delete_leftovers(output, name, {*editions, *(write.split for write in made)})
     for write in made:
-        # Where a split was replaced, they go with what was replaced.
+        # If a split was replaced, its strays go with it.
         if keep_replaced or not write.replaces:
             with contextlib.suppress(GristmillError):
                 SplitFiles(output, manifest, write.split).delete_strays(write.key)
@@ -317,10 +318,10 @@ def commit_dataset(
 
 
 def _check_together(write: Write, made: Split, others: Iterable[Split]) -> None:
-    """Raises StorageChangedError if an append and later ones cannot both stand.
+    """Raises StorageChangedError if an append conflicts with later ones.
 
-    They have an input in common, or features that do not go together. What was made by
-    the same write does not count.
+    They conflict if they share an input, or have incompatible features. Editions of the
+    same write do not count.
     """
     for other in others:
         if other.source.get("job") == write.id:
@@ -344,7 +345,7 @@ def _check_together(write: Write, made: Split, others: Iterable[Split]) -> None:
 def described_by_tfds(output: str, name: str) -> tuple[str, dict[str, TfdsSplit]]:
     """Returns the version of `dataset_info.json`, and the splits that it describes.
 
-    None of another dataset, or of files of TFRecord in the same directory.
+    Both are empty if it describes another dataset, or TFRecord files.
     """
     path = layout.join(output, layout.TFDS_INFO_JSON)
     content = storage_for(output).load(path)
@@ -359,9 +360,9 @@ def described_by_tfds(output: str, name: str) -> tuple[str, dict[str, TfdsSplit]
 
 
 def withdraw_tfds_info(output: str, manifest: Manifest) -> None:
-    """Removes `dataset_info.json` if it describes a split as it is no longer.
+    """Removes `dataset_info.json` if its description of a split is outdated.
 
-    TFDS treats a directory without it as unfinished, which is right then.
+    TFDS then treats the directory as unfinished, as it should.
     """
     version, described = described_by_tfds(output, manifest.name)
     for name, found in described.items():
@@ -382,9 +383,9 @@ def withdraw_tfds_info(output: str, manifest: Manifest) -> None:
 
 
 def roll_back(output: str, split: str, edition: int) -> Manifest:
-    """Makes a split what it was when an edition was the newest.
+    """Takes a split back to the state in which an edition was the newest.
 
-    The state that it has now is kept, to go back to.
+    Its present state is kept, for another rollback.
 
     Returns:
         The dataset as it is then.

@@ -1,4 +1,4 @@
-"""Editions of a split, and the changes of it that commands make.
+"""Editions of a split, and the changes that commands make to it.
 
 An edition gets its number when it is committed: the next one of its split, never used
 before.
@@ -20,14 +20,14 @@ from gristmill.dataset.metadata.splits import Split
 def with_write(
     split: Split | None, made: Split, write: Write, *, keep: bool = False
 ) -> Split:
-    """Returns a split with what a write made, which gets its number by this.
+    """Returns a split with what a write made, under a new edition number.
 
     Args:
         split: The split as it is, or None if there is none.
-        made: What was made.
-        write: What made it. If it replaces nothing, it is appended to what was there,
-            and to what was appended meanwhile.
-        keep: Whether the state that it replaces is kept.
+        made: The edition that was made.
+        write: The write that made it. If it replaces nothing, the edition is appended
+            to what was there, and to what was appended meanwhile.
+        keep: Whether to keep the state that it replaces.
 
     Raises:
         StorageChangedError: The split is not as it was, or the same write has made
@@ -37,7 +37,7 @@ def with_write(
     own = [n for n, one in known.items() if one.source.get("job") == write.id]
     if split is not None and own:
         before = known[own[0]]
-        # A loop can give other records each time.
+        # A loop may yield other records each time.
         if before.shards_digest != made.shards_digest:
             raise changed_since(split, base, where=write.where)
         # Columns stay: their readers refuse other records.
@@ -57,7 +57,7 @@ def _is_at(split: Split | None, base: int) -> bool:
 
 
 def stands(split: Split | None, base: int) -> bool:
-    """Returns whether a split is as it was, but for what was appended.
+    """Returns whether a split is unchanged except for appends.
 
     Args:
         split: The split as it is.
@@ -70,7 +70,7 @@ def stands(split: Split | None, base: int) -> bool:
 
 
 def changed_since(split: Split | None, base: int, *, where: str) -> StorageChangedError:
-    """Returns the error for a split that is not as it was.
+    """Returns the error for a split that was changed.
 
     Args:
         split: The split as it is.
@@ -114,7 +114,7 @@ def _newest(split: Split | None) -> str:
 def with_parts(
     split: Split | None, made: Mapping[int, Split], *, before: Split, where: str
 ) -> Split:
-    """Returns a split with other editions in place of some, which get their numbers.
+    """Returns a split with some editions replaced by new ones, which get numbers.
 
     The state before is kept.
 
@@ -130,7 +130,7 @@ def with_parts(
     if split is not None:
         had = {part.source.get("job") for part in split.known.values()}
         if had.issuperset(new.source["job"] for new in made.values()):
-            return split  # By an attempt before this one, which is repeated.
+            return split  # An earlier attempt has done it, which is repeated.
     if split is None or split.parts != before.parts:
         raise changed_since(split, before.edition, where=where)
     numbered = {
@@ -149,12 +149,12 @@ def with_columns(
 ) -> Split:
     """Returns a split with columns beside the records of its editions.
 
-    The editions stay, also in the states that are kept.
+    The editions stay, in kept states too.
 
     Args:
         split: The split as it is.
         made: The columns of each edition, as `Split.columns` has them.
-        of: The `shards_digest` of each edition to which they belong.
+        of: The `shards_digest` of each edition that they belong to.
         write: What made them, which may replace others of their names.
 
     Raises:
@@ -186,7 +186,7 @@ def with_columns(
 
 
 def rolled_back(split: Split, edition: int) -> Split:
-    """Returns a split as it was when an edition was the newest. No state is lost.
+    """Returns a split's state in which an edition was the newest; keeps all states.
 
     Raises:
         IndexError: No such edition is known.
@@ -195,7 +195,7 @@ def rolled_back(split: Split, edition: int) -> Split:
 
 
 def without_replaced(split: Split) -> Split:
-    """Returns a split without the states that it replaced."""
+    """Returns a split without its replaced states."""
     return dataclasses.replace(split, replaced=())
 
 
@@ -211,7 +211,7 @@ def _of_parts(split: Split, parts: Sequence[Split], *, keep: bool) -> Split:
 
 
 def _begins_with(split: Split, state: Split) -> bool:
-    """Returns whether a state is found in a split without being kept."""
+    """Returns whether a state is a beginning of a split, and need not be kept."""
     try:
         return split.until(state.edition) == state
     except IndexError:
@@ -219,7 +219,7 @@ def _begins_with(split: Split, state: Split) -> bool:
 
 
 def _changed_parts(split: Split, changed: Mapping[int, Split]) -> Split:
-    """Returns a split with other descriptions of some editions, in all its states."""
+    """Returns a split with some editions changed, in all of its states."""
 
     def renewed(state: Split) -> Split:
         parts = (changed.get(part.edition, part) for part in state.parts)

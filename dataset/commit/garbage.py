@@ -1,9 +1,9 @@
 """Files that no edition names: those of unfinished work, and garbage.
 
-A write is over once it was committed or given up. What is there of another one is
-unfinished work, and stays. What is there of one that is over, and no edition names, is
-garbage. The table of a write is deleted last, and before it its description: as long as
-they are there, whoever comes next finds what is left.
+A write is over once it was committed or given up. Files of a write that is not over are
+unfinished work, and stay. Files of a write that is over, and that no edition names, are
+garbage. The description of a write and then its table are deleted last: as long as they
+are there, the next command finds the rest.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Left(NamedTuple):
 
 
 class SplitFiles:
-    """The files of a split, but for those that its dataset names.
+    """The files of a split, except those that its dataset names.
 
     Args:
         output: The dataset's directory.
@@ -123,12 +123,12 @@ class SplitFiles:
         self._prefix = layout.shard_prefix(manifest.name, name)
 
     def is_over(self, key: str) -> bool:
-        """Returns whether no work is to come on a write, by its `layout.write_key`."""
+        """Returns whether a write is over, given its `layout.write_key`."""
         return is_over(self.manifest, key) if "." in key else self._plain_is_over
 
     @functools.cached_property
     def _plain_is_over(self) -> bool:
-        """Whether it is so of the write that has TFDS's plain names."""
+        """Whether the write with TFDS's plain names is over."""
         id_ = self._id_of(layout.job_path(self.manifest.name, self.name))
         return id_ is None or is_over(self.manifest, layout.write_key(self.name, id_))
 
@@ -149,7 +149,7 @@ class SplitFiles:
         """Yields files and directories of unfinished work, and the mark of each.
 
         Args:
-            own: Keys of writes that are left out.
+            own: Keys of writes to leave out.
         """
 
         def found() -> Iterator[tuple[str, str]]:
@@ -215,18 +215,18 @@ class SplitFiles:
     def garbage(
         self, *, named: Names | None = None, quick: bool = False
     ) -> Iterator[Iterable[FileInfo]]:
-        """Yields what can be deleted, in steps: each is to go before the next.
+        """Yields garbage in steps, each to be deleted before the next.
 
-        Files that were indexed and not written are left, whatever their names.
+        Files that were only indexed are left, whatever their names.
 
         Args:
-            named: All shards that the dataset names, where they were read.
-            quick: Whether to list shards and values only where a description of them
-                is left.
+            named: All shards that the dataset names, if already read.
+            quick: Whether to list shards and values only if a description of them is
+                left.
 
         Raises:
-            InvalidDatasetError: The table of an edition that it names cannot be read:
-                what belongs to that is not known.
+            InvalidDatasetError: The table of a named edition cannot be read, so its
+                files are not known.
             StorageError: The same, or files cannot be listed.
         """
         files, keys = self._left
@@ -243,7 +243,7 @@ class SplitFiles:
         yield from (files[COLUMN], files[JOB], files[TABLE])
 
     def delete_garbage(self) -> None:
-        """Deletes what is garbage, as far as something describes it.
+        """Deletes the garbage that something still describes.
 
         Raises as `garbage` does.
         """
@@ -255,10 +255,10 @@ class SplitFiles:
     def _lost(
         self, listed: Iterable[Found], named_by: Callable[[Manifest], Collection[str]]
     ) -> Iterator[FileInfo]:
-        """Yields files of columns that nothing names, and nobody is about to name.
+        """Yields files of columns that nothing names, and no unfinished work will name.
 
-        In this order: files are listed, then who is at work, then what is committed.
-        Work is described before its first file, and until it is committed.
+        It lists files, then unfinished work, then reads what is committed, in this
+        order: work is described from before its first file until its commit.
         """
         if not (found := [*listed]):
             return
@@ -315,7 +315,7 @@ class SplitFiles:
                     yield one.info
 
     def _listed_shards(self) -> set[str]:
-        """Returns the shards of tables that are left, but for those with a mark."""
+        """Returns the shards without a mark in leftover tables."""
         split, found = self.manifest.splits.get(self.name), set[str]()
         known = () if split is None else split.known.values()
         if any("indexed" in edition.source for edition in known):
@@ -331,7 +331,7 @@ class SplitFiles:
         return found
 
     def _given_up(self) -> set[str]:
-        """Returns marks and ids of writes given up that have no table of shards."""
+        """Returns marks and ids of abandoned writes that have no table of shards."""
         own, name = layout.join(self.output, ""), self.manifest.name
         tables, found = {info.path for info in self._left.files[TABLE]}, set[str]()
         for info in self._left.files[JOB]:
@@ -347,8 +347,8 @@ class SplitFiles:
     def delete_strays(self, key: str) -> None:
         """Deletes files named like those of an edition that do not belong to it.
 
-        An attempt that was given up may have published them at the last moment. None of
-        a first edition, as others may use its names.
+        An abandoned attempt may have published them at the last moment. It deletes none
+        of a first edition, whose names others may use.
 
         Args:
             key: The edition's `layout.write_key`.
@@ -364,33 +364,33 @@ class SplitFiles:
 def splits_of(
     output: str, manifest: Manifest, *, listings: Listings | None = None
 ) -> list[str]:
-    """Returns the splits of a dataset, and those of which there is unfinished work."""
+    """Returns a dataset's splits, and those that only unfinished work describes."""
     jobs = walk(output, (JOB,), {"NAME": manifest.name}, listings=listings)
     begun = {found.parts["SPLIT"] for found in jobs}
     return sorted(begun | manifest.splits.keys())
 
 
 def is_left(output: str, shard: str, mark: str) -> bool:
-    """Returns whether a shard that no edition has is one that a job has left.
+    """Returns whether a job left a shard that no edition has.
 
-    Others may use TFDS's plain names, and those of files that are indexed: there, the
-    index of the shard tells it, which only jobs write.
+    Others may use TFDS's plain names, and names of indexed files: for these, the
+    shard's index tells, which only jobs write.
 
     Args:
         output: The dataset's directory.
-        shard: The shard, which has the name of one of the split.
+        shard: The shard, named like one of the split.
         mark: The mark in its name.
     """
     return bool(mark) or next(_jobs(output, [shard]), INDEXED_JOB) != INDEXED_JOB
 
 
 def _jobs(output: str, shards: Iterable[str]) -> Iterator[str]:
-    """Yields the jobs of shards, as far as they have an index.
+    """Yields the jobs of the shards that have an index.
 
     Shards that their command did not name are all indexed files, or none is.
     """
     waiting = iter(shards)
-    # The first tells it, unless a deletion was killed that had come to the indexes.
+    # The first decides, unless a deletion was killed that had reached the indexes.
     count = 1
     while some := list(itertools.islice(waiting, count)):
         count = _LOOKED_AT
@@ -402,11 +402,11 @@ def _jobs(output: str, shards: Iterable[str]) -> Iterator[str]:
 
 
 def delete_leftovers(output: str, name: str, keys: Iterable[str]) -> None:
-    """Deletes what killed commands left of writes that are over.
+    """Deletes what killed commands left of writes.
 
-    Nothing of a command that still runs is lost, except, where machines share a file
-    system, a shard that another machine makes of these writes: it ends with an error.
-    What cannot be deleted stays, and a verification names it.
+    A command that still runs loses nothing, except a shard that another machine is
+    making in a shared file system: that command ends with an error. `verify` names what
+    cannot be deleted.
 
     Args:
         output: The dataset's directory.
@@ -427,9 +427,9 @@ def delete_leftovers(output: str, name: str, keys: Iterable[str]) -> None:
 
 
 def tidy_split(output: str, manifest: Manifest, name: str) -> None:
-    """Deletes all that commands left beside a split that is as they were to make it.
+    """Deletes all that commands left beside a finished split.
 
-    What cannot be deleted is found by the next command.
+    The next command finds what cannot be deleted.
 
     Args:
         output: The dataset's directory.
@@ -452,14 +452,14 @@ def find_leftovers(
 ) -> Iterator[str]:
     """Yields files that no edition names, or that are being written.
 
-    In no certain order: what `delete_leftovers` and a cleaning would delete, and the
-    files of work that is not finished. Editions that are kept are not leftovers.
+    In no particular order: what `delete_leftovers` and a cleaning would delete, and
+    files of unfinished work. Kept editions are not leftovers.
 
     Args:
         dataset: The dataset's directory.
         manifest: What it says of itself.
         listings: Listings of its files.
-        named: All shards that it names, where they were read.
+        named: All shards that it names, if already read.
     """
     storage, own = storage_for(dataset), layout.join(dataset, "")
     for directory in (RESULT.directory,) if storage.remote else DIRECTORIES:
@@ -469,14 +469,14 @@ def find_leftovers(
                 yield path
     for split in splits_of(dataset, manifest, listings=listings):
         files = SplitFiles(dataset, manifest, split, listings)
-        # Where a table cannot be read, that is a finding, and nothing is deleted.
+        # An unreadable table is a finding elsewhere, and nothing is deleted then.
         with contextlib.suppress(InvalidDatasetError, StorageError):
             for info in itertools.chain.from_iterable(files.garbage(named=named)):
                 yield info.path.removeprefix(own)
         for path, _ in files.unfinished():
             if not TEMPORARY.parse(f"{path}/"):
                 yield path
-    # What is in such directories, also of splits that nothing describes yet.
+    # Files in such directories, even of splits that nothing describes yet.
     prefix = layout.temporary_dir("", manifest.name, "")
     for info in storage.scan(dataset, deep=True, prefix=prefix):
         yield info.path.removeprefix(own)

@@ -103,7 +103,7 @@ def find_names(names: Names, wanted: Names) -> npt.NDArray[np.int64]:
     """Returns the places of names among sorted ones, -1 for those not among them."""
     if not len(names):
         return np.full(len(wanted), -1)
-    # As wide as `names`, or these would be copied: who is cut is not found.
+    # As wide as `names`, or these would be copied: a name cut short is not found.
     rows = np.searchsorted(names, wanted.astype(names.dtype))
     rows[rows == len(names)] = 0
     rows[names[rows] != wanted] = -1
@@ -120,7 +120,7 @@ class Listings:
 
     Args:
         dataset: The dataset's directory.
-        prefix: How the names of the files begin; others are left out.
+        prefix: Prefix of the names of files; others are left out.
     """
 
     def __init__(self, dataset: str, prefix: str = ""):
@@ -197,18 +197,18 @@ def walk(
     listings: Listings | None = None,
     prefix: str = "",
 ) -> Iterator[Found]:
-    """Yields the files of a dataset that are of some kinds, directory by directory.
+    """Yields the files of a dataset of some kinds, directory by directory.
 
     Args:
         dataset: The dataset's directory.
         kinds: The kinds.
-        known: Parts that their paths have to have.
+        known: Parts that their paths must have.
         listings: Listings of its files; by default they are listed now.
         prefix: How the names of the files begin.
 
     Raises:
-        InvalidDatasetError: A directory is a symbolic link. None is followed, as what
-            is found may be deleted.
+        InvalidDatasetError: A directory is a symbolic link. It is not followed, as
+            files found may be deleted.
     """
     own = layout.join(dataset, "")
     for directory in dict.fromkeys(kind.directory for kind in kinds):
@@ -266,7 +266,7 @@ def check_split(dataset: str, split: Split) -> Findings:
         the table cannot be read.
 
     Raises:
-        StorageError: The storage refuses to say what is there.
+        StorageError: The storage cannot list files.
     """
     findings = Findings()
     try:

@@ -1,6 +1,6 @@
 """Ownership: the files of a split, and those that a writer must not touch.
 
-An output lies apart from its inputs, and files of others in it are neither replaced nor
+An output lies apart from its inputs, and foreign files in it are neither replaced nor
 deleted, whatever their names.
 """
 
@@ -27,7 +27,7 @@ from gristmill.dataset.storage.paths import matcher_below
 
 
 def check_dataset_name(output: str, manifest: Manifest, name: str) -> None:
-    """Raises InputError if a dataset does not have the name that a writer gives it."""
+    """Raises InputError if a dataset has another name than its writer gives it."""
     if manifest.name != name:
         raise InputError(
             "the output holds a dataset of another name",

@@ -75,10 +75,10 @@ class Write:
         return layout.join(self.output, layout.job_path(self.name, self.key))
 
     def describe(self, fields: Mapping[str, Any]) -> Write:
-        """Writes the description; returns the write with the names that it has.
+        """Writes the description; returns the write with its final file names.
 
         Args:
-            fields: What else is to be in it, as plain values.
+            fields: Further fields, as plain values.
         """
         about = {"fingerprint": self.id, "name": self.name, "split": self.split}
         document = about | dict(fields)
@@ -120,7 +120,7 @@ class Write:
 
 
 def id_in(description: bytes) -> str | None:
-    """Returns the id of the write that is described, None if it cannot be read."""
+    """Returns the id in the description of a write, None if it cannot be read."""
     try:
         return str(json.loads(description)["fingerprint"])
     except (KeyError, TypeError, ValueError):
@@ -135,7 +135,7 @@ def read_output(
     Args:
         output: The directory.
         name: The dataset's name.
-        replaces: Whether what cannot be read is to be replaced, and is no error.
+        replaces: Whether an unreadable dataset will be replaced, and is no error.
 
     Raises:
         InputError: It holds a dataset of another name.
@@ -148,7 +148,7 @@ def read_output(
 
 
 def write_ids(*decides: Any) -> Iterator[str]:
-    """Yields the ids of a write: the first, the one after that was given up, ...
+    """Yields the ids of a write: the first, then those to use after it was given up.
 
     Args:
         decides: All that decides the bytes, as plain values.
@@ -170,10 +170,10 @@ def next_write(
     plain: bool = True,
     shards: Collection[str] = (),
 ) -> Write:
-    """Returns the write that is to make something.
+    """Returns the write to make something.
 
-    It has the same id whenever it is asked for, and the next one once what it wrote
-    was given up, or is in the split no longer.
+    It has the same id each time, and the next one once what it wrote was given up or is
+    no longer in the split.
 
     Args:
         output: The dataset's directory.
@@ -236,7 +236,7 @@ def described_writes(output: str, name: str, split: str) -> Iterator[str]:
         yield layout.key_in(found.parts)
 
 
-# What it means that a digest differs, whose own characters say nothing.
+# Meaning of a changed digest, whose own characters say nothing.
 _DIGESTED = {
     "digest": "the tokenizer has other code or files",
     "map_code_digest": "the file with the --map function was edited",
@@ -271,6 +271,6 @@ def option_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def _plan_text(option: Any) -> Any:
-    """Returns a plan of shards in words, and any other option as it is."""
+    """Returns a plan of shards in words, and any other option unchanged."""
     is_plan = isinstance(option, dict) and option.get("kind") in _PLANS
     return _PLANS[option["kind"]].format(**option) if is_plan else option
