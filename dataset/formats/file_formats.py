@@ -143,7 +143,7 @@ def format_of(head: bytes) -> FileFormat | None:
     if name is not None:
         return FileFormat(name, "decompress it with zstd -d -D DICTIONARY")
     found = inflated_head(head, compression, HEAD_BYTES)
-    # Fewer bytes may be the rest of a frame: the file can be damaged behind them.
+    # Fewer bytes may be the rest of a frame, followed by damage.
     inner = _name_of(found) if len(found) >= _TELLING_BYTES else None
     if inner is None:
         return None
@@ -220,7 +220,7 @@ def _kind_of_text(head: bytes) -> str | None:
 
 
 def _are_of_text(head: bytes, controls: list[bytes]) -> bool:
-    """Returns whether control characters are in text, and are no part of a frame."""
+    """Returns whether control characters belong to text, and not to a frame."""
     begins = not _CONTROLS.search(head[:_TELLING_BYTES])
     few = sum(map(len, controls)) * 8 <= len(head) + 8
     return begins and few and max(map(len, controls)) < _TELLING_BYTES - 2
@@ -315,7 +315,7 @@ class JoinedFiles(NamedTuple):
         return joined
 
     def notice(self) -> str | None:
-        """Returns the splits or datasets that are joined, None for one of each."""
+        """Returns a text about the splits or datasets that are joined, or None."""
         for kind, counts in (("splits", self.splits), ("datasets", self.datasets)):
             if len(counts) > 1:
                 return f"files of several {kind} are joined: {listed(counts)}"
@@ -340,7 +340,7 @@ def check_joined(patterns: Sequence[str], paths: Iterable[str]) -> str | None:
     Files of several patterns are meant to be joined.
 
     Returns:
-        A notice for the user of what is joined, or None.
+        A notice that names what is joined, or None.
 
     Raises:
         InputError: A single pattern matches files of several splits.

@@ -141,7 +141,7 @@ class RowPlaces:
             yield from self.groups[bisect.bisect_right(self._first_rows, row) - 1 :]
 
     def cuts(self, range_bytes: int) -> Iterator[int]:
-        """Yields where row groups begin, keeping a distance between them.
+        """Yields the places where row groups begin, at some distance from each other.
 
         Args:
             range_bytes: Minimum bytes between two of them, and from 0 to the first.
@@ -159,7 +159,7 @@ _KEY = b"ARROW:schema"
 def difference(
     schema: pa.Schema, metadata: Mapping[bytes, bytes] | None
 ) -> tuple[str, str] | None:
-    """Returns the first column that differs: as written, and as it is read.
+    """Returns the first column that differs, as written and as read.
 
     Returns:
         None if there is none, or if the writer kept no schema.
@@ -258,7 +258,7 @@ class ParquetFile:
         self._reader.close()
 
     def forget(self) -> None:
-        """Lets everything be read again from storage."""
+        """Drops what is cached, so that it is read again from storage."""
         self._reader.forget()
 
     def __enter__(self) -> ParquetFile:
@@ -303,7 +303,7 @@ class ParquetFile:
         return RowPlaces.of(rows, raw_bytes, size_bytes)
 
     def null_rows(self, column: str) -> int:
-        """Returns how many values of a column are null, if the footer tells.
+        """Returns the number of nulls in a column, as far as the footer has it.
 
         Args:
             column: Its name, or the path of a nested field, `a.b`.
@@ -418,7 +418,7 @@ class ParquetFile:
             row += len(pair[0])
 
     def _prepare(self, group: RowGroup, columns: Sequence[str]) -> None:
-        """Tells the reader how these columns of a row group will be read."""
+        """Prepares the reader for these columns of a row group."""
         leaves = {field.name: _leaves(field.type) for field in self.schema}
         every, chosen = sum(leaves.values()), sum(map(leaves.__getitem__, columns))
         stored = group.end_bytes - group.begin_bytes
@@ -479,7 +479,7 @@ def _leaves(kind: pa.DataType) -> int:
 def _damage(
     reason: str, where: str, row: int = 0, end: int | None = None
 ) -> Iterator[None]:
-    """Turns what pyarrow raises at damaged bytes into a CorruptRecordError."""
+    """Turns pyarrow's errors at damaged bytes into a CorruptRecordError."""
     import pyarrow as pa
 
     try:
@@ -507,7 +507,7 @@ def corrupt_rows(
     got: str,
     place: tuple[int, int | None] = (0, None),
 ) -> CorruptRecordError:
-    """Returns the error of rows: `place` is the first, and the one after the last."""
+    """Returns the error for rows; `place` is the first, and the one after the last."""
     error = CorruptRecordError(
         what,
         where=where,

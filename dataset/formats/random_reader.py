@@ -41,7 +41,7 @@ class RandomReader(io.RawIOBase):
         self.set_streams(1, run_bytes=_MIN_BLOCK_BYTES)  # Few read more than footers.
 
     def set_streams(self, streams: int, *, run_bytes: int = MAX_BLOCK_BYTES) -> None:
-        """Sets in how many places the file is read forward at the same time.
+        """Sets the number of places where the file is read forward at the same time.
 
         Args:
             streams: How many.
@@ -58,7 +58,7 @@ class RandomReader(io.RawIOBase):
             self._block_bytes = block_bytes
 
     def forget(self) -> None:
-        """Lets everything be requested again."""
+        """Drops all blocks, so that they are requested again."""
         self._blocks.clear()
 
     def _open(self, begin: int, end: int | None) -> BinaryIO:

@@ -44,7 +44,7 @@ READ_BYTES = 1 << 20  # Takes half the CPU of 4 MiB: a block stays in the cache.
 # Four bytes of zstd can hold 128 KiB: read this many at a time, fewer if they held
 # much.
 _ZSTD_STEP_BYTES = 4096
-# What `--ultra --long=31` writes; by default, a decoder refuses more than 128 MiB.
+# The window of `--ultra --long=31`; decoders refuse more than 128 MiB by default.
 _MOST_WINDOW_BYTES = 1 << 31
 _ZSTD_MUCH_BYTES, _ZSTD_SHORT_STEP_BYTES = 1 << 20, 256
 
@@ -222,7 +222,7 @@ class InflatedStream:
         return bytes(data[:size])
 
     def _next_bytes(self) -> int:
-        """Returns how much to read: at most up to the next mark."""
+        """Returns the number of bytes to read: at most up to the next mark."""
         if not self._ahead:
             return READ_BYTES
         return min(READ_BYTES, self._ahead[0] - self.compressed_bytes)
@@ -233,8 +233,8 @@ class InflatedStream:
     def _drained(self, size: int) -> bytes:
         """Returns the rest of the bytes before a mark, and records the mark.
 
-        What a number of bytes decompress to depends on the format, not on the size of
-        reads. The last of them can be damaged.
+        The decompressed size of a number of bytes depends on the format, and not on the
+        size of reads. The last of the bytes can be damaged.
         """
         data: bytes = b""
         if self._started and not self._inflater.eof:
@@ -247,8 +247,7 @@ class InflatedStream:
     def inflated_offset(self, mark: int) -> int | None:
         """Returns the number of decompressed bytes before a mark.
 
-        None until a byte after the mark was read: it is then after all that were
-        returned.
+        None until a byte after the mark was read.
         """
         return self._passed.get(mark)
 
@@ -385,7 +384,7 @@ class StreamReader(abc.ABC):
             cure: What can be done.
             offset: Where the record begins; by default here.
             end: Where it ends, if that can be trusted.
-            of: What is added to the place.
+            of: Text to add to the place.
         """
         offset = self.offset if offset is None else offset
         where = f"{self.path}, {self.place(offset)}{of}"
@@ -403,7 +402,7 @@ class StreamReader(abc.ABC):
     def check_stream(self) -> None:
         """Raises CorruptRecordError if the stream ended early; only once.
 
-        Whoever accepts it goes on.
+        The caller may accept the error and continue.
         """
         error, self._stream_error = self._stream_error, None
         if error is None:
@@ -419,7 +418,7 @@ class StreamReader(abc.ABC):
         ) from error
 
     def restart(self, stream: Readable | BinaryIO) -> None:
-        """Goes on with another stream of the same bytes, which begins at `offset`."""
+        """Continues with another stream of the same bytes, which begins at `offset`."""
         self._stream = stream
         self._buffer_offset, self._position = self.offset, 0
         self._buffer = b""

@@ -68,8 +68,8 @@ def kind_name(kind: bytes) -> str:
 def parse_header(block: bytes) -> Header | None:
     """Returns the fields of a header, None if there is none.
 
-    One without a magic number, as writers made before 1988, does not count: a sum of
-    bytes often fits other data.
+    A header without a magic number, as from before 1988, does not count: the checksum
+    alone often fits other data.
     """
     if not block.startswith(MAGIC, MAGIC_AT) or not _is_intact(block):
         return None
@@ -92,7 +92,7 @@ def _is_intact(block: bytes) -> bool:
     total = sum(block) - sum(block[148:156]) + 8 * ord(" ")
     if total == stored:
         return True
-    # Some old writers took bytes for signed. To count that takes long.
+    # Some old writers summed signed bytes. Summed last, as it takes long.
     high = sum(byte > 127 for byte in block[:148] + block[156:])
     return total - 256 * high == stored
 
@@ -174,7 +174,7 @@ class Member(NamedTuple):
         name: As it is stored.
         key: Key of its sample; None if it belongs to none.
         extension: The rest of its name.
-        refused: What it is, if it cannot be read.
+        refused: Its kind, if it cannot be read.
     """
 
     start: int
@@ -318,7 +318,7 @@ class MemberReader(StreamReader):
                 )
 
     def _fields(self, at: int, header: Header) -> dict[bytes, bytes]:
-        """Returns the facts that a header has about the member after it."""
+        """Returns the fields of an extended header for the member after it."""
         begin, size = at + BLOCK_BYTES, header.size_bytes
         expected, got = "fields for the member after it", "other bytes"
         if size > _NAME_BYTES:

@@ -39,7 +39,7 @@ extension; raises `SampleError` if it cannot become one."""
 
 
 def _check_member(extension: str, seen: Collection[str], refused: str | None) -> None:
-    """Raises SampleError if a member, with what it is if it is no file, cannot join."""
+    """Raises SampleError if a member cannot join; `refused` says why it is no file."""
     if refused is not None:
         raise SampleError(f"a member {extension!r} that is {refused}")
     if extension in seen or extension in _RESERVED:
@@ -201,9 +201,9 @@ class SampleReader(MemberReader):
             ) from e
 
     def _check_together(self, first: Member, contents: Mapping[str, bytes]) -> None:
-        """Raises InputError if a sample goes on that has ended before.
+        """Raises InputError if a sample continues after it has ended.
 
-        Tars that have a sample twice are as others: both have the same members.
+        A sample that occurs twice, with the same members, is allowed.
         """
         key, extensions = first.key or b"", contents.keys()
         before = self._seen.get(key)
@@ -238,7 +238,7 @@ class SampleReader(MemberReader):
     def _of_sample(
         self, error: CorruptRecordError, members: list[Member]
     ) -> CorruptRecordError:
-        """Returns damage as that of a sample, and moves the reader to its start."""
+        """Returns damage as that of its sample, and moves the reader to its start."""
         at, end = error.offset, None
         self.offset = members[0].start if members else at
         of = f", sample {name_text(members[0].key or b'')}" if members else ""
@@ -262,14 +262,14 @@ class SampleReader(MemberReader):
         )
 
     def resync(self, *, limit: int | None = None) -> bool:
-        """Moves to the end: nothing tells which member after damage is intact."""
+        """Moves to the end: no member after damage is known to be intact."""
         del limit
         self.skip(sys.maxsize)
         return False
 
     def _is_before(self, end: End, offset: int) -> bool:
         if callable(end):
-            self.fill(offset + 1)  # Whatever is not known then comes after it.
+            self.fill(offset + 1)  # An end that is still unknown comes after it.
             end = end()
         return end is None or offset < end
 

@@ -1,7 +1,7 @@
 """The files of a column of an edition: their table, and its entry in `dataset.json`.
 
-Each file is bound to the digest of the records of its shard. A table names the digests,
-too, so that a column of other data is refused without opening a file.
+Each file is bound to the digest of its shard's records. The table has the digests too,
+so that a column of other data is refused without opening a file.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ColumnEntry:
         table_bytes: Size of that file.
         table_crc32c: Checksum of that file.
         file_bytes: Size of all files of values.
-        source: What attached it, and from what.
+        source: The origin of its values.
     """
 
     kind: ColumnType
@@ -232,8 +232,8 @@ def read_column_table(
     Args:
         dataset: The dataset's directory.
         entry: The column.
-        shards: Those to which it has to belong, in a table; None for any.
-        rows: Which of that table are those of the edition.
+        shards: A table with the shards that it must belong to; None for any.
+        rows: The rows of the edition in that table.
 
     Raises:
         InvalidDatasetError: It is damaged, or belongs to other records.

@@ -1,6 +1,6 @@
 """The features of the records of a split, where they are `tf.train.Example`.
 
-A decoder needs nothing else, so nobody writes a schema by hand.
+A decoder needs nothing else: no schema is written by hand.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class FeatureSpec:
 
 
 Features = Mapping[str, FeatureSpec]
-"""What records hold, by the names of the features, in the order of the source."""
+"""The features of records, by name, in the order of the source."""
 
 
 def encode_features(features: Features) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def joined_features(several: Sequence[Features | None]) -> Features | None:
 def joined_descriptions(
     several: Sequence[Mapping[str, Any] | None],
 ) -> Mapping[str, Any] | None:
-    """Returns the same for JSON objects; what cannot be parsed is not known."""
+    """Returns the same for JSON objects; None if one cannot be parsed."""
     if all(fields == several[0] for fields in several):
         return several[0]
     try:
@@ -174,7 +174,7 @@ def joined_descriptions(
 def unlike_features(
     first: Mapping[str, Any] | None, second: Mapping[str, Any] | None
 ) -> list[str]:
-    """Returns the features that two descriptions have, and none that fits both has."""
+    """Returns the features that two descriptions have in incompatible forms."""
     if first is None or second is None:
         return []
     return sorted(

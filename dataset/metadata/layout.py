@@ -15,8 +15,8 @@ from typing import NamedTuple
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError, some_of
 from gristmill.dataset.storage.paths import is_file_name
 
-# What TFDS, file systems and shells accept in names.
-# POSIX extended regular expressions, which Python's `re` reads alike.
+# Names that TFDS, file systems and shells accept. POSIX extended regular
+# expressions, which Python's `re` reads alike.
 NAME_PATTERN = "[A-Za-z0-9_][A-Za-z0-9_.+]*(-[A-Za-z0-9_.+]+)*"
 SPLIT_PATTERN = "[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*"
 
@@ -46,10 +46,11 @@ class Kind(NamedTuple):
     """A kind of files.
 
     Attributes:
-        pattern: Their paths. One that ends with a slash is a directory of any files.
-        what: What they are.
-        holds: What of a dataset's records can be in them: `records`, `values` of
-            columns, or nothing.
+        pattern: The pattern of their paths; with a slash at the end, a directory of any
+        files.
+        what: A description.
+        holds: The parts of records that they can hold: `records`, `values` of columns,
+            or "".
     """
 
     pattern: str
@@ -63,7 +64,7 @@ class Kind(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """How the paths end, whatever their parts are."""
+        """The end of all their paths, whatever the parts."""
         return re.split(r"[A-Z]+\]?", self.pattern)[-1]
 
     def path(self, **parts: str) -> str:
@@ -71,7 +72,7 @@ class Kind(NamedTuple):
         return filled(self.pattern, **parts)
 
     def prefix(self, **parts: str) -> str:
-        """Returns how the paths begin that have these parts."""
+        """Returns the beginning of the paths that have these parts."""
         return filled(self.pattern.partition("[")[0], **parts)
 
     def of_shard(self, shard: str) -> str:
@@ -83,13 +84,13 @@ class Kind(NamedTuple):
 
         Args:
             path: The path.
-            known: Parts that it has to have.
+            known: Parts that it must have.
         """
         return parser(self.pattern, **known)(path)
 
 
 def filled(pattern: str, **parts: str) -> str:
-    """Returns a pattern with its parts, up to the first that has to be given.
+    """Returns a pattern filled with parts, up to the first that is missing.
 
     >>> filled(SHARD_NAME, NAME="c4", SPLIT="train")
     'c4-train.array_record-'
@@ -104,7 +105,7 @@ def filled(pattern: str, **parts: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def parser(pattern: str, **known: str) -> Callable[[str], Mapping[str, str] | None]:
-    """Returns a function that gives the parts of a path, None for one of other form.
+    """Returns a function that gives the parts of a path, None if it does not match.
 
     >>> parser(VALUES.pattern)("columns/c4.ar.score-0123456789abcdef")
     {'SHARD': 'c4.ar', 'COLUMN': 'score', 'KEY': '0123456789abcdef'}
@@ -154,7 +155,7 @@ KINDS = (
     *(COLUMN, RESULT, VALUES, ERRORS, TEMPORARY, UNFINISHED),
 )
 OF_SHARDS = tuple(kind for kind in KINDS if "SHARD" in kind.pattern)
-# What is there of a write, whatever its shards are called.
+# Files of a write that do not depend on the names of its shards.
 DESCRIBING = (TABLE, JOB, LIST)
 DIRECTORIES = tuple(
     dict.fromkeys(kind.directory for kind in KINDS if not kind.pattern.endswith("/"))
@@ -239,7 +240,7 @@ def parse_write_key(key: str) -> tuple[str, str]:
 
 
 def parts_of(name: str, key: str) -> dict[str, str]:
-    """Returns the parts of `kinds` that a dataset's name and a write's key give."""
+    """Returns the parts of paths that a dataset's name and a write's key give."""
     split, _, mark = key.partition(".")
     parts = {"NAME": name, "SPLIT": split}
     return {**parts, "WRITE": mark} if mark else parts
@@ -377,7 +378,7 @@ def removed_path(name: str, split: str) -> str:
 
 
 def result_path(name: str, split: str, job: str) -> str:
-    """Returns the path where workers leave a note until the commit.
+    """Returns the path of a note that workers leave until the commit.
 
     A Beam runner hands over the result of a command this way.
 

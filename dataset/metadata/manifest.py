@@ -175,7 +175,7 @@ class Manifest:
 
 
 def is_over(manifest: Manifest, key: str) -> bool:
-    """Returns whether a write is committed or given up: no work on it is to come.
+    """Returns whether a write is committed or given up.
 
     Args:
         manifest: The dataset.
@@ -203,7 +203,7 @@ def read_manifest(dataset: StrPath) -> Manifest | None:
 def read_versioned_manifest(dataset: str) -> tuple[Manifest | None, str]:
     """Returns the manifest or None, and the version of the file or "".
 
-    It has no split where all that was begun was given up.
+    It has no split if all work was given up.
 
     A writer names that version as the one to replace, so that changes by others are not
     lost.
@@ -232,11 +232,10 @@ def read_replaced_manifest(dataset: str) -> tuple[Manifest | None, str]:
 def check_not_replaced(dataset: str, name: str, split: Split) -> None:
     """Checks that the files of a split are still those of the dataset.
 
-    By now, there may be later editions, also with this one kept beside them.
+    There may be later editions by now, beside which this one is kept.
 
     Raises:
-        ReplacedError: Another edition has replaced it, and its files are or will be
-            deleted.
+        ReplacedError: Another edition has replaced it, and its files will be deleted.
     """
     manifest = read_manifest(dataset)
     only, _ = layout.parse_write_key(name)
@@ -458,7 +457,7 @@ def states_of(split: Split) -> dict[int, Split]:
         try:
             found[edition] = split.until(edition)
         except IndexError:
-            continue  # It was never the newest edition of a state that is kept.
+            continue  # It was never the newest edition of a kept state.
     return found
 
 

@@ -29,7 +29,7 @@ _CURE = (
 
 
 class ShardFacts(NamedTuple):
-    """What is known of a shard, None for what is not.
+    """The known facts of a shard; None for unknown ones.
 
     Attributes:
         records: Its records.
@@ -58,7 +58,7 @@ def check_shard(
     where: str,
     what: str = "shard is not the one that the dataset describes",
 ) -> None:
-    """Raises CorruptShardError if a fact differs, of those that both know."""
+    """Raises CorruptShardError if a fact that both know differs."""
     pairs = [*zip(described, found, strict=True)]
     expected, got = (
         ShardFacts(*(None if None in pair else pair[side] for pair in pairs))
@@ -81,7 +81,7 @@ def read_index(path: str, described: ShardFacts) -> ShardIndex:
     """Reads the whole index of a shard.
 
     Raises:
-        CorruptShardError: It is that of another shard.
+        CorruptShardError: It belongs to another shard.
         InvalidDatasetError: It is damaged.
         StorageError: It cannot be read.
     """
@@ -104,10 +104,10 @@ def stored_footer(path: str, size_bytes: int, *, hashed: bool = True) -> Footer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardPlace:
-    """Where a shard and what belongs to it go, and what is there before work begins.
+    """The place of a shard and its indexes, and the files there before work begins.
 
-    Every write names the version that it replaces: what another worker writes there
-    afterwards stays.
+    Every write names the version that it replaces, so that a file written by another
+    worker meanwhile stays.
 
     Attributes:
         output: The dataset's directory.
@@ -131,10 +131,10 @@ class ShardPlace:
             output: The dataset's directory.
             path: The shard.
             packed: Whether it is to hold packed rows.
-            fresh: Whether none was there when the job took the output. Then they are
-                looked for only where there is an index, which is written last: what
-                has come without one holds the same bytes, or is of another writer,
-                and a write that names no file as the one to replace tells them apart.
+            fresh: Whether there was none when the job took the output. Then they are
+                looked for only if there is an index, which is written last: a file
+                without one holds the same bytes, or another writer's, and a write that
+                replaces no file tells these apart.
         """
         storage = storage_for(output)
         index = layout.index_path(path)
@@ -179,11 +179,11 @@ class ShardPlace:
             opened.places()  # Raises if they are damaged.
             report = opened.report()
         except InvalidDatasetError:
-            return None  # Cut short by a crash of the machine: made again.
+            return None  # Cut short by a crash of the machine: it is made again.
         if not _is_whole(info, report.file_bytes, report.file_crc32c):
             return None
         segments = self.seen.get(layout.segments_path(self.path))
-        # One of another job, which may hold no rows, is named and not replaced.
+        # A shard of another job, which may hold no rows, is reported and not replaced.
         if (
             self.packed
             and report.packed is not None
@@ -205,16 +205,16 @@ class ShardPlace:
 
         Args:
             local: The shard.
-            written: What is known of it.
-            report: What was counted.
+            written: Its facts.
+            report: Its report, without sizes of indexes.
             segments: The file of its segment index, if it holds packed rows.
             places: The sources of its records, if they are known.
 
         Returns:
-            The report, which says what the indexes are.
+            The report, with the sizes of the indexes.
 
         Raises:
-            StorageError: That fails, or another writer was there meanwhile.
+            StorageError: This fails, or another writer has written there meanwhile.
         """
         storage = storage_for(self.output)
         # In this order: where there is an index, all else is whole.
@@ -250,7 +250,7 @@ class ShardPlace:
 
 
 def _is_whole(info: FileInfo | None, size_bytes: int, crc32c: int) -> bool:
-    """Returns whether a file is there as it was written, as far as a listing tells."""
+    """Returns whether a file seems to be as it was written, by its listing."""
     return (
         info is not None
         and info.size_bytes == size_bytes

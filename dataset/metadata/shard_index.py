@@ -195,7 +195,7 @@ class ShardIndex:
     def places(self) -> Places | None:
         """Returns the places of the records in their sources; None if it has none.
 
-        Only of an index that was read whole.
+        The index must have been read whole.
         """
         if not self._places_bytes:
             return None
@@ -251,7 +251,7 @@ def encode_index(
         footer: The shard's footer.
         crc32cs: uint32 [records], the checksum of each record.
         report: Counts made while it was written.
-        places: The result of `Places.encode`; empty if nobody knows them.
+        places: The result of `Places.encode`; empty if unknown.
     """
     if len(crc32cs) != footer.records:
         raise ValueError(f"{len(crc32cs)} checksums for {footer.records} records")
@@ -336,7 +336,7 @@ def _mapped(path: str) -> bytes | mmap.mmap:
             header = os.pread(file.fileno(), HEADER_BYTES, 0)
             length = os.fstat(file.fileno()).st_size
             if len(header) == HEADER_BYTES:
-                # Of a damaged one all is mapped, and found to be damaged.
+                # A damaged file is mapped whole, and found to be damaged.
                 length = min(length, max(HEADER_BYTES, sum(_sizes(header))))
             return mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ)
     except StorageError:

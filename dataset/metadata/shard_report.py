@@ -10,7 +10,7 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.packed.counts import PackedCounts
 
-INDEXED_JOB = "indexed"  # Of files that were indexed, in place of a job's fingerprint.
+INDEXED_JOB = "indexed"  # In place of a job's fingerprint, for indexed files.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,11 +21,11 @@ class SourceSpan:
         file_index: Number of the input file in the job's sorted list.
         begin_bytes: Planned start; a frame belongs to the span of its first byte.
         end_bytes: Planned end, exclusive.
-        start_bytes: Where the bytes taken begin: at a frame, or at a region left out.
-            None if no frame begins in the span. Offsets count decompressed bytes.
-        stop_bytes: Where they end, or None as well. It can lie past `end_bytes`.
+        start_bytes: Start of the bytes taken, at a frame or a region left out. None if
+            no frame begins in the span. Offsets count decompressed bytes.
+        stop_bytes: Their end, which can lie past `end_bytes`; None as well.
         records: Number of good frames taken.
-        whole: Whether reading went on to the end of the file.
+        whole: Whether reading continued to the end of the file.
     """
 
     file_index: int
@@ -87,7 +87,7 @@ class ShardReport:
     index_bytes: int = 0
 
     def counts(self, *, resumed: bool = False) -> dict[str, int]:
-        """Returns the counts it adds to metrics: made just now, or there already."""
+        """Returns its counts for metrics, as a shard made now or found finished."""
         if resumed:
             return {"resumed-shards": 1}
         return {

@@ -62,7 +62,7 @@ _SHARD_COLUMNS = {
     "skipped_bytes": ("<i8", "skipped_bytes"),
     "index_bytes": ("<i8", "index_bytes"),
 }
-# Those that a table has until it is written: what was read for each shard.
+# Columns that a table has until it is written: the records read for each shard.
 _GATHERED_COLUMNS = {
     "shard_index": ("<i8", "shard_index"),
     "read_records": ("<i8", "read.records"),
@@ -72,9 +72,9 @@ _GATHERED_COLUMNS = {
     "changed_records": ("<i8", "changed_records"),
     "null_rows": ("<i8", "null_rows"),
 }
-# Those of packed rows, beside their counts.
+# Further columns of packed rows, beside their counts.
 _SEGMENT_COLUMNS = {"segments_bytes": "<i8", "segments_crc32c": "<u4"}
-# Those that a file has only if one of them is not 0.
+# Columns that a file has only if one of them is not 0.
 _OPTIONAL_COLUMNS = ("index_bytes", *(f"packed_{name}" for name in OPTIONAL))
 # Columns of one number a span, and `span_ends`: where each shard's spans end.
 _SPAN_COLUMNS = {
@@ -105,7 +105,7 @@ def read_described(
 ) -> bytes:
     """Reads a file whose size and checksum `dataset.json` has.
 
-    Raises InvalidDatasetError if it is another one.
+    Raises InvalidDatasetError if they differ.
     """
     data = storage_for(path).read(path)
     if (len(data), got := google_crc32c.value(data)) != (size_bytes, crc32c):
@@ -167,7 +167,7 @@ class ShardTable:
 
     @property
     def numbers(self) -> Int64:
-        """int64 [shards], the number of each shard, of a table that was gathered."""
+        """int64 [shards], the number of each shard; only in a gathered table."""
         return self.columns["shard_index"]
 
     @property
@@ -184,7 +184,7 @@ class ShardTable:
         return self._digest(_WRITTEN_DIGEST, shard)
 
     def read_digest(self, shard: int | None = None) -> RecordsDigest:
-        """Returns the digest of what was read for one shard, or for all."""
+        """Returns the digest of the records read for one shard, or for all."""
         return self._digest(_READ_DIGEST, shard)
 
     def _digest(
@@ -349,7 +349,7 @@ class ShardTable:
         """Returns the table as the bytes of its file.
 
         Args:
-            gathered: Whether to keep what was read for each shard.
+            gathered: Whether to keep the columns of records read.
         """
         blob, ends = encode_texts(self.paths)
         arrays = self.columns | {"path_blob": blob, "path_ends": ends}
@@ -496,7 +496,7 @@ class ShardCollector:
             self._pending = []
 
     def __getstate__(self) -> dict[str, Any]:
-        # Those of a bundle of few: as columns these would take more, and longer.
+        # As columns, a few reports would take more time and memory.
         if len(self._pending) >= _FEW_REPORTS:
             self._pack()
         return self.__dict__

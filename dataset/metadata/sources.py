@@ -1,7 +1,7 @@
 """The lists of a write: the files that it read, and the sources of its records.
 
-These are the same, unless shards of a dataset were read: its records have the sources
-that they had there. Both are in the file of `layout.inputs_path`.
+The two lists are the same, unless shards of a dataset were read, whose records keep
+their sources. Both are in the file of `layout.inputs_path`.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 
 _INPUTS_VERSION = 1
-# Of the arrays of a list of sources, in the file of a list of inputs.
+# Prefix of the arrays of the list of sources, in the file of the list of inputs.
 SOURCES_PREFIX = "sources_"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceFile:
-    """A file that records were made of.
+    """A file that records were made from.
 
     Attributes:
-        path: As the conversion was given it, possibly relative to where that ran.
+        path: As given to the conversion, possibly relative to where that ran.
         compression: One of `COMPRESSIONS`.
-        format: What the file is, such as `tfrecord`.
+        format: The format of the file, such as `tfrecord`.
         size_bytes: Its size as stored; 0 if not known.
         version: A mark that changes when it is written again; None if not known.
-        noted_ns: When the system recorded its last change; 0 if not known.
+        noted_ns: Time when the system recorded its last change; 0 if not known.
         spec: How its records were made, as JSON.
     """
 
@@ -174,7 +174,7 @@ def _arrays(
 
 
 def encode_sources(formats: Mapping[str, str]) -> tuple[bytes, str]:
-    """Returns a list of files of which only the formats are known, and its digest.
+    """Returns a list of files with known formats only, and its digest.
 
     Args:
         formats: The format of each file, by its path.
@@ -194,9 +194,9 @@ def encode_sources(formats: Mapping[str, str]) -> tuple[bytes, str]:
 
 
 def read_inputs(dataset: str, split: Split) -> SourceFiles | None:
-    """Returns the files that an edition was made of; None if there is no list.
+    """Returns the files that an edition was made from; None if there is no list.
 
-    Also None if it is damaged or another list: records can be read without it.
+    Also None if it is damaged or is another list: records can be read without it.
     """
     lists = _read_lists(dataset, split)
     return None if lists is None else lists[0]
@@ -237,7 +237,7 @@ def _lists(path: str, digest: str) -> tuple[SourceFiles, SourceFiles] | None:
 
 
 def common_inputs(dataset: str, split: Split, paths: Iterable[str]) -> list[str]:
-    """Returns those of some files of which an edition was made, by absolute paths.
+    """Returns the files, of some, that an edition was made from, by absolute paths.
 
     Raises:
         InvalidDatasetError: The list of its files is missing or damaged.

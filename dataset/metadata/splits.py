@@ -1,4 +1,4 @@
-"""The splits of a dataset in `dataset.json`, and what replaces them."""
+"""The splits of a dataset in `dataset.json`, and their editions."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ class Split:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options of what made it; none of files that were indexed in place."""
+        """The options of the job that made it; empty for files indexed in place."""
         options: Mapping[str, Any] = self.source.get("options", {})
         return options
 
     @property
     def function(self) -> str | None:
-        """The user's function that made its records, None if none did."""
+        """The user's function that made its records, None if there was none."""
         return self.options.get("map")
 
     @property
@@ -126,7 +126,7 @@ class Split:
 
     @property
     def writes(self) -> frozenset[str]:
-        """The ids of the writes of its editions, also of replaced ones, and columns."""
+        """The ids of the writes of its editions, replaced ones too, and of columns."""
         known = self.known.values()
         made = {part.source.get("job") for part in known}
         tables = (entry.get("table") for p in known for entry in p.columns.values())
@@ -136,7 +136,7 @@ class Split:
 
     @property
     def known(self) -> dict[int, Split]:
-        """All editions by their numbers: also those of the states that it replaced."""
+        """All editions by number, including those of the states that it replaced."""
         states = *self.replaced, self
         return {part.edition: part for state in states for part in state.parts}
 
@@ -156,7 +156,7 @@ class Split:
         return self.numbers.index(edition)
 
     def removals(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yields what was removed on the way to this edition, the last first.
+        """Yields the removals that led to this edition, the last first.
 
         Each is the number of the edition that it was removed from, and its `removed`.
         """
@@ -166,7 +166,7 @@ class Split:
             removed = removed.get("before")
 
     def until(self, edition: int) -> Split:
-        """Returns the split as it was when an edition was the newest.
+        """Returns the state of the split in which an edition was the newest.
 
         Raises IndexError if no such edition is known.
         """

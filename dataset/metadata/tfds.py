@@ -1,4 +1,4 @@
-"""TFDS's two files: what they say of a dataset, read and written."""
+"""TFDS's two files about a dataset, read and written."""
 
 from __future__ import annotations
 

@@ -35,10 +35,10 @@ class PackedCounts:
         trained_targets: Those of them that have a predecessor in their piece: the
             places of rows that the loss counts.
         open_turns: Trained messages after which the template writes no end of turn.
-        aside_rejected: Conversations set aside because they are not such, or the
-            template fails, or it is not proved what is trained on.
-        aside_untrained: Those without a trained token.
-        aside_long: Those that are too long for a row.
+        aside_rejected: Conversations set aside because they are malformed, the template
+            fails, or the trained tokens cannot be proved.
+        aside_untrained: Conversations set aside without a trained token.
+        aside_long: Conversations set aside as too long for a row.
     """
 
     documents: int = 0
@@ -102,7 +102,7 @@ MOST_PIECES = "most_pieces"
 _NAMES = tuple(field.name for field in dataclasses.fields(PackedCounts))
 
 OPTIONAL = _NAMES[_NAMES.index("begun_documents") :]
-"""The names of those that are not written where all are 0."""
+"""The names of counts that are not written if all are 0."""
 
 ASIDE = ("rejected", "untrained", "long")
 """Reasons to set a conversation aside."""
@@ -111,7 +111,7 @@ IN_ROWS = (
     *("documents", "tokens", "pieces", "padding_tokens", MOST_PIECES),
     *("begun_documents", "ended_documents", "trained_tokens", "trained_targets"),
 )
-"""The names of those that rows and their segment index tell."""
+"""The names of counts that rows and their segment index show."""
 
 PACKED_COLUMNS = {f"packed_{name}": "<i8" for name in _NAMES}
 """Columns of the table of shards that have the counts, and their types on disk."""

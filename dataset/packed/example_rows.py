@@ -1,4 +1,4 @@
-"""Packed rows as `tf.train.Example` messages, for readers that do not know our format.
+"""Packed rows as `tf.train.Example` messages, for readers without our format.
 
 A row is three int64 features of one length, under the names that MaxText gives them:
 the tokens, the position of each in its document, and the number of its piece in the

@@ -1,4 +1,4 @@
-"""The parts of messages in documents: of whose message tokens are, and the loss."""
+"""The spans of messages in documents: role, message and loss of their tokens."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ROLES = (
     "tool_call",
     "other",
 )
-"""Whose tokens a span has, by number. `thinking` and `tool_call` are parts of what the
-assistant says; `other` are all other roles, and plain text."""
+"""The roles of spans, by number. `thinking` and `tool_call` are parts of the
+assistant's text; `other` stands for all other roles, and for plain text."""
 
 OTHER = ROLES.index("other")
 
@@ -54,7 +54,7 @@ class MessageSpans(NamedTuple):
         ends: int64 [documents], where the spans of each document end among all.
         begins: uint32 [spans], the first token of each, from the document's first.
         lengths: uint32 [spans], in tokens.
-        roles: uint8 [spans], whose tokens they are: index in `ROLES`.
+        roles: uint8 [spans], index of their role in `ROLES`.
         messages: uint32 [spans], number of the message in its conversation, from 0.
         trained: bool [spans], whether the loss counts their tokens.
         weights: float32 [spans], factor of the loss; 1 where the data have none.
@@ -107,7 +107,7 @@ class MessageSpans(NamedTuple):
         """Returns these spans among documents of plain text, which are trained on.
 
         Args:
-            ours: bool [documents], which documents these are the spans of.
+            ours: bool [documents], which documents have these spans.
             lengths: uint32 [documents], in tokens.
         """
         counts = np.ones(len(ours), np.int64)
@@ -124,9 +124,9 @@ class MessageSpans(NamedTuple):
         return type(self)(ends, *(column[spans] for column in self.columns))
 
     def joined(self) -> Self:
-        """Returns the spans with those as one that continue from each other.
+        """Returns the spans, with spans that continue each other joined.
 
-        Untrained ones get weight 1. So spans that are cut at any token come back.
+        Untrained spans get weight 1. This undoes cuts at any token.
         """
         weights = np.where(self.trained, self.weights, np.float32(1))
         whole = self._replace(weights=weights)

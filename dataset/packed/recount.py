@@ -18,7 +18,7 @@ Ends = tuple[int | None, int | None]
 
 
 class RowCounter:
-    """Counts what the rows of a shard hold, while they come.
+    """Counts the content of the rows of a shard as they come.
 
     Memory: 6 bytes a piece, and some 40 at the end.
 
@@ -115,7 +115,7 @@ class RowCounter:
             )
 
     def finish(self) -> PackedCounts:
-        """Returns those of `IN_ROWS` after all rows.
+        """Returns the counts of `IN_ROWS`, after all rows.
 
         Raises:
             CorruptShardError: There are fewer rows than in the index, or the pieces of

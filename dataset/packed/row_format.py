@@ -80,7 +80,7 @@ class RowBatch(NamedTuple):
         firsts: uint32 [pieces], position of its first token in its document.
         tokens: uint32 [tokens], all pieces end to end.
         spans: The spans of messages, with a piece for each document; None if the rows
-            are of no conversations.
+            hold no conversations.
     """
 
     row_ends: npt.NDArray[np.int64]
@@ -97,10 +97,10 @@ class RowHeads(NamedTuple):
         row_ends, lengths, firsts: As in `RowBatch`.
         token_counts: int64 [rows], tokens of each row.
         token_bytes: int64 [rows], offset of the tokens in the record.
-        span_bytes: int64 [rows], offset of the spans in the record: its size where
-            there are none.
-        supervised: bool [rows], whether there are.
-        weighted: bool [rows], whether these have weights.
+        span_bytes: int64 [rows], offset of the spans in the record: its size if it has
+            none.
+        supervised: bool [rows], whether the record has spans.
+        weighted: bool [rows], whether its spans have weights.
     """
 
     row_ends: npt.NDArray[np.int64]
@@ -261,8 +261,8 @@ def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
 def read_spans(records: Sequence[bytes], heads: RowHeads) -> MessageSpans | None:
     """Decodes the spans of "packed" rows, with a piece for each document.
 
-    Where others have spans, all tokens of rows without are in one of `OTHER`, which is
-    trained.
+    In rows without spans beside others with them, each piece gets one trained span of
+    `OTHER`.
 
     Args:
         records: The rows.

@@ -132,8 +132,8 @@ def decode_spans(
         lengths: uint32 [pieces], tokens of each.
 
     Raises:
-        SpanError: They make no sense. Each has one encoding, so no bit of them can
-            change without a change of what is decoded, or this error.
+        SpanError: They are damaged. All spans have a single encoding, so every changed
+            bit changes the result or raises this.
     """
     sizes = np.fromiter(map(len, parts), np.int64, len(parts))
     stops = np.cumsum(sizes)
@@ -226,7 +226,7 @@ class _Numbers:
         self._firsts = np.searchsorted(self._lasts, starts)
 
     def first(self, rows: Int64, places: Int64) -> Int64:
-        """Returns some of the first numbers of rows, given which each is."""
+        """Returns numbers by their rows, and their places in the row."""
         at = self._firsts[rows] + places
         self.require(at < len(self._lasts), rows, "they are cut short")
         last = self._lasts[at]
@@ -238,7 +238,7 @@ class _Numbers:
         """Returns numbers that `check_end` allows, none of them the first of a row.
 
         Args:
-            at: Which they are, of all numbers.
+            at: Their places among all numbers.
             rows: Their rows.
         """
         return self._values(self._lasts[at - 1] + 1, self._lasts[at], rows)
@@ -261,7 +261,7 @@ class _Numbers:
         """Checks that the last of so many numbers of each row ends there.
 
         Returns:
-            int64 [rows], which number follows it, of all numbers.
+            int64 [rows], the place of the number after it, among all numbers.
         """
         at = self._firsts + counts
         rows = np.arange(len(at))
@@ -271,6 +271,6 @@ class _Numbers:
         return at
 
     def require(self, holds: npt.NDArray[np.bool_], rows: Int64, what: str) -> None:
-        """Raises SpanError for the first row of which something does not hold."""
+        """Raises SpanError for the first row for which a condition does not hold."""
         if not holds.all():
             raise SpanError(what, int(rows[np.argmin(holds)]))

@@ -184,7 +184,7 @@ def _delete_abandoned(process: int, root: str) -> None:
 
 
 def _delete_unless_in_use(directory: str) -> None:
-    """Deletes a directory; raises OSError if it is, or may be, in use."""
+    """Deletes a directory; raises OSError if it is or may be in use."""
     if os.lstat(directory).st_uid != os.geteuid():
         return
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -197,7 +197,7 @@ def _delete_unless_in_use(directory: str) -> None:
 
 
 def delete_unfinished(directory: str) -> None:
-    """Deletes what killed processes left of `write`s directly in a directory.
+    """Deletes the files that killed `write`s left directly in a directory.
 
     A `write` of a live process still succeeds.
     """

@@ -219,7 +219,7 @@ class GcsStorage:
                 raise
 
     def _same(self, path: str, version: str | None) -> FileInfo:
-        """Returns the object, if it still has this version."""
+        """Returns the object if it still has this version."""
         found = self.stat(path)
         if found is None or version not in (None, found.version):
             raise changed_error(

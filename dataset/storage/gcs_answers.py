@@ -38,7 +38,7 @@ def message_of(body: bytes) -> str:
 
 
 def strange(status: int, content_type: str | None, body: bytes) -> str:
-    """Describes what came in place of an answer of Cloud Storage."""
+    """Describes an answer that is not from Cloud Storage."""
     return (
         f"answer that is not from Cloud Storage: status {status}, "
         f"{content_type or 'no Content-Type'}, {message_of(body)!r}"

@@ -92,7 +92,7 @@ class _Progress:
 
     def __init__(self, seconds: float, sent_bytes: int):
         self._seconds = seconds
-        # What is sent cannot be watched; it may take as long as what is received.
+        # Sending cannot be watched; it may take as long as receiving.
         self.due = time.monotonic() + seconds * (1 + sent_bytes // _PIECE_BYTES)
 
     def result(self, made: Future[T]) -> T:
@@ -175,7 +175,7 @@ class GcsSession(AuthorizedSession):
         return response
 
     def _ended(self, call: Callable[[], T], progress: _Progress | None = None) -> T:
-        """Returns the result of a call that may wait for servers; ends it in time."""
+        """Returns the result of a call that may wait for servers; limits its time."""
         progress = progress or _Progress(self._timeout_seconds, 0)
         try:
             return progress.result(daemon_call(call, thread_name="gristmill-request"))
@@ -297,7 +297,7 @@ def _plain(cause: BaseException) -> str:
 def _diagnosis(
     error: Exception, deadline_seconds: float, *, no_bucket: bool, again: str
 ) -> tuple[str, str]:
-    """Returns the cause of an error, and its cure; `again` if that is to try again."""
+    """Returns the cause of an error and its cure, which is `again` for another try."""
     cause: BaseException = error
     if isinstance(error, api.RetryError) and error.cause is not None:
         cause = error.cause

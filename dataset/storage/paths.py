@@ -30,7 +30,7 @@ _TOKEN = re.compile(
 
 
 def is_remote(path: str) -> bool:
-    """Returns whether a path is of a bucket."""
+    """Returns whether a path is in a bucket."""
     return "://" in path
 
 
@@ -305,7 +305,7 @@ def _local_matcher_below(pattern: str, directory: str) -> Callable[[str], bool] 
 
 
 def _fits(patterns: Sequence[str], parts: Sequence[str]) -> bool:
-    """Returns whether the parts of a path fit those of a pattern, as in `matching`."""
+    """Returns whether the parts of a path match a pattern's, as in `matching`."""
     if not patterns or not parts:
         return not parts and all(pattern == "**" for pattern in patterns)
     hidden = parts[0].startswith(".")

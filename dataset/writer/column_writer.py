@@ -62,8 +62,8 @@ class ColumnWriter:
         path: The dataset's directory, local or `gs://`.
         columns: The types of the columns, by name: such as `float32`, `text`, or for an
             array per record `("float16", (2048,))`.
-        source: What computes them, such as a model and its version. It identifies them,
-            so that no writer continues with values of another source.
+        source: The program or model that computes them, with its version. It identifies
+            the values, so that no writer continues those of another source.
         split: The split; None for the only one.
         part: Number of the part that this writer writes, from 0.
         parts: In how many parts the columns are written.
@@ -130,7 +130,7 @@ class ColumnWriter:
         """Appends values of the next records.
 
         Args:
-            values: Those of each column, by name: `[n, *shape]`.
+            values: The values of each column, by name: `[n, *shape]`.
 
         Raises:
             InputError: They are of other columns, types or shapes, or there are more
@@ -162,7 +162,7 @@ class ColumnWriter:
         self._hold(given, count)
 
     def _hold(self, given: Mapping[str, npt.NDArray[Any]], count: int) -> None:
-        """Holds values of the next records, and writes each shard that has all."""
+        """Holds values of the next records, and writes each shard that is complete."""
         begin = 0
         while self._done < len(self._tasks):
             wanted = self._tasks[self._done].digest.records - self._held_records
@@ -225,7 +225,7 @@ def commit_columns(
     split: str | None = None,
     overwrite: bool = False,
 ) -> Manifest:
-    """Commits columns of which several writers have written all parts.
+    """Commits columns whose parts several writers have written.
 
     Call it once all writers have ended, with their arguments. It can be repeated.
 
@@ -252,7 +252,7 @@ def commit_columns(
 
 
 class _Columns:
-    """The columns that are written, and the shards of their records."""
+    """The columns to write, and the shards of their records."""
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class _Columns:
         return {name: layout.column_path(task.shard, name, key) for name in self.kinds}
 
     def delete(self, tasks: Sequence[ShardTask]) -> None:
-        """Deletes what an earlier writer has left of shards."""
+        """Deletes an earlier writer's files of some shards."""
         dataset = self.target.dataset
         gone = {path for task in tasks for path in self._paths(task).values()}
         there = walk(dataset, (VALUES,))
@@ -321,7 +321,7 @@ def _kind(given: str | tuple[str, Sequence[int]]) -> ColumnType:
 
 
 def _typed(kind: ColumnType | None, values: Any, name: str) -> npt.NDArray[Any]:
-    """Returns values as an array of a column's type, which is a copy.
+    """Returns a copy of values as an array of a column's type.
 
     Fractions are rounded; whole numbers stay as they are, and no number becomes
     infinite.

@@ -1,8 +1,8 @@
 """The split that writers of Python loops make together, in one or more parts.
 
 Parts are written at the same time, and no writer knows how many shards the others make.
-So a shard is named by its part and its number in the part, and by how often the part
-was begun anew: what a writer leaves that was killed is never taken for another one's.
+So a shard is named by its part, its number in the part, and how often the part was
+begun anew: files of a killed writer are never taken for another's.
 
 ```
 c4-train.array_record-0123456789abcdef-00001-0000-00000   the first shard of part 1
@@ -108,8 +108,8 @@ class PartsJob:
         shard_bytes: Maximum bytes of records in a shard; a larger record has its own.
         records_per_shard: Maximum records in a shard; None for no bound.
         writer: How shards are encoded.
-        features: What the records hold, as `encode_features` gives it, where known.
-        sources: The formats of the files that records come from, by path, where known.
+        features: The features of the records, as from `encode_features`, if known.
+        sources: The formats of the files that records come from, by path, if known.
     """
 
     write: Write
@@ -142,7 +142,7 @@ class PartsJob:
 
     @property
     def source(self) -> dict[str, Any]:
-        """What `dataset.json` says of where the records come from."""
+        """The origin of the records, for `dataset.json`."""
         options = self.options()
         # They are in `dataset.json` already, and in a list.
         del options["features"]
@@ -157,7 +157,7 @@ class PartsJob:
 def described_jobs(
     output: str, name: str, split: str, manifest: Manifest | None
 ) -> Iterator[PartsJob]:
-    """Yields the jobs of writers that have begun a split, and not committed it.
+    """Yields the jobs of writers that have begun a split without committing it.
 
     Raises:
         InvalidDatasetError: The description of one cannot be read.
@@ -205,12 +205,12 @@ def begin_parts(
 
     Args:
         job: The job.
-        resume: Whether to continue with what the same job has begun, or committed.
-        overwrite: Whether to replace what the output holds of the split.
+        resume: Whether to continue what the same job has begun or committed.
+        overwrite: Whether to replace the split in the output.
 
     Returns:
-        The job with its writer's versions and its write, and the split, if it has
-        committed that.
+        The job with its writer's versions and its write; and the split, if the job has
+        committed it.
 
     Raises:
         InputError: The output holds a dataset of another name.
@@ -236,7 +236,7 @@ def begin_parts(
     begun = [*described_jobs(*place, manifest)]
     base = 0 if there is None else there.edition
     for other in begun:
-        # Who starts over has the versions of this machine.
+        # A job that starts over takes the versions of this machine.
         afresh = overwrite and not resume
         same = with_versions(None if afresh else dataclasses.asdict(other.writer))
         if same.content == other.content and other.write.base == base:
@@ -278,10 +278,10 @@ def _not_free(job: PartsJob, there: Split) -> JobChangedError:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartState:
-    """What the file of a part says.
+    """The content of a part's file.
 
     Attributes:
-        attempt: How often it was begun anew before, which is in the names of shards.
+        attempt: How often it was begun anew before; it is in the names of shards.
         table: The shards, once the part is finished.
         version: The version of the file.
     """
@@ -292,7 +292,7 @@ class PartState:
 
     @classmethod
     def load_all(cls, job: PartsJob, parts: Sequence[int]) -> list[PartState | None]:
-        """Returns the states of parts; None for those that nobody has begun."""
+        """Returns the states of parts; None for parts that were not begun."""
         paths = [job.part_file(part) for part in parts]
         states: list[PartState | None] = []
         for path, content in zip(paths, load_all(paths), strict=True):
@@ -332,14 +332,14 @@ class PartState:
 
 
 class Part:
-    """One part, which belongs to one writer at a time: the last one that began.
+    """One part, which belongs to the writer that began it last.
 
     Args:
         job: The job.
         part: Number of the part.
-        resume: Whether to keep what an earlier writer has finished, up to the first
-            shard that is not whole; all else of the part is deleted.
-        overwrite: Whether to begin again also where the part was finished.
+        resume: Whether to keep an earlier writer's shards, up to the first that is not
+            whole; the rest of the part is deleted.
+        overwrite: Whether to begin a finished part again.
 
     Attributes:
         shards: Finished shards.
@@ -370,8 +370,8 @@ class Part:
             begun = PartState()
             if found is not None:
                 begun = PartState(attempt=found.attempt + 1, version=found.version)
-            # What writers before have left stays until the commit: one of them may be
-            # committed at this moment.
+            # Earlier writers' files stay until the commit: one of them may be
+            # committing at this moment.
             self._state = begun.store(job, part)
             self._check_not_over()
             return
@@ -398,7 +398,7 @@ class Part:
                 yield report
 
     def _delete_rest(self) -> None:
-        """Deletes what this writer has left after the first shard that is not whole."""
+        """Deletes the files of the part from the first shard on that is not whole."""
         self.check_current()
         write = self._job.write
         kept = {self._path(shard) for shard in range(self.shards)}
@@ -465,7 +465,7 @@ class Part:
             )
 
     def publish(self, local: str, written: WrittenShard, places: Places | None) -> None:
-        """Keeps a finished shard, so that it is there after a crash.
+        """Publishes a finished shard, so that a crash does not lose it.
 
         Raises as `check_current` does, and StorageError.
         """
@@ -479,7 +479,7 @@ class Part:
             written=written.digest,
         )
         self.check_current()
-        # Not over what is there: a writer that continues makes the same bytes.
+        # Replaces nothing: a writer that continues makes the same bytes.
         place = ShardPlace(output=self._job.write.output, path=report.path, seen={})
         self._add(place.publish(local, written, report, places=places))
 
@@ -514,7 +514,7 @@ def commit_parts(
         name: The dataset's name; by default the last part of the directory.
         split: The split.
         overwrite: Whether to replace the split that is there, as for `Writer`.
-        keep_replaced: Whether to keep what is replaced, as for `Writer`.
+        keep_replaced: Whether to keep the replaced split, as for `Writer`.
 
     Returns:
         The committed dataset.
@@ -558,7 +558,7 @@ def commit_parts(
 
 
 def _tidy(output: str, manifest: Manifest, split: str) -> None:
-    """Deletes what a killed commit has left of the parts of a split."""
+    """Deletes what a killed commit left of the parts of a split."""
     key = layout.write_key(split, manifest.splits[split].parts[0].write)
     tidy_split(output, manifest, split)
     with contextlib.suppress(GristmillError):
@@ -635,7 +635,7 @@ def part_column(table: ShardTable, *, where: str) -> npt.NDArray[np.int64]:
         where: The table's path, for messages.
 
     Raises:
-        InvalidDatasetError: It does not have them.
+        InvalidDatasetError: It lacks them.
     """
     column = table.columns.get(_PART)
     if column is None or column.shape != (len(table),) or column.dtype != np.int64:

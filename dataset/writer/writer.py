@@ -78,17 +78,17 @@ class Writer:
         shard_bytes: Maximum bytes of records in a shard; a larger record has its own.
         records_per_shard: Maximum records in a shard.
         writer: How shards are encoded.
-        features: What the records hold, where they are `tf.train.Example`, so that
+        features: The features of the records, if they are `tf.train.Example`, so that
             `loader.ExampleDecoder.of` decodes them.
-        sources: The files that records come from, so that `gristmill trace` leads to
-            them: the format of each, such as `jsonl`, `parquet` or `tfrecord`, by its
-            path. `write` is then given the source of each record.
-        resume: Whether to continue with what an earlier writer with the same arguments
-            has finished: ask `position_records` where.
-        overwrite: Whether to replace what the output holds of this split, once the new
-            one is finished. A part that was finished is written again.
-        keep_replaced: Whether what is replaced is kept, to go back to, until
-            `gristmill clean`. Of several parts `commit_parts` is told.
+        sources: The files that records come from, for `gristmill trace`: the format of
+            each, such as `jsonl`, `parquet` or `tfrecord`, by its path. `write` then
+            takes the source of each record.
+        resume: Whether to continue after the shards that an earlier writer with the
+            same arguments has finished; `position_records` says where.
+        overwrite: Whether to replace this split in the output, once the new one is
+            finished. A finished part is written again.
+        keep_replaced: Whether to keep the replaced split, for a rollback, until
+            `gristmill clean`. With several parts, tell `commit_parts`.
 
     Raises:
         InputError: An argument cannot be used.
@@ -146,10 +146,10 @@ class Writer:
 
     @property
     def position_records(self) -> int:
-        """How many records the part has: the number of the one to write next.
+        """The number of records in the part so far, which is that of the next one.
 
-        After a restart with `resume`: how many are kept in finished shards. Seek there,
-        and continue. If the split is committed already, all of its part.
+        After a restart with `resume`, this is the number of records in finished shards:
+        seek there, and continue. If the split is committed, it is all of its part.
         """
         return self._kept_records + self._records
 
@@ -224,8 +224,8 @@ class Writer:
                 files, and any that have no bytes of a record, its number.
 
         Raises:
-            InputError: It is not bytes, or has 2 GiB and more; it has no source, or
-                another than the writer knows; or nothing can be written any more.
+            InputError: It is not bytes, or has 2 GiB or more; its source is missing or
+                unknown to the writer; or the writer is closed.
             JobChangedError: Another writer has taken over the output.
             StorageError: It cannot be written. Nothing can be written then: restart.
         """
@@ -281,7 +281,7 @@ class Writer:
         )
 
     def _flush(self) -> None:
-        """Gives the records that are held to the encoder."""
+        """Passes the held records to the encoder."""
         with self._or_abandoned():
             if self._shard is None:
                 assert self._part is not None
@@ -292,7 +292,7 @@ class Writer:
             self._batch, self._batch_bytes = [], 0
 
     def _finish_shard(self) -> None:
-        """Lets the open shard be checked and published, after the one before it."""
+        """Has the open shard checked and published, after the one before it."""
         self._flush()
         with self._or_abandoned():
             self._wait_for_shard()
@@ -321,18 +321,18 @@ class Writer:
             try:
                 self._part.publish(local, shard.finish(), sources)
             except StorageError:
-                # Another command may have deleted the work that it took the place of.
+                # Another command may have taken over, and deleted this work.
                 self._part.check_current()
                 raise
 
     def _wait_for_shard(self) -> None:
-        """Waits until the shard before is published; raises what went wrong there."""
+        """Waits until the shard before is published; raises its error."""
         publishing, self._publishing = self._publishing, None
         if publishing is not None:
             publishing.result()
 
     def _check_complete(self, part: Part) -> None:
-        """Raises DataLossError if shards hold fewer records, or more, than came."""
+        """Raises DataLossError if shards hold another number of records than came."""
         if part.records != self._kept_records:
             raise DataLossError(
                 "finished shards do not hold the records that were written",
@@ -344,7 +344,7 @@ class Writer:
 
     @contextlib.contextmanager
     def _or_abandoned(self) -> Any:
-        """Lets nothing be written after an error: records would be missing."""
+        """Closes the writer at an error, after which records would be missing."""
         try:
             yield
         except BaseException:
