@@ -13,10 +13,10 @@ from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.batches import (
     Batches,
     NamedPhase,
-    batches_of,
     by_lengths,
     check_dataset,
     ordered_weights,
+    scheduled,
 )
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.feed.step_reads import check_mask, checked_columns
@@ -51,16 +51,6 @@ class GlobalBatches(Batches):
 
     They are `Batches` that can be fed to hosts and traced to their sources.
     """
-
-    def __post_init__(self) -> None:
-        if self.steps == 0:
-            raise InputError(
-                "there is no batch: all records together are fewer than batch_size",
-                expected=f"at least {self.batch_size:,} records, over all epochs",
-                got=f"{self.schedule.stop:,}",
-                cure="choose a smaller batch_size or more epochs, or keep the part of "
-                "a batch that there is with drop_remainder=False",
-            )
 
     def locate(self, step: int, row: int, token: int | None = None) -> Location:
         """Returns the origin of a row of a step's global batch.
@@ -279,4 +269,5 @@ def global_batches(
         num_records=1, seed=seed, shuffle=parse_shuffle(shuffle), epochs=epochs
     )
     phase = NamedPhase(0, dict(named), mixture, batch_size)
-    return batches_of(GlobalBatches, [phase], like, drop_remainder=drop_remainder)
+    found, schedule = scheduled([phase], like, drop_remainder=drop_remainder)
+    return GlobalBatches(datasets=found, schedule=schedule)

@@ -51,6 +51,16 @@ class Batches:
     datasets: tuple[Dataset, ...]
     schedule: Schedule
 
+    def __post_init__(self) -> None:
+        if self.steps == 0:
+            raise InputError(
+                "there is no batch: all records together are fewer than batch_size",
+                expected=f"at least {self.batch_size:,} records, over all epochs",
+                got=f"{self.schedule.stop:,}",
+                cure="choose a smaller batch_size or more epochs, or keep the part of "
+                "a batch that there is with drop_remainder=False",
+            )
+
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """The name of each dataset of a mixture; empty for a single dataset."""
@@ -273,23 +283,17 @@ def phases_of(batches: Batches) -> list[NamedPhase]:
 
 def with_phases(batches: AnyBatches, phases: Sequence[NamedPhase]) -> AnyBatches:
     """Returns batches with other phases, in an order like theirs."""
-    schedule = batches.schedule
-    return batches_of(
-        type(batches), phases, schedule.like, drop_remainder=schedule.drop_remainder
-    )
+    old = batches.schedule
+    datasets, schedule = scheduled(phases, old.like, drop_remainder=old.drop_remainder)
+    return dataclasses.replace(batches, datasets=datasets, schedule=schedule)
 
 
-def batches_of(
-    kind: type[AnyBatches],
-    phases: Sequence[NamedPhase],
-    like: DatasetOrder,
-    *,
-    drop_remainder: bool,
-) -> AnyBatches:
-    """Returns the batches of phases.
+def scheduled(
+    phases: Sequence[NamedPhase], like: DatasetOrder, *, drop_remainder: bool
+) -> tuple[tuple[Dataset, ...], Schedule]:
+    """Returns the datasets and the schedule of the batches of phases.
 
     Args:
-        kind: Their class.
         phases: By rising steps, the first from step 0.
         like: An order with the seed, the shuffle and the epochs of all datasets.
         drop_remainder: Whether to leave out a partial last batch.
@@ -317,10 +321,7 @@ def batches_of(
             schedule = Schedule(phases=(phase,), drop_remainder=drop_remainder)
         else:
             schedule = schedule.then(phase)
-    return kind(
-        datasets=tuple(dataset for _, dataset in found),
-        schedule=cast("Schedule", schedule),
-    )
+    return tuple(dataset for _, dataset in found), cast("Schedule", schedule)
 
 
 def order_text(batches: Batches) -> str:

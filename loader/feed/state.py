@@ -24,9 +24,9 @@ from gristmill.loader.data.batches import (
     AnyBatches,
     Batches,
     NamedPhase,
-    batches_of,
     by_lengths,
     phases_of,
+    scheduled,
     with_phases,
 )
 from gristmill.loader.data.dataset import Content, Dataset, GoneDataset
@@ -364,7 +364,8 @@ def batches_of_state(
             own = parts[-1]._replace(datasets={**parts[-1].datasets, **named})
             raise _mismatch(own, saved._replace(step=parts[-1].step), [])
     drop_remainder = saved.value["drop_remainder"]
-    return batches_of(Batches, parts, like, drop_remainder=drop_remainder)
+    found, schedule = scheduled(parts, like, drop_remainder=drop_remainder)
+    return Batches(datasets=found, schedule=schedule)
 
 
 def continued_batches(
