@@ -15,6 +15,7 @@ from gristmill.loader.data.batches import (
     NamedPhase,
     by_lengths,
     check_dataset,
+    named_datasets,
     ordered_weights,
     scheduled,
 )
@@ -243,8 +244,7 @@ def global_batches(
             names of datasets and weights differ, or the records of all epochs are fewer
             than one batch.
     """
-    mixed = isinstance(datasets, Mapping)
-    named = datasets if isinstance(datasets, Mapping) else {"": datasets}
+    mixed, named = isinstance(datasets, Mapping), named_datasets(datasets)
     if not named:
         raise InputError(
             "a mixture of no datasets",
@@ -268,6 +268,6 @@ def global_batches(
     like = DatasetOrder(
         num_records=1, seed=seed, shuffle=parse_shuffle(shuffle), epochs=epochs
     )
-    phase = NamedPhase(0, dict(named), mixture, batch_size)
+    phase = NamedPhase(0, named, mixture, batch_size)
     found, schedule = scheduled([phase], like, drop_remainder=drop_remainder)
     return GlobalBatches(datasets=found, schedule=schedule)

@@ -28,30 +28,36 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def check_files(count: int, *, what: str) -> None:
-    """Raises SystemLimitError if the process may not open so many more files.
+def allowed_files(needed: int) -> int:
+    """Returns how many files the process may open, or `needed` if it has no limit.
 
     The usual soft limit of 1,024 is meant for programs that use select(): it is raised
     as far as needed and allowed.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        used = len(os.listdir(_DESCRIPTORS))
-    except OSError as e:
-        used = soft if e.errno == errno.EMFILE else 0
-    needed = used + count
-    if soft != resource.RLIM_INFINITY and needed > soft:
+    if soft == resource.RLIM_INFINITY:
+        return needed
+    if needed > soft:
         allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         with contextlib.suppress(OSError, ValueError):  # The limit stays as it is then.
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(allowed, soft), hard))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if needed > soft:
-            raise SystemLimitError(
-                "the system allows too few open files",
-                expected=f"{count} more, for {what}",
-                got=f"{used} are open, of {soft}",
-                cure=SystemLimitError.CURES[errno.EMFILE],
-            )
+    return soft
+
+
+def check_files(count: int, *, what: str) -> None:
+    """Raises SystemLimitError if the process may not open so many more files."""
+    try:
+        used = len(os.listdir(_DESCRIPTORS))
+    except OSError as e:
+        used = allowed_files(0) if e.errno == errno.EMFILE else 0
+    if used + count > (allowed := allowed_files(used + count)):
+        raise SystemLimitError(
+            "the system allows too few open files",
+            expected=f"{count} more, for {what}",
+            got=f"{used} are open, of {allowed}",
+            cure=SystemLimitError.CURES[errno.EMFILE],
+        )
 
 
 @contextlib.contextmanager

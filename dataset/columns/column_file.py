@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import keyword
 import math
@@ -343,14 +344,45 @@ def open_column(
         InvalidDatasetError: It is damaged, or belongs to other records.
         FormatVersionError: Its version is unknown.
     """
-
-    def invalid(what: str, expected: object, got: object) -> InvalidDatasetError:
-        return InvalidDatasetError(
-            what, where=path, expected=expected, got=got, cure=_CURE
-        )
-
     # Most tables of blocks are in the first 64 KiB.
     head = read(0, min(file_bytes, 1 << 16))
+    invalid = functools.partial(_invalid, path)
+    count, block_records, crc = _parse_header(head, path, kind, records, file_bytes)
+    blocks = -(-count // block_records)
+    first = HEADER_BYTES + blocks * _TABLE_ROW.itemsize
+    data = head[HEADER_BYTES:first]
+    if len(head) < first <= file_bytes:
+        data += read(len(head), first)
+    got = google_crc32c.value(data)
+    if len(data) != first - HEADER_BYTES or got != crc:
+        raise invalid(
+            "column has a damaged table of blocks", f"{crc:#010x}", f"{got:#010x}"
+        )
+    table = np.frombuffer(data, _TABLE_ROW)
+    ends = np.concatenate([[first], table["end"]]).astype(np.int64)
+    if (np.diff(ends) < 0).any() or ends[-1] != file_bytes:
+        raise invalid("column contradicts itself", f"{file_bytes:,} bytes", ends[-1])
+    return ColumnFile(
+        path=path,
+        kind=kind,
+        records=count,
+        block_records=block_records,
+        _ends=ends,
+        _crc32cs=table["crc32c"],
+    )
+
+
+def _invalid(
+    path: str, what: str, expected: object, got: object
+) -> InvalidDatasetError:
+    return InvalidDatasetError(what, where=path, expected=expected, got=got, cure=_CURE)
+
+
+def _parse_header(
+    head: bytes, path: str, kind: ColumnType, records: RecordsDigest, file_bytes: int
+) -> tuple[int, int, int]:
+    """Returns records, records of a block, and the checksum of the table of blocks."""
+    invalid = functools.partial(_invalid, path)
     if head[:8] != MAGIC or len(head) < HEADER_BYTES:
         raise invalid("not the file of a column", MAGIC, bytes(head[:8]))
     fields = _HEADER.unpack_from(head)
@@ -379,30 +411,9 @@ def open_column(
             f"{kind}, {kind.item_bytes:,} bytes a record",
             f"{found_kind}, {item_bytes:,} bytes a record",
         )
-    blocks = -(-count // block_records) if block_records else 0
-    first = HEADER_BYTES + blocks * _TABLE_ROW.itemsize
     if size != file_bytes or not 0 < block_records <= _MOST_BLOCK_RECORDS:
         raise invalid("column has the wrong size", f"{size:,} bytes", f"{file_bytes:,}")
-    data = head[HEADER_BYTES:first]
-    if len(head) < first <= file_bytes:
-        data += read(len(head), first)
-    got = google_crc32c.value(data)
-    if len(data) != first - HEADER_BYTES or got != crc:
-        raise invalid(
-            "column has a damaged table of blocks", f"{crc:#010x}", f"{got:#010x}"
-        )
-    table = np.frombuffer(data, _TABLE_ROW)
-    ends = np.concatenate([[first], table["end"]]).astype(np.int64)
-    if (np.diff(ends) < 0).any() or ends[-1] != file_bytes:
-        raise invalid("column contradicts itself", f"{file_bytes:,} bytes", ends[-1])
-    return ColumnFile(
-        path=path,
-        kind=kind,
-        records=count,
-        block_records=block_records,
-        _ends=ends,
-        _crc32cs=table["crc32c"],
-    )
+    return count, block_records, crc
 
 
 def decode_column(

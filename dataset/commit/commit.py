@@ -284,12 +284,7 @@ def commit_dataset(
             if not write.replaces and before is not None:
                 since = [part for part in before.parts if part.edition > write.base]
                 _check_together(write, split, since)
-        # Files that are indexed again belong to what is replaced, too.
-        own = {*editions, *(write.split for write in made if write.replaces)}
-        if any({key, key.partition(".")[0]}.isdisjoint(own) for key in old.editions):
-            tables = [read_table(output, split) for split in editions.values()]
-            paths = {path for table in tables for path in table.paths}
-            check_other_splits(output, old, splits=own, takes=paths.__contains__)
+        _check_free(output, old, made)
         features_now = old.features if features is None else features
         return dataclasses.replace(old, splits=splits, features=features_now)
 
@@ -315,6 +310,17 @@ def commit_dataset(
             with contextlib.suppress(GristmillError):
                 SplitFiles(output, manifest, write.split).delete_strays(write.key)
     return manifest
+
+
+def _check_free(output: str, old: Manifest, made: Mapping[Write, Split]) -> None:
+    """Raises InputError if another split has a file of finished editions."""
+    # Files that are indexed again belong to what is replaced, too.
+    own = {write.key for write in made}
+    own |= {write.split for write in made if write.replaces}
+    if any({key, key.partition(".")[0]}.isdisjoint(own) for key in old.editions):
+        tables = [read_table(output, split) for split in made.values()]
+        paths = {path for table in tables for path in table.paths}
+        check_other_splits(output, old, splits=own, takes=paths.__contains__)
 
 
 def _check_together(write: Write, made: Split, others: Iterable[Split]) -> None:

@@ -230,7 +230,6 @@ class Split:
         path: str,
         writer_options: str,
         source: Mapping[str, Any],
-        edition: int = 1,
         write: str = "",
     ) -> Self:
         """Describes an edition by its table and the table's encoded form."""
@@ -244,7 +243,6 @@ class Split:
             table_crc32c=google_crc32c.value(encoded),
             writer_options=writer_options,
             source=source,
-            edition=edition,
             write=write,
             **totals,
         )

@@ -111,7 +111,7 @@ class RowCounter:
                 "the segment index is of another number of rows",
                 f"row {min(expected, got):,}",
                 f"{expected:,} rows",
-                f"{got:,}" + " or more" * (got > expected),
+                f"{got:,} or more" if got > expected else f"{got:,}",
             )
 
     def finish(self) -> PackedCounts:

@@ -218,7 +218,21 @@ def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
         ]
         firsts[np.repeat(later, pieces)] = np.frombuffer(b"".join(parts), "<u4")
     token_counts = np.add.reduceat(lengths, row_starts, dtype=np.int64)
-    whole = tokens_at + token_counts * row_format.id_bytes
+    heads = RowHeads(
+        *(row_ends, lengths, firsts, token_counts, tokens_at),
+        *(tokens_at + token_counts * row_format.id_bytes, supervised, weighted),
+    )
+    _check_heads(row_format, heads, sizes)
+    return heads
+
+
+def _check_heads(
+    row_format: RowFormat, heads: RowHeads, sizes: npt.NDArray[np.int64]
+) -> None:
+    """Compares the counts of heads with each other, and with the sizes of records."""
+    row_ends, lengths, firsts, token_counts, _, whole, supervised, weighted = heads
+    pieces = counts_of(row_ends)
+    row_starts = row_ends - pieces
     # Each piece has a count of spans, of a byte or more.
     fits = np.where(supervised, sizes >= whole + pieces, sizes == whole)
     fits &= supervised >= weighted
@@ -252,10 +266,6 @@ def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
             got=f"{int(token_counts[row]):,}",
             cure="give the length that the dataset was packed with",
         )
-    return RowHeads(
-        *(row_ends, lengths, firsts, token_counts, tokens_at),
-        *(whole, supervised, weighted),
-    )
 
 
 def read_spans(records: Sequence[bytes], heads: RowHeads) -> MessageSpans | None:

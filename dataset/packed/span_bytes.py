@@ -155,7 +155,6 @@ def decode_spans(
     gaps = (heads >> _GAP).astype(np.int64)
     steps = (heads >> _NEXT_MESSAGE & 1).astype(np.int64)
     far = np.flatnonzero(gaps == _FAR)
-    weights = np.ones(len(heads), np.float32)
     weights_at = stops - counts
     kept = at[:0]
     if weighted.any():
@@ -190,12 +189,11 @@ def decode_spans(
     messages = before[1:] - before[first] - 1
     known = (messages >= 0) & (messages < _MOST_MESSAGES)
     numbers.require(known, owners, "a span has no message")
+    weights = np.ones(len(heads), np.float32)
     if weighted.any():
-        places = zip(
-            parts, (weights_at - starts).tolist(), counts.tolist(), strict=True
-        )
-        found = b"".join([part[at : len(part) - count] for part, at, count in places])
-        weights[kept] = np.frombuffer(found, "<f4")
+        begins, stop = (weights_at - starts).tolist(), (sizes - counts).tolist()
+        found = [p[b:s] for p, b, s in zip(parts, begins, stop, strict=True)]
+        weights[kept] = np.frombuffer(b"".join(found), "<f4")
         good = np.isfinite(weights) & (weights >= 0)
         numbers.require(good, owners, "a weight is not a number above 0")
         others = np.bincount(owners[weights != 1], minlength=len(parts))

@@ -229,8 +229,7 @@ class Batches:
         self, datasets: Dataset | Mapping[str, Dataset] | None
     ) -> dict[str, Dataset]:
         """Returns datasets by their names, "" for a single one."""
-        given = {} if datasets is None else datasets
-        named = dict(given) if isinstance(given, Mapping) else {"": given}
+        named = {} if datasets is None else named_datasets(datasets)
         for name, dataset in named.items():
             if bool(name) != bool(self.names):
                 dataset_numbers(self, None if self.names else name)
@@ -263,6 +262,11 @@ class Batches:
 
 
 AnyBatches = TypeVar("AnyBatches", bound=Batches)
+
+
+def named_datasets(datasets: Dataset | Mapping[str, Dataset]) -> dict[str, Dataset]:
+    """Returns datasets by their names, a single one under ""."""
+    return dict(datasets) if isinstance(datasets, Mapping) else {"": datasets}
 
 
 def phases_of(batches: Batches) -> list[NamedPhase]:
@@ -328,23 +332,23 @@ def order_text(batches: Batches) -> str:
     """Returns a one-line description of the order, with the shares of a mixture."""
     steps = "without end" if batches.steps is None else f"{batches.steps:,}"
     schedule = batches.schedule
-    text = f"batch_size {batches.batch_size:,}, steps {steps}"
     phase = schedule.phases[0]
     first = phase.orders[0]
-    sizes = ", ".join(f"{name} {n:,}" for name, n in vars(first.shuffle).items())
-    sizes = sizes and f" ({sizes})"
-    text += f", {first.shuffle.kind} shuffle{sizes}, seed {first.seed}"
-    names = [order.name for order in phase.orders]
-    for what, shares in (
-        ("rows", () if phase.mixture is None else phase.mixture.weights),
-        ("tokens", _token_shares(batches)),
-    ):
-        parts = zip(names, shares, strict=False)
-        told = ", ".join(f"{name} {float(share):.2%}" for name, share in parts)
-        text += told and f", of {what} {told}"
+    shuffle = f"{first.shuffle.kind} shuffle"
+    if sizes := vars(first.shuffle):
+        shown = ", ".join(f"{name} {count:,}" for name, count in sizes.items())
+        shuffle += f" ({shown})"
+    facts = [f"batch_size {batches.batch_size:,}", f"steps {steps}", shuffle]
+    facts.append(f"seed {first.seed}")
+    rows = () if phase.mixture is None else phase.mixture.weights
+    for what, shares in (("rows", rows), ("tokens", _token_shares(batches))):
+        if shares:
+            parts = zip(phase.orders, shares, strict=True)
+            shown = ", ".join(f"{one.name} {float(share):.2%}" for one, share in parts)
+            facts.append(f"of {what} {shown}")
     if len(schedule.phases) > 1:
-        text += f", until step {schedule.phases[1].step:,}"
-    return text
+        facts.append(f"until step {schedule.phases[1].step:,}")
+    return ", ".join(facts)
 
 
 def _token_shares(batches: Batches) -> list[Fraction]:

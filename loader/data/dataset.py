@@ -133,7 +133,7 @@ class HowToRead:
     """The arguments of `open` that all joined datasets share."""
 
     verify: Verify | None
-    options: ReadOptions | None
+    read_options: ReadOptions | None
     cache_dir: str | None
     cache_bytes: int | None
 
@@ -195,8 +195,8 @@ class Stored:
     @functools.cached_property
     def reader(self) -> BatchReader:
         """Reads the records of the shards."""
-        how = self.how
-        return BatchReader(self.shards, verify=how.verify, read_options=how.options)
+        verify, options = self.how.verify, self.how.read_options
+        return BatchReader(self.shards, verify=verify, read_options=options)
 
     @property
     def only(self) -> Part | None:
@@ -336,10 +336,8 @@ class Dataset(Sequence[bytes]):
         if (chosen := self.stored.chosen) is not None:
             counts = f"{len(self):,} of {len(chosen.whole):,} records"
             return f"<Dataset {name}, where {chosen.text}: {counts}>"
-        return (
-            f"<Dataset {name}: {len(self):,} records in "
-            f"{shards:,} shard{'s' * (shards != 1)}>"
-        )
+        files = "1 shard" if shards == 1 else f"{shards:,} shards"
+        return f"<Dataset {name}: {len(self):,} records in {files}>"
 
     @property
     def path(self) -> str:
@@ -480,14 +478,13 @@ class Dataset(Sequence[bytes]):
         ends = np.array([shards.first_record(shard), int(shards.ends[shard])])
         first, end = self.stored.counts_before(ends).tolist()
         part, number = self.stored.part_of(shard)
-        owner = shards.parts[shards.part_of(shard)[0]] if shards.parts else shards
         table, split = part.table, part.committed
         columns = {} if table is None else table.columns
         names = ("dropped_records", "added_records")
         dropped, added = (int(columns[n][number]) if columns else 0 for n in names)
         size = int(shards.file_bytes[shard])
         return ShardInfo(
-            path=owner.paths[number],
+            path=shards.path(shard),
             first_record=first,
             records=end - first,
             file_bytes=None if size < 0 else size,
@@ -606,7 +603,9 @@ class _Gone(Stored):
         shards = ShardList(
             starts=none, ends=none, file_records=none, file_bytes=none, name=path
         )
-        how = HowToRead(verify=None, options=None, cache_dir=None, cache_bytes=None)
+        how = HowToRead(
+            verify=None, read_options=None, cache_dir=None, cache_bytes=None
+        )
         super().__init__([Part(path=path, name=path, shards=0)], shards, how)
         self.content = content
 

@@ -39,7 +39,11 @@ from gristmill.dataset.storage.paths import StrPath, has_magic, path_text, path_
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.data.dataset import Dataset, HowToRead, Stored
 from gristmill.loader.data.part import Part
-from gristmill.loader.reading.host_cache import FooterCache, footer_cache
+from gristmill.loader.reading.host_cache import (
+    FooterCache,
+    cache_dir_text,
+    footer_cache,
+)
 from gristmill.loader.reading.read_plan import Verify
 from gristmill.loader.reading.shard_file import ShardFile
 from gristmill.loader.reading.shard_list import ShardList, count_files
@@ -115,12 +119,10 @@ def open(
             got=f"{read_options!r:.100}",
             cure="give loader.ReadOptions(...), or leave it out",
         )
-    if cache_dir:
-        cache_dir = path_text(cache_dir, "cache directory")
     how = HowToRead(
         verify=verify,
-        options=read_options,
-        cache_dir=cast("str | None", cache_dir),
+        read_options=read_options,
+        cache_dir=cache_dir_text(cache_dir),
         cache_bytes=cache_bytes,
     )
     alone = isinstance(path, (str, os.PathLike))
@@ -363,7 +365,8 @@ def _committed(
     table = read_split_table(path, manifest, own)
     paths = _Under(path, table.paths, of_indexes=False)
     index_paths = _Under(path, table.paths, of_indexes=True)
-    name += f", edition {number}" * (whole.edition > 1)
+    if whole.edition > 1:
+        name += f", edition {number}"
     remote = None
     if "://" not in path and how.cache_bytes is not None:
         raise _no_shards_to_cache(path)
@@ -377,7 +380,7 @@ def _committed(
             index_paths=index_paths,
             table=table,
             split=split,
-            fetcher=RangeFetcher(how.options or ReadOptions()),
+            fetcher=RangeFetcher(how.read_options),
             cache_dir=how.cache_dir,
             cache_bytes=how.cache_bytes,
             again=again,

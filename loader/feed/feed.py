@@ -224,8 +224,21 @@ class Feed(RootIterator):
         self._stop_reading()
 
     def _rows_from(self, step: int, batches: Batches) -> RowsBySize:
-        rows = _rows_from(step, batches, self._rows_of)
-        return self._rows_of if self._divides_last else rows
+        """Returns the rows of the batches from a step on."""
+        if self._divides_last:
+            return self._rows_of
+        sizes = batches.schedule.sizes_from(step)
+        if len({*batches.schedule.sizes_from(0)}) == 1:
+            return self._rows_of(sizes[0])
+        try:
+            return {size: self._rows_of(size) for size in sizes}
+        except InputError as e:
+            e.add_note(
+                f"in batches of {', '.join(f'{size:,}' for size in sizes)} rows, which "
+                f"are those from step {step:,} on; a feed with a later start_step, or "
+                "set to the state of a later step, leaves earlier sizes out"
+            )
+            raise
 
     def _check_open(self) -> None:
         if self._closed:
@@ -236,19 +249,3 @@ class Feed(RootIterator):
             # First, as Ctrl-C may come while it ends: the next batch is read again.
             self._reading = None
             self._stop()
-
-
-def _rows_from(step: int, batches: Batches, rows_of: RowsOf) -> RowsBySize:
-    """Returns the rows of the batches from a step on."""
-    sizes = batches.schedule.sizes_from(step)
-    if len({*batches.schedule.sizes_from(0)}) == 1:
-        return rows_of(sizes[0])
-    try:
-        return {size: rows_of(size) for size in sizes}
-    except InputError as e:
-        e.add_note(
-            f"in batches of {', '.join(f'{size:,}' for size in sizes)} rows, which are "
-            f"those from step {step:,} on; a feed with a later start_step, or set to "
-            "the state of a later step, leaves earlier sizes out"
-        )
-        raise

@@ -25,6 +25,7 @@ from gristmill.loader.data.batches import (
     Batches,
     NamedPhase,
     by_lengths,
+    named_datasets,
     phases_of,
     scheduled,
     with_phases,
@@ -338,8 +339,7 @@ def batches_of_state(
 
     Give the datasets of a mixture by name. It raises the errors of `resumed`.
     """
-    named = dict(datasets) if isinstance(datasets, Mapping) else {"": datasets}
-    saved = _saved(state)
+    named, saved = named_datasets(datasets), _saved(state)
     names = dict.fromkeys(name for phase in saved.phases for name in _contents(phase))
     if names.keys() != named.keys():
         raise InputError(

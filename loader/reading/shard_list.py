@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
 import dataclasses
 import functools
 import itertools
-import resource
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +22,7 @@ from gristmill.dataset.base.errors import (
     StorageMissingError,
     some_of,
 )
+from gristmill.dataset.base.system import allowed_files
 from gristmill.dataset.metadata.shard_files import ShardFacts, check_index, check_shard
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.host_cache import FooterCache
@@ -145,6 +144,11 @@ class ShardList:
         """Returns the list that opens a shard, and the shard's number there."""
         part, number = self.part_of(shard)
         return (self.parts or (self,))[part], number
+
+    def path(self, shard: int) -> str:
+        """Returns the file of a shard."""
+        owner, number = self.owner(shard)
+        return owner.paths[number]
 
     def open(self, shards: Sequence[int]) -> list[ShardFile]:
         """Opens shards and compares each with the dataset's description.
@@ -268,25 +272,15 @@ class OpenShards:
 def most_open(shards: int, limits: ReadLimits) -> int:
     """Returns the number of shards to keep open, after raising the process's limit.
 
-    A shard keeps a descriptor, and the map of its index another. The usual soft limit
-    of 1,024 is meant for programs that use select(). To open and close files at every
-    batch would cost more than to decode them, so the limit is raised as far as needed
-    and allowed.
+    A shard keeps a descriptor, and the map of its index another. Opening and closing
+    files at every batch would cost more than decoding them.
     """
     kept = min(shards, limits.open_shards)
     used = min(shards - kept, limits.used_shards)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return max(kept, 1)
-    needed = 2 * (kept + used) + _SPARE_FILES
-    if needed > soft:
-        allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        with contextlib.suppress(OSError, ValueError):  # Then it stays as it is.
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(allowed, soft), hard))
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    room = (soft - min(_SPARE_FILES, soft // 2)) // 2
+    allowed = allowed_files(2 * (kept + used) + _SPARE_FILES)
+    room = (allowed - min(_SPARE_FILES, allowed // 2)) // 2
     # If that is not enough for all, a reader uses as many as are kept.
-    return kept if room >= kept + used else max(1, room // 2)
+    return max(1, kept if room >= kept + used else room // 2)
 
 
 def count_files(
