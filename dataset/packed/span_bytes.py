@@ -111,6 +111,12 @@ def _running(values: Int64) -> Int64:
     return sums
 
 
+def _summed(values: Int64, firsts: Int64) -> Int64:
+    """Returns the sum of values up to each, from the first of its run on."""
+    sums = _running(values)
+    return sums[1:] - sums[firsts]
+
+
 def cut(data: memoryview | bytes, ends: Int64) -> list[memoryview | bytes]:
     """Returns the parts of bytes that end there."""
     stops = ends.tolist()
@@ -152,9 +158,7 @@ def decode_spans(
     at = np.arange(len(owners))
     heads = data[at + (stops - span_ends)[owners]]
     trained = (heads >> _TRAINED & 1).view(np.bool_)
-    gaps = (heads >> _GAP).astype(np.int64)
-    steps = (heads >> _NEXT_MESSAGE & 1).astype(np.int64)
-    far = np.flatnonzero(gaps == _FAR)
+    far = np.flatnonzero(heads >> _GAP == _FAR)
     weights_at = stops - counts
     kept = at[:0]
     if weighted.any():
@@ -164,29 +168,14 @@ def decode_spans(
     ends = numbers.check_end(pieces + counts + 2 * far_counts, weights_at)
     # The numbers of spans are the last of a row; two more follow a far one.
     at += (ends - span_ends - 2 * np.cumsum(far_counts))[owners]
-    if len(far):
-        more = np.zeros(len(at) + 1, np.int64)
-        more[far + 1] = 2
-        at += np.cumsum(more)[:-1]
-    sizes_of = numbers.at(at, owners)
-    if len(far):
-        of_far = owners[far]
-        numbers.require(steps[far] == 0, of_far, "a span has two messages")
-        gaps[far] = numbers.at(at[far] + 1, of_far)
-        folded = numbers.at(at[far] + 2, of_far)
-        steps[far] = np.where(folded & 1, -(folded + 1 >> 1), folded >> 1)
-        near = (gaps[far] < _FAR) & (steps[far] >= 0) & (steps[far] <= 1)
-        numbers.require(~near, of_far, "a span is written in a longer way")
+    sizes_of, gaps, steps = _read_fields(numbers, heads, far, at, owners)
     ends = np.cumsum(piece_counts)
-    piece_of = np.repeat(np.arange(len(ends)), piece_counts)
-    first = (ends - piece_counts)[piece_of]
+    firsts = np.repeat(ends - piece_counts, piece_counts)
     numbers.require(sizes_of > 0, owners, "a span has no token")
-    before = _running(gaps + sizes_of)
-    span_stops = before[1:] - before[first]
-    within = span_stops <= lengths[piece_of]
+    span_stops = _summed(gaps + sizes_of, firsts)
+    within = span_stops <= np.repeat(lengths, piece_counts)
     numbers.require(within, owners, "a span ends after its piece")
-    before = _running(steps)
-    messages = before[1:] - before[first] - 1
+    messages = _summed(steps, firsts) - 1
     known = (messages >= 0) & (messages < _MOST_MESSAGES)
     numbers.require(known, owners, "a span has no message")
     weights = np.ones(len(heads), np.float32)
@@ -207,6 +196,35 @@ def decode_spans(
         trained,
         weights,
     )
+
+
+def _read_fields(
+    numbers: _Numbers,
+    heads: npt.NDArray[np.uint8],
+    far: Int64,
+    at: Int64,
+    owners: Int64,
+) -> tuple[Int64, Int64, Int64]:
+    """Returns the length, the gap before and the message's step of each span.
+
+    `far` has the spans with two more numbers, `at` the place of each span's number if
+    there were none.
+    """
+    gaps = (heads >> _GAP).astype(np.int64)
+    steps = (heads >> _NEXT_MESSAGE & 1).astype(np.int64)
+    if not len(far):
+        return numbers.at(at, owners), gaps, steps
+    more = np.zeros(len(at) + 1, np.int64)
+    more[far + 1] = 2
+    at = at + np.cumsum(more)[:-1]
+    lengths, of_far = numbers.at(at, owners), owners[far]
+    numbers.require(steps[far] == 0, of_far, "a span has two messages")
+    gaps[far] = numbers.at(at[far] + 1, of_far)
+    folded = numbers.at(at[far] + 2, of_far)
+    steps[far] = np.where(folded & 1, -(folded + 1 >> 1), folded >> 1)
+    near = (gaps[far] < _FAR) & (steps[far] >= 0) & (steps[far] <= 1)
+    numbers.require(~near, of_far, "a span is written in a longer way")
+    return lengths, gaps, steps
 
 
 class _Numbers:

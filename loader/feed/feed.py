@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.util import Finalize
-from typing import Any, NoReturn, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 
 import grain
 import numpy as np
@@ -26,8 +26,10 @@ from gristmill.loader.feed.read_ahead import Passes
 from gristmill.loader.feed.state import resumed, state_of
 from gristmill.loader.feed.stats import FeedStats, ReadBatch, span
 from gristmill.loader.feed.step_reads import Decode, StepReads
-from gristmill.loader.feed.workers import WorkerReads
 from gristmill.loader.order.schedule import RowsBySize
+
+if TYPE_CHECKING:
+    from gristmill.loader.feed.workers import WorkerReads
 
 RowsOf: TypeAlias = Callable[[int], Rows]
 """Returns a host's rows of a batch, given its size, or raises InputError."""
@@ -164,6 +166,8 @@ class Feed(RootIterator):
             columns=self._columns,
         )
         if self._workers:
+            from gristmill.loader.feed.workers import WorkerReads
+
             reading: Passes | WorkerReads = WorkerReads(
                 make, steps, workers=self._workers, prefetch=self._prefetch
             )
