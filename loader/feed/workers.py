@@ -173,9 +173,9 @@ def _died(process: BaseProcess) -> WorkerDiedError:
 
 @contextlib.contextmanager
 def _as_workers_start() -> Iterator[None]:
-    """Sets the environment and signals that processes started meanwhile inherit.
+    """Sets the environment that workers inherit, and blocks interrupts meanwhile.
 
-    This process, which has imported JAX and numpy, reads neither any more.
+    This process has imported JAX and numpy, and reads those variables no more.
     """
     # It starts with the first worker, and unblocks interrupts when it does.
     resource_tracker.ensure_running()
