@@ -70,7 +70,7 @@ class SeenPart(NamedTuple):
 def account(
     batches: Batches, steps: int, *, by: str = SOURCE, tokens: bool = True
 ) -> list[SeenPart]:
-    """Returns what the first steps of a run have seen, in the order of datasets.
+    """Returns the documents and tokens of the first steps of a run, by dataset.
 
     The parts of a dataset are in the order of its sources, or, by a column, with the
     most documents first. It takes a byte of memory for each record and phase with an
