@@ -177,9 +177,7 @@ class FoundDocument:
 
 
 def locate(batches: Batches, step: int, row: int, token: int | None = None) -> Location:
-    """Returns the origin of a row of a step's global batch.
-
-    With a token of a packed row, `pieces` has only its piece; none for padding.
+    """Returns the origin of a row of a step's global batch; see `GlobalBatches.locate`.
 
     It reads the shard's index; for a packed row also the segment index and the row. Of
     source files it reads only tars, if they are there, for the name of the sample.
@@ -270,27 +268,10 @@ def find_document(
     first_epoch: int = 0,
     stop_epoch: int | None = None,
 ) -> list[FoundDocument]:
-    """Returns the documents that were made of a record of a source file.
+    """Returns the documents that were made from a record of a source file.
 
-    It reads the segment index of each shard that has one of them, the shard's index,
-    and one row for a document that is not cut.
-
-    Args:
-        batches: Where to look.
-        path: The file, as it was given to the conversion.
-        place: The record's place there: a byte offset, or the number of a row or
-            record, as `Piece` has it.
-        dataset: Name of a dataset of a mixture; by default all are searched.
-        first_epoch: First epoch of a dataset to look in for its rows.
-        stop_epoch: First epoch not to look in. None for all, if there is an end.
-
-    Returns:
-        Several if a function made several documents of the record, or if the file is in
-        several datasets or editions.
-
-    Raises:
-        InputError: There is no such file, no document begins there, or the rows are
-            not packed.
+    See `GlobalBatches.find_document`. It reads the segment index of each shard that has
+    one of them, the shard's index, and one row for a document that is not cut.
     """
     numbers = [*range(len(batches.datasets))]
     if dataset is not None:
