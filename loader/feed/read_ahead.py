@@ -172,12 +172,11 @@ class WindowReads:
         if len(datasets) != 1 or isinstance(rows, Mapping) or schedule.phases[1:]:
             return None
         (dataset,), shuffle = datasets, schedule.phases[0].orders[0].shuffle
-        remote, record_bytes = dataset.stored.shards.remote, None
-        if remote is not None:
-            record_bytes = dataset.facts.mean_record_bytes
-        if remote is None or record_bytes is None:
+        remote = dataset.stored.shards.remote
+        if remote is None or not isinstance(shuffle, BlockShuffle):
             return None
-        if not isinstance(shuffle, BlockShuffle):
+        record_bytes = dataset.facts.mean_record_bytes
+        if record_bytes is None:
             return None
         reads = cls(dataset, schedule, shuffle, rows, steps)
         window_records = min(

@@ -31,7 +31,6 @@ from gristmill.loader.data.batches import (
     with_phases,
 )
 from gristmill.loader.data.dataset import Content, Dataset, GoneDataset
-from gristmill.loader.data.part import Part
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import DatasetOrder
 from gristmill.loader.order.shuffle import shuffle_from_state
@@ -249,12 +248,9 @@ def snapshot(dataset: Dataset, content: Content) -> Dataset | None:
     found = stored.as_of(editions)
     if found is None or not found.stored.content.is_same(content):
         return None
-    later = any(map(_is_later, found.stored.parts, stored.parts))
+    pairs = zip(found.stored.parts, stored.parts, strict=False)
+    later = any((one.edition or 0) > (own.edition or 0) for one, own in pairs)
     return None if later else found
-
-
-def _is_later(one: Part, other: Part) -> bool:
-    return (one.edition or 0) > (other.edition or 0)
 
 
 def _past(phase: Mapping[str, Any], parts: Sequence[NamedPhase]) -> NamedPhase:
