@@ -222,16 +222,18 @@ def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
         *(row_ends, lengths, firsts, token_counts, tokens_at),
         *(tokens_at + token_counts * row_format.id_bytes, supervised, weighted),
     )
-    _check_heads(row_format, heads, sizes)
+    _check_heads(row_format, heads, pieces, sizes)
     return heads
 
 
 def _check_heads(
-    row_format: RowFormat, heads: RowHeads, sizes: npt.NDArray[np.int64]
+    row_format: RowFormat,
+    heads: RowHeads,
+    pieces: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
 ) -> None:
     """Compares the counts of heads with each other, and with the sizes of records."""
     row_ends, lengths, firsts, token_counts, _, whole, supervised, weighted = heads
-    pieces = counts_of(row_ends)
     row_starts = row_ends - pieces
     # Each piece has a count of spans, of a byte or more.
     fits = np.where(supervised, sizes >= whole + pieces, sizes == whole)
