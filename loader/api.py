@@ -140,8 +140,8 @@ class GlobalBatches(Batches):
         Raises:
             InputError: The host is none of these; a batch from the first step on does
                 not divide among the hosts; a number is out of range;
-                decode is not a function, or not for what the datasets hold; a dataset
-                lacks a column; or there is a mask and no decode, no end, or no last
+                decode is not a function, or does not fit the datasets; a dataset lacks
+                a column; or there is a mask and no decode, no end, or no last
                 batch that is kept.
         """
         if decode is not None and not callable(decode):

@@ -63,7 +63,7 @@ class GristmillError(Exception):
         self.args = (what, where, self.expected, self.got, cure)
 
     def add_cure(self, cure: str) -> None:
-        """Adds to what the reader of the message can do."""
+        """Adds another cure."""
         self.cure = cure if self.cure is None else f"{self.cure}; {cure}"
         self.args = (*self.args[:-1], self.cure)
 
@@ -81,7 +81,7 @@ class GristmillError(Exception):
     def __str__(self) -> str:
         facts = self.facts()
         for name, value in facts.items():
-            # A place, and what was there, may be anybody's text.
+            # `where` and `got` may quote any text.
             if name not in ("where", "got") or value.startswith("--"):
                 facts[name] = _OPTION.sub(_parameter, value)
         return self._message(facts)

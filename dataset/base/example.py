@@ -240,7 +240,7 @@ def ordered_names(names: Iterable[str]) -> list[tuple[bytes, str]]:
 
 
 class _EncodingError(Exception):
-    """The fault of a value, what the value is, and what to do."""
+    """A value that cannot be encoded: its fault, the value as text, and the cure."""
 
 
 # By exact type, as this is looked up for every value.

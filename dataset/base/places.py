@@ -18,11 +18,11 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 
-# Bits of a step, steps that do not fit in so many, all steps.
+# Bits of a step, number of steps that need more, number of all steps.
 _COLUMN = struct.Struct("<IIQ")
 _CRC = struct.Struct("<I")
 _FAR_BYTES = 12  # A position and a step.
-_BLOCK = 1 << 16  # Steps are packed so many at a time, to bound memory.
+_BLOCK = 1 << 16  # Steps packed at a time, to bound memory.
 
 
 class Places(NamedTuple):
@@ -48,7 +48,7 @@ class Places(NamedTuple):
         return Places(self.files[records], self.places[records])
 
     def repeated(self, counts: Sequence[int]) -> Places:
-        """Returns the place of each record so often."""
+        """Returns the place of each record, repeated by its count."""
         return Places(np.repeat(self.files, counts), np.repeat(self.places, counts))
 
     def encode(self) -> bytes:
@@ -65,10 +65,10 @@ class Places(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes | memoryview, records: int) -> Self:
-        """Reads the places of so many records.
+        """Reads the places of a number of records.
 
         Raises:
-            ValueError: They are damaged, or those of other records.
+            ValueError: They are damaged, or belong to other records.
         """
         body = bytes(data[_CRC.size :])
         if len(data) < _CRC.size or _CRC.unpack_from(data) != (
@@ -93,7 +93,7 @@ def encode_column(values: Int64) -> Iterator[bytes]:
     if len(far) * _FAR_BYTES * 8 > len(steps):
         blocks = [steps[at : at + _BLOCK] for at in range(0, len(steps), _BLOCK)]
         sizes = np.concatenate([_sizes(block) for block in blocks])
-        # How many steps take more than so many bits.
+        # Number of steps that take more than 0, 1, 2, ... bits.
         more = len(steps) - np.cumsum(np.bincount(sizes, minlength=65))
         bits = int(np.argmin(np.arange(65) * len(steps) + 8 * _FAR_BYTES * more))
         far = np.flatnonzero(sizes > bits)
@@ -130,7 +130,7 @@ def _unpacked(data: npt.NDArray[np.uint8], bits: int, count: int) -> UInt64:
 
 
 def decode_column(data: bytes, at: int, count: int) -> tuple[Int64, int]:
-    """Returns a column of so many values that begins there, and where it ends.
+    """Returns a column of `count` values that begins at `at`, and where it ends.
 
     Raises ValueError, IndexError or struct.error if it is another or damaged.
     """

@@ -46,7 +46,7 @@ def allowed_files(needed: int) -> int:
 
 
 def check_files(count: int, *, what: str) -> None:
-    """Raises SystemLimitError if the process may not open so many more files."""
+    """Raises SystemLimitError if the process may not open `count` more files."""
     try:
         used = len(os.listdir(_DESCRIPTORS))
     except OSError as e:

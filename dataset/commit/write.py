@@ -47,7 +47,7 @@ class Write:
         id: 16 hex digits; "" for one that has no output yet.
         mark: The id, as names have it; "" where they are TFDS's plain names.
         base: The newest edition of the split when it began, 0 for no split; `DAMAGED`
-            where nobody could tell.
+            if unknown.
         replaces: Whether it replaces what was there.
     """
 
@@ -61,7 +61,7 @@ class Write:
 
     @property
     def key(self) -> str:
-        """The `layout.write_key` by which its files are named."""
+        """The `layout.write_key` in the names of its files."""
         return layout.write_key(self.split, self.mark)
 
     @property
@@ -182,14 +182,14 @@ def next_write(
         content: A digest of all that decides the bytes.
         manifest: The dataset as it is, None if there is none.
         damaged: Whether there is a `dataset.json` that cannot be read.
-        replaces: Whether it replaces what the split has. Files with TFDS's plain names
-            that nobody is known to have written are no error then, and stay.
+        replaces: Whether it replaces what the split has. Files of unknown origin with
+            TFDS's plain names are then no error, and stay.
         plain: Whether it may have TFDS's plain names.
         shards: Its shards, if it has these.
 
     Raises:
-        InputError: There are files with these names that nobody is known to have
-            written, and it replaces nothing.
+        InputError: There are files of unknown origin with these names, and it replaces
+            nothing.
     """
     there = None if manifest is None else manifest.splits.get(split)
     base = (DAMAGED if damaged else 0) if there is None else there.edition
@@ -214,7 +214,7 @@ def next_write(
 
 
 def _is_free(plain: Write, shards: Collection[str], *, over: bool) -> bool:
-    """Returns whether nobody else has TFDS's plain names; as for `next_write`."""
+    """Returns whether TFDS's plain names are free; raises as `next_write` does."""
     output, name, split = plain.output, plain.name, plain.split
     found = storage_for(output).load(plain.description)
     if found is not None:

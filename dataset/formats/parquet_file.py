@@ -48,7 +48,7 @@ class RowGroup(NamedTuple):
         first_row: Number of its first row in the file.
         rows: Number of its rows.
         begin_bytes: Start of the places of its rows; see the module.
-        end_bytes: Start of those of the next row group, or the end of the file.
+        end_bytes: Start of the places of the next row group, or the end of the file.
         raw_bytes: Its size when it is not compressed.
     """
 

@@ -92,7 +92,7 @@ class RandomReader(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Returns so many bytes, by default all; fewer only at the end of the file."""
+        """Returns `size` bytes, by default all; fewer only at the end of the file."""
         left = max(0, self._size_bytes - self._position)
         wanted = left if size is None or size < 0 else min(size, left)
         pieces = []

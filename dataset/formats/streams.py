@@ -338,7 +338,7 @@ class StreamReader(abc.ABC):
 
     @abc.abstractmethod
     def batches(self, end: End = None) -> Iterator[RecordBatch]:
-        """Yields the records that begin before `end`, those of one block at a time.
+        """Yields the records that begin before `end`, one block at a time.
 
         Args:
             end: File offset, exclusive; None for the end of the file. The last record

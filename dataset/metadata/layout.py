@@ -209,7 +209,7 @@ def check_split(split: str) -> str:
 
 
 def write_key(split: str, mark: str) -> str:
-    """Returns the key of a write, by which its files and its work are named.
+    """Returns the key of a write, which is part of the names of its files.
 
     Functions of this module that take a split take such a key as well.
 
@@ -349,7 +349,7 @@ def temporary_dir(dataset: str, name: str, split: str) -> str:
 
 
 def errors_path(shard_path: str) -> str:
-    """Returns the path of the list of what is left out of a shard's inputs.
+    """Returns the path of the list of regions that were left out of a shard's inputs.
 
     >>> errors_path("c4-train.array_record-00003-of-00064")
     'errors/c4-train.array_record-00003-of-00064.jsonl'

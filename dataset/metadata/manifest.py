@@ -94,7 +94,7 @@ class Manifest:
 
     @property
     def _totals(self) -> dict[str, int]:
-        """Sums over all splits, for whoever reads the file without gristmill."""
+        """Sums over all splits, for readers of the file without gristmill."""
         splits = self.splits.values()
         return {name: sum(getattr(s, name) for s in splits) for name in TOTALS[:3]}
 
@@ -179,7 +179,7 @@ def is_over(manifest: Manifest, key: str) -> bool:
 
     Args:
         manifest: The dataset.
-        key: The `layout.write_key` by which the files of the write are named.
+        key: The `layout.write_key` of the write.
     """
     split, mark = layout.parse_write_key(key)
     there = manifest.splits.get(split)
@@ -230,7 +230,7 @@ def read_replaced_manifest(dataset: str) -> tuple[Manifest | None, str]:
 
 
 def check_not_replaced(dataset: str, name: str, split: Split) -> None:
-    """Checks that the files of a split are still those of the dataset.
+    """Checks that the dataset still has the files of a split.
 
     There may be later editions by now, beside which this one is kept.
 

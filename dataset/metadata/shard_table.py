@@ -198,7 +198,7 @@ class ShardTable:
     def check_counts(
         self, *, mapped: bool, left_out: RecordsDigest = _NO_RECORDS
     ) -> None:
-        """Checks that each shard holds what was read for it.
+        """Checks that each shard holds the records that were read for it.
 
         Args:
             mapped: Whether a function of the user's may have changed records.

@@ -291,7 +291,7 @@ def match_shards(pattern: str) -> list[FileInfo]:
 
 
 def list_shard_files(directory: str) -> list[FileInfo]:
-    """Lists the files directly in a directory whose names can be those of shards.
+    """Lists the files directly in a directory that can be shards, by their names.
 
     Hidden files, markers such as `_SUCCESS` and files that describe a dataset cannot.
     """

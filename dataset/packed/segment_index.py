@@ -186,7 +186,7 @@ class SegmentIndex:
     ) -> SegmentIndex:
         require(min(documents, pieces, sources_bytes) >= 0, "counts above 0")
         at = HEADER_BYTES + sources_bytes
-        # Before any array of so many documents.
+        # Checked before any array of that many documents is made.
         sources = Places.decode(data[HEADER_BYTES:at], documents)
         in_pieces, at = decode_column(data, at, documents)
         known = in_pieces.min(initial=0) >= 0 and in_pieces.max(initial=0) <= pieces

@@ -231,8 +231,8 @@ class _Numbers:
     """The varints with which the bytes of each row begin.
 
     Args:
-        data: uint8 [bytes], those of all rows.
-        starts: int64 [rows], where those of each begin.
+        data: uint8 [bytes], the bytes of all rows.
+        starts: int64 [rows], where the bytes of each begin.
         stops: int64 [rows].
     """
 
@@ -274,7 +274,7 @@ class _Numbers:
         return values
 
     def check_end(self, counts: Int64, ends: Int64) -> Int64:
-        """Checks that the last of so many numbers of each row ends there.
+        """Checks where the numbers of each row end, given their counts.
 
         Returns:
             int64 [rows], the place of the number after it, among all numbers.

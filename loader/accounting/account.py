@@ -190,7 +190,7 @@ class _Seen:
     def _packed(
         self, shard: int, records: IntArray, rows: IntArray, seen: IntArray
     ) -> Iterator[tuple[Key, Counts]]:
-        """Yields what was seen of a shard of packed rows."""
+        """Yields the counts of a shard of packed rows."""
         stored = self._dataset.stored
         part, own = stored.part_of(shard)
         opened = PackedShard(stored, shard)

@@ -561,7 +561,7 @@ def _selected(whole: Dataset, places: npt.NDArray[Any], text: str) -> Dataset:
 
 
 def _open_again(reopen: Callable[..., Dataset], expected: Content) -> Dataset:
-    """Opens in another process what was opened before, and refuses other content."""
+    """Opens a dataset again in another process, and refuses other content."""
     dataset = reopen(again=True)
     found = dataset.stored.content
     if not found.is_same(expected):

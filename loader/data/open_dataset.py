@@ -54,7 +54,7 @@ _TRIES = 10  # A dataset may be replaced while it is opened.
 
 
 class _Opened(NamedTuple):
-    """A part, its shards, and those of plain files that were opened to count them."""
+    """A part, its shards, and the plain files that were opened to count records."""
 
     part: Part
     shards: ShardList

@@ -59,7 +59,7 @@ class PackedRows:
     - `targets`: the successor of each token in the same piece of a document; 0 for the
       last token of a piece and after it.
     - `inputs_segmentation`: the number of the piece in its row, from 1 on; 0 for
-      padding. A 0 in `inputs` can be a token: only this tells.
+      padding. A 0 in `inputs` can be a token: only this array shows padding.
     - `targets_segmentation`: the same where there is a target, else 0.
     - `inputs_position`: the number of the token in its piece, from 0 on; 0 for padding.
     - `targets_position`: the same numbers.

@@ -55,7 +55,7 @@ class ReadPlan:
         return int((self.chunks["end"] - self.chunks["begin"]).sum())
 
     def parts(self, part_bytes: int) -> Iterator[ReadPlan]:
-        """Yields plans of at most so many bytes, or of one chunk that is larger."""
+        """Yields plans of at most `part_bytes`, or of one chunk that is larger."""
         ends = np.cumsum(self.chunks["end"] - self.chunks["begin"])
         if not len(ends) or ends[-1] <= part_bytes:
             yield self

@@ -128,7 +128,7 @@ class AnswerReader:
         )
 
     def _length(self) -> int | None:
-        """Returns the length of the body; None if its end tells."""
+        """Returns the length of the body; None if its end marks it."""
         coding = self._headers.get("transfer-encoding")
         length = self._headers.get("content-length")
         if self._status in _WITHOUT_BODY:

@@ -21,7 +21,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Route:
-    """The route to one server. Proxies and certificates are those of writes.
+    """The route to one server. It uses the same proxies and certificates as writes.
 
     Args:
         url: URL of the server, such as `https://storage.googleapis.com`.

@@ -73,7 +73,7 @@ class ByteRange(NamedTuple):
 
 
 class Kind(enum.Enum):
-    """The kinds of failures, by what the next attempt should do."""
+    """The kinds of failures, which decide the next attempt."""
 
     TEMPORARY = "may succeed later"
     WRONG = "answered with other bytes than the range"
@@ -104,7 +104,7 @@ class ObjectReads:
     """Connections to Cloud Storage. Safe to share by threads, not across a fork.
 
     `STORAGE_EMULATOR_HOST` chooses another server, which takes no credentials.
-    Otherwise credentials are those of writes.
+    Otherwise it uses the credentials of writes.
 
     Args:
         timeout_seconds: Time limit of each step to a connection.

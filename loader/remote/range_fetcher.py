@@ -87,7 +87,7 @@ _LONGEST_PAUSE_SECONDS = 8.0
 _SLOWEST_BYTES_PER_SECOND = 1 << 20
 # After this many wrong answers to a range, it fails before its deadline.
 _WRONG_ANSWERS = 4
-# Each request for a range waits twice as long as the one before, so often at most.
+# Each request for a range waits twice as long as the one before, up to this often.
 _MOST_DOUBLINGS = 3
 # Maximum share of the deadline kept for a try after a server asked for more time.
 _LAST_TRY_SECONDS = 2.0
