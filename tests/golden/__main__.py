@@ -12,7 +12,7 @@ import tempfile
 from tests.golden.cases import RESULTS, all_cases
 
 
-def main(words: list[str]) -> None:
+def main(words):
     """Runs cases, and writes their results."""
     cases = all_cases()
     for group in sorted({case.group for case in cases}):

@@ -14,7 +14,7 @@ from typing import Any
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 # The modules of this folder that hold cases. The results of each module are one file.
-GROUPS: tuple[str, ...] = ("conversions", "changes", "rows", "orders", "feeds")
+GROUPS = ("conversions", "changes", "rows", "orders", "feeds")
 
 Run = Callable[[pathlib.Path], dict[str, Any]]
 
@@ -33,25 +33,26 @@ class Case:
     name: str
     run: Run
 
-    def kept(self) -> dict[str, Any] | None:
+    def kept(self):
         """Returns the kept result, or None if there is none."""
         file = RESULTS / f"{self.group}.json"
         if not file.exists():
             return None
-        facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        facts = json.loads(file.read_text(encoding="utf-8"))
         return facts.get(self.name)
 
 
-_cases: list[Case] = []
+_cases = []
 
 
-def case(run: Run) -> Run:
-    """Registers a function as a case of its module."""
-    _cases.append(Case(run.__module__.rpartition(".")[2], run.__name__, run))
+def case(run, name=""):
+    """Registers a function as a case of its module, by its own name or another."""
+    group = run.__module__.rpartition(".")[2]
+    _cases.append(Case(group, name or run.__name__, run))
     return run
 
 
-def all_cases() -> list[Case]:
+def all_cases():
     """Returns the cases of all groups."""
     for group in GROUPS:
         importlib.import_module(f"tests.golden.{group}")

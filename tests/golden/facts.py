@@ -12,8 +12,6 @@ import os
 import pathlib
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -39,13 +37,13 @@ class Done:
 
 
 @functools.cache
-def _main() -> Callable[[list[str]], None]:
+def _main():
     scripts = importlib.metadata.entry_points(group="console_scripts")
-    main: Callable[[list[str]], None] = scripts["gristmill"].load()
+    main = scripts["gristmill"].load()
     return main
 
 
-def tried(*argv: object) -> Done:
+def tried(*argv):
     """Runs `gristmill` in this process, and returns how it ended."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -56,20 +54,20 @@ def tried(*argv: object) -> Done:
     return Done(code, out.getvalue(), err.getvalue())
 
 
-def command(*argv: object) -> str:
+def command(*argv):
     """Runs `gristmill` in this process, and returns its standard output."""
     done = tried(*argv)
     assert done.code == 0, (argv, done)
     return done.out
 
 
-def convert(*argv: object, workers: int = 1) -> None:
+def convert(*argv, workers=1):
     """Runs `gristmill convert` in this process, or with worker processes."""
     command("convert", *argv, "--workers", workers)
 
 
 @contextlib.contextmanager
-def environment(**variables: str) -> Iterator[None]:
+def environment(**variables):
     """Sets environment variables for a while."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -83,7 +81,7 @@ def environment(**variables: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def bucket(folder: pathlib.Path) -> Iterator[GcsServer]:
+def bucket(folder):
     """Serves the bucket `gs://bucket`, with a cache of its own in a folder."""
     cache = str(folder / "cache")
     with (
@@ -93,7 +91,7 @@ def bucket(folder: pathlib.Path) -> Iterator[GcsServer]:
         yield server
 
 
-def alike(found: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+def alike(found):
     """Returns facts that are the same of all."""
     first, *others = found.values()
     assert all(other == first for other in others), found
@@ -101,12 +99,12 @@ def alike(found: dict[Any, dict[str, Any]]) -> dict[str, Any]:
 
 
 @functools.cache
-def folder() -> tempfile.TemporaryDirectory[str]:
+def folder():
     """Returns a directory for datasets that several cases of this process use."""
     return tempfile.TemporaryDirectory(prefix="golden-")
 
 
-def digest(items: Iterable[bytes]) -> str:
+def digest(items):
     """Returns a digest of records in their order."""
     found = hashlib.sha256()
     for item in items:
@@ -114,7 +112,7 @@ def digest(items: Iterable[bytes]) -> str:
     return found.hexdigest()[:16]
 
 
-def digest_of_array(values: Any) -> str:
+def digest_of_array(values):
     """Returns a digest of an array: type, shape and values, or texts, in order."""
     array = np.asarray(values)
     if array.dtype.kind in "OU":
@@ -124,13 +122,13 @@ def digest_of_array(values: Any) -> str:
     return f"{array.dtype.name}{array.shape} {digest([data])}"
 
 
-def of_records(items: Iterable[bytes]) -> str:
+def of_records(items):
     """Returns number, bytes and digest of records."""
     held = list(items)
     return f"{len(held)} records, {sum(map(len, held))} bytes, {digest(held)}"
 
 
-def read_shard(path: Path) -> list[bytes]:
+def read_shard(path):
     """Reads a local shard with the official reader."""
     from array_record.python.array_record_module import ArrayRecordReader
 
@@ -141,7 +139,7 @@ def read_shard(path: Path) -> list[bytes]:
         reader.close()
 
 
-def shards_of(dataset: loader.Dataset) -> list[list[bytes]]:
+def shards_of(dataset):
     """Returns the records of each shard, in order: by the official reader, if local."""
     shards = []
     for number in range(dataset.facts.shards):
@@ -154,7 +152,7 @@ def shards_of(dataset: loader.Dataset) -> list[list[bytes]]:
     return shards
 
 
-def chunks_of(path: Path, split: str | None = None) -> str:
+def chunks_of(path, split=None):
     """Returns how many chunks hold so many records each."""
     dataset = loader.open(path, split)
     shards, _ = dataset.find(np.arange(len(dataset)))
@@ -166,9 +164,7 @@ def chunks_of(path: Path, split: str | None = None) -> str:
     return ", ".join(f"{count} of {size}" for size, count in sizes)
 
 
-def of_dataset(
-    path: Path, split: str | None = None, *, edition: int | None = None
-) -> dict[str, Any]:
+def of_dataset(path, split=None, *, edition=None):
     """Returns the facts of a split: of its records in order, and of its shards."""
     dataset = loader.open(path, split, edition=edition)
     shards = shards_of(dataset)
@@ -177,7 +173,7 @@ def of_dataset(
     return {"all": of_records(held), "shards": [of_records(shard) for shard in shards]}
 
 
-def of_columns(path: Path, split: str | None = None) -> dict[str, Any]:
+def of_columns(path, split=None):
     """Returns the values of the columns of a split, by name."""
     dataset = loader.open(path, split)
     columns = {name: np.asarray(dataset.column(name)) for name in dataset.columns}
@@ -187,9 +183,7 @@ def of_columns(path: Path, split: str | None = None) -> dict[str, Any]:
     }
 
 
-def places(
-    path: Path, numbers: Iterable[int], split: str | None = None
-) -> dict[str, str]:
+def places(path, numbers, split=None):
     """Returns, by number, the source file and the place there that `trace` tells."""
     chosen = () if split is None else ("--split", split)
     return {
@@ -200,7 +194,7 @@ def places(
     }
 
 
-def _place(told: dict[str, Any]) -> str:
+def _place(told):
     """Returns a place as text, such as `a.tfrecord byte 120`."""
     file = os.path.basename(told["source_path"] or "")
     for name, field in {

@@ -7,8 +7,6 @@ import json
 import pathlib
 import random
 import tarfile
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +35,7 @@ FEATURES = {
 }
 
 
-def example(number: int) -> bytes:
+def example(number):
     """Returns a record of which the bytes tell the number; some lack a feature."""
     chance = random.Random(number)
     score = {"score": number / 8} if number % 3 else {}
@@ -55,7 +53,7 @@ def example(number: int) -> bytes:
 
 
 @functools.cache
-def sources() -> tuple[pathlib.Path, ...]:
+def sources():
     """Returns three TFRecord files, the second compressed."""
     files = []
     for number in range(3):
@@ -66,7 +64,7 @@ def sources() -> tuple[pathlib.Path, ...]:
 
 
 @functools.cache
-def records() -> str:
+def records():
     """Returns a dataset of 120 examples in four shards, with columns."""
     output = f"{folder().name}/records"
     convert(*sources(), output, "--num-shards", 4)
@@ -77,7 +75,7 @@ def records() -> str:
 
 
 @functools.cache
-def rows() -> str:
+def rows():
     """Returns packed rows of the texts of two files, in several shards."""
     output = f"{folder().name}/rows"
     inputs = (sources()[0], sources()[2])
@@ -87,20 +85,20 @@ def rows() -> str:
     return output
 
 
-def examples(**options: Any) -> loader.GlobalBatches:
+def examples(**options):
     """Returns the batches of the examples."""
     options = {"batch_size": 12, "seed": 4, **options}
     return loader.global_batches(loader.open(records()), **options)
 
 
-def digest_of(value: Any) -> str:
+def digest_of(value):
     """Returns a digest of an array, or of a ragged one."""
     if isinstance(value, loader.Ragged):
         return digest_of_array(value.values) + digest_of_array(value.row_splits)
     return digest_of_array(value)
 
 
-def shown(value: Any) -> str:
+def shown(value):
     """Returns the first values of an array as a short text, after its type."""
     array = value.values if isinstance(value, loader.Ragged) else np.asarray(value)
     parts = array.ravel()[:12].tolist()
@@ -108,7 +106,7 @@ def shown(value: Any) -> str:
     return f"{array.dtype}: {' '.join(texts)}"
 
 
-def facts(batches: Iterator[Any], steps: int = 12) -> dict[str, Any]:
+def facts(batches, steps=12):
     """Returns the arrays of the first batches: their beginnings, and digests."""
     found = [batch for batch, _ in zip(batches, range(steps), strict=False)]
     arrays = {
@@ -122,19 +120,19 @@ def facts(batches: Iterator[Any], steps: int = 12) -> dict[str, Any]:
     return {"batches": len(found), **arrays}
 
 
-def alone(batches: loader.GlobalBatches, **options: Any) -> loader.Feed:
+def alone(batches, **options):
     """Returns the feed of the only host."""
     return batches.feed(host=(0, 1), **options)
 
 
 @case
-def decoded_by_threads(_: pathlib.Path) -> dict[str, Any]:
+def decoded_by_threads(_):
     with alone(examples(), decode=loader.ExampleDecoder(FEATURES)) as feed:
         return facts(feed, steps=25)
 
 
 @case
-def decoded_by_a_worker(_: pathlib.Path) -> dict[str, Any]:
+def decoded_by_a_worker(_):
     """A process gives what threads give, also from a later step."""
     decode = loader.ExampleDecoder({name: FEATURES[name] for name in ("id", "text")})
     with alone(examples(), decode=decode, workers=1, start_step=3) as feed:
@@ -145,7 +143,7 @@ def decoded_by_a_worker(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def decoder_of_a_table(here: pathlib.Path) -> dict[str, Any]:
+def decoder_of_a_table(here):
     """A dataset of a table describes its features."""
     table = pa.table(
         {
@@ -165,7 +163,7 @@ def decoder_of_a_table(here: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def packed_feed(_: pathlib.Path) -> dict[str, Any]:
+def packed_feed(_):
     data = loader.open(rows())
     batches = loader.global_batches(data, batch_size=4, seed=5, epochs=2)
     with alone(batches, decode=loader.PackedRows.of(data)) as feed:
@@ -173,7 +171,7 @@ def packed_feed(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def mixture_of_rows_by_tokens(_: pathlib.Path) -> dict[str, Any]:
+def mixture_of_rows_by_tokens(_):
     datasets = {"all": loader.open(rows())}
     datasets["long"] = datasets["all"].select(np.arange(len(datasets["all"])) % 5 == 1)
     whole = {"all": datasets["all"], "again": loader.open(rows())}
@@ -189,7 +187,7 @@ def mixture_of_rows_by_tokens(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def mixture_of_records(here: pathlib.Path) -> dict[str, Any]:
+def mixture_of_records(here):
     other = here / "other"
     convert(sources()[1], other)
     datasets = {"web": loader.open(records()), "books": loader.open(other)}
@@ -200,10 +198,10 @@ def mixture_of_records(here: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def state_on_other_hosts(_: pathlib.Path) -> dict[str, Any]:
+def state_on_other_hosts(_):
     """Three hosts go on where one was, and one where they were."""
     decode = loader.ExampleDecoder({"id": FEATURES["id"]})
-    ids: list[list[int]] = []
+    ids = []
     with alone(examples(), decode=decode) as feed:
         ids += [next(feed)["id"].tolist() for _ in range(4)]
         state = json.dumps(feed.get_state())
@@ -223,7 +221,7 @@ def state_on_other_hosts(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def columns_beside_records(_: pathlib.Path) -> dict[str, Any]:
+def columns_beside_records(_):
     decode = loader.ExampleDecoder({"id": FEATURES["id"]})
     chosen = loader.open(records()).select("weight >= 3 and language != 'en'")
     some = loader.global_batches(chosen, batch_size=8, seed=1)
@@ -235,7 +233,7 @@ def columns_beside_records(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def evaluation_with_a_mask(_: pathlib.Path) -> dict[str, Any]:
+def evaluation_with_a_mask(_):
     """Two hosts see each record once, in batches that are all full."""
     decode = loader.ExampleDecoder({"id": FEATURES["id"], "text": FEATURES["text"]})
     batches = examples(shuffle="none", epochs=1, batch_size=50, drop_remainder=False)
@@ -255,7 +253,7 @@ def evaluation_with_a_mask(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def global_arrays(_: pathlib.Path) -> dict[str, Any]:
+def global_arrays(_):
     """Arrays of JAX, on as many devices as there are."""
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -269,7 +267,7 @@ def global_arrays(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def a_source_of_grain(_: pathlib.Path) -> dict[str, Any]:
+def a_source_of_grain(_):
     """Files of a dataset in a pipeline, and a dataset itself."""
     import grain
 
@@ -291,7 +289,7 @@ def a_source_of_grain(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def read_from_a_bucket(here: pathlib.Path) -> dict[str, Any]:
+def read_from_a_bucket(here):
     decode, found = loader.ExampleDecoder(FEATURES), {}
     local = records()
     with bucket(here) as server:
@@ -306,7 +304,7 @@ def read_from_a_bucket(here: pathlib.Path) -> dict[str, Any]:
     return found
 
 
-def leaves(value: Any) -> Iterator[Any]:
+def leaves(value):
     """Yields the values in a result that a command printed."""
     if isinstance(value, (list, dict)):
         for part in value.values() if isinstance(value, dict) else value:
@@ -315,7 +313,7 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def place(found: Any) -> str:
+def place(found):
     """Returns the file of a record, and its place there."""
     offset = found.source_offset_bytes
     number = found.source_record if offset is None else f"byte {offset}"
@@ -327,7 +325,7 @@ ORDER = ("--batch-size", 12, "--seed", 4)
 
 
 @case
-def traces_to_frames(_: pathlib.Path) -> dict[str, Any]:
+def traces_to_frames(_):
     """The record of a step's row is in its file where `trace` says, and back."""
     batches, found = examples(), []
     for step, row in ((0, 0), (3, 7), (9, 11), (1000, 5)):
@@ -352,7 +350,7 @@ def traces_to_frames(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def traces_of_other_sources(here: pathlib.Path) -> dict[str, Any]:
+def traces_of_other_sources(here):
     """Rows of tables, samples of tars, and records of a dataset of a dataset."""
     table = pa.table({"n": range(50), "text": [f"row {n}" for n in range(50)]})
     pq.write_table(table, here / "t.parquet", row_group_size=16)
@@ -377,7 +375,7 @@ def traces_of_other_sources(here: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def traces_of_tokens(_: pathlib.Path) -> dict[str, Any]:
+def traces_of_tokens(_):
     """A token leads to its document, and that to all rows that have a piece of it."""
     data = loader.open(rows())
     batches = loader.global_batches(data, batch_size=4, seed=5)
@@ -408,7 +406,7 @@ def traces_of_tokens(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def traces_of_a_mixture(here: pathlib.Path) -> dict[str, Any]:
+def traces_of_a_mixture(here):
     other = here / "other"
     convert(sources()[1], other)
     datasets = {"web": loader.open(records()), "books": loader.open(other)}
@@ -429,7 +427,7 @@ def traces_of_a_mixture(here: pathlib.Path) -> dict[str, Any]:
     return {"found": found}
 
 
-def parts(value: Any) -> Iterator[Mapping[str, Any]]:
+def parts(value):
     """Yields the dicts in a result, the innermost first."""
     if isinstance(value, (list, dict)):
         for part in value.values() if isinstance(value, dict) else value:
@@ -438,7 +436,7 @@ def parts(value: Any) -> Iterator[Mapping[str, Any]]:
         yield value
 
 
-def counts(result: Any, source: str) -> dict[str, Any]:
+def counts(result, source):
     """Returns the counts of a source in a result of `account`."""
     names = ("documents", "different_documents", "tokens", "different_tokens")
     for part in parts(result):
@@ -448,7 +446,7 @@ def counts(result: Any, source: str) -> dict[str, Any]:
 
 
 @case
-def accounts_of_sources(_: pathlib.Path) -> dict[str, Any]:
+def accounts_of_sources(_):
     """What a run has seen of each file before a step."""
     found = {}
     for name, data, steps, files in (

@@ -8,13 +8,10 @@ import csv
 import gzip
 import io
 import json
-import pathlib
 import random
 import struct
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import zstandard
 
@@ -22,11 +19,9 @@ from gristmill.dataset import encode_example, encode_frame
 
 _WORDS = ("ash", "birch", "cedar", "elm", "hazel", "larch", "maple", "oak", "willow")
 _BLOCK_BYTES = 1000
-# The value of --on-corrupt that leaves out what is damaged.
-SKIP = "skip"
 
 
-def texts(count: int, *, seed: int = 0, words: int = 30) -> list[str]:
+def texts(count, *, seed=0, words=30):
     """Returns texts of 1 to `words` words, each with its number."""
     chance = random.Random(seed)
     return [
@@ -35,7 +30,7 @@ def texts(count: int, *, seed: int = 0, words: int = 30) -> list[str]:
     ]
 
 
-def records(count: int, *, seed: int = 0, words: int = 30) -> list[bytes]:
+def records(count, *, seed=0, words=30):
     """Returns texts as bytes, and among them empty and binary records."""
     found = [text.encode() for text in texts(count, seed=seed, words=words)]
     found[3::17] = [b""] * len(found[3::17])
@@ -43,7 +38,7 @@ def records(count: int, *, seed: int = 0, words: int = 30) -> list[bytes]:
     return found
 
 
-def rows(count: int, *, seed: int = 0, words: int = 30) -> list[dict[str, Any]]:
+def rows(count, *, seed=0, words=30):
     """Returns rows of a table: an integer, a text, a number and a boolean."""
     return [
         {
@@ -56,17 +51,17 @@ def rows(count: int, *, seed: int = 0, words: int = 30) -> list[dict[str, Any]]:
     ]
 
 
-def tfrecord(items: Iterable[bytes]) -> bytes:
+def tfrecord(items):
     """Returns a TFRecord file."""
     return b"".join(map(encode_frame, items))
 
 
-def jsonl(items: Iterable[Any], *, newline: str = "\n") -> bytes:
+def jsonl(items, *, newline="\n"):
     """Returns JSON lines."""
     return "".join(json.dumps(item) + newline for item in items).encode()
 
 
-def table(items: Sequence[dict[str, Any]], *, delimiter: str = ",") -> bytes:
+def table(items, *, delimiter=","):
     """Returns CSV, or with a tab TSV, with a header."""
     file = io.StringIO()
     writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
@@ -74,12 +69,12 @@ def table(items: Sequence[dict[str, Any]], *, delimiter: str = ",") -> bytes:
     return file.getvalue().encode()
 
 
-def lines(items: Iterable[str], *, newline: str = "\n") -> bytes:
+def lines(items, *, newline="\n"):
     """Returns a text file."""
     return "".join(item + newline for item in items).encode()
 
 
-def tar(members: Iterable[tuple[str, bytes]]) -> bytes:
+def tar(members):
     """Returns a tar of files."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as file:
@@ -90,7 +85,7 @@ def tar(members: Iterable[tuple[str, bytes]]) -> bytes:
     return out.getvalue()
 
 
-def samples(count: int, *, seed: int = 0) -> bytes:
+def samples(count, *, seed=0):
     """Returns a tar of samples for WebDataset: `txt` and `cls`, most with `json`."""
     members = []
     for number, text in enumerate(texts(count, seed=seed)):
@@ -101,9 +96,7 @@ def samples(count: int, *, seed: int = 0) -> bytes:
     return tar(members)
 
 
-def array_record(
-    path: pathlib.Path, items: Iterable[bytes], *, group_size: int = 1
-) -> None:
+def array_record(path, items, *, group_size=1):
     """Writes an ArrayRecord file with the official writer, without compression."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
@@ -113,9 +106,7 @@ def array_record(
     writer.close()
 
 
-def parquet(
-    path: pathlib.Path, items: Sequence[dict[str, Any]], *, group_rows: int = 1 << 20
-) -> None:
+def parquet(path, items, *, group_rows=1 << 20):
     """Writes a Parquet file, plain and without compression."""
     import pyarrow
     import pyarrow.parquet
@@ -129,7 +120,7 @@ def parquet(
     )
 
 
-def tfds(folder: pathlib.Path, **splits: Sequence[int]) -> pathlib.Path:
+def tfds(folder, **splits):
     """Writes a directory as TFDS makes it: splits of so many examples in each file."""
     described = []
     for split, counts in splits.items():
@@ -171,7 +162,7 @@ def tfds(folder: pathlib.Path, **splits: Sequence[int]) -> pathlib.Path:
     return folder
 
 
-def stored_gzip(data: bytes) -> bytes:
+def stored_gzip(data):
     """Returns gzip of blocks that are stored as they are."""
     pieces = [data[at : at + _BLOCK_BYTES] for at in range(0, len(data), _BLOCK_BYTES)]
     blocks = [
@@ -183,7 +174,7 @@ def stored_gzip(data: bytes) -> bytes:
     return b"\x1f\x8b\x08" + bytes(6) + b"\xff" + b"".join(blocks) + end
 
 
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+COMPRESS = {
     "none": bytes,
     "gzip": gzip.compress,
     "zlib": zlib.compress,
@@ -191,7 +182,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def write(folder: pathlib.Path, **files: bytes) -> pathlib.Path:
+def write(folder, **files):
     """Writes files, and returns their folder; `a__gz` is `a.gz`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():

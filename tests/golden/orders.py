@@ -2,10 +2,7 @@
 
 import functools
 import json
-import pathlib
-from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -17,13 +14,13 @@ from tests.golden.facts import digest, folder
 SEEDS = (0, 1, -7, 2**70)
 
 
-def numbered(records: int, shards: int = 1) -> loader.Dataset:
+def numbered(records, shards=1):
     """Returns a dataset of records that tell their numbers."""
     return loader.open(written(records, shards, "r"))
 
 
 @functools.cache
-def written(records: int, shards: int, prefix: str) -> str:
+def written(records, shards, prefix):
     """Returns the path of a dataset of records that tell their numbers."""
     path = f"{folder().name}/{prefix}{records}-{shards}"
     texts = [f"{prefix}{number:05d}".encode() for number in range(records)]
@@ -33,7 +30,7 @@ def written(records: int, shards: int, prefix: str) -> str:
     return path
 
 
-def numbers(batches: loader.GlobalBatches, step: int) -> list[Any]:
+def numbers(batches, step):
     """Returns the records of a step, in a mixture each with its dataset's number."""
     found = batches.indices(step)
     if isinstance(found, np.ndarray):
@@ -41,7 +38,7 @@ def numbers(batches: loader.GlobalBatches, step: int) -> list[Any]:
     return np.stack([found.datasets, found.records], axis=1).tolist()
 
 
-def shown(records: Sequence[Any]) -> str:
+def shown(records):
     """Returns records of a step as a short text."""
     texts = [
         f"{record[0]}:{record[1]}" if isinstance(record, list) else str(record)
@@ -50,7 +47,7 @@ def shown(records: Sequence[Any]) -> str:
     return " ".join(texts)
 
 
-def order(batches: loader.GlobalBatches, *, steps: int = 200, first: int = 2) -> Any:
+def order(batches, *, steps=200, first=2):
     """Returns the records of the first steps, and a digest of those of many."""
     end = steps if batches.steps is None else min(steps, batches.steps)
     every = [numbers(batches, step) for step in range(end)]
@@ -63,7 +60,7 @@ def order(batches: loader.GlobalBatches, *, steps: int = 200, first: int = 2) ->
 
 
 @case
-def global_shuffle(_: pathlib.Path) -> dict[str, Any]:
+def global_shuffle(_):
     data = numbered(1000)
     return {
         f"seed {seed}": order(
@@ -74,7 +71,7 @@ def global_shuffle(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def global_shuffle_of_few_records(_: pathlib.Path) -> dict[str, Any]:
+def global_shuffle_of_few_records(_):
     facts = {}
     for records in (1, 2, 3, 17, 64, 65):
         data = numbered(records)
@@ -84,7 +81,7 @@ def global_shuffle_of_few_records(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def stored_order(_: pathlib.Path) -> dict[str, Any]:
+def stored_order(_):
     data = numbered(17)
     facts = {}
     for epochs in (1, 3):
@@ -97,7 +94,7 @@ def stored_order(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def global_shuffle_with_an_end(_: pathlib.Path) -> dict[str, Any]:
+def global_shuffle_with_an_end(_):
     data = numbered(65)
     return {
         str(drop): order(
@@ -111,7 +108,7 @@ def global_shuffle_with_an_end(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def block_shuffle_by_name(_: pathlib.Path) -> dict[str, Any]:
+def block_shuffle_by_name(_):
     """Two windows of the usual size."""
     data = numbered(70_000)
     return {
@@ -124,7 +121,7 @@ def block_shuffle_by_name(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def block_shuffle_of_sizes(_: pathlib.Path) -> dict[str, Any]:
+def block_shuffle_of_sizes(_):
     facts = {}
     for records, block, window in (
         (1000, 4, 3),
@@ -143,14 +140,14 @@ def block_shuffle_of_sizes(_: pathlib.Path) -> dict[str, Any]:
     return facts
 
 
-def mixed(*, batch_size: int = 10, **options: Any) -> loader.GlobalBatches:
+def mixed(*, batch_size=10, **options):
     """Returns batches of a mixture of three datasets."""
     datasets = {"web": numbered(1000), "code": numbered(65), "books": numbered(17)}
     return loader.global_batches(datasets, batch_size=batch_size, **options)
 
 
 @case
-def mixture_by_lengths(_: pathlib.Path) -> dict[str, Any]:
+def mixture_by_lengths(_):
     return {
         "no end": order(mixed(seed=1)),
         "end": order(mixed(seed=1, epochs=2)),
@@ -160,7 +157,7 @@ def mixture_by_lengths(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def mixture_by_weights(_: pathlib.Path) -> dict[str, Any]:
+def mixture_by_weights(_):
     return {
         str(number): order(mixed(seed=2, weights=weights))
         for number, weights in enumerate(
@@ -175,14 +172,14 @@ def mixture_by_weights(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def mixture_in_blocks(_: pathlib.Path) -> dict[str, Any]:
+def mixture_in_blocks(_):
     shuffle = loader.BlockShuffle(block_records=4, window_blocks=5)
     weights = {"web": 5, "code": 3, "books": 1}
     return order(mixed(seed=4, shuffle=shuffle, weights=weights), steps=400)
 
 
 @case
-def mixture_by_tokens(_: pathlib.Path) -> dict[str, Any]:
+def mixture_by_tokens(_):
     datasets = {"web": numbered(1000), "code": numbered(65)}
     facts = {}
     for tokens in (7, {"web": 300, "code": 1000}):
@@ -198,7 +195,7 @@ def mixture_by_tokens(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def names_are_part_of_the_order(_: pathlib.Path) -> dict[str, Any]:
+def names_are_part_of_the_order(_):
     data = numbered(64)
     return {
         "alone": order(loader.global_batches(data, batch_size=8)),
@@ -209,7 +206,7 @@ def names_are_part_of_the_order(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def shards_do_not_matter(_: pathlib.Path) -> dict[str, Any]:
+def shards_do_not_matter(_):
     facts = {}
     for shards in (1, 3, 8):
         data = numbered(65, shards)
@@ -224,7 +221,7 @@ def shards_do_not_matter(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def batch_size_that_grows_at_the_end_of_an_epoch(_: pathlib.Path) -> dict[str, Any]:
+def batch_size_that_grows_at_the_end_of_an_epoch(_):
     batches = loader.global_batches(numbered(64), batch_size=8, seed=3)
     larger = batches.then(batch_size=16, step=8)
     sizes = [larger.schedule.batch_size(step) for step in (0, 7, 8, 99)]
@@ -232,7 +229,7 @@ def batch_size_that_grows_at_the_end_of_an_epoch(_: pathlib.Path) -> dict[str, A
 
 
 @case
-def batch_size_that_grows_within_an_epoch(_: pathlib.Path) -> dict[str, Any]:
+def batch_size_that_grows_within_an_epoch(_):
     batches = loader.global_batches(numbered(1000), batch_size=8, seed=3, epochs=2)
     larger = batches.then(batch_size=16, step=5).then(batch_size=32, step=40)
     around = {str(step): shown(numbers(larger, step)) for step in (4, 5, 39, 40)}
@@ -241,7 +238,7 @@ def batch_size_that_grows_within_an_epoch(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def weights_that_change(_: pathlib.Path) -> dict[str, Any]:
+def weights_that_change(_):
     before = mixed(seed=2, weights={"web": 8, "code": 1, "books": 1})
     weights = {"web": 1, "code": "1/2", "books": "1/2"}
     later = before.then(weights=weights, step=100)
@@ -255,7 +252,7 @@ def weights_that_change(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def parts_of_hosts(_: pathlib.Path) -> dict[str, Any]:
+def parts_of_hosts(_):
     """The parts of 1, 2, 3 and 8 hosts, which together are the global batch."""
     batches = loader.global_batches(numbered(1000), batch_size=48, seed=21)
     facts = {}
@@ -276,7 +273,7 @@ def parts_of_hosts(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def rows_that_are_given(_: pathlib.Path) -> dict[str, Any]:
+def rows_that_are_given(_):
     """Rows of a host that do not follow each other."""
     batches = loader.global_batches(numbered(65), batch_size=8, seed=2)
     rows = np.array([6, 0, 3])
@@ -285,7 +282,7 @@ def rows_that_are_given(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def joined_datasets(_: pathlib.Path) -> dict[str, Any]:
+def joined_datasets(_):
     paths = [numbered(65, 3).path, numbered(17).path, numbered(64, 8).path]
     data = loader.open(paths)
     batches = loader.global_batches(data, batch_size=10, seed=8, epochs=3)
@@ -300,7 +297,7 @@ def joined_datasets(_: pathlib.Path) -> dict[str, Any]:
 
 
 @functools.cache
-def scored() -> loader.Dataset:
+def scored():
     """Returns a dataset with columns."""
     path = written(300, 4, "s")
     with ColumnWriter(path, {"score": "float64", "language": "text"}) as writer:
@@ -310,7 +307,7 @@ def scored() -> loader.Dataset:
 
 
 @case
-def selections(_: pathlib.Path) -> dict[str, Any]:
+def selections(_):
     data = scored()
     facts = {}
     for condition in ("score > 0.5", "score <= 0.3 and language in ('de', 'fr')"):
@@ -331,7 +328,7 @@ def selections(_: pathlib.Path) -> dict[str, Any]:
     return facts
 
 
-def sightings(batches: loader.GlobalBatches, records: int, **where: Any) -> Any:
+def sightings(batches, records, **where):
     """Returns steps and rows that see each record, as the inverse of the order."""
     every = []
     for record in range(records):
@@ -341,7 +338,7 @@ def sightings(batches: loader.GlobalBatches, records: int, **where: Any) -> Any:
 
 
 @case
-def steps_that_see_a_record(_: pathlib.Path) -> dict[str, Any]:
+def steps_that_see_a_record(_):
     data = numbered(65)
     block = loader.BlockShuffle(block_records=4, window_blocks=3)
     facts = {}
@@ -360,7 +357,7 @@ def steps_that_see_a_record(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def resume_on_other_hosts(_: pathlib.Path) -> dict[str, Any]:
+def resume_on_other_hosts(_):
     """A state of two hosts is given to three, whose parts follow it."""
     facts = {}
     for name, make in (

@@ -7,8 +7,6 @@ import json
 import pathlib
 import random
 import string
-from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +19,7 @@ from tests.golden.cases import case
 from tests.golden.facts import command, convert, digest, digest_of_array
 from tests.support.tokenizer_files import (
     END,
+    added_token,
     published,
     sentence_piece_model,
     tokenizer_json,
@@ -45,36 +44,34 @@ ARRAYS = {
 }
 
 
-def texts(count: int = 60, seed: int = 1) -> list[str]:
+def texts(count=60, seed=1):
     """Returns documents: one is empty, most are short, some are longer than a row."""
     chance = random.Random(seed)
     lengths = [0, 100, *(int(chance.expovariate(0.1)) for _ in range(count - 2))]
     return [" ".join(chance.choices(WORDS, k=length)) for length in lengths]
 
 
-def write_lines(file: pathlib.Path, values: Iterable[Any]) -> pathlib.Path:
+def write_lines(file, values):
     """Writes values as JSON lines."""
     lines = (json.dumps(value, ensure_ascii=False) + "\n" for value in values)
     file.write_text("".join(lines), encoding="utf-8")
     return file
 
 
-def write_texts(folder: pathlib.Path, documents: Sequence[str] = ()) -> pathlib.Path:
+def write_texts(folder, documents=()):
     """Writes documents as JSON lines."""
     values = ({"text": text} for text in documents or texts())
     return write_lines(folder / "texts.jsonl", values)
 
 
-def write_tokenizer(folder: pathlib.Path, **fields: Any) -> pathlib.Path:
+def write_tokenizer(folder, **fields):
     """Writes a tokenizer.json."""
     file = folder / "tokenizer.json"
     file.write_bytes(tokenizer_json(1000, **fields))
     return file
 
 
-def pack(
-    folder: pathlib.Path, inputs: object, *options: object, name: str = "rows"
-) -> loader.Dataset:
+def pack(folder, inputs, *options, name="rows"):
     """Packs documents into rows of 64 tokens unless options say otherwise."""
     several = inputs if isinstance(inputs, list) else [inputs]
     length = () if "--length" in options else ("--length", 64)
@@ -83,18 +80,18 @@ def pack(
     return loader.open(output)
 
 
-def shown(values: Any, limit: int = 24) -> str:
+def shown(values, limit=24):
     """Returns the first values of a row as a short text."""
     return " ".join(map(str, values[:limit].tolist()))
 
 
-def runs(row: Any) -> str:
+def runs(row):
     """Returns the numbers of a row, each with how often it follows itself."""
     groups = ((value, len([*same])) for value, same in itertools.groupby(row.tolist()))
     return " ".join(f"{value}x{count}" for value, count in groups)
 
 
-def facts(data: loader.Dataset, **options: Any) -> dict[str, Any]:
+def facts(data, **options):
     """Returns the arrays of all rows: digests, and the beginnings of two."""
     arrays = loader.PackedRows.of(data, names=ARRAYS, **options)(list(data))
     digests = {name: digest_of_array(array) for name, array in arrays.items()}
@@ -111,48 +108,37 @@ def facts(data: loader.Dataset, **options: Any) -> dict[str, Any]:
     }
 
 
-@case
-def best_fit(folder: pathlib.Path) -> dict[str, Any]:
-    tokenizer = write_tokenizer(folder)
-    options = ("--tokenizer", tokenizer, "--eos", END)
-    return facts(pack(folder, write_texts(folder), *options))
+PLAIN = {
+    "best_fit": f"--eos {END}",
+    "concatenated": "--bos 7 --pack concat",
+    "a_document_in_each_row": f"--bos 7 --eos {END} --pack none",
+    # The fast path gives the rows of the other, where its package is installed.
+    "fast": f"--eos {END}" + " --fast" * bool(importlib.util.find_spec("gigatoken")),
+}
+
+
+def plain(folder, options, name="rows", **fields):
+    """Packs the texts by a tokenizer.json."""
+    options = ("--tokenizer", write_tokenizer(folder, **fields), *options.split())
+    return pack(folder, write_texts(folder), *options, name=name)
+
+
+for _name, _options in PLAIN.items():
+    case(lambda folder, options=_options: facts(plain(folder, options)), _name)
 
 
 @case
-def concatenated(folder: pathlib.Path) -> dict[str, Any]:
-    tokenizer = write_tokenizer(folder)
-    options = ("--tokenizer", tokenizer, "--bos", 7, "--pack", "concat")
-    return facts(pack(folder, write_texts(folder), *options))
-
-
-@case
-def a_document_in_each_row(folder: pathlib.Path) -> dict[str, Any]:
-    tokenizer = write_tokenizer(folder)
-    options = ("--tokenizer", tokenizer, "--bos", 7, "--eos", END, "--pack", "none")
-    return facts(pack(folder, write_texts(folder), *options))
-
-
-@case
-def truncated(folder: pathlib.Path) -> dict[str, Any]:
-    tokenizer, inputs = write_tokenizer(folder), write_texts(folder)
+def truncated(folder):
     return {
-        method: facts(
-            pack(
-                folder,
-                inputs,
-                *("--tokenizer", tokenizer, "--truncate", "--pack", method),
-                name=method,
-            )
-        )
+        method: facts(plain(folder, f"--truncate --pack {method}", method))
         for method in ("best-fit", "concat")
     }
 
 
 @case
-def long_documents(folder: pathlib.Path) -> dict[str, Any]:
+def long_documents(folder):
     """Most documents are longer than a row."""
-    options = ("--tokenizer", write_tokenizer(folder), "--eos", END, "--length", 16)
-    data = pack(folder, write_texts(folder), *options)
+    data = plain(folder, f"--eos {END} --length 16")
     return {
         "in the piece": facts(data),
         "in the document": facts(data, document_positions=True),
@@ -160,7 +146,7 @@ def long_documents(folder: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def several_shards(folder: pathlib.Path) -> dict[str, Any]:
+def several_shards(folder):
     """Each shard is packed separately."""
     tokenizer = write_tokenizer(folder)
     inputs = []
@@ -172,14 +158,13 @@ def several_shards(folder: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def special_tokens_of_the_tokenizer(folder: pathlib.Path) -> dict[str, Any]:
-    tokenizer = write_tokenizer(folder, template=("<s>", "$A", "</s>"))
-    options = ("--tokenizer", tokenizer, "--add-special-tokens")
-    return facts(pack(folder, write_texts(folder), *options))
+def special_tokens_of_the_tokenizer(folder):
+    template = ("<s>", "$A", "</s>")
+    return facts(plain(folder, "--add-special-tokens", template=template))
 
 
 @case
-def sentence_piece(folder: pathlib.Path) -> dict[str, Any]:
+def sentence_piece(folder):
     inputs, found = write_texts(folder), {}
     for kind in ("bpe", "unigram"):
         model = folder / f"{kind}.model"
@@ -190,7 +175,7 @@ def sentence_piece(folder: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def ranks(folder: pathlib.Path) -> dict[str, Any]:
+def ranks(folder):
     """Ids of more than two bytes, of a published file of ranks."""
     tokenizer = folder / "ranks.tiktoken"
     tokenizer.write_bytes(published("cl100k_base"))
@@ -198,17 +183,7 @@ def ranks(folder: pathlib.Path) -> dict[str, Any]:
     return facts(pack(folder, write_texts(folder), *options))
 
 
-@case
-def fast(folder: pathlib.Path) -> dict[str, Any]:
-    """The fast path gives the rows of the other, where its package is installed."""
-    tokenizer, inputs = write_tokenizer(folder), write_texts(folder)
-    options = ["--tokenizer", tokenizer, "--eos", END]
-    if importlib.util.find_spec("gigatoken"):
-        options.append("--fast")
-    return facts(pack(folder, inputs, *options))
-
-
-def letters(documents: list[str]) -> list[list[int]]:
+def letters(documents):
     """A tokenizer that is a function."""
     return [list(text.lower().encode()) for text in documents]
 
@@ -217,13 +192,13 @@ letters.vocabulary_size = 257
 letters.special_ids = {"</s>": 256}
 
 
-def twice(line: bytes) -> list[bytes]:
+def twice(line):
     """A function for `--map`: no document, or two of the line."""
     return [line, line[::-1]] if len(line) > 20 else []
 
 
 @case
-def tokenizer_that_is_a_function(folder: pathlib.Path) -> dict[str, Any]:
+def tokenizer_that_is_a_function(folder):
     words = [
         f"{first}{second} " * 9
         for first, second in itertools.pairwise(string.ascii_letters)
@@ -240,7 +215,7 @@ def tokenizer_that_is_a_function(folder: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def ids_of_a_column(folder: pathlib.Path) -> dict[str, Any]:
+def ids_of_a_column(folder):
     """Documents that are tokens already, in ids of two, three and four bytes."""
     chance = random.Random(2)
     found = {}
@@ -258,7 +233,7 @@ def ids_of_a_column(folder: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def formats_of_documents(folder: pathlib.Path) -> dict[str, Any]:
+def formats_of_documents(folder):
     """The same documents give the same rows, from files of any format."""
     tokenizer, documents = write_tokenizer(folder), texts()
     examples = [encode_example({"body": text}) for text in documents]
@@ -283,7 +258,7 @@ def formats_of_documents(folder: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def rows_as_examples(folder: pathlib.Path) -> dict[str, Any]:
+def rows_as_examples(folder):
     """Rows that other readers can read."""
     options = ("--tokenizer", write_tokenizer(folder), "--rows", "example")
     data = pack(folder, write_texts(folder), *options)
@@ -304,7 +279,7 @@ def rows_as_examples(folder: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def rows_of_two_jobs(folder: pathlib.Path) -> dict[str, Any]:
+def rows_of_two_jobs(folder):
     """Rows of later documents are joined to those that were there."""
     tokenizer = write_tokenizer(folder)
     options = ("--tokenizer", tokenizer, "--eos", END)
@@ -316,12 +291,12 @@ def rows_of_two_jobs(folder: pathlib.Path) -> dict[str, Any]:
     return facts(loader.open(parts))
 
 
-def says(role: str, content: str, **more: Any) -> dict[str, Any]:
+def says(role, content, **more):
     """Returns a message."""
     return {"role": role, "content": content, **more}
 
 
-def calls(name: str, **arguments: Any) -> list[dict[str, Any]]:
+def calls(name, **arguments):
     """Returns the calls of a tool."""
     called = {"name": name, "arguments": arguments}
     return [{"type": "function", "id": "abcdefghi", "function": called}]
@@ -368,7 +343,7 @@ WITH_TOOLS = [
 
 
 @functools.cache
-def chat_tokenizer() -> bytes:
+def chat_tokenizer():
     """Returns a tokenizer.json that has the special tokens of the templates."""
     names = (
         *("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>"),
@@ -377,28 +352,17 @@ def chat_tokenizer() -> bytes:
         *("[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
         *("[/TOOL_RESULTS]", "<|start|>", "<|message|>", "<|channel|>", "<|call|>"),
     )
-    added = [
-        {
-            "id": 1000 + number,
-            "content": name,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for number, name in enumerate(names)
-    ]
+    added = [added_token(1000 + number, name) for number, name in enumerate(names)]
     return tokenizer_json(1000, added_tokens=added)
 
 
 def pack_chat(
-    folder: pathlib.Path,
-    talks: Iterable[Any],
-    *options: object,
-    template: str = "chatml",
-    name: str = "rows",
-) -> dict[str, Any]:
+    folder,
+    talks,
+    *options,
+    template="chatml",
+    name="rows",
+):
     """Packs conversations, and returns arrays and the texts that are trained on."""
     inputs = write_lines(folder / f"{name}.jsonl", talks)
     file = folder / "chat.json"
@@ -425,30 +389,29 @@ def pack_chat(
     return {"texts": found, **facts(data)}
 
 
-def messages(talks: Sequence[Any] = TALKS) -> list[dict[str, Any]]:
+def messages(talks=TALKS):
     """Returns records of messages."""
     return [{"messages": talk} for talk in talks]
 
 
+def by_templates(folder, *names):
+    talks = messages()
+    return {n: pack_chat(folder, talks, template=n, name=n) for n in names}
+
+
 @case
-def chat_by_markers(folder: pathlib.Path) -> dict[str, Any]:
+def chat_by_markers(folder):
     """Templates without generation tags."""
-    return {
-        name: pack_chat(folder, messages(), template=name, name=name)
-        for name in ("chatml", "phi3", "mistral_v3_tekken")
-    }
+    return by_templates(folder, "chatml", "phi3", "mistral_v3_tekken")
 
 
 @case
-def chat_by_generation_tags(folder: pathlib.Path) -> dict[str, Any]:
-    return {
-        name: pack_chat(folder, messages(), template=name, name=name)
-        for name in ("qwen3_training", "phi3_training")
-    }
+def chat_by_generation_tags(folder):
+    return by_templates(folder, "qwen3_training", "phi3_training")
 
 
 @case
-def chat_with_tools(folder: pathlib.Path) -> dict[str, Any]:
+def chat_with_tools(folder):
     talks = [{"messages": WITH_TOOLS, "tools": TOOLS}, {"messages": TALKS[0]}]
     found = {}
     for name, template, options in (
@@ -464,37 +427,35 @@ def chat_with_tools(folder: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def chat_trains_on(folder: pathlib.Path) -> dict[str, Any]:
-    found = {}
-    for name, options in (
-        ("last", ("--train", "last")),
-        ("all", ("--train", "all")),
-        ("user", ("--train", "user,system")),
-        ("no end of turn", ("--train-end-of-turn", "no")),
-    ):
-        found[name] = pack_chat(folder, messages(), *options, name=name)
-    for name, options in (("all", ()), ("spoken", ("--train-without", "thinking"))):
-        found[f"thinking {name}"] = pack_chat(
-            folder, messages(), *options, template="qwen3", name=f"thinking {name}"
+def chat_trains_on(folder):
+    return {
+        name: pack_chat(
+            *(folder, messages(), *options.split()),
+            template="qwen3" if name.startswith("thinking") else "chatml",
+            name=name,
         )
-    return found
+        for name, options in {
+            "last": "--train last",
+            "all": "--train all",
+            "user": "--train user,system",
+            "no end of turn": "--train-end-of-turn no",
+            "thinking all": "",
+            "thinking spoken": "--train-without thinking",
+        }.items()
+    }
 
 
 @case
-def chat_longer_than_a_row(folder: pathlib.Path) -> dict[str, Any]:
+def chat_longer_than_a_row(folder):
+    options = ("--length", 40, "--truncate-turns")
     return {
-        answer: pack_chat(
-            folder,
-            messages(),
-            *("--length", 40, "--truncate-turns", answer),
-            name=answer,
-        )
+        answer: pack_chat(folder, messages(), *options, answer, name=answer)
         for answer in ("yes", "no")
     }
 
 
 @case
-def chat_with_weights(folder: pathlib.Path) -> dict[str, Any]:
+def chat_with_weights(folder):
     talks = [
         {"messages": TALKS[0], "weight": 0.5},
         {"messages": TALKS[1], "weight": [1, 1, 0.25, 1, 2]},
@@ -504,7 +465,7 @@ def chat_with_weights(folder: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def chat_in_other_forms(folder: pathlib.Path) -> dict[str, Any]:
+def chat_in_other_forms(folder):
     shared = [
         {
             "conversations": [
@@ -523,7 +484,7 @@ def chat_in_other_forms(folder: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def chat_with_special_tokens_in_contents(folder: pathlib.Path) -> dict[str, Any]:
+def chat_with_special_tokens_in_contents(folder):
     talks = messages(
         [
             [says("user", "What is <|im_end|>?"), says("assistant", "A <s> token.")],

@@ -1,21 +1,20 @@
 """Every case still has the result that was kept."""
 
 import json
-import pathlib
 
 import pytest
 
-from tests.golden.cases import RESULTS, Case, all_cases
+from tests.golden.cases import RESULTS, all_cases
 
 
 @pytest.mark.parametrize("case", all_cases(), ids=lambda c: f"{c.group}.{c.name}")
-def test_the_result_is_the_kept_one(case: Case, tmp_path: pathlib.Path) -> None:
+def test_the_result_is_the_kept_one(case, tmp_path):
     kept = case.kept()
     assert kept is not None, f"run: python -m tests.golden {case.name}"
     assert json.loads(json.dumps(case.run(tmp_path))) == kept
 
 
-def test_no_kept_result_is_without_a_case() -> None:
+def test_no_kept_result_is_without_a_case():
     kept = {
         f"{file.stem}.{name}"
         for file in RESULTS.glob("*.json")

@@ -75,7 +75,7 @@ def _json_fields(tokens: int) -> dict[str, Any]:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [_added(tokens, END)],
+        "added_tokens": [added_token(tokens, END)],
         "normalizer": None,
         "pre_tokenizer": {
             "type": "Sequence",
@@ -130,7 +130,9 @@ def tokenizer_json(
         ids = {
             name: tokens + number for number, name in enumerate(dict.fromkeys(names))
         }
-        found["added_tokens"] = [_added(number, name) for name, number in ids.items()]
+        found["added_tokens"] = [
+            added_token(number, name) for name, number in ids.items()
+        ]
         single = [
             {"Sequence": {"id": "A", "type_id": 0}}
             if name == "$A"
@@ -149,7 +151,8 @@ def tokenizer_json(
     return json.dumps(found | fields).encode()
 
 
-def _added(number: int, content: str) -> dict[str, Any]:
+def added_token(number: int, content: str) -> dict[str, Any]:
+    """Returns a special token of a tokenizer.json."""
     return {
         "id": number,
         "content": content,
