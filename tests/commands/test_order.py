@@ -22,7 +22,7 @@ from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import AppendOptions
 from tests.commands.view.conftest import content_of
 from tests.support import conversion, datasets
-from tests.support.packed_datasets import pack, record, write_frames
+from tests.support.packed_datasets import packing, record, write_frames
 from tests.support.records import frames_of
 
 SIZE = 6  # Rows of a batch.
@@ -63,10 +63,9 @@ def root(tmp_path_factory) -> pathlib.Path:
     # Rows of `q` and of `r` have fewer tokens than those of `p`.
     for name, lengths in (("p", (32,)), ("q", (17,)), ("r", (9, 30))):
         texts = [record(n, lengths[n % len(lengths)]) for n in range(20)]
-        places = write_frames(root / f"{name}.tfrecord", texts)
-        job = conversion.job_of(root / f"{name}.tfrecord", root / name / "out")
-        conversion.convert(job)
-        pack(root / name / "out", places)
+        write_frames(root / f"{name}.tfrecord", texts)
+        given = (root / f"{name}.tfrecord", root / name / "out")
+        conversion.convert(conversion.job_of(*given, pack=packing()))
     return root
 
 

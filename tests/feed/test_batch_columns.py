@@ -13,7 +13,7 @@ from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from tests.support.columns import NUMBER, attach, attach_numbers, examples
 from tests.support.conversion import convert, job_of
-from tests.support.packed_datasets import documents, pack, write_frames
+from tests.support.packed_datasets import documents, packing, write_frames
 
 HOST: dict[str, Any] = {"host": (0, 1)}
 COLUMNS = ["score", "language"]
@@ -100,10 +100,9 @@ def test_a_last_batch_is_filled_up(output: str) -> None:
 
 
 def test_packed_rows_get_a_value_a_row(tmp_path: pathlib.Path) -> None:
-    places = write_frames(tmp_path / "in" / "x.tfrecord", documents(60, seed=3))
+    write_frames(tmp_path / "in" / "x.tfrecord", documents(60, seed=3))
     found = str(tmp_path / "out")
-    convert(job_of(tmp_path / "in", found))
-    pack(found, places, length=16)
+    convert(job_of(tmp_path / "in", found, pack=packing(16)))
     opened = loader.open(found)
     scores = np.random.default_rng(1).random(len(opened), np.float32)
     values = {"number": [*range(len(opened))], "score": scores}

@@ -24,8 +24,10 @@ from tests.support.packed_datasets import (
     documents,
     enlarge,
     mapped_places,
-    pack,
+    number_of,
+    packing,
     record,
+    tokens_of,
     write_frames,
 )
 
@@ -100,15 +102,23 @@ def make(
 ) -> Places:
     """Makes a packed dataset `out` in a folder; returns the places of documents."""
     places: Places = {}
+    everything = []
     for number in range(files):
         start = first + number * count
         records = documents(count, seed=start, first=start)
         places |= write_frames(folder / "in" / f"{number}.tfrecord", records)
-    convert(job_of(folder / "in", folder / "out", **options))
+        everything += records
+    pack = packing(LENGTH)
+    convert(job_of(folder / "in", folder / "out", pack=pack, **options))
     if "map" in options:
         places = mapped_places(places)
-    pack(folder / "out", places, length=LENGTH)
-    return places
+    return filled(places, everything)
+
+
+def filled(places: Places, records: list[bytes]) -> Places:
+    """Returns the places of documents that have a token."""
+    empty = {number_of(data) for data in records if not len(tokens_of(data))}
+    return {number: at for number, at in places.items() if number not in empty}
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +130,10 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
         start = 10_000 * number
         records = documents(300, seed=start, first=start)
         inputs = folder / "b" / f"in-{number}"
-        places |= write_frames(inputs / "x.tfrecord", records)
-        options = {"plan": ("num_shards", 2), "appends": number > 1}
+        places |= filled(write_frames(inputs / "x.tfrecord", records), records)
+        pack = packing(LENGTH, "concat")
+        options = {"plan": ("num_shards", 2), "appends": number > 1, "pack": pack}
         convert(job_of(inputs, folder / "b" / "out", **options))
-    pack(folder / "b" / "out", places, length=LENGTH, method="concat")
     for number in (3, 4):
         start = 10_000 * number
         places |= make(folder / f"c{number}", 1, 200, first=start)
@@ -218,11 +228,12 @@ def test_what_is_no_document_names_the_nearest(plain) -> None:
 def test_a_document_without_tokens_is_in_no_row(tmp_path: pathlib.Path) -> None:
     records = [record(0, 3), record(1, 0), record(2, 3)]
     places = write_frames(tmp_path / "in" / "x", records)
-    convert(job_of(tmp_path / "in", tmp_path / "out"))
-    pack(tmp_path / "out", places, length=LENGTH)
+    convert(job_of(tmp_path / "in", tmp_path / "out", pack=packing(LENGTH)))
     _, batches = one_of(tmp_path)
-    (found,) = batches.find_document(*places[1])
-    assert (found.document, found.pieces) == (1, ())
+    with pytest.raises(InputError, match="no document begins there"):
+        batches.find_document(*places[1])
+    (found,) = batches.find_document(*places[2])
+    assert len(found.pieces) == 1
 
 
 @pytest.mark.parametrize("damage", ["gone", "another", "cut"])
@@ -255,10 +266,10 @@ def test_original_places_are_known_through_other_datasets(
         records = documents(90, seed=number, first=number * 90)
         places |= write_frames(tmp_path / "in" / f"{number}.tfrecord", records)
     convert(job_of(tmp_path / "in", tmp_path / "between", plan=("num_shards", 3)))
-    convert(job_of(str(tmp_path / "between"), tmp_path / "out", map=MAPPED))
+    packed = {"map": MAPPED, "pack": packing(LENGTH)}
+    convert(job_of(str(tmp_path / "between"), tmp_path / "out", **packed))
     shutil.rmtree(tmp_path / "between")
     original = mapped_places(places)
-    pack(tmp_path / "out", original, length=LENGTH)
     dataset, batches = one_of(tmp_path)
     oracle = Oracle(batches, original)
     for number in range(len(dataset)):

@@ -1,8 +1,6 @@
 """Packed datasets in which every token says of which document it is, and which token.
 
-They are conversions like any other, whose shards are then replaced: each record became
-a document, and its tokens share rows with others. So all that packing keeps of sources
-can be compared with the tokens themselves.
+So all that packing keeps of sources can be compared with the tokens themselves.
 """
 
 from __future__ import annotations
@@ -12,26 +10,18 @@ import pathlib
 import random
 from collections.abc import Sequence
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.places import Places
 from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.sources import read_inputs, read_sources
+from gristmill.dataset.metadata.sources import read_inputs
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
-from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
-from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.transforms.jobs.pack_options import Method, PackOptions
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.tokens.best_fit import plan_rows
-from tests.support.records import frames_of, read_array_records
+from tests.support.records import frames_of
 
 STRIDE = 1 << 10
 """Token t of document d is d * STRIDE + t."""
@@ -98,120 +88,19 @@ def write_frames(
     }
 
 
-def pack(
-    dataset: pathlib.Path | str,
-    places: dict[int, tuple[str, int]],
-    *,
-    length: int = 32,
-    method: str = "best-fit",
-    split: str = "train",
-) -> None:
-    """Packs the documents of a dataset, in place.
-
-    Args:
-        dataset: A conversion, or several editions, that is not packed.
-        places: The file and the place that each document comes from.
-        length: Tokens of a row.
-        method: As for `plan_rows`.
-        split: The split.
-    """
-    dataset = str(dataset)
-    manifest = open_manifest(dataset)
-    parts = [
-        _packed_part(dataset, part, places, length, method)
-        for part in manifest.splits[split].parts
-    ]
-    splits = {**manifest.splits, split: Split.of_editions(parts)}
-    data = dataclasses.replace(manifest, splits=splits).encode()
-    pathlib.Path(dataset, layout.DATASET_JSON).write_bytes(data)
+def tokens(texts: Sequence[str]) -> list[npt.NDArray[np.uint32]]:
+    """A tokenizer of such records."""
+    return [tokens_of(text.encode()) for text in texts]
 
 
-def _packed_part(
-    dataset: str,
-    part: Split,
-    places: dict[int, tuple[str, int]],
-    length: int,
-    method: str,
-) -> Split:
-    place = pathlib.Path(dataset, part.table)
-    table = ShardTable.decode(place.read_bytes(), where=part.table)
-    files = [file.path for file in read_sources(dataset, part) or ()]
-    reports = []
-    for path in table.paths:
-        at = ShardPlace.at(dataset, path, packed=True)
-        report = at.report()
-        assert report is not None
-        records = read_array_records(pathlib.Path(dataset, path))
-        index, batch = _rows(records, files, places, length, method)
-        counts = PackedCounts(
-            documents=len({*index.piece_documents.tolist()}),
-            tokens=len(batch.tokens),
-            pieces=len(batch.lengths),
-            padding_tokens=len(batch.row_ends) * length - len(batch.tokens),
-        )
-        local = str(pathlib.Path(dataset, f"{path}.new"))
-        rows = encode_rows(RowFormat(length, 4), batch)
-        with ShardWriter(local, options=WriterOptions()) as writer:
-            writer.write(rows, [google_crc32c.value(row) for row in rows])
-            written = writer.finish()
-        report = dataclasses.replace(
-            report,
-            file_bytes=written.file_bytes,
-            file_crc32c=written.file_crc32c,
-            written=written.digest,
-            packed=counts,
-        )
-        reports.append(at.publish(local, written, report, segments=index.encode()))
-    table = ShardTable.of(reports)
-    encoded = table.encode()
-    place.write_bytes(encoded)
-    split = Split.of_table(
-        table,
-        encoded,
-        path=part.table,
-        writer_options=part.writer_options,
-        source=part.source,
-    )
-    packed = PackedSplit(
-        rows="packed",
-        length=length,
-        id_bytes=4,
-        vocabulary_size=1 << 32,
-        method=method,
-        counts=sum((r.packed for r in reports if r.packed), PackedCounts()),
-    )
-    named = {"edition": part.edition, "write": part.write}
-    return dataclasses.replace(split, packed=packed.encode(), **named)
+tokens.vocabulary_size = 1 << 32  # type: ignore[attr-defined]
+tokens.special_ids = {}  # type: ignore[attr-defined]
 
 
-def _rows(
-    records: Sequence[bytes],
-    files: Sequence[str],
-    places: dict[int, tuple[str, int]],
-    length: int,
-    method: str,
-) -> tuple[SegmentIndex, RowBatch]:
-    tokens = [tokens_of(data) for data in records]
-    lengths = np.array([len(some) for some in tokens], np.uint32)
-    packing = plan_rows(lengths, length=length, method=method)
-    found = [places[number_of(data)] for data in records]
-    sources = Places(
-        np.array([files.index(path) for path, _ in found], np.int64),
-        np.array([place for _, place in found], np.int64),
-    )
-    pieces = zip(*packing[1:], strict=True)
-    cut = [tokens[doc][first : first + count] for doc, first, count in pieces]
-    return SegmentIndex(
-        row_ends=packing.row_ends,
-        piece_documents=packing.documents,
-        piece_firsts=packing.firsts,
-        sources=sources,
-    ), RowBatch(
-        packing.row_ends,
-        packing.lengths,
-        packing.firsts,
-        np.concatenate([*cut, np.zeros(0, np.uint32)]),
-    )
+def packing(length: int = 32, method: Method = "best-fit") -> PackOptions:
+    """Returns how a job packs such records."""
+    tokenizer = f"{__name__}:tokens"
+    return PackOptions(length=length, method=method, column="", tokenizer=tokenizer)
 
 
 def enlarge(dataset: pathlib.Path | str, *, shards: int, at: int, rows: int) -> None:

@@ -15,7 +15,7 @@ from tests.support.conversion import convert as converted
 from tests.support.conversion import job_of
 from tests.support.datasets import convert
 from tests.support.examples import tf_example
-from tests.support.packed_datasets import documents, pack, write_frames
+from tests.support.packed_datasets import documents, packing, write_frames
 
 FILES = (40, 1, 25, 0, 34)
 """Records of each input file, which becomes a shard."""
@@ -69,9 +69,9 @@ def dataset(tmp_path_factory, records) -> str:
 def packed(tmp_path_factory) -> str:
     """A packed dataset, in three shards."""
     folder = tmp_path_factory.mktemp("packed")
-    places = write_frames(folder / "in" / "x.tfrecord", DOCUMENTS)
-    converted(job_of(folder / "in", folder / "out", plan=("num_shards", 3)))
-    pack(folder / "out", places)
+    write_frames(folder / "in" / "x.tfrecord", DOCUMENTS)
+    options = {"plan": ("num_shards", 3), "pack": packing()}
+    converted(job_of(folder / "in", folder / "out", **options))
     return str(folder / "out")
 
 
