@@ -1,7 +1,7 @@
-"""Beam transforms, and what they are given and return.
+"""Beam transforms, with the types of their options and results.
 
-The transforms are imported when first asked for: worker processes of a conversion that
-runs without Beam import modules of this package.
+They are imported on first access, as workers of a conversion without Beam import
+modules of this package too.
 """
 
 from __future__ import annotations

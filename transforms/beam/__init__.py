@@ -1,1 +1,1 @@
-"""The PTransforms, and what each of them does for Beam besides its work."""
+"""The PTransforms, with their coders, metrics and checks."""

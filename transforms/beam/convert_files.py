@@ -1,9 +1,9 @@
 """`ConvertFiles`: the conversion as one Beam transform, without a shuffle of data.
 
-One element is one shard, a few hundred bytes that say which, or all shards that are
-made in one pass over a compressed file. The graph is one linear chain of small
-elements, since that is what every runner executes: two jobs, of which the first looks
-into the input files and plans, and the second makes the shards.
+An element of a few hundred bytes names one shard, or all shards made in one pass over a
+compressed file. The graph is a linear chain of such elements, which every runner can
+execute. It consists of two jobs: the first examines the input files and plans, the
+second makes the shards.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ beam.coders.registry.register_coder(ConversionResult, ResultCoder)
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """The first job: `PlanConversion`, which gives the second one, small."""
+    """The first job: `PlanConversion`, which returns the second, small one."""
 
     plan: PlanConversion
     work: MakeShards
@@ -78,26 +78,25 @@ class ConvertFiles(
 ):
     """Converts input files of any format into splits of one committed dataset.
 
-    Applied to a pipeline; gives a PCollection of one `ConversionResult`. Files can be
-    of any format that `gristmill convert` reads, not TFRecord alone: the `records` of a
-    `ConversionJob` say which, and what a record is.
+    Apply it to a pipeline; it returns a PCollection of one `ConversionResult`. Files
+    can be of any format that `gristmill convert` reads: `ConversionJob.records` names
+    the format, and what becomes a record.
 
-    Guarantees: bounded; a shard is made at least once and its bytes depend on the job
-    alone, so retries and duplicates do no harm; records keep the order of the sorted
-    inputs; the dataset appears only if every input byte is accounted for. As many
-    shards are made at once as the runner has threads, of a compressed file one. Memory
-    per shard in flight: one block of input and output, and some 30 bytes a record of
-    the shard; from and to a bucket also up to 24 MiB of input fetched ahead, and 16 MiB
-    of an upload. Disk: the shard.
+    Guarantees: bounded; the bytes of a shard depend only on the job, so retries and
+    duplicates do no harm; records keep the order of the sorted inputs; the dataset
+    appears only if every input byte is accounted for. Each thread of the runner makes a
+    shard at a time, but a compressed file is read by one thread. Memory per shard in
+    flight: one block of input and output, and some 30 bytes per record; with buckets
+    also up to 24 MiB of input fetched ahead, and 16 MiB of an upload. Disk: the shard.
 
     Attributes:
         jobs: One for each split, with the same output and name.
         features: The schema, where known.
-        tfds_directory: The TFDS directory that the jobs come from, if any: the output
-            gets its metadata as well.
-        overwrite: Whether to replace what the output holds of these splits; `changed`
-            to do so only if earlier jobs with the same kind of names wrote all of it.
-        keep_replaced: Whether what is replaced is kept, to go back to.
+        tfds_directory: The TFDS directory that the jobs come from, if any; its metadata
+            is written for the output too.
+        overwrite: Whether to replace these splits in the output; `changed` to replace
+            them only if jobs with the same kind of names wrote all of them.
+        keep_replaced: Whether to keep what is replaced, for a rollback.
     """
 
     jobs: tuple[ConversionJob, ...]
@@ -141,12 +140,12 @@ class ConvertFiles(
 class MakePlanned(
     beam.PTransform[beam.pvalue.PBegin, beam.PCollection[ConversionResult]]
 ):
-    """Makes the shards of conversions that are begun, and commits them.
+    """Makes the shards of conversions that have begun, and commits them.
 
-    They are spread also by runners that do not redistribute (Dask).
+    It spreads them itself, as some runners do not redistribute elements (Dask).
 
     Args:
-        work: What was begun.
+        work: The job, with the conversions that have begun.
     """
 
     def __init__(self, work: MakeShards):

@@ -1,14 +1,13 @@
-"""From the inputs of a reader to ranges of files: listed, looked into, and cut.
+"""From the inputs of a reader to ranges of files: listing, examining, cutting.
 
-A range of a TFRecord file that was entered by searching for a frame can begin inside a
-record whose payload holds frames itself, and only the reader of the range before could
-tell. A conversion puts that right when it commits; a PCollection cannot be taken back
-once its readers have seen it. So here the cuts are exact by construction: a first pass
-hops from frame header to frame header through each file and notes where frames begin
-(`sources/tfrecord.py`). It takes parts of 16 ranges, each by itself, and what
-it found is joined file by file. That pass reads a file of small records once more,
-without checksumming, copying or decoding a record; of records larger than some blocks
-it reads hardly anything.
+A range of a TFRecord file whose start was found by searching for a frame can begin
+inside a record whose payload holds frames, and only the reader of the range before
+could detect that. A conversion detects it before the commit, but the elements of a
+PCollection cannot be withdrawn. Therefore the cuts are exact by construction: a first
+pass hops from frame header to frame header and notes where frames begin
+(`sources/tfrecord.py`). It takes parts of 16 ranges independently, and joins the
+results file by file. It reads files of small records once more, without checking or
+decoding a record, and hardly anything of large records.
 """
 
 from __future__ import annotations
@@ -65,9 +64,9 @@ class Listing:
 
     Attributes:
         split: The split of a directory to read; None for all.
-        records: What is known of the inputs.
-        allow_empty_files: Whether a file of 0 bytes is one without records.
-        part_bytes: Least size of a part of a TFRecord file; 0 for whole files.
+        records: The format of the inputs, and the records to make of them.
+        allow_empty_files: Whether to accept a file of 0 bytes as one without records.
+        part_bytes: Minimum size of a part of a TFRecord file; 0 for whole files.
     """
 
     split: str | None
@@ -77,18 +76,18 @@ class Listing:
 
     @property
     def needs_looks(self) -> bool:
-        """Whether all files together say how records are made of them."""
+        """Whether making records needs facts from all files together."""
         return self.records.input_format not in ("arrayrecord", "tfrecord")
 
     @property
     def may_walk(self) -> bool:
-        """Whether there may be TFRecord files, in parts."""
+        """Whether TFRecord files may be cut into parts."""
         known = self.records.input_format in ("auto", "tfrecord")
         return known and self.part_bytes > 0
 
 
 class FilePart(NamedTuple):
-    """A part of a TFRecord file, as it was listed or looked into."""
+    """A part of a TFRecord file that was listed or examined."""
 
     file: FileInfo | InputFile
     begin_bytes: int
@@ -96,7 +95,7 @@ class FilePart(NamedTuple):
 
 
 class FileWalk(NamedTuple):
-    """What was found in a part of an uncompressed file, or in a whole other one."""
+    """The frames found in a part of a plain file, or a whole compressed file."""
 
     file: InputFile
     begin_bytes: int
@@ -109,7 +108,7 @@ Part = FilePart | InputFile
 def _groups(
     inputs: tuple[str, ...], how: Listing
 ) -> Mapping[str, tuple[str, ...]] | None:
-    """Returns the patterns that are listed together, None for a dataset."""
+    """Returns the patterns to list together, by split; None for a dataset."""
     directory = inputs[0].rstrip("/") or "/"
     if len(inputs) == 1 and has_file(directory, layout.DATASET_JSON):
         return None
@@ -151,7 +150,7 @@ def _matched(patterns: Sequence[str], how: Listing) -> list[FileInfo]:
 
 
 def list_looks(inputs: tuple[str, ...], how: Listing) -> Iterator[LookTask]:
-    """Yields the files that inputs match, to be looked into; none of a dataset."""
+    """Yields the files to examine that inputs match; none for a dataset."""
     report_sources(inputs)
     groups = _groups(inputs, how)
     for name, patterns in ({"": None} if groups is None else groups).items():
@@ -161,12 +160,12 @@ def list_looks(inputs: tuple[str, ...], how: Listing) -> Iterator[LookTask]:
 def list_looked(
     gathered: Gathered, inputs: tuple[str, ...], how: Listing
 ) -> Iterator[Part]:
-    """Yields the parts of files that were looked into, or the shards of a dataset."""
+    """Yields the parts of files that were examined, or the shards of a dataset."""
     return _parts(inputs, how, gathered)
 
 
 def list_parts(inputs: tuple[str, ...], how: Listing) -> Iterator[Part]:
-    """Yields the parts of the files that inputs match, and looks into them if need be.
+    """Yields the parts of the files that inputs match, examining them if necessary.
 
     Raises:
         InputError: A pattern matches nothing, or files of several splits, or the
@@ -177,7 +176,7 @@ def list_parts(inputs: tuple[str, ...], how: Listing) -> Iterator[Part]:
 
 
 def list_one(path: StrPath, how: Listing) -> Iterator[Part]:
-    """Yields what `list_parts` does of one path or pattern."""
+    """Yields the results of `list_parts` for one path or pattern."""
     return list_parts((path_text(path, "input"),), how)
 
 
@@ -220,7 +219,7 @@ def _cut_file(file: FileInfo | InputFile, part_bytes: int) -> Iterator[FilePart]
 
 
 def cut_part(part: Part, range_bytes: int) -> Iterator[FileWalk | FileRange]:
-    """Yields the ranges of a part; of a TFRecord file, what is found in it."""
+    """Yields the ranges of a part, or a walk for a TFRecord file."""
     if isinstance(part, FilePart):
         yield from walk_part(part, range_bytes)
     elif part.size_bytes:
@@ -229,7 +228,7 @@ def cut_part(part: Part, range_bytes: int) -> Iterator[FileWalk | FileRange]:
 
 
 def walk_part(part: FilePart, range_bytes: int) -> Iterator[FileWalk]:
-    """Yields what is found in a part; nothing of a compressed file's later parts."""
+    """Yields the walk of a part; nothing for a compressed file's later parts."""
     info, begin, end = part
     file = info if isinstance(info, InputFile) else look_into(info)
     if file.compression != "none":
@@ -243,8 +242,8 @@ def walk_part(part: FilePart, range_bytes: int) -> Iterator[FileWalk]:
 def by_file(
     found: FileWalk | FileRange, at: Any = beam.DoFn.TimestampParam
 ) -> tuple[bytes, tuple[int, FileWalk | FileRange]]:
-    """Returns a walk or a range with its time, and the key of all of its file."""
-    # The time is a part of the key, since a group has one of its own.
+    """Returns a walk or a range with its time, keyed by file."""
+    # The time is part of the key, since a group has a time of its own.
     key = f"{at.micros} "
     if isinstance(found, FileWalk):
         key += f"{found.file.version} {found.file.path}"
@@ -268,12 +267,12 @@ def join_file(
 def cut_walks(
     found: Sequence[FileWalk | FileRange], range_bytes: int
 ) -> Iterator[FileRange]:
-    """Yields the ranges of one file, as often as it is to be read."""
+    """Yields the ranges of one file, once for each element that names it."""
     walks = [one for one in found if isinstance(one, FileWalk)]
     if not walks:
         yield from (one for one in found if not isinstance(one, FileWalk))
         return
-    # Elements that name the same file have all of its parts each.
+    # Each element that names the file has all of its parts.
     times = sum(walk.begin_bytes == 0 for walk in walks)
     file = walks[0].file
     chains = itertools.chain.from_iterable(walk.chains for walk in walks)

@@ -1,4 +1,4 @@
-"""`IndexArrayRecords`: existing files become a dataset, one element a file."""
+"""`IndexArrayRecords`: existing files become a dataset, one element per file."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ beam.coders.registry.register_coder(Manifest, ResultCoder)
 class IndexArrayRecords(JobTransform[Manifest]):
     """Turns existing ArrayRecord files into a dataset, in place.
 
-    Applied to a pipeline; gives a PCollection of one `Manifest`.
+    Apply it to a pipeline; it returns a PCollection of one `Manifest`.
 
-    Guarantees: bounded; one linear chain, so that every runner executes it; as many
-    files are read at once as the runner has threads; an index depends on its file
-    alone, so retries do no harm; the dataset appears only after all files were read,
-    and the hashes of their chunks compared. Memory per file in flight: 4 MiB decoded,
-    or one chunk if that is larger, and 35 bytes for each record of the file.
+    Guarantees: bounded; one linear chain, which every runner can execute; each thread
+    of the runner reads a file at a time; an index depends only on its file, so retries
+    do no harm; the dataset appears only after all files were read and the hashes of
+    their chunks compared. Memory per file in flight: 4 MiB decoded, or one chunk if
+    that is larger, and 35 bytes per record.
 
     Attributes:
-        files: ArrayRecord files or glob patterns, or one, all in one directory.
+        files: One or several ArrayRecord files or glob patterns, all in one directory.
         name: The dataset's name; by default from the file names.
         split: The split of all files; by default from their names.
-        overwrite: Whether to replace splits that are there.
-        keep_replaced: Whether what is replaced is kept, to go back to, until
+        overwrite: Whether to replace existing splits.
+        keep_replaced: Whether to keep what is replaced, for a rollback, until
             `gristmill clean`.
     """
 

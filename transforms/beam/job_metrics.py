@@ -1,10 +1,9 @@
-"""The metrics of jobs on Beam, and their reads and writes as its lineage.
+"""The metrics and the lineage of jobs on Beam.
 
-A runner adds up what the attempts counted that it took; Dataflow shows the sums on the
-page of the job, and exports them to Cloud Monitoring. It shows the lineage in Dataplex.
-
-A path is reported as it is given, and a pattern by the directory in which it begins to
-match: so the report of a job does not grow with its files.
+A runner adds up the counts of successful attempts; Dataflow shows the sums on the page
+of the job, exports them to Cloud Monitoring, and shows the lineage in Dataplex. A
+pattern is reported as the directory in which it begins to match, so that the report
+does not grow with the number of files.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ DISTRIBUTIONS = {
 
 
 def counter(name: str) -> Counter:
-    """Returns a counter of `COUNTERS`. For code that a worker runs."""
+    """Returns a counter of `COUNTERS`, for code that runs on a worker."""
     from apache_beam.metrics import Metrics
 
     if name not in COUNTERS:
@@ -64,8 +63,8 @@ def count(values: Mapping[str, int], *, seconds: float = 0.0) -> None:
     """Adds to counters and distributions, by name.
 
     Args:
-        values: What to add.
-        seconds: How long the shard took whose size is among them.
+        values: The numbers to add.
+        seconds: The time for the shard whose size is among them.
     """
     from apache_beam.metrics import Metrics
 
@@ -79,13 +78,13 @@ def count(values: Mapping[str, int], *, seconds: float = 0.0) -> None:
 
 
 def report_sources(paths: Iterable[str]) -> None:
-    """Reports paths or patterns that are read. For code that a worker runs."""
+    """Reports paths or patterns that are read; call it on a worker."""
     for path in paths:
         _report(Lineage.sources(), path)
 
 
 def report_sink(path: str) -> None:
-    """Reports a dataset that is written. For code that a worker runs."""
+    """Reports a dataset that is written; call it on a worker."""
     _report(Lineage.sinks(), path)
 
 
@@ -101,7 +100,7 @@ def _report(lineage: Lineage, path: str) -> None:
 
 
 def _without_magic(path: str) -> str:
-    """Returns the directory in which a pattern begins to match, or a path as it is.
+    """Returns the directory in which a pattern begins to match, or the path itself.
 
     >>> _without_magic("gs://b/raw/*/part-*"), _without_magic("a"), _without_magic("*")
     ('gs://b/raw', 'a', '.')

@@ -1,4 +1,4 @@
-"""The input and the options of a transform."""
+"""Checks and display data for the input and the options of a transform."""
 
 from __future__ import annotations
 
@@ -15,14 +15,9 @@ from gristmill.dataset.base.errors import InputError, some_of
 def set_types(
     transform: beam.PTransform[Any, Any], *, gives: Any, takes: Any = None
 ) -> None:
-    """Sets the types that Beam checks where a pipeline is built.
+    """Sets the element types that Beam checks where a pipeline is built.
 
-    Beam would take them from the annotations of `expand`, if those were no texts.
-
-    Args:
-        transform: Whose types they are.
-        gives: The type of the elements that it gives.
-        takes: The type of those that it takes, if any.
+    Beam cannot read them from the annotations of `expand`, which are strings.
     """
     transform.with_output_types(gives)
     if takes is not None:
@@ -30,10 +25,7 @@ def set_types(
 
 
 def check_known(transform: beam.PTransform[Any, Any]) -> None:
-    """Checks that the options of a transform are values that are known now.
-
-    Args:
-        transform: A dataclass.
+    """Checks that the options of a transform, a dataclass, are known values.
 
     Raises:
         InputError: An option is a ValueProvider or a PCollection, or holds one.
@@ -54,12 +46,12 @@ def check_known(transform: beam.PTransform[Any, Any]) -> None:
 def check_begin(
     applied_to: object, name: str, cure: str = "apply it to a pipeline of its own"
 ) -> None:
-    """Checks that a transform that reads by itself is applied to a pipeline.
+    """Checks that a transform that reads its own input is applied to a pipeline.
 
     Args:
         applied_to: The argument of `expand`.
-        name: The transform.
-        cure: What to do in place of it.
+        name: The transform's name.
+        cure: What to do instead.
 
     Raises:
         InputError: It is applied to something else.
@@ -78,7 +70,7 @@ def check_collection(applied_to: object, name: str, of: str) -> None:
 
     Args:
         applied_to: The argument of `expand`.
-        name: The transform.
+        name: The transform's name.
         of: Description of the elements.
 
     Raises:
@@ -94,9 +86,9 @@ def check_collection(applied_to: object, name: str, of: str) -> None:
 
 
 def displayed(**options: Any) -> dict[str, Any]:
-    """Returns options as Beam's display data; those that are not set are left out.
+    """Returns options as Beam's display data, without those that are not set.
 
-    The first three of many paths are shown. Labels are the names of the options.
+    Of many paths the first three are shown. Labels are the names of the options.
     """
     shown = {name: _shown(value) for name, value in options.items()}
     return {
@@ -126,7 +118,7 @@ def _shown(value: Any) -> Any:
 
 
 class FieldsShown:
-    """A transform that is a dataclass, whose page has its fields."""
+    """A transform that is a dataclass, and shows its fields."""
 
     def display_data(self) -> dict[str, Any]:
         """Returns the display data for a runner's page."""

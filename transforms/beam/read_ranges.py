@@ -1,4 +1,4 @@
-"""The end of every reader: ranges of files become records, with their places or not."""
+"""The last step of every reader: ranges of files become records."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.source import source_of
 
-_HEAD = struct.Struct("<qI")  # The place, and how many bytes the path has.
+_HEAD = struct.Struct("<qI")  # The place, and the length of the path in bytes.
 
 
 class SourceRecord(NamedTuple):
-    """A record and where it comes from.
+    """A record with its source.
 
     Attributes:
         file: The file's path.
-        place: Where it is in the file: the byte at which it begins in the decompressed
-            file, or the number of the row or record, as docs/prepare/inputs.md says
-            for each format.
+        place: The byte of the decompressed file at which it begins, or the number of
+            the row or record; docs/prepare/inputs.md lists formats.
         record: The record.
     """
 
@@ -38,8 +37,7 @@ class SourceRecord(NamedTuple):
 class RecordCoder(beam.coders.Coder):
     """Encodes `SourceRecord`: place, length of the path, path and record.
 
-    It is deterministic: such elements can be keys. Errors of elements that are no such
-    tuples are Python's.
+    It is deterministic, so elements can be keys.
     """
 
     def encode(self, value: tuple[str, int, bytes]) -> bytes:
@@ -57,7 +55,7 @@ class RecordCoder(beam.coders.Coder):
         return SourceRecord(file, place, encoded[record_begin:])
 
     def is_deterministic(self) -> bool:
-        """Returns that equal elements are equal bytes."""
+        """Returns True: equal elements have equal bytes."""
         return True
 
     def to_type_hint(self) -> Any:
@@ -91,7 +89,7 @@ class FileRange(NamedTuple):
 
         Raises:
             CorruptRecordError: The range is damaged.
-            DataLossError: It ends elsewhere.
+            DataLossError: Its records end elsewhere.
         """
         file, begin_bytes, end_bytes = self
         if not file.size_bytes:
@@ -101,7 +99,7 @@ class FileRange(NamedTuple):
         reader = source.read(file, whole)
         yield from reader.batches()
         span, last = reader.span, end_bytes in (-1, file.size_bytes)
-        # Where places are not bytes, that they meet is a matter of the format's cuts.
+        # Where places are not bytes, the format's cuts ensure that ranges meet.
         sized = file.compression == "none" and FORMATS[source.spec.format].sized
         if span.stop_bytes == end_bytes if sized else span.whole or not last:
             return

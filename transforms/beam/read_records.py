@@ -2,7 +2,7 @@
 
     inputs -> files -> look -> gather -> parts -> cut or walk -> join -> ranges -> read
 
-`ReadTFRecords` and `ReadArrayRecords` know the format: they leave out the looks.
+`ReadTFRecords` and `ReadArrayRecords` know the format and skip the look.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from gristmill.transforms.sources.find_inputs import look_at_part
 from gristmill.transforms.sources.formats import RecordOptions
 
 DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
-_PART_RANGES = 16  # A part is walked through in seconds.
+_PART_RANGES = 16  # Walking through a part takes seconds.
 
 
 class _Reader(FieldsShown):
-    """What both readers do, with the fields of either."""
+    """The steps and fields that all readers share."""
 
     split: str | None
     records: RecordOptions
@@ -110,29 +110,28 @@ class ReadRecords(
 ):
     """Reads inputs of any format that `gristmill convert` reads.
 
-    Applied to a pipeline; gives a PCollection of `bytes`, or of `SourceRecord`. Inputs
-    are files of one format, recognised by their first bytes: TFRecord, ArrayRecord,
-    Parquet and so on; or a directory with splits: a dataset, a TFDS directory, a
-    repository of Hugging Face. They are listed when the pipeline runs, and looked into
-    by all workers. Rows become records as `RecordOptions` says.
+    Apply it to a pipeline; it returns a PCollection of `bytes`, or of `SourceRecord`.
+    Inputs are files of one format, recognised by their first bytes: TFRecord,
+    ArrayRecord, Parquet and so on; or a directory with splits: a dataset, a TFDS
+    directory, a Hugging Face repository. The running pipeline lists them, and all
+    workers examine them. `RecordOptions` determines how rows become records.
 
     Guarantees: bounded; every record exactly once, since ranges are cut at records;
-    records are compared with the checksums that their format or dataset has; damage
-    fails the pipeline with file and place; nothing is written, so retries do no harm.
-    The order of a range is kept within its bundle, and none beyond that: use
-    `with_source` where it matters. Files are read by as many workers as they have
-    ranges, compressed ones by one worker each. Memory per element in flight: as for a
-    conversion of that format.
+    records are compared with the checksums of their format or dataset; damage fails the
+    pipeline and names file and place; nothing is written, so retries do no harm. The
+    order of records is kept only within a range in its bundle; use `with_source` where
+    it matters. A file is read by as many workers as it has ranges, a compressed file by
+    one. Memory per element in flight: as for a conversion of that format.
 
     Attributes:
         inputs: Paths or glob patterns of files, or one directory.
-        split: The split of a directory to read, or one edition of a dataset's, such as
-            `train.e00002`; None for all.
-        records: What is known of the inputs, and of the records to make of them.
-        with_source: Whether to give the file and place of each record with it.
-        range_bytes: Minimum bytes that a worker reads of a file that is split.
-        allow_empty_files: Whether a file of 0 bytes is one without records, and not an
-            interrupted copy.
+        split: The split of a directory to read, or one edition of a dataset's split,
+            such as `train.e00002`; None for all.
+        records: The format of the inputs, and the records to make of them.
+        with_source: Whether to return each record with its file and place.
+        range_bytes: Minimum bytes of a range of a file that is cut.
+        allow_empty_files: Whether to accept a file of 0 bytes as one without records,
+            and not as an interrupted copy.
     """
 
     inputs: StrPath | Sequence[StrPath]
@@ -192,10 +191,10 @@ class ReadTFRecords(ReadRecords):
 
     Args:
         patterns: A path or glob pattern, or several.
-        with_source: Whether to give the file and byte offset of each record with it.
-        range_bytes: Least bytes that a worker reads of a file that is split.
-        allow_empty_files: Whether a file of 0 bytes is one without records, and not an
-            interrupted copy.
+        with_source: Whether to return each record with its file and byte offset.
+        range_bytes: Minimum bytes of a range of a file that is cut.
+        allow_empty_files: Whether to accept a file of 0 bytes as one without records,
+            and not as an interrupted copy.
     """
 
     def __init__(
@@ -218,17 +217,17 @@ class ReadTFRecords(ReadRecords):
 class ReadArrayRecords(ReadRecords):
     """`ReadRecords` of a committed dataset, or of ArrayRecord files from anywhere.
 
-    Records of a dataset are compared with the checksums in its indexes, in other files
-    the hash of each chunk with its header. Every compression and group size is read;
-    files with transposed chunks are refused. Memory per worker: 1 MiB of the file (up
-    to 4 MiB decoded), or one chunk if that is larger, 16 MiB that are read ahead from
-    object storage, and the footers and indexes of two shards: some 35 bytes a record.
+    Records of a dataset are compared with the checksums in its indexes; in other files
+    the hash of each chunk is compared with its header. Every compression and group size
+    is accepted, transposed chunks are refused. Memory per worker: 1 MiB of the file (up
+    to 4 MiB decoded), or one chunk if that is larger, 16 MiB read ahead from object
+    storage, and the footers and indexes of two shards: some 35 bytes per record.
 
     Args:
         source: The directory of a dataset; or paths or glob patterns of files.
         split: The split of a dataset to read, or one edition of it; None for all.
-        with_source: Whether to give the file and number of each record with it.
-        range_bytes: About how many bytes of a file a worker reads.
+        with_source: Whether to return each record with its file and number.
+        range_bytes: Approximate bytes of a range of a file.
     """
 
     def __init__(
@@ -254,22 +253,22 @@ class ReadAllRecords(
 ):
     """Reads the inputs that a PCollection of paths and patterns names.
 
-    Applied to a PCollection of texts or `pathlib.Path`; gives a PCollection of `bytes`,
-    or of `SourceRecord`. Each element is read as `ReadRecords` reads it, and listed and
-    looked into by one worker.
+    Apply it to a PCollection of `str` or `pathlib.Path`; it returns a PCollection of
+    `bytes`, or of `SourceRecord`. Each element is read as by `ReadRecords`, but one
+    worker lists and examines its files.
 
-    Guarantees: those of `ReadRecords`, for each element: a file that two elements name
-    is read twice. An element that matches nothing fails the pipeline, and so does one
-    that matches files of several splits by their names. Records are in the window of
-    their element.
+    Guarantees: those of `ReadRecords` for each element; a file that two elements name
+    is read twice. An element fails the pipeline if it matches nothing, or files of
+    several splits by their names. Records are in the window of their element.
 
     Attributes:
-        split: The split of each directory to read; then all elements are directories.
-        records: What is known of the inputs, and of the records to make of them.
-        with_source: Whether to give the file and place of each record with it.
-        range_bytes: Minimum bytes that a worker reads of a file that is split.
-        allow_empty_files: Whether a file of 0 bytes is one without records, and not an
-            interrupted copy.
+        split: The split of each directory to read; all elements must then be
+            directories.
+        records: The format of the inputs, and the records to make of them.
+        with_source: Whether to return each record with its file and place.
+        range_bytes: Minimum bytes of a range of a file that is cut.
+        allow_empty_files: Whether to accept a file of 0 bytes as one without records,
+            and not as an interrupted copy.
     """
 
     split: str | None = None
@@ -294,8 +293,8 @@ class ReadAllRecords(
             InputError: It is not applied to a PCollection.
         """
         check_collection(patterns, "ReadAllRecords", "paths or patterns")
-        # Groups of an unbounded PCollection are never complete: there, a file is one
-        # part.
+        # Groups of an unbounded PCollection are never complete, so a file is one part
+        # there.
         how = self._listing(parts=patterns.is_bounded)
         parts: beam.PCollection[Any] = patterns | "ListParts" >> beam.FlatMap(
             sent(list_one, how)

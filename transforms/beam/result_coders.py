@@ -1,4 +1,4 @@
-"""The coder of what transforms give: equal results are equal bytes, without pickles."""
+"""The coder of transforms' results: equal results have equal bytes, without pickles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class ResultCoder(beam.coders.Coder):
     """Encodes results of one type as JSON.
 
     Args:
-        kind: The type: a manifest, or what has fields of other such types.
+        kind: The type: `Manifest`, or a named tuple or dataclass with fields of such
+            types.
     """
 
     def __init__(self, kind: Any):
@@ -36,7 +37,7 @@ class ResultCoder(beam.coders.Coder):
         return _made(self._kind, json.loads(encoded))
 
     def is_deterministic(self) -> bool:
-        """Returns that equal results are equal bytes."""
+        """Returns True: equal results have equal bytes."""
         return True
 
     def to_type_hint(self) -> Any:

@@ -1,6 +1,6 @@
 """A job as one linear chain of small elements: begin, spread, step, gather, commit.
 
-Every runner executes such a chain.
+Every runner can execute such a chain.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class RunJob(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[R]]):
-    """Carries a job out. Applied to a pipeline; gives what the job commits.
+    """Runs a job. Apply it to a pipeline; it returns the result of the commit.
 
     Args:
         job: The job.
@@ -50,12 +50,10 @@ class RunJob(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[R]]):
 
 
 class RunSteps(beam.PTransform[beam.PCollection[Any], beam.PCollection[R]]):
-    """Carries out jobs of one kind, and commits all their results together.
-
-    Applied to a PCollection of the jobs.
+    """Runs a PCollection of jobs of one kind, and commits their results together.
 
     Args:
-        job: Any of them: has their step and commit.
+        job: Any of them, for its step and commit.
     """
 
     def __init__(self, job: Job[R]):
@@ -76,7 +74,7 @@ class RunSteps(beam.PTransform[beam.PCollection[Any], beam.PCollection[R]]):
 
 
 class JobTransform(FieldsShown, RunJob[R]):
-    """A job whose options are fields of a dataclass. Subclasses say what it gives."""
+    """A job whose options are a dataclass's fields; `_gives` is its result's type."""
 
     _gives: ClassVar[Any]
 
@@ -95,7 +93,7 @@ class JobTransform(FieldsShown, RunJob[R]):
 
 
 def begun_tasks(job: Job[Any]) -> Iterator[Any]:
-    """Begins a job, and yields its tasks and what is known."""
+    """Begins a job, and yields its known results and its tasks."""
     begun = job.begin()
     report_sources(begun.sources)
     if begun.sink is not None:
@@ -108,10 +106,7 @@ def begun_tasks(job: Job[Any]) -> Iterator[Any]:
 
 
 def measured(task: Any, step: Step[Any]) -> Iterator[Gatherable]:
-    """Yields the results of a task, and counts what was done for each.
-
-    What is to be gathered as it is passes by.
-    """
+    """Yields a task's results and counts metrics; known results pass through."""
     if isinstance(task, Gatherable):
         yield task
         return
@@ -123,7 +118,7 @@ def measured(task: Any, step: Step[Any]) -> Iterator[Gatherable]:
 
 
 class _GatherFn(beam.CombineFn):
-    """Gathers elements as columns: those of a million shards become one element."""
+    """Gathers the results of all shards as the columns of one element."""
 
     def create_accumulator(self) -> Gathered:
         return Gathered()
@@ -144,6 +139,6 @@ class _GatherFn(beam.CombineFn):
 
 def gather() -> Any:
     """Returns the step that gathers all elements in one collection."""
-    # The default, for no element at all, would be a side input that holds everything.
+    # The default for an empty collection would be a side input that holds everything.
     gathering = _GatherFn()  # type: ignore[no-untyped-call]
     return beam.CombineGlobally(gathering).without_defaults()

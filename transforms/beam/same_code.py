@@ -1,8 +1,8 @@
-"""The handshake: workers run the sources with which a pipeline was made.
+"""The handshake: workers run the same sources that built the pipeline.
 
-Functions travel by their names. Between two checkouts these differ, or mean something
-else, and both say the same version. So the first step compares digests of the sources.
-It is sent as code, since the worker may have none of ours.
+Functions are pickled by name. In another checkout a name may be missing or mean
+something else, although both have the same version. Therefore the first step compares
+digests of the sources. It travels as code, since the worker may lack this package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FOLDERS = ("dataset", "pipelines", "transforms")
 
 @functools.cache
 def sources_digest() -> str:
-    """Returns a digest of the sources that are installed here, 12 hex digits.
+    """Returns a digest of the installed sources, 12 hex digits.
 
     In a checkout: `find dataset pipelines transforms -name '*.py' | LC_ALL=C sort |
     xargs sha256sum | sha256sum | cut -c1-12`.
@@ -42,15 +42,15 @@ def sources_digest() -> str:
 
 
 def code_here() -> str:
-    """Returns the version and the sources of this process, for messages."""
+    """Returns this process's version and digest of sources, for messages."""
     return f"gristmill {__version__}, sources {sources_digest()}"
 
 
 def sent(function: Callable[..., T], *options: Any) -> Callable[[Any], T]:
-    """Returns a function for a pipeline's first step, which other sources refuse.
+    """Returns a function for a pipeline's first step, which fails under other sources.
 
     Args:
-        function: A function of a module. It is called with an element.
+        function: A function of a module, called with an element.
         options: Its further arguments.
     """
     expected, content = code_here(), pickle.dumps((function, options))
@@ -61,7 +61,7 @@ def sent(function: Callable[..., T], *options: Any) -> Callable[[Any], T]:
         "where the same sources are installed"
     )
 
-    # Travels as code, since it is no function of a module.
+    # It travels as code, since it is a closure.
     def call(element: Any) -> Any:
         try:
             from gristmill.transforms.beam.same_code import code_here, opened

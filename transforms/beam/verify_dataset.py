@@ -1,4 +1,4 @@
-"""`VerifyDataset`: every byte of a dataset compared, one element a shard."""
+"""`VerifyDataset`: compares every byte of a dataset, one element per shard."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ beam.coders.registry.register_coder(VerifyResult, ResultCoder)
 
 @dataclasses.dataclass
 class VerifyDataset(JobTransform[VerifyResult]):
-    """Reads a whole dataset again, and lists what is wrong with it.
+    """Reads a whole dataset again, and lists its faults.
 
-    Applied to a pipeline; gives a PCollection of one `VerifyResult`. Damage does not
-    fail the pipeline: look at `findings`. Only a directory that is not a committed
-    dataset does.
+    Apply it to a pipeline; it returns a PCollection of one `VerifyResult`. Damage does
+    not fail the pipeline, see `findings`; a directory without a committed dataset does.
 
-    Guarantees: bounded; one linear chain, so that every runner executes it; as many
-    shards are read at once as the runner has threads; nothing is written, so retries do
-    no harm. Memory per shard in flight: 1 MiB of the file (up to 4 MiB decoded), or
-    one chunk if that is larger, and some 20 bytes a record of the shard; of packed rows
-    some 80 bytes a piece.
+    Guarantees: bounded; one linear chain, which every runner can execute; each thread
+    of the runner reads a shard at a time; nothing is written, so retries do no harm.
+    Memory per shard in flight: 1 MiB of the file (up to 4 MiB decoded), or one chunk if
+    that is larger, and some 20 bytes per record; for packed rows some 80 bytes per
+    piece.
 
     Attributes:
         dataset: The directory of a committed dataset.
-        quick: Whether to leave out the contents of shards and indexes.
+        quick: Whether to skip the contents of shards and indexes.
     """
 
     dataset: StrPath

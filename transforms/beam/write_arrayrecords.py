@@ -3,12 +3,12 @@
     records -> groups by hash ------------------> shuffle -> write -> gather -> commit
                         |-> count -> plan -> tasks --^
 
-Records cannot be written as they come: a runner may deliver them in another order, in
+Records cannot be written as they arrive: a runner may deliver them in another order, in
 other bundles, or twice. After the shuffle a group is complete, and its shards are
-sorted, so that what is written depends on the records alone.
+sorted, so the output depends only on the records.
 
-The plan reaches the groups through the shuffle as well, as a small task for each: no
-group is complete before there is a plan, and no worker has to hold all of it.
+The plan reaches the groups through the shuffle too, as a small task for each: no group
+is complete before the plan exists, and no worker has to hold all of it.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ _log = logging.getLogger(__name__)
 # As Beam checks it where the pipeline is built.
 _HintedKey: Any = Key | np.integer
 
-# A row, which other languages read. Beam takes the types as they are written: as texts
-# they would be Python's own, and no keys.
+# A row, which other languages can read. Beam needs the types themselves: string
+# annotations would become opaque Python types.
 WriteResult.__annotations__.update(get_type_hints(WriteResult))
 beam.coders.registry.register_coder(WriteResult, beam.coders.RowCoder)
 
-_WAITING_RECORDS = 256  # Of a group: more are counted faster, and take more memory.
+_WAITING_RECORDS = 256  # Per group: more are counted faster, and take more memory.
 
 
 class _AssignFn(beam.DoFn):
-    """Gives every record its group."""
+    """Assigns every record to its group."""
 
     def __init__(self, keyed: bool):
         self._keyed = keyed
@@ -83,7 +83,7 @@ class _AssignFn(beam.DoFn):
 
 
 class _ChecksumFn(beam.DoFn):
-    """Gives crc32c and length of records as one number, by group."""
+    """Yields crc32c and length of each record as one number, by group."""
 
     def process(self, assigned: tuple[int, bytes]) -> tuple[tuple[int, int]]:
         group, element = assigned
@@ -92,10 +92,9 @@ class _ChecksumFn(beam.DoFn):
 
 
 class _CountFn(beam.CombineFn):
-    """Counts records given by checksum and length: gives packed digests.
+    """Adds up records, given by checksum and length, to packed digests.
 
-    An accumulator is a digest and the records that are not in it yet, or a packed
-    digest.
+    An accumulator is a packed digest, or a digest and the records to add to it.
     """
 
     def create_accumulator(self) -> list[Any]:
@@ -125,7 +124,7 @@ class _CountFn(beam.CombineFn):
 
 
 class _GatherFn(beam.CombineFn):
-    """Gathers rows: those of millions of groups become one element."""
+    """Gathers the rows of all groups in one element."""
 
     def create_accumulator(self) -> bytearray:
         return bytearray()
@@ -176,34 +175,34 @@ class WriteArrayRecords(
 ):
     """Writes records as ArrayRecord shards, and commits them as a split of a dataset.
 
-    Applied to a PCollection of `bytes`, or of `(key, bytes)` with `keyed`; gives a
-    PCollection of one `WriteResult`, once `dataset.json` is written.
+    Apply it to a PCollection of `bytes`, or of `(key, bytes)` with `keyed`; it returns
+    a PCollection of one `WriteResult`, once `dataset.json` is written.
 
     Guarantees:
 
     - Input: bounded. Windows are ignored.
     - Nothing is lost or duplicated: each group's records are counted before the
-      shuffle, and number, bytes and digest must be the same in the finished shards. The
-      steps before must give the same records when a runner repeats them; where they do
-      not, the write fails and says so.
+    shuffle, and number, bytes and digest must be the same in the finished shards.
+    Earlier steps must return the same records when a runner repeats them; otherwise the
+    write fails and says so.
     - Retries: the same records and options give the same bytes under the same names,
-      whatever the runner, the bundles and the order of arrival. So attempts that are
-      repeated, or run twice at once, do no harm. A run after a crash keeps shards that
-      are finished; over a committed dataset of the very same records it does nothing;
-      over other records it fails, unless `overwrite`.
-    - Order within a shard: by key where records are keyed, then by a hash of the
-      content, which mixes them well. None between shards.
+    whatever the runner, the bundles and the order of arrival. So repeated or concurrent
+    attempts do no harm. A run after a crash keeps finished shards; over a committed
+    dataset of the same records it does nothing; over other records it fails unless
+    `overwrite` is set.
+    - Order within a shard: by key if there are keys, then by a hash of the content,
+    which mixes records well. Shards are in no order.
     - Placement: by a hash of the key, or else of the content. Equal keys, or equal
-      records without keys, share a group, so one worker, and a shard unless the group
-      is cut by `shard_bytes`; then they are in neighbouring ones.
+    records without keys, share a group and its worker, and a shard unless `shard_bytes`
+    cuts the group; then they are in neighbouring shards.
     - Size: `shard_bytes` bounds the bytes of the records in each shard, give or take
-      one record; with `num_shards` alone there are exactly that many, and only their
-      number bounds them.
-    - Parallelism: one worker per group: `num_shards`, or as many groups as shards.
-    - Memory per group in flight: some 130 bytes a record (180 and the key with keys),
-      no matter how long records are. Disk: the group's records, and one shard.
-    - Runners: all that have a shuffle. There are no tagged outputs, and no side input
-      but, without `num_shards`, the number of groups.
+    one record; with `num_shards` alone there are exactly that many shards of any size.
+    - Parallelism: one worker per group; there are `num_shards` groups, or as many as
+    shards.
+    - Memory per group in flight: some 130 bytes per record (with keys 180 and the key),
+    whatever its length. Disk: the group's records, and one shard.
+    - Runners: all that have a shuffle. There are no tagged outputs; the only side input
+    is the number of groups if `num_shards` is not set.
 
     Attributes:
         output: The dataset's directory.
@@ -211,14 +210,14 @@ class WriteArrayRecords(
         split: The split to write.
         num_shards: Number of shards, or of groups that `shard_bytes` cuts further. By
             default all records are measured first: the runner stores them before the
-            shuffle and reads them again, so 1 PB of records moves 2 PB more. To avoid
-            that, give an estimate, and `shard_bytes`.
+            shuffle and reads them again, so 1 PB of records moves another 2 PB. To
+            avoid that, set an estimate, and `shard_bytes`.
         shard_bytes: Maximum bytes of records in a shard; 256 MiB if `num_shards` is not
             given either.
-        keyed: Whether elements are `(key, bytes)`; keys are integers, texts or bytes.
+        keyed: Whether elements are `(key, bytes)`; keys are `int`, `str` or `bytes`.
         writer: How shards are encoded.
-        overwrite: Whether to replace what the output holds of this split.
-        keep_replaced: Whether what is replaced is kept, to go back to, until
+        overwrite: Whether to replace this split in the output.
+        keep_replaced: Whether to keep what is replaced, for a rollback, until
             `gristmill clean`.
     """
 
@@ -241,7 +240,7 @@ class WriteArrayRecords(
         """
         super().__init__()
         takes: Any = tuple[_HintedKey, bytes] if self.keyed else bytes
-        # Beam infers both for a step with tagged outputs, of each of its outputs.
+        # For each output of a step with tagged outputs Beam infers both types.
         takes |= beam.pvalue.TaggedOutput
         set_types(self, takes=takes, gives=WriteResult)
         output = path_text(self.output, "output")
@@ -303,7 +302,7 @@ class WriteArrayRecords(
             >> beam.Map(sent(_no_records)).with_output_types(tuple[int, bytes])
         )
         tasks = (
-            # The count of no records: without any, there is a plan all the same.
+            # The count of no records, so that there is a plan even without any.
             (counts, none)
             | "AllCounts" >> beam.Flatten()
             | "CountRows" >> beam.MapTuple(lambda *count: (b"", pack_count(*count)))
@@ -314,7 +313,7 @@ class WriteArrayRecords(
             ).with_output_types(tuple[int, bytes])
         )
         written: beam.PCollection[WriteResult] = (
-            # A group is complete when its task is there, which takes the plan.
+            # A group is complete once its task has arrived, and so after the plan.
             (assigned, tasks)
             | "WithTasks" >> beam.Flatten()
             | "GroupRecords" >> beam.GroupByKey()
@@ -325,7 +324,7 @@ class WriteArrayRecords(
         return written
 
     def _groups(self, records: beam.PCollection[Element]) -> Any:
-        """Returns the number of groups, or the side input that will know it."""
+        """Returns the number of groups, or a side input that holds it."""
         job = self._job
         if job.num_shards is not None:
             return job.num_shards

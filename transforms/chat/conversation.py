@@ -1,4 +1,4 @@
-"""The conversation in a record, in any of the forms that datasets have."""
+"""The conversation in a record, in any of the forms common in datasets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROLE_OF = {
     "function": ROLES.index("tool"),
     "ipython": ROLES.index("tool"),
 }
-# Who speaks in ShareGPT's form -> the role that templates know.
+# Speaker in ShareGPT's form -> role in templates.
 _SPEAKERS = {
     "human": "user",
     "user": "user",
@@ -62,9 +62,9 @@ class Conversation(NamedTuple):
         messages: The messages, as templates get them.
         roles: Index in `ROLES` of each message's role.
         weights: Weight of each message in the loss.
-        prompted: Number of messages at the start that are a prompt.
-        tools: Descriptions of tools, None for none.
-        text: The text of a plain document; None of a conversation.
+        prompted: Number of messages at the start that are the prompt.
+        tools: Descriptions of tools; None for none.
+        text: The text of a plain document; None for a conversation.
     """
 
     messages: list[dict[str, Any]]
@@ -79,7 +79,7 @@ class ConversationColumns(NamedTuple):
     """Names of the columns of a conversation.
 
     Attributes:
-        messages: The column of the messages; "" for those that are usual.
+        messages: The column of the messages; "" for any of the usual ones.
         tools: The column of the tools.
         weight: The column of the weight.
     """
@@ -90,7 +90,7 @@ class ConversationColumns(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All columns that a conversation can be in."""
+        """All columns that may hold a part of a conversation."""
         usual = (MESSAGES, CONVERSATIONS, _SYSTEM, _PROMPT, *_COMPLETIONS, TEXT)
         first = (self.messages, _SYSTEM) if self.messages else usual
         return tuple(dict.fromkeys((*first, self.tools, self.weight)))
@@ -99,17 +99,15 @@ class ConversationColumns(NamedTuple):
 def conversation_of(record: bytes, columns: ConversationColumns) -> Conversation:
     """Returns the conversation in a record: a JSON object, or a `tf.train.Example`.
 
-    Args:
-        record: The record.
-        columns: Names of its columns.
-
     Raises:
         MalformedError: There is none.
     """
     fields = _fields_of(record)
     if columns.messages:
         found = _value(fields, columns.messages)
-        if isinstance(found, Mapping):  # A column that is an object of columns.
+        if isinstance(
+            found, Mapping
+        ):  # A column that holds an object with the columns.
             fields, found = found, None
             columns = columns._replace(messages="")
         elif found is None:
@@ -144,7 +142,7 @@ def conversation_of(record: bytes, columns: ConversationColumns) -> Conversation
     if not messages:
         raise MalformedError("it has no messages")
     system = fields.get(_SYSTEM)
-    if system:  # Beside the messages, as ShareGPT has it.
+    if system:  # Beside the messages, as in ShareGPT's form.
         if not isinstance(system, str):
             raise MalformedError(f"its {_SYSTEM} is not text")
         given = [m.get("content") for m in messages if m["role"] == "system"]
@@ -164,10 +162,7 @@ def conversation_of(record: bytes, columns: ConversationColumns) -> Conversation
 
 
 def parsed(text: str | bytes) -> Any:
-    """Returns the value of JSON in a field.
-
-    Raises MalformedError if it is not valid.
-    """
+    """Returns the value of a field's JSON; raises MalformedError if it is invalid."""
     try:
         return parsed_line(text)
     except (ValueError, RecursionError) as error:
@@ -199,7 +194,7 @@ def _only(values: list[Any]) -> Any:
 
 
 def _value(fields: Mapping[str, Any], name: str) -> Any:
-    """Returns the value of a column; JSON in a text is read."""
+    """Returns the value of a column, parsed if it is JSON in a string."""
     found = fields.get(name)
     if isinstance(found, str) and found.lstrip()[:1] in ("[", "{"):
         return parsed(found)
@@ -207,7 +202,7 @@ def _value(fields: Mapping[str, Any], name: str) -> Any:
 
 
 def _said(found: Any) -> Any:
-    """Returns a text, or messages: a list of them is one as JSON, too."""
+    """Returns a text, or messages, which may be a list in JSON."""
     if isinstance(found, str) and found.lstrip()[:1] == "[":
         # A prompt can be any text.
         with contextlib.suppress(ValueError, RecursionError):
@@ -218,7 +213,7 @@ def _said(found: Any) -> Any:
 
 
 def _messages(found: Any, role: str) -> list[dict[str, Any]]:
-    """Returns messages as templates get them; a text is one of a role."""
+    """Returns messages as templates get them; a text is one message of the role."""
     if isinstance(found, str):
         found = [{"role": role, "content": found}]
     if not isinstance(found, list):
@@ -229,7 +224,7 @@ def _messages(found: Any, role: str) -> list[dict[str, Any]]:
 def _message(given: Any, number: int) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise MalformedError(f"message {number} is not an object")
-    # The reference leaves out fields that are null.
+    # The reference implementation omits null fields.
     message = {name: value for name, value in given.items() if value is not None}
     if "role" not in message and "from" in message:
         speaker = message.pop("from")
@@ -260,7 +255,7 @@ def _message(given: Any, number: int) -> dict[str, Any]:
 def _weights(
     messages: Sequence[Mapping[str, Any]], column: object, name: str
 ) -> list[float]:
-    """Returns the weight of each message: its own, times that of the column."""
+    """Returns the weight of each message: its own times the column's."""
     factors: list[object] = [1.0 if column is None else column] * len(messages)
     if isinstance(column, list):
         factors = column

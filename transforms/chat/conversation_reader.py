@@ -1,4 +1,4 @@
-"""Documents made from conversations: tokens, with the spans of messages."""
+"""Documents from conversations: tokens with the spans of messages."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ class AsideError(Exception):
 
 
 class Rendered(NamedTuple):
-    """A conversation as text in UTF-8, with its spans. Places are bytes of the text.
+    """A conversation as text in UTF-8, with its spans; places are bytes of the text.
 
     Attributes:
         text: The text.
-        spans: Its spans; of plain text one.
+        spans: Its spans; plain text has one.
         borders: int64 [2 spans], begin and end of each.
         weights: Weight of each message.
-        specials: int64 [n, 2], begin and end of special tokens in the text, if some are
-            in contents.
-        alike: Which of them are.
-        ends: int64, the ends of trained turns; None of plain text.
+        specials: int64 [n, 2], begin and end of all special tokens in the text, if some
+            are in the contents of messages.
+        alike: Which of them are in contents.
+        ends: int64, the ends of trained turns; None for plain text.
         open_turns: Trained messages without an end of turn.
-        open_turn: The first of them, and what follows it; "" for none.
+        open_turn: The first of them, and the text after it; "" for none.
     """
 
     text: bytes
@@ -82,18 +82,18 @@ class Rendered(NamedTuple):
 
 
 def columns_of(options: PackOptions) -> ConversationColumns:
-    """Returns the columns of conversations, of options that have them."""
+    """Returns the columns of conversations, for options with `chat`."""
     chat = options.chat
-    assert chat is not None  # It is asked for conversations only.
+    assert chat is not None  # Callers have conversations.
     messages = "" if options.column == DEFAULT_COLUMN else options.column
     return ConversationColumns(messages, chat.tools_column, chat.weight_column)
 
 
 class ConversationReader:
-    """Makes documents of the records of one shard, in their order.
+    """Makes documents from the records of one shard, in order.
 
     Args:
-        options: Options with tokenizer and template found by planning.
+        options: Options with the tokenizer and the template that planning found.
         tell: Called with each conversation that is set aside, and its place.
 
     Raises:
@@ -102,7 +102,7 @@ class ConversationReader:
         StorageError: A file cannot be read.
 
     Attributes:
-        examples: Where a misfit was seen first, by its name.
+        examples: Place of the first misfit of each name.
         bytes_texts: 0, as for a `DocumentReader`.
     """
 
@@ -137,16 +137,14 @@ class ConversationReader:
         self._before, self._after = ([e] * (e is not None) for e in ends)
 
     def read(self, records: Sequence[bytes], place_of: PlaceOf) -> Documents:
-        """Returns the documents of records, one for each.
-
-        A conversation that is set aside is a document without tokens.
+        """Returns the documents of records, one for each; without tokens if set aside.
 
         Args:
             records: The next records.
             place_of: Returns the place of a record, by its number among these.
 
         Raises:
-            InputError: A conversation cannot be used, and is not to be set aside.
+            InputError: A conversation cannot be used, and must not be set aside.
         """
         counts: Counter[str] = Counter()
         rendered: dict[int, Rendered] = {}
@@ -184,11 +182,7 @@ class ConversationReader:
         )
 
     def rendered(self, record: bytes) -> Rendered:
-        """Returns the conversation of a record as text.
-
-        Raises:
-            AsideError: It is set aside.
-        """
+        """Returns a record's conversation as text, or raises AsideError."""
         try:
             return self._rendered(conversation_of(record, self._columns))
         except UnusableError as error:
@@ -228,7 +222,7 @@ class ConversationReader:
         )
 
     def _placed(self, texts: Sequence[bytes]) -> Iterator[PlacedTokens]:
-        """Yields the tokens of each of some texts."""
+        """Yields the tokens of each text."""
         encoded = self._tokenizer.encode(texts, as_text=False)
         begins = self._tokenizer.begins(encoded, texts)
         stop = 0
@@ -239,11 +233,7 @@ class ConversationReader:
     def _document(
         self, each: Rendered, placed: PlacedTokens, counts: Counter[str]
     ) -> tuple[npt.NDArray[Any], list[tuple[Any, ...]]]:
-        """Returns the tokens of a document, and its spans as rows of `STORED`.
-
-        Raises:
-            AsideError: It is set aside.
-        """
+        """Returns the tokens of a document, and its spans as rows of `STORED`."""
         if any(each.alike) and self._options.special_text == "text":
             try:
                 placed = with_special_text(
@@ -275,7 +265,7 @@ class ConversationReader:
         return ids[:length], rows
 
     def _cut(self, ends: Int64, placed: PlacedTokens) -> int:
-        """Returns how many tokens of a conversation fit a row, up to a turn's end."""
+        """Returns the number of tokens up to the last turn that ends within a row."""
         tokens = np.searchsorted(placed.begins, ends)
         fitting = tokens[(tokens > 0) & (tokens <= self._options.length)]
         if not len(fitting) or self._chat.truncate_turns == "no":
@@ -283,10 +273,7 @@ class ConversationReader:
         return int(fitting[-1])
 
     def _set_aside(self, error: AsideError, place: str, counts: Counter[str]) -> None:
-        """Counts a conversation that is set aside.
-
-        Raises InputError if it is not to be.
-        """
+        """Counts a conversation that is set aside, or raises InputError for it."""
         counts[f"aside_{error.reason}"] += 1
         if self._tell is not None:
             self._tell(error, place)
@@ -302,14 +289,14 @@ class ConversationReader:
 
 
 def _pairs(text: str, ranges: Sequence[Sequence[int]]) -> Int64:
-    """Returns ranges of characters, in order, as bytes: int64 [ranges, 2]."""
+    """Returns ordered ranges of characters as ranges of bytes: int64 [ranges, 2]."""
     return byte_places(text, [*itertools.chain(*ranges)]).reshape(-1, 2)
 
 
 def _overlap(
     ranges: Sequence[Sequence[int]], places: Sequence[Sequence[int]]
 ) -> list[bool]:
-    """Returns which ranges reach into a place; neither overlap among themselves."""
+    """Returns whether each range overlaps a place; both are disjoint and in order."""
     stops = [place[1] for place in places]
     found = []
     for begin, end in ranges:

@@ -1,4 +1,4 @@
-"""The records that packing takes of the inputs, and their reader."""
+"""The records that packing reads from the inputs, and their reader."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reader_of(
     Args:
         options: Options with the tokenizer found, and the template if there is one.
         source: Rules for making the records.
-        tell: Takes documents on which the tokenizer fails; None for an error.
+        tell: Called with documents on which the tokenizer fails; None for an error.
     """
     if options.chat is not None:
         return ConversationReader(options)
@@ -42,13 +42,12 @@ def document_records(
 ) -> RecordOptions:
     """Returns the record options for the inputs of a job that packs documents.
 
-    From a table or samples, only the column of the documents is needed: text is taken
-    without a `tf.train.Example` around it. A user's function gets the requested
-    records.
+    From a table or samples only the column of the documents is read, as text without a
+    `tf.train.Example` around it. A user's function gets the requested records.
 
     Args:
         records: The user's options, with the format of the files.
-        pack: Place of the documents.
+        pack: The options with the column of the documents.
         mapped: Whether there is a user's function.
 
     Raises:

@@ -30,8 +30,8 @@ _MOST_PARTS = _GENERATION // 2
 
 _THOUGHT = re.compile(r"<(think|thinking|thought)>|\[THINK\]")
 
-# What to mark: names of tools, and empty contents. The first that proves all counts:
-# templates can compare names, and leave out what is empty.
+# Whether to mark names of tools, and empty contents. The first attempt that succeeds
+# counts: templates can compare names, and omit empty contents.
 _ATTEMPTS = ((True, True), (True, False), (False, True), (False, False))
 
 
@@ -40,10 +40,10 @@ class Part(NamedTuple):
 
     Attributes:
         message: Number of the message.
-        role: Index in `ROLES` of whose text it is.
+        role: Index of its role in `ROLES`.
         lead: White space before the marks.
         trail: White space after them.
-        inner: Whether text of the same content stands before it.
+        inner: Whether other text of the same content precedes it.
     """
 
     message: int
@@ -54,7 +54,7 @@ class Part(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a part is in rendered text, in characters: a half-open range."""
+    """The half-open range of characters of a part in rendered text."""
 
     begin: int
     end: int
@@ -62,12 +62,12 @@ class Place(NamedTuple):
 
 
 class Marked(NamedTuple):
-    """Rendered text with its marks taken out.
+    """Rendered text without its marks.
 
     Attributes:
         text: The text without marks.
         places: Places of each part between its marks, in order, without overlaps.
-        regions: Begin and end of what each generation tag holds.
+        regions: Begin and end of the content of each generation tag.
     """
 
     text: str
@@ -76,16 +76,13 @@ class Marked(NamedTuple):
 
 
 class UnprovenError(UnusableError):
-    """It cannot be proved where a message is."""
+    """The place of a message cannot be proved."""
 
     what = "it cannot be proved what is trained on"
 
 
 def _free_base(text: str) -> int:
-    """Returns the first of a range of characters for marks that a text does not have.
-
-    Raises UnprovenError if there is none.
-    """
+    """Returns the first of a range of characters for marks that are not in a text."""
     for base, pattern in _PATTERNS.items():
         if text.isascii() or pattern.search(text) is None:
             return base
@@ -97,21 +94,21 @@ class Marker:
     """Marks the contents of a conversation.
 
     Marks stand inside the outer white space of a text, so that a template that trims it
-    gives the same result. What the assistant thinks, between tags in its content, is a
-    part of its own.
+    renders the same. The assistant's thoughts, between tags in its content, are a part
+    of their own.
 
     Args:
         conversation: The conversation.
         base: The first character for marks.
         names: Whether to mark the names of called tools.
         empties: Whether to mark empty contents of the assistant.
-        stripped: Whether to leave out outer white space.
+        stripped: Whether to strip outer white space.
         replaced: Numbers of parts that get another text instead of marks.
 
     Attributes:
         messages: The messages with marks.
         parts: The parts, in the order of their marks.
-        unmarked_calls: Message and number of each call of a tool without a mark.
+        unmarked_calls: Message and number of each tool call without a mark.
     """
 
     conversation: Conversation
@@ -169,11 +166,11 @@ class Marker:
         return marked
 
     def _answer(self, content: str, number: int) -> str:
-        """Marks what the assistant thinks and what it says in its content."""
+        """Marks the thoughts and the answer in a content of the assistant."""
         opened = _THOUGHT.search(content)
         end = "[/THINK]"
         if opened is None:
-            end = "</think>"  # The template can have written what opens it.
+            end = "</think>"  # The template may have written the opening tag.
         elif opened[1]:
             end = f"</{opened[1]}>"
         begin = 0 if opened is None else opened.end()
@@ -201,7 +198,7 @@ class Marker:
         return marked if inside is call else {**call, "function": marked}
 
     def _leaves(self, value: Any, number: int, role: int) -> Any:
-        """Marks the texts in a value of JSON."""
+        """Marks the strings in a value of JSON."""
         if isinstance(value, str):
             return self._text(value, number, role)
         if isinstance(value, Mapping):
@@ -228,11 +225,7 @@ class Marker:
         return core if self.stripped else lead + core + trail
 
     def marks_of(self, text: str) -> Marked:
-        """Takes the marks out of rendered text.
-
-        Raises:
-            UnprovenError: They are not in pairs.
-        """
+        """Removes the marks from rendered text; they must pair, or UnprovenError."""
         places: list[Place] = []
         regions: list[tuple[int, int]] = []
         opened = region = None
@@ -260,10 +253,10 @@ class Marker:
         return Marked(pattern.sub("", text), places, regions)
 
     def rendered(self, template: Template) -> Marked:
-        """Returns the text of the messages by a template, without the marks.
+        """Returns the messages rendered by a template, without the marks.
 
         Raises:
-            UnprovenError: It fails, or the marks are not in pairs.
+            UnprovenError: The template fails, or the marks do not pair.
         """
         around = chr(self.base + _GENERATION), chr(self.base + _GENERATION + 1)
         tools = self.conversation.tools
@@ -281,13 +274,14 @@ def _is_text(part: Any) -> bool:
 
 
 class Located(NamedTuple):
-    """Rendered text, and where the parts of its messages are.
+    """Rendered text with the places of the parts of its messages.
 
     Attributes:
         text: The text.
-        places: Places of parts, in order, with the white space that is theirs.
-        cores: The same without it.
-        regions: What generation tags hold; None if the template has none.
+        places: Places of parts, in order, with their outer white space.
+        cores: The same without white space.
+        regions: Places of the contents of generation tags; None if the template has
+            none.
         marker: The marks that proved it.
     """
 
@@ -303,20 +297,17 @@ class Located(NamedTuple):
         return self.marker.conversation
 
     def part(self, place: int) -> Part:
-        """Returns the part at a place, by its number."""
+        """Returns the part at the place with this number."""
         return self.marker.parts[self.places[place].part]
 
 
 def located(template: Template, conversation: Conversation, text: str) -> Located:
-    """Returns where the messages of a conversation are in its text.
+    """Returns the places of a conversation's messages in its text.
 
     Args:
         template: The template.
         conversation: The conversation.
-        text: What the template writes for it.
-
-    Raises:
-        UnprovenError: That cannot be proved: the template changes or drops a content.
+        text: The text that the template renders for it.
     """
     base = _free_base(text)
     failed = ""
@@ -344,10 +335,9 @@ def located(template: Template, conversation: Conversation, text: str) -> Locate
 
 
 def _check_parts(template: Template, marker: Marker, found: Marked) -> None:
-    """Checks that what the assistant says is written once.
+    """Checks that each text of the assistant is rendered once.
 
-    Parts without a place are thoughts that are left out on purpose: they have no effect
-    on what the template writes.
+    Only thoughts may have no place, if they have no effect on the rendered text.
     """
     seen: set[int] = set()
     for place in found.places:
@@ -375,7 +365,7 @@ def _check_parts(template: Template, marker: Marker, found: Marked) -> None:
 
 
 def _check_calls(template: Template, marker: Marker, text: str) -> None:
-    """Checks that a call of a tool without a mark has an effect on the text."""
+    """Checks that a tool call without a mark has an effect on the text."""
     conversation = marker.conversation
     for number, at in marker.unmarked_calls:
         messages = list(conversation.messages)
@@ -393,8 +383,7 @@ def _check_calls(template: Template, marker: Marker, text: str) -> None:
 def _with_space(template: Template, marker: Marker, found: Marked) -> list[Place]:
     """Returns places with the outer white space that the template keeps.
 
-    Without the white space the template writes the same, less what it keeps: that tells
-    it from what the template itself writes there.
+    A rendering without that white space tells it from what the template itself writes.
     """
     try:
         other = dataclasses.replace(marker, stripped=True).rendered(template)
@@ -416,7 +405,7 @@ def _with_space(template: Template, marker: Marker, found: Marked) -> list[Place
             if gap == head + bare + tail
         }
         if len(kept) != 1:
-            continue  # The template can have written it as well.
+            continue  # The template may have written it.
         ((head_chars, tail_chars),) = kept
         if head_chars:
             last = places[number - 1]
@@ -428,7 +417,7 @@ def _with_space(template: Template, marker: Marker, found: Marked) -> list[Place
 
 
 def _gaps(found: Marked) -> Sequence[str]:
-    """Returns the text before each place, and that after the last."""
+    """Returns the text before each place, and after the last."""
     ends = [0, *(place.end for place in found.places)]
     begins = [*(place.begin for place in found.places), len(found.text)]
     return [found.text[a:b] for a, b in zip(ends, begins, strict=True)]

@@ -1,4 +1,4 @@
-"""The sandbox of chat templates: Jinja, with what templates of models expect.
+"""The sandbox of chat templates: Jinja with the extensions that models' templates use.
 
 Only this module imports jinja2, which is an optional package.
 """
@@ -24,12 +24,12 @@ from jinja2 import TemplateError
 __all__ = ["BEGIN", "END", "TemplateError", "compiled"]
 
 BEGIN, END = "gristmill_generation_begin", "gristmill_generation_end"
-"""Variables whose texts stand around what a generation tag holds."""
+"""Variables whose texts enclose the content of a generation tag."""
 
 
 _STEP, _SIZED = "gristmill_step", "gristmill_sized"
 _RANDOM = ("random", "lipsum", "shuffle")
-# Filters, and methods of texts, that can make much of little.
+# Filters and methods of strings that can produce large results from small arguments.
 _WIDE = (
     *("center", "ljust", "rjust", "zfill", "expandtabs", "indent", "wordwrap"),
     *("batch", "slice", "tojson", "format", "replace"),
@@ -41,7 +41,7 @@ _MOST_NUMBER = 1_000
 
 
 class _Generation(jinja2.ext.Extension):
-    """The tag `generation`, which holds what the assistant says."""
+    """The tag `generation`, which holds the text of the assistant."""
 
     tags = {"generation"}  # noqa: RUF012 as jinja2 declares it
 
@@ -53,7 +53,7 @@ class _Generation(jinja2.ext.Extension):
             for name in (BEGIN, END)
         ]
         call = self.call_method("held", lineno=line)
-        # A scope of its own: what is set in it is not known after it.
+        # It has a scope of its own: variables set in it are unknown after it.
         held = jinja2.nodes.CallBlock(call, [], [], [around[0], *body, around[1]])
         return held.set_lineno(line)
 
@@ -64,10 +64,7 @@ class _Generation(jinja2.ext.Extension):
 
 
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """The sandbox, in which a template can take neither hours nor gigabytes.
-
-    Each turn of a loop counts, and so does the size of each text that is made.
-    """
+    """The sandbox, which bounds a template's turns of loops and size of texts."""
 
     intercepted_binops = frozenset(("*", "**", "%"))
 
@@ -97,7 +94,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return value
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Checks the size of what an operator makes."""
+        """Checks the size of an operator's result."""
         name = f"the operator {operator}"
         if operator == "*":
             for many, times in ((left, right), (right, left)):
@@ -110,7 +107,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Any, called: Any, *args: Any, **named: Any) -> Any:
-        """Counts a call, and checks the arguments of methods of texts."""
+        """Counts a call, and checks the arguments of methods of strings."""
         self.step(context, None)
         if isinstance(called, jinja2.runtime.Macro):
             for each in (*args, *named.values()):
@@ -127,7 +124,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         for loop in [*parsed.find_all(jinja2.nodes.For)]:
             turn = _filtered(jinja2.nodes.Const(None), _STEP)
             loop.body.insert(0, jinja2.nodes.ExprStmt(turn, lineno=loop.lineno))
-        # A text that grows from turn to turn is assigned, or given to a macro.
+        # A text that grows from turn to turn is assigned, or passed to a macro.
         for assign in [*parsed.find_all(jinja2.nodes.Assign)]:
             parts = (jinja2.nodes.Add, jinja2.nodes.Concat)
             if isinstance(assign.node, parts) or any(map(assign.node.find, parts)):
@@ -140,7 +137,7 @@ def _filtered(value: Any, name: str) -> jinja2.nodes.Filter:
 
 
 def _sized(value: Any) -> Any:
-    """Returns a value unless it is a text that is too long."""
+    """Returns a value; raises TemplateError for a text that is too long."""
     if isinstance(value, str):
         _check_size("the template", len(value))
     return value
@@ -163,7 +160,7 @@ def _refuse_random(name: str, *args: Any, **named: Any) -> str:
 
 
 def _check_call(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Checks the arguments of a filter, or of a method of a text."""
+    """Checks the arguments of a filter, or of a method of a string."""
     if name not in _WIDE:
         return
     texts = [each for each in (*args, *named.values()) if isinstance(each, str)]
@@ -188,11 +185,11 @@ Render = Callable[[Mapping[str, Any]], str]
 
 
 def compiled(text: str, *, date: str) -> tuple[Render, frozenset[str]]:
-    """Returns a function that renders, and the names that a template uses, not sets.
+    """Returns a function that renders a template, and its undeclared variables.
 
     Args:
         text: The template.
-        date: The date that `strftime_now` tells, as YYYY-MM-DD; "" for none.
+        date: The date for `strftime_now`, as YYYY-MM-DD; "" for none.
 
     Raises:
         RecursionError: It is nested too deeply.
@@ -224,7 +221,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Returns JSON as templates of models expect it: HTML is not escaped."""
+    """Returns JSON as models' templates expect it: HTML is not escaped."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

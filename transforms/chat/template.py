@@ -1,4 +1,4 @@
-"""Chat templates: Jinja in a sandbox, found in their file when a job is planned."""
+"""Chat templates: Jinja in a sandbox, read from their file when a job is planned."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _TOKENS = tuple(
 _MOST_BYTES = 64 << 20
 
 DEFAULT, WITH_TOOLS = "default", "tool_use"
-"""Names of templates: that of all conversations, or that of those with tools."""
+"""Names of templates: for all conversations, or for those with tools."""
 
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Fields of messages with what the assistant thinks."""
+"""Fields of messages that hold the assistant's thoughts."""
 
 Message = Mapping[str, Any]
 
@@ -47,7 +47,7 @@ class Template:
     Args:
         text: The template.
         tokens: Texts of special tokens, such as `bos_token`.
-        date: The date that `strftime_now` tells, as YYYY-MM-DD; "" for none.
+        date: The date for `strftime_now`, as YYYY-MM-DD; "" for none.
 
     Attributes:
         has_generation: Whether it has generation tags.
@@ -84,9 +84,9 @@ class Template:
 
         Args:
             messages: The messages.
-            tools: Descriptions of tools, None for none.
-            prompt: Whether the prompt for generation follows them.
-            around: Texts to write around what generation tags hold.
+            tools: Descriptions of tools; None for none.
+            prompt: Whether to add the prompt for generation.
+            around: Texts to write around the contents of generation tags.
 
         Raises:
             TemplateFailedError: The template fails.
@@ -107,7 +107,7 @@ class Template:
 
 
 def _with_reasoning(message: Message) -> Message:
-    """Returns a message with its reasoning under all names that templates know."""
+    """Returns a message with its reasoning under all names that templates use."""
     for name in REASONING:
         if message.get(name) is not None:
             found = message[name]
@@ -122,10 +122,7 @@ def _reason(error: Exception) -> str:
 
 
 def with_template(options: PackOptions) -> PackOptions:
-    """Returns options with the template found.
-
-    Args:
-        options: Options of the rows; without conversations they stay as they are.
+    """Returns options with the template found; unchanged if there are no conversations.
 
     Raises:
         InputError: The template cannot be used.
@@ -156,7 +153,7 @@ def with_template(options: PackOptions) -> PackOptions:
 
 
 def templates_of(chat: ChatOptions) -> dict[str, Template]:
-    """Returns the templates of options with the template found, by name.
+    """Returns the templates that were found, by name.
 
     Raises:
         InputError: One is not a template.
@@ -191,7 +188,7 @@ def _compiled(text: str, tokens: tuple[tuple[str, str], ...], date: str) -> Temp
 
 
 def _read(path: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns the templates of a file, and the tokens that it names."""
+    """Returns the templates in a file, and the special tokens that it names."""
     storage = storage_for(path)
     found = storage.stat(path)
     if found is None or found.size_bytes > _MOST_BYTES:
@@ -236,7 +233,7 @@ def _read(path: str) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _config(text: str | bytes) -> dict[str, Any] | None:
-    """Returns the object that a text is in JSON, None for another text."""
+    """Returns the object of a JSON text, None for any other text."""
     with contextlib.suppress(ValueError, RecursionError):
         config = json.loads(text)
         return config if isinstance(config, dict) else None

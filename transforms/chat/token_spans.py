@@ -1,4 +1,4 @@
-"""The tokens of rendered texts: where spans are, and contents that stay text."""
+"""The tokens of rendered texts: those of spans, and contents tokenised as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 class PlacedTokens(NamedTuple):
-    """The tokens of a text.
+    """The tokens of a text, with their places.
 
     Attributes:
         ids: uint32 [tokens].
@@ -31,10 +31,10 @@ class PlacedTokens(NamedTuple):
 def token_spans(
     placed: PlacedTokens, size_bytes: int, spans: Sequence[TextSpan], borders: Int64
 ) -> tuple[Int64, Int64]:
-    """Returns the first token of each of some spans of a text, and the one after it.
+    """Returns the half-open range of tokens of each span of a text.
 
-    A token that reaches over a border belongs to the span in which it begins; but one
-    that is not wholly before a trained span, which a model has to generate, to that.
+    A token that crosses a border belongs to the span in which it begins; but if it
+    reaches into a trained span, which a model has to generate, it belongs to that one.
 
     Args:
         placed: The tokens of the text.
@@ -57,7 +57,7 @@ def token_spans(
 
 
 def byte_places(text: str, places: Sequence[int]) -> Int64:
-    """Returns the bytes at which characters begin, given in order."""
+    """Returns the bytes at which characters begin; their numbers are in order."""
     if text.isascii():
         return np.array(places, np.int64)
     found, at, size_bytes = [], 0, 0
@@ -75,15 +75,14 @@ def with_special_text(
     alike: Sequence[bool],
     tokenizer: Tokenizer,
 ) -> PlacedTokens:
-    """Returns the tokens of a text with some special tokens taken for text.
+    """Returns the tokens of a text, with some special tokens tokenised as text.
 
-    The text is tokenised in pieces, between the special tokens that the template
-    writes. That pieces give the same tokens as the whole is proved first, with all
-    special tokens taken for such.
+    The text is tokenised in pieces between the special tokens that the template writes.
+    A first check proves that pieces give the same tokens as the whole text.
 
     Args:
         text: The text.
-        placed: Its tokens as the tokenizer gives them.
+        placed: Its tokens from the tokenizer.
         specials: int64 [n, 2], begin and end of all special tokens in the text.
         alike: Which of them are text.
         tokenizer: The tokenizer.
@@ -98,7 +97,7 @@ def with_special_text(
         )
     ids = _in_pieces(text, specials[~np.array(alike)], tokenizer)
     said = [tokenizer.bytes_of(token) or b"" for token in ids.tolist()]
-    # Where the library changed the text there is no place for its tokens.
+    # Where the library changed the text, its tokens have no places.
     if b"".join(said) != text:
         raise UnprovenError("the tokens of a text are not in one piece with it")
     return PlacedTokens(ids, np.cumsum([0, *map(len, said)])[:-1])
@@ -107,7 +106,7 @@ def with_special_text(
 def _in_pieces(
     text: bytes, specials: Int64, tokenizer: Tokenizer
 ) -> npt.NDArray[np.uint32]:
-    """Returns the tokens of a text whose pieces between special tokens are text."""
+    """Returns the tokens of a text that is tokenised between special tokens."""
     borders = [0, *specials.ravel().tolist(), len(text)]
     pieces = [text[begin:end] for begin, end in itertools.pairwise(borders)]
     encoded = tokenizer.encode(pieces[0::2])

@@ -1,4 +1,4 @@
-"""The spans of a conversation's text: whose each is, and whether it is trained on."""
+"""The spans of a conversation's text: their roles, and whether they are trained on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TextSpan(NamedTuple):
     Attributes:
         begin: First character.
         end: The character after the last.
-        role: Index in `ROLES` of whose text it is.
+        role: Index of its role in `ROLES`.
         message: Number of the message.
         trained: Whether it is trained on.
     """
@@ -50,13 +50,12 @@ class TextSpan(NamedTuple):
 
 
 class Turns(NamedTuple):
-    """The spans of a text, and what was seen on the way.
+    """The spans of a text, with the ends of its turns.
 
     Attributes:
-        spans: The spans, in order; none overlap.
-        ends: Where trained messages end, with their end of turn, in characters.
-        open_turns: Trained messages after which no end of turn is written: number, and
-            where it ends.
+        spans: The spans, in order and disjoint.
+        ends: Ends of trained messages with their end of turn, in characters.
+        open_turns: Number and end of each trained message without an end of turn.
     """
 
     spans: list[TextSpan]
@@ -71,7 +70,7 @@ class _Turn(NamedTuple):
         message: Its number.
         places: Its places, by number.
         begin, end: Its extent in characters, without the special token that ends it.
-        special: Begin and end of that; None if nothing shows where the turn ends.
+        special: Begin and end of that token; None if nothing marks the end of the turn.
     """
 
     message: int
@@ -84,9 +83,9 @@ class _Turn(NamedTuple):
 class TurnFinder:
     """Finds the turns of the conversations that a template renders.
 
-    What the assistant has to generate is the text from the end of the prompt for it to
-    the end of its turn: all of it is in spans. Where prompts and turns end is found by
-    what the template writes for the messages before, and kept by the text around it.
+    The assistant generates the text from the end of its prompt to the end of its turn:
+    all of it is in spans. The template's rendering of the earlier messages shows where
+    prompts and turns end; these places are cached by the text around them.
 
     Args:
         template: The template.
@@ -117,7 +116,7 @@ class TurnFinder:
             specials: Special tokens in the text.
 
         Raises:
-            UnprovenError: Messages are mixed up in the text, or do not go on from their
+            UnprovenError: Messages overlap in the text, or do not continue their
                 prompts.
         """
         conversation = found.conversation
@@ -183,7 +182,7 @@ class TurnFinder:
     def _answer(
         self, found: Located, message: int, runs: list[_Turn], specials: list[Special]
     ) -> _Turn:
-        """Returns the turn of a message of the assistant: all that it generates."""
+        """Returns the turn of an assistant's message: all text that it generates."""
         for run in runs:
             begin = self._prompt_end(found, message, run.places[0])
             turn = run._replace(begin=begin, end=max(begin, run.end))
@@ -194,17 +193,9 @@ class TurnFinder:
         return self._ended(found, turn, specials)
 
     def _prompt_end(self, found: Located, message: int, first: int) -> int:
-        """Returns where the prompt for a message of the assistant ends.
+        """Returns the end of the prompt for a message of the assistant.
 
         The prompt is the conversation so far, with `add_generation_prompt`.
-
-        Args:
-            found: Where the messages are.
-            message: Number of the message.
-            first: Number of its first place.
-
-        Raises:
-            UnprovenError: The conversation does not go on from such a prompt.
         """
         after = found.cores[first - 1].end if first else 0
         gap = found.text[after : found.cores[first].begin]
@@ -259,8 +250,8 @@ class TurnFinder:
     def _ended(self, found: Located, turn: _Turn, specials: list[Special]) -> _Turn:
         """Returns a turn with the special token that ends it, if there is one.
 
-        The template writes it also where no message follows: it does not begin the
-        header of the next.
+        It is text that the template writes even if no message follows, so not the
+        header of the next message.
         """
         messages, last = found.conversation.messages, turn.places.stop - 1
         calls = not turn.places or bool(messages[turn.message].get("tool_calls"))
@@ -282,7 +273,7 @@ class TurnFinder:
         return turn._replace(end=special[0] if calls else turn.end, special=special)
 
     def _shared(self, found: Located, message: int, place: int, gap: str) -> int:
-        """Returns how much of a gap is also written where no message follows."""
+        """Returns the length of a gap's start that needs no next message."""
         try:
             rendered = self.template.render(
                 found.marker.messages[: message + 1], found.conversation.tools
@@ -300,7 +291,7 @@ class TurnFinder:
         return _same(gap, alone.text[begin:])
 
     def _once(self, key: tuple[object, ...], gap: str, find: Callable[[], int]) -> int:
-        """Returns a place in a gap, looked for once."""
+        """Returns a place in a gap from the cache, or finds it."""
         if (kept := self._kept.get(key)) is None:
             kept = find()
             if len(self._kept) >= _MOST_KEPT:
@@ -311,7 +302,7 @@ class TurnFinder:
 
 
 def _around(found: Located, message: int) -> tuple[object, ...]:
-    """Returns the facts on which the text before a message can depend."""
+    """Returns the facts on which the text before a message may depend."""
     conversation = found.conversation
     kinds = tuple(
         (each["role"], bool(each.get("tool_calls")))
@@ -321,7 +312,7 @@ def _around(found: Located, message: int) -> tuple[object, ...]:
 
 
 def _runs(found: Located) -> list[_Turn]:
-    """Returns the places that stand together, by message."""
+    """Returns runs of adjacent places of the same message."""
     runs: list[_Turn] = []
     for number, place in enumerate(found.places):
         message = found.part(number).message
@@ -343,7 +334,7 @@ def _runs(found: Located) -> list[_Turn]:
 
 
 def _regions(found: Located, runs: list[_Turn]) -> dict[int, tuple[int, int]] | None:
-    """Returns the texts in generation tags, by message; None without tags."""
+    """Returns the contents of generation tags, by message; None without tags."""
     if found.regions is None:
         return None
     conversation = found.conversation
@@ -359,7 +350,7 @@ def _regions(found: Located, runs: list[_Turn]) -> dict[int, tuple[int, int]] | 
         }
         if not inside:
             if last_message is not None and regions[last_message][1] == begin:
-                # Several tags can follow one another.
+                # Several tags may follow one another.
                 regions[last_message] = regions[last_message][0], end
             else:
                 empty.append((begin, end))
@@ -392,7 +383,7 @@ def _regions(found: Located, runs: list[_Turn]) -> dict[int, tuple[int, int]] | 
 def _filled(found: Located, turn: _Turn, roles: frozenset[int]) -> list[TextSpan]:
     """Returns spans that fill the extent of a message.
 
-    What the template writes beside a thought or a call of a tool belongs to that.
+    Text of the template beside a thought or a tool call belongs to it.
     """
     spans: list[TextSpan] = []
     cursor, before = turn.begin, None
@@ -412,12 +403,12 @@ def _filled(found: Located, turn: _Turn, roles: frozenset[int]) -> list[TextSpan
 
 
 def _role_between(before: int | None, after: int) -> int:
-    """Returns whose text stands between two parts of a message."""
+    """Returns the role of the text between two parts of a message."""
     if THINKING in (before, after if before is None else None):
         return THINKING
     return TOOL_CALL if TOOL_CALL in (before, after) else after
 
 
 def _same(one: str, other: str) -> int:
-    """Returns how many characters two texts begin with alike."""
+    """Returns the number of characters of two texts' common start."""
     return len(os.path.commonprefix([one, other]))  # noqa: RUF071 as of any texts

@@ -1,1 +1,1 @@
-"""Verifying a dataset that is committed."""
+"""Verifying a committed dataset."""

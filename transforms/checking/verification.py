@@ -67,12 +67,12 @@ _Columns = Sequence[tuple[ColumnType, ColumnTable]]
 
 
 class VerifiedTable(NamedTuple):
-    """A table whose shards are verified.
+    """A table of shards to verify.
 
     Attributes:
         table: The table.
-        row_format: How rows of tokens are encoded; None of other records.
-        ends: The tokens around documents.
+        row_format: The encoding of rows of tokens; None for other records.
+        ends: The tokens at the start and end of documents.
         columns: The columns beside the records.
     """
 
@@ -128,16 +128,16 @@ class VerifyTasks:
 
 
 class VerifyPlan(NamedTuple):
-    """What the metadata of a dataset tells, and the shards to read.
+    """The findings from a dataset's metadata, and the shards to read.
 
     Attributes:
-        known: Findings: shards that are missing, too short or not the ones that were
-            written, files that readers would take for shards, tables that are not the
-            ones that `dataset.json` describes, totals that do not add up. Of editions
-            that were replaced and are kept, missing files and wrong sizes. With files
-            that are left over, and what the tables say of packed rows.
-        tasks: One for every shard of all splits whose table can be read: for those of
-            the others there is a finding.
+        known: Findings: missing, truncated or replaced shards, files that readers would
+            mistake for shards, tables that differ from their description in
+            `dataset.json`, wrong totals; for replaced editions that are kept, missing
+            files and wrong sizes. Also leftover files, and the counts of packed rows
+            from the tables.
+        tasks: A task for every shard of all splits whose table is readable; each other
+            table has a finding.
     """
 
     known: GatheredChecks
@@ -152,14 +152,14 @@ class VerifyPlan(NamedTuple):
 def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
     """Checks `dataset.json`, the tables of shards, and that all files are there.
 
-    Lists two directories and opens no shard, so it takes seconds on most datasets. In a
-    bucket that proves that every shard is the file that was written: a listing there
-    has the checksums of all objects, which were computed when they arrived.
+    It lists two directories and opens no shard, so it takes seconds for most datasets.
+    In a bucket it proves that every shard is the file that was written, since a listing
+    has the checksums of all objects, computed on upload.
 
     Args:
         dataset: The directory of a committed dataset.
-        shards_too: Whether to compare shards and indexes with the listings. Who
-            carries out the tasks finds all that again, and would count it twice.
+        shards_too: Whether to compare shards and indexes with the listings. The tasks
+            compare them again, and would count their faults twice.
 
     Raises:
         NotADatasetError: The dataset is not committed, or a split is being replaced.
@@ -228,10 +228,7 @@ def _compare_columns(columns: _Columns, listings: Listings) -> Iterator[Finding]
 def _rows_of(
     split: Split, table: ShardTable, dataset: str
 ) -> tuple[RowFormat | None, Ends]:
-    """Returns how the rows of a split are encoded, and the tokens around documents.
-
-    Raises InvalidDatasetError or FormatVersionError if `dataset.json` has it wrong.
-    """
+    """Returns the encoding of a split's rows, and the tokens around documents."""
     total, where = table.packed_total(), layout.join(dataset, layout.DATASET_JSON)
     packed = None
     if split.packed is not None:
@@ -263,7 +260,7 @@ def _rows_of(
 
 
 def _owned_twice(tables: dict[str, ShardTable]) -> Iterator[Finding]:
-    """Finds shards of two editions that the dataset has now."""
+    """Finds shards that belong to two current editions."""
     names = [*tables]
     parts = [encode_names(table.paths) for table in tables.values()]
     if not parts:
@@ -287,10 +284,7 @@ def _owned_never(
     named: Names,
     listings: Listings,
 ) -> Iterator[Finding]:
-    """Finds files that are named like shards of an edition, and that no job has left.
-
-    Those that one has left are leftovers.
-    """
+    """Finds files named like shards of an edition, except leftovers of jobs."""
     for name in manifest.splits:
         there = listings.of("").with_prefix(layout.shard_prefix(manifest.name, name))
         for file in map(decode_name, there[find_names(named, there) < 0]):
@@ -309,14 +303,13 @@ class VerifyResult(NamedTuple):
     Attributes:
         dataset: Its directory.
         shards: Shards that were checked.
-        records: Records that were decoded and compared; None if none was to be.
-        raw_bytes: Their size; None likewise.
-        findings: What is wrong, one for each file: the first 10,000.
-        leftovers: Files of commands that were killed, or that still run: the first
-            1,000.
-        more_findings: How many others there are.
-        more_leftovers: How many others there are.
-        packed: What packed rows hold; None if there are none.
+        records: Records that were decoded and compared; None if quick.
+        raw_bytes: Their size in bytes; None if quick.
+        findings: The first 10,000 faults, at most one per file.
+        leftovers: The first 1,000 files of commands that were killed, or are running.
+        more_findings: Number of further findings.
+        more_leftovers: Number of further leftovers.
+        packed: Counts of packed rows; None if there are none.
     """
 
     dataset: str
@@ -332,11 +325,11 @@ class VerifyResult(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class VerifyJob:
-    """The job.
+    """The job that verifies a dataset.
 
     Attributes:
         dataset: The directory of a committed dataset.
-        quick: Whether to leave out the contents of shards and indexes.
+        quick: Whether to skip the contents of shards and indexes.
     """
 
     dataset: str
@@ -352,7 +345,7 @@ class VerifyJob:
         if self.quick:
             known.shards = len(tasks)
         else:
-            known.packed = None  # The shards tell it.
+            known.packed = None  # The shards have the counts.
         return Begun(
             label="verifying",
             tasks=tasks if shards else (),
@@ -363,7 +356,7 @@ class VerifyJob:
         )
 
     def commit(self, gathered: Gathered) -> VerifyResult:
-        """Returns the findings, and logs how many there are."""
+        """Returns the findings, and logs their number."""
         checks: GatheredChecks = gathered.rows["checks"]
         findings, leftovers = checks.findings, checks.leftovers
         _log.log(

@@ -48,18 +48,18 @@ from gristmill.dataset.storage.lookup import storage_for
 T = TypeVar("T")
 
 _LEFTOVERS_KEPT = 1_000
-_END_BYTES = 256 << 10  # Most footers are in there, with what says where they are.
+_END_BYTES = 256 << 10  # Holds most footers and their postscripts.
 
 
 class PackedShard(NamedTuple):
-    """What the table of shards says of a shard of packed rows.
+    """The facts of a packed shard in the table of shards.
 
     Attributes:
-        row_format: How its rows are encoded.
-        counts: What they hold.
+        row_format: The encoding of its rows.
+        counts: The counts of its rows.
         segments_bytes: Size of its segment index.
-        segments_crc32c: crc32c of that whole file.
-        ends: The tokens that the options of the dataset add to every document.
+        segments_crc32c: crc32c of the segment index.
+        ends: The tokens that the dataset's options add to every document.
     """
 
     row_format: RowFormat
@@ -70,17 +70,17 @@ class PackedShard(NamedTuple):
 
 
 class VerifyTask(NamedTuple):
-    """One shard to verify: its row of the table of shards.
+    """One shard to verify, with its row of the table of shards.
 
     Attributes:
         dataset: The dataset's directory.
         path: The shard, relative to it.
-        content_digest: Digest that tells whether the dataset was replaced since.
+        content_digest: Digest by which a change of the dataset is noticed.
         file_bytes: Size of the shard.
         file_crc32c: crc32c of the whole file.
         digest: Digest of its records.
-        packed: What the table says of packed rows, None of other records.
-        columns: The files of values of its records.
+        packed: The table's facts about packed rows; None for other records.
+        columns: The files with values of its records.
     """
 
     dataset: str
@@ -98,11 +98,11 @@ class ShardCheck(NamedTuple):
 
     Attributes:
         path: The shard, relative to the dataset.
-        records: Its records, if they were all decoded and compared.
-        raw_bytes: Their size.
-        findings: What is wrong, one for each file.
-        file_bytes: What the size of the shard should be.
-        packed: What packed rows hold, if they could be counted.
+        records: Number of its records if all were decoded and compared, else 0.
+        raw_bytes: Their size in bytes.
+        findings: The faults, at most one per file.
+        file_bytes: The expected size of the shard.
+        packed: Counts of packed rows, if they could be counted.
     """
 
     path: str
@@ -113,14 +113,14 @@ class ShardCheck(NamedTuple):
     packed: PackedCounts | None = None
 
     def gather(self, gathered: Gathered) -> None:
-        """Adds it to what is known."""
+        """Adds it to the gathered checks."""
         found = GatheredChecks(*(1, self.records, self.raw_bytes), packed=self.packed)
         found.findings.add(self.findings)
         found.gather(gathered)
 
     @property
     def done(self) -> Done:
-        """What was done."""
+        """The work done, for progress and metrics."""
         counts = {
             **{"verified-shards": 1, "verified-records": self.records},
             **{"findings": len(self.findings), "shard-bytes": self.file_bytes},
@@ -132,15 +132,15 @@ class ShardCheck(NamedTuple):
 
 @dataclasses.dataclass
 class GatheredChecks:
-    """What is known of a dataset while it is checked, whatever its size.
+    """The checks of a dataset so far, in bounded memory.
 
     Attributes:
         shards: Shards that were checked.
         records: Records that were decoded and compared.
-        raw_bytes: Their size.
-        findings: What is wrong.
-        leftovers: Files of commands that were killed, or that still run.
-        packed: What packed rows hold; None if there are none.
+        raw_bytes: Their size in bytes.
+        findings: The faults.
+        leftovers: Files of commands that were killed, or are running.
+        packed: Counts of packed rows; None if there are none.
     """
 
     shards: int = 0
@@ -153,7 +153,7 @@ class GatheredChecks:
     packed: PackedCounts | None = None
 
     def gather(self, gathered: Gathered) -> None:
-        """Adds all of it to what is known."""
+        """Adds itself to the gathered checks."""
         gathered.rows.setdefault("checks", GatheredChecks()).extend(self)
 
     def emptied(self) -> GatheredChecks:
@@ -161,7 +161,7 @@ class GatheredChecks:
         return GatheredChecks()
 
     def extend(self, other: GatheredChecks) -> None:
-        """Takes all that another collection has."""
+        """Adds the checks of another part."""
         self.shards += other.shards
         self.records += other.records
         self.raw_bytes += other.raw_bytes
@@ -172,22 +172,19 @@ class GatheredChecks:
 
 
 class _FileError(CorruptShardError):
-    """A fault of a file. What to do is the same for all, and said with the result."""
+    """A fault of a file; the cure is the same for all, and comes with the result."""
 
 
 def verify_shard(task: VerifyTask) -> ShardCheck:
     """Reads every byte of a shard and of the files beside it, and compares them.
 
-    Compared are: size and crc32c of each file, the crc32c of every decoded record with
-    the index, the digest of all records with the table, and the index's chunk offsets
-    with the shard's own footer. Packed rows are counted again, and
-    their pieces compared with the segment index.
+    It compares the size and crc32c of each file, the crc32c of every decoded record
+    with the index, the digest of all records with the table, and the index's chunk
+    offsets with the shard's footer. It counts packed rows again, and compares their
+    pieces with the segment index.
 
     Memory: 1 MiB of the file (up to 4 MiB decoded), or one chunk if that is larger, and
-    some 20 bytes a record; of packed rows also some 80 bytes a piece.
-
-    Args:
-        task: Which shard.
+    some 20 bytes per record; for packed rows also some 80 bytes per piece.
 
     Raises:
         InvalidDatasetError: The dataset was replaced meanwhile.
@@ -219,11 +216,7 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
 
 
 def check_same(dataset: str, content_digest: str) -> None:
-    """Checks that a dataset is the one in which something was found.
-
-    Raises:
-        InvalidDatasetError: It was replaced meanwhile: what was found says nothing.
-    """
+    """Raises InvalidDatasetError if a dataset changed while it was verified."""
     now = read_manifest(dataset)
     if now is None or now.content_digest != content_digest:
         raise InvalidDatasetError(
@@ -238,10 +231,7 @@ def check_same(dataset: str, content_digest: str) -> None:
 def _load(
     task: VerifyTask, relative: str, what: str, size: int = -1, crc32c: int = 0
 ) -> tuple[str, bytes]:
-    """Returns the path and the content of a file beside a shard.
-
-    Compares the content, unless it says itself what it is.
-    """
+    """Returns path and content of a file beside a shard, compared if size >= 0."""
     path = layout.join(task.dataset, relative)
     content = storage_for(path).load(path)
     if content is None:
@@ -298,10 +288,10 @@ def _open_segments(task: VerifyTask, packed: PackedShard) -> RowCounter:
 def _read_shard(
     task: VerifyTask, index: ShardIndex | None, counter: RowCounter | None
 ) -> tuple[RecordsDigest, PackedCounts | None]:
-    """Compares a whole shard; returns its digest, and what packed rows hold."""
+    """Compares a whole shard; returns its digest, and the counts of packed rows."""
     path = layout.join(task.dataset, task.path)
     storage, begin = storage_for(path), max(task.file_bytes - _END_BYTES, 0)
-    # One read says how large the shard is, and has its footer.
+    # One read returns the size of the shard, and its footer.
     found = storage.load(path, begin, max(task.file_bytes, 1))
     if found is None:
         raise _FileError("shard is missing")
@@ -351,7 +341,8 @@ def _compare_chunks(
 ) -> RecordsDigest:
     """Compares the records of chunks with the index, and returns their digest."""
     try:
-        # Where no index has the checksums of records, those of the chunks tell.
+        # Without an index there are no checksums of records, so compare those of
+        # chunks.
         encoded = chunks.encoded(hashed=index is None)
         records: list[bytes] = []
         if counter is None:
@@ -381,7 +372,7 @@ def _compare_chunks(
 
 @contextlib.contextmanager
 def _placed() -> Iterator[None]:
-    """Lets an error about rows say in which, as a finding has no place but a file."""
+    """Names the row in an error's text, as a finding has no place but a file."""
     try:
         yield
     except CorruptShardError as error:

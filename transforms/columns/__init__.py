@@ -1,1 +1,1 @@
-"""Columns that a function computes from the records of a dataset, shard by shard."""
+"""Columns computed from the records of a dataset, shard by shard."""

@@ -1,4 +1,4 @@
-"""The job of attaching columns: their values are written beside the records."""
+"""The job of attaching columns, which writes their values beside the records."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class AttachResult(NamedTuple):
     """The result of attaching columns.
 
     Attributes:
-        manifest: The dataset as it is now.
+        manifest: The dataset after the commit.
         split: The name of the split.
         columns: The types of the columns, by name.
         file_bytes: Size of the files of their values.
-        done_before: Whether the same was attached already.
+        done_before: Whether the same columns were attached already.
     """
 
     manifest: Manifest
@@ -57,10 +57,10 @@ class AttachResult(NamedTuple):
 
 
 class BegunColumns(NamedTuple):
-    """Columns whose values are being written, or are there already.
+    """Columns whose values are to be written, or exist already.
 
     Attributes:
-        target: The split, as it was when they were begun.
+        target: The split, as it was at the beginning.
         attachment: Their description.
         kinds: Their types.
         source: What attaches them, and from what.
@@ -72,11 +72,11 @@ class BegunColumns(NamedTuple):
     source: Mapping[str, Any]
 
     def gather(self, gathered: Gathered) -> None:
-        """Notes what was begun."""
+        """Notes the columns."""
         gathered.notes["begun"][""] = self
 
     def begin(self) -> Begun[Any]:
-        """Describes them beside the dataset, unless they are there already."""
+        """Describes them beside the dataset, unless they exist already."""
         target = self.target
         tasks: Iterable[ShardTask] = ()
         if not target.is_done(self.attachment):
@@ -86,7 +86,7 @@ class BegunColumns(NamedTuple):
 
 
 def commit_columns(gathered: Gathered) -> AttachResult:
-    """Commits columns of which all shards are written; see `AttachedSplit.commit`."""
+    """Commits columns whose shards are all written; see `AttachedSplit.commit`."""
     target, attachment, kinds, source = gathered.notes["begun"][""]
     now = AttachedSplit(target.dataset, target.name, overwrite=target.overwrite)
     if now.is_done(attachment):
@@ -96,7 +96,7 @@ def commit_columns(gathered: Gathered) -> AttachResult:
 
 
 def attached_before(target: AttachedSplit, attachment: Attachment) -> AttachResult:
-    """Returns the result of attaching columns that are there already."""
+    """Returns the result for columns that exist already."""
     parts, names = target.entries(), attachment.columns
     return AttachResult(
         target.manifest,
@@ -109,11 +109,11 @@ def attached_before(target: AttachedSplit, attachment: Attachment) -> AttachResu
 
 @dataclasses.dataclass(frozen=True)
 class WriteColumns:
-    """The job of which the columns are known.
+    """The job of attaching columns that are known.
 
     Attributes:
         columns: The columns.
-        step: How the values of a shard are found.
+        step: Finds and writes the values of a shard.
     """
 
     columns: BegunColumns
@@ -127,7 +127,7 @@ class WriteColumns:
 
 
 def batches_of(task: ShardTask, stop: int | None = None) -> Iterator[RecordBatch]:
-    """Yields the records of a shard, at most some first ones."""
+    """Yields the records of a shard, up to a number."""
     dataset = task.attachment.write.output
     path = layout.join(dataset, task.shard)
     chars = len(path) - len(task.shard)
@@ -139,7 +139,7 @@ _CURE = "fix the function, and run the same command again"
 
 
 class ComputeTask(NamedTuple):
-    """A shard, and the types of the columns as the first record has them."""
+    """A shard, and the types of the columns by the first record."""
 
     shard: ShardTask
     kinds: Mapping[str, ColumnType]
@@ -153,7 +153,7 @@ class ComputeJob:
         dataset: The dataset's directory.
         function: `module:function`.
         split: The split; None for the only one.
-        overwrite: Whether columns of these names are replaced.
+        overwrite: Whether to replace columns of these names.
     """
 
     dataset: str
@@ -164,12 +164,11 @@ class ComputeJob:
     commit = staticmethod(commit_columns)
 
     def begin(self) -> Begun[ComputeTask]:
-        """Finds out which columns the function computes, by the first record.
+        """Finds the columns that the function computes, by the first record.
 
         Raises:
-            InputError: There is no such function, or no record; or the columns are
-                there.
-            UserFunctionError: It failed, or returned something else.
+            InputError: There is no such function, or no record; or the columns exist.
+            UserFunctionError: The function failed, or returned no columns.
         """
         function, digest = self.function, code_digest(self.function)
         target = AttachedSplit(self.dataset, self.split, overwrite=self.overwrite)
@@ -201,11 +200,7 @@ def _records(task: ShardTask, stop: int | None = None) -> Iterator[bytes]:
 
 
 def kinds_of_function(spec: str, record: bytes) -> dict[str, ColumnType]:
-    """Returns the columns that a function computes, by its result for a record.
-
-    Raises:
-        UserFunctionError: It failed, or returned something else.
-    """
+    """Returns the columns that a function computes, by its result for a record."""
     found = _called(load_function(spec), record, "record 0")
     kinds = {}
     for name, value in found.items():
@@ -236,15 +231,7 @@ def _called(function: Any, record: bytes, source: str) -> dict[str, Any]:
 
 
 def write_computed(computed: ComputeTask, *, function: str) -> Written:
-    """Writes the values of a shard that a function computes from its records.
-
-    Args:
-        computed: The shard, and the columns.
-        function: `module:function`, which returns the values of a record by column.
-
-    Raises:
-        UserFunctionError: It failed, or returned something else.
-    """
+    """Writes the values that a function computes from a shard's records."""
     task, kinds = computed
     run = load_function(function)
     values: dict[str, list[Any]] = {name: [] for name in kinds}

@@ -1,7 +1,7 @@
 """The job of finding exact duplicates, whose sink is the column `duplicate_of`.
 
-A step writes the digests of a shard's records, sorted. The commit compares them, some
-at a time, and writes the column. Records are alike if 128 bits of SHA-256 are.
+A step writes the sorted digests of a shard's records. The commit compares them in
+partitions, and writes the column. Records are equal if 128 bits of SHA-256 are.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from gristmill.transforms.tokens.tokenizer import PlaceOf
 COLUMN = "duplicate_of"
 _KIND = ColumnType("int64")
 _KINDS = ("text", "record", "normalised")
-# The files of digests, which are there until the commit.
+# The files of digests, kept until the commit.
 _DIGESTS = "digests"
 _ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("number", "<i8")])
 _FOUND = np.dtype([("number", "<i8"), ("kept", "<i8")])
@@ -54,12 +54,12 @@ Array = npt.NDArray[Any]
 
 
 class Comparison(NamedTuple):
-    """What is the same in records that are duplicates.
+    """The part of records that is compared.
 
     Attributes:
         kind: `text`, `normalised` (NFKC, lower case, white space collapsed) or
             `record`, the stored bytes.
-        column: The feature that holds the text; "" if the record is it.
+        column: The feature that holds the text; "" if the whole record is text.
     """
 
     kind: str = "record"
@@ -67,13 +67,10 @@ class Comparison(NamedTuple):
 
     @classmethod
     def parse(cls, given: str) -> Self:
-        """Returns the comparison that `text`, `text:FEATURE` and so on stand for.
-
-        Args:
-            given: A kind, or it and a feature; - for the whole record.
+        """Returns the comparison for `text`, `text:FEATURE`, `text:-` and so on.
 
         Raises:
-            InputError: It is nothing of this.
+            InputError: It is none of these.
         """
         kind, colon, own = given.partition(":")
         if kind not in _KINDS or (colon and (kind == "record" or not own)):
@@ -94,9 +91,9 @@ class Comparison(NamedTuple):
         return f"{self.kind}:{self.column or '-'}"
 
     def keys(self) -> Callable[[Sequence[bytes], PlaceOf], Sequence[bytes]]:
-        """Returns a function that gives the bytes of records that are compared.
+        """Returns a function from records to the bytes to compare.
 
-        It raises InputError for a record that has no such text, or not in UTF-8.
+        It raises InputError for a record without the text, or whose text is not UTF-8.
         """
         if self.kind == "record":
             return lambda records, place_of: records
@@ -106,7 +103,7 @@ class Comparison(NamedTuple):
         def texts(records: Sequence[bytes], place_of: PlaceOf) -> Sequence[bytes]:
             try:
                 found = column.texts(records, place_of)
-            except InputError as e:  # Its cure is for packing, which has other options.
+            except InputError as e:  # Its cure names the options of packing.
                 cure = (
                     f"give --by {self.kind}:NAME for another feature, {self.kind}:- if "
                     "each record is text as a whole, or record for its bytes; or "
@@ -135,11 +132,11 @@ class DuplicatesResult(NamedTuple):
     """The result of a search for duplicates.
 
     Attributes:
-        manifest: The dataset as it is now.
+        manifest: The dataset after the commit.
         split: The split.
-        by: What was compared.
-        duplicates: How many records are duplicates of an earlier one.
-        done_before: Whether the column was there already.
+        by: The comparison.
+        duplicates: Number of records that duplicate an earlier one.
+        done_before: Whether the column existed already.
     """
 
     manifest: Manifest
@@ -150,29 +147,29 @@ class DuplicatesResult(NamedTuple):
 
     @property
     def records(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return self.manifest.splits[self.split].records
 
     @property
     def kept(self) -> int:
-        """How many of them are the first of their kind."""
+        """The number of records without their duplicates."""
         return self.records - self.duplicates
 
 
 class Digested(NamedTuple):
-    """The digests of a shard were written: so many entries."""
+    """A shard whose digests are written, and their number of entries."""
 
     shard: ShardTask
     entries: int
 
     def gather(self, gathered: Gathered) -> None:
-        """Adds their number."""
+        """Adds the number of entries."""
         rows = gathered.rows.setdefault("digests", ShardRows(("entries", "<i8")))
         rows.add(self.shard, self.entries)
 
     @property
     def done(self) -> Done:
-        """What was done."""
+        """The work done, for progress and metrics."""
         shard, digest = self.shard, self.shard.digest
         said = f"digests of {digest.records} records"
         return Done(
@@ -182,14 +179,14 @@ class Digested(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DuplicatesJob:
-    """The job.
+    """The job of finding duplicates.
 
     Attributes:
         dataset: The dataset's directory.
-        by: What is compared, as `Comparison.parse` takes it.
+        by: The comparison, for `Comparison.parse`.
         split: The split; None for the only one.
-        overwrite: Whether a column `duplicate_of` is replaced.
-        block_bits: 2 to the power of this records are compared at a time.
+        overwrite: Whether to replace a column `duplicate_of`.
+        block_bits: Binary logarithm of the records to compare at a time.
     """
 
     dataset: str
@@ -199,7 +196,7 @@ class DuplicatesJob:
     block_bits: int = 21
 
     def begin(self) -> Begun[ShardTask]:
-        """Describes the column; raises InputError if it is there, and by what."""
+        """Describes the column; raises InputError if there is another one."""
         by = Comparison.parse(self.by)
         target = AttachedSplit(self.dataset, self.split, overwrite=self.overwrite)
         if target.split.packed is not None and by.kind != "record":
@@ -230,12 +227,15 @@ def _digests_path(task: ShardTask) -> str:
 
 
 def write_digests(shard: ShardTask, *, by: Comparison) -> Digested:
-    """Writes an entry for the first record with each digest in a shard, by digest.
+    """Writes an entry for the first record of each digest in a shard, by digest.
 
-    The row of that follows for each record. So records that are there millions of times
-    are an entry a shard. Raises InputError for a record without a text.
+    After the entries comes, for each record, the row of the first one like it. So a
+    record that is repeated millions of times has one entry per shard.
     """
-    keys, sha256 = by.keys(), hashlib.sha256  # Processors have instructions for it.
+    keys, sha256 = (
+        by.keys(),
+        hashlib.sha256,
+    )  # Fast: processors have instructions for it.
     digests = []
     for batch in batches_of(shard):
         place_of = functools.partial(_place_of, shard, batch.places)
@@ -259,7 +259,7 @@ def _place_of(shard: ShardTask, places: Sequence[int], row: int) -> str:
 
 
 def _grouped(high: Array, low: Array) -> tuple[Array, npt.NDArray[np.int64]]:
-    """Returns the order by digest, stable, and where each digest begins in it."""
+    """Returns the stable order by digest, and the begin of each digest in it."""
     order = np.argsort(high, kind="stable")
     changes = high[order][1:] != high[order][:-1]
     sorted_low = low[order]
@@ -273,11 +273,7 @@ def _grouped(high: Array, low: Array) -> tuple[Array, npt.NDArray[np.int64]]:
 
 
 def _resolved(entries: Array) -> Array:
-    """Returns the entries for which an earlier one stands, by number.
-
-    Args:
-        entries: Those of a partition, of all shards in order.
-    """
+    """Returns the duplicates among a partition's entries of all shards, by number."""
     order, begins = _grouped(entries["high"], entries["low"])
     numbers = entries["number"][order]
     found = np.empty(len(order), _FOUND)
@@ -289,7 +285,7 @@ def _resolved(entries: Array) -> Array:
 
 
 class _Spool:
-    """What stands for records, kept on a disk of this machine by blocks of numbers."""
+    """Duplicates and their originals, kept on a local disk by blocks of numbers."""
 
     def __init__(self, directory: str, block_bits: int):
         self._directory, self._bits = directory, block_bits
@@ -327,7 +323,7 @@ class _Spool:
 
 
 def _values(task: ShardTask, entries: int, spool: _Spool) -> Array:
-    """Returns the column of a shard whose file of digests has so many entries."""
+    """Returns the column of a shard whose file of digests has this many entries."""
     numbers = np.arange(task.first_record, task.stop_record)
     found = spool.between(task.first_record, task.stop_record)
     kept = numbers.copy()
@@ -350,7 +346,7 @@ def commit_duplicates(gathered: Gathered, *, block_bits: int) -> DuplicatesResul
     counts = [rows.of(part)["entries"] for part in target.split.parts]
     entries = np.concatenate([np.empty(0, np.int64), *counts])
     read = np.zeros_like(entries)
-    # Digests are divided by their upper bits: so many are compared at a time.
+    # Digests are partitioned by their upper bits.
     bits = (max(target.split.records - 1, 0) >> block_bits).bit_length()
     duplicates = 0
     with scratch_directory() as directory:
@@ -375,12 +371,12 @@ def commit_duplicates(gathered: Gathered, *, block_bits: int) -> DuplicatesResul
 
 
 def _entries(task: ShardTask, begin: int, end: int, partition: int, bits: int) -> Array:
-    """Returns those of the entries [begin, end) of a shard that are in a partition."""
+    """Returns the part of a shard's entries [begin, end) that is in a partition."""
     path, parts = _digests_path(task), (1 << bits) - partition
     stop = partition + 1 << 64 - bits
     found = np.empty(0, _ENTRY)
     while begin < end and (not len(found) or found["high"][-1] < stop):
-        # Digests are spread evenly: rarely it takes a second request.
+        # Digests are spread evenly, so a second request is rare.
         share = (end - begin) // parts
         some = end if parts == 1 else min(end, begin + share + 4 * isqrt(share) + 16)
         data = storage_for(path).read(

@@ -1,1 +1,1 @@
-"""Doing a conversion: shard by shard, then one commit."""
+"""Running a conversion: shard by shard, then one commit."""

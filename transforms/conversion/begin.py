@@ -1,4 +1,4 @@
-"""Beginning a conversion: shards are planned, and the job gets its write and output."""
+"""Beginning a conversion: planning its shards, and taking its output."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ from gristmill.transforms.tokens.load_tokenizer import find_tokenizer
 _log = logging.getLogger(__name__)
 
 _MANY_SHARDS = 4
-_MEANINGS = {"training": ("train", "training")}  # What a word in a name may mean.
+_MEANINGS = {"training": ("train", "training")}  # Meanings of a word in a name.
 _TRIED_FILES = 8  # The first of them that has a record is taken.
 _TRIED_RECORDS = 10
 _TRIED_CONVERSATIONS = 64
@@ -94,7 +94,7 @@ TryMap = Callable[[ConversionJob, Sequence[InputFile]], None]
 
 
 class _Trial:
-    """The function and the tokenizer of a job, as they are called on records."""
+    """The function and the tokenizer of a job, to call on records."""
 
     def __init__(self, job: ConversionJob, spec: SourceSpec, *, accepts: bool):
         self._function = None if job.map is None else load_function(job.map)
@@ -102,7 +102,7 @@ class _Trial:
         self.reader = None if job.pack is None else reader_of(job.pack, spec, tell=tell)
 
     def call(self, record: bytes, place: str) -> PackedCounts:
-        """Returns the counts of the documents that a record is."""
+        """Returns the counts of the documents in a record."""
         results: Sequence[bytes] = (record,)
         if self._function is not None:
             results = call(self._function, record, source=place)
@@ -112,9 +112,7 @@ class _Trial:
 
 
 def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
-    """Calls function and tokenizer of a job on the first records.
-
-    What they return is dropped.
+    """Calls the function and the tokenizer of a job on the first records.
 
     Raises:
         UserFunctionError: The function fails, or returns a value that cannot be
@@ -152,12 +150,7 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
 
 
 def example_of(prepared: PreparedJob, name: str) -> str:
-    """Returns where a misfit is seen first: a file, a place and why.
-
-    Args:
-        prepared: The job, whose shards were made.
-        name: The name of the misfit.
-    """
+    """Returns the file, place and reason of the first misfit of a name."""
     trial = _Trial(prepared.job, prepared.files.spec, accepts=True)
     for one in itertools.islice(first_records(prepared.files), _LOOKED_AT):
         trial.call(one.record, f"{one.path}, {one.place_text}")
@@ -168,13 +161,13 @@ def example_of(prepared: PreparedJob, name: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanConversion:
-    """The job that begins a conversion. Its step looks into some of the input files.
+    """The job that begins a conversion; its step examines some of the input files.
 
     Attributes:
         jobs: One for each split, with the same output and name.
-        overwrite: Whether to replace what the output holds of these splits; `changed`
-            to do so only if earlier jobs with the same kind of names wrote all of it.
-        try_map: Tries a job's function and tokenizer, by default in this process.
+        overwrite: Whether to replace these splits in the output; `changed` to replace
+            them only if jobs with the same kind of names wrote all of them.
+        try_map: Tries a job's function and tokenizer; by default in this process.
     """
 
     jobs: tuple[ConversionJob, ...]
@@ -184,8 +177,8 @@ class PlanConversion:
     step = staticmethod(look_at_part)
 
     def begin(self) -> Begun[LookTask]:
-        """Lists the files that the inputs match: a listing has names and sizes only."""
-        # None of a dataset, which says what its shards are.
+        """Lists the files that the inputs match, with names and sizes only."""
+        # None for a dataset, which knows its shards.
         tasks = [
             task
             for job in self.jobs
@@ -196,7 +189,7 @@ class PlanConversion:
         )
 
     def commit(self, gathered: Gathered) -> list[TakenOutput]:
-        """Plans all jobs, and takes possession of their output."""
+        """Plans all jobs, and takes their output."""
         return [
             begin_job(
                 job,
@@ -215,13 +208,13 @@ def begin_job(
     looked: Looked | None = None,
     try_map: TryMap = try_function,
 ) -> TakenOutput:
-    """Lists the inputs of a job, plans its shards, and takes possession of its output.
+    """Lists the inputs of a job, plans its shards, and takes its output.
 
     Args:
         job: The job.
-        overwrite: As in `PlanConversion`, and so is `try_map`.
+        overwrite: As in `PlanConversion`.
         looked: As for `list_inputs`.
-        try_map: See there.
+        try_map: As in `PlanConversion`.
 
     Raises:
         InputError: Inputs or options cannot be used.
@@ -243,7 +236,7 @@ def begin_job(
 
 
 def _with_tokenizer(job: ConversionJob) -> ConversionJob:
-    """Returns a job with what is found of its tokenizer and template."""
+    """Returns a job with its tokenizer and template found."""
     if job.pack is None:
         return job
     pack = dataclasses.replace(job.pack, found=find_tokenizer(job.pack))
@@ -251,12 +244,7 @@ def _with_tokenizer(job: ConversionJob) -> ConversionJob:
 
 
 def plan_job(job: ConversionJob, files: InputFiles) -> PreparedJob:
-    """Plans the shards of a job.
-
-    Args:
-        job: The job.
-        files: Its input files.
-    """
+    """Plans the shards of a job for its input files."""
     plan = plan_shards(job, files)
     if job.map is not None:
         job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
@@ -288,7 +276,7 @@ def list_inputs(job: ConversionJob, looked: Looked | None = None) -> InputFiles:
 
     Args:
         job: The job.
-        looked: The files, and what is in each, if that is known: none of a dataset.
+        looked: The files and their formats, if known; none for a dataset.
 
     Raises:
         InputError: They cannot be used or are of several splits, or the job's function
@@ -319,7 +307,7 @@ def list_inputs(job: ConversionJob, looked: Looked | None = None) -> InputFiles:
     found_text = job.records.input_format == "auto" and files.spec.format == "text"
     if found_text and (job.pack is None or job.map is None):
         check_no_tables(files, job.pack)
-    # Names of other kinds are those of a function that joins whatever it is given.
+    # Other kinds of names come from a function that joins all of its inputs.
     if job.names.kind == "tfds":
         _check_one_split(job, files)
         check_holds_no_input(job.output, files.paths)
@@ -330,17 +318,17 @@ def list_inputs(job: ConversionJob, looked: Looked | None = None) -> InputFiles:
 
 
 def check_no_tables(files: InputFiles, pack: PackOptions | None) -> None:
-    """Checks that files whose bytes look like lines of text are not tables.
+    """Checks that files that look like lines of text are not tables.
 
-    Their first bytes look alike. Lines of a table would become records with all their
-    separators, the header would become one too, and a row with a newline two.
+    The first bytes of both look alike. Each line of a table would become a record with
+    its separators, even the header, and a row with a newline would become two.
 
     Args:
-        files: The inputs, of format `text`, which the user has not named.
-        pack: Place of the documents, if they are packed.
+        files: The inputs, whose format `text` was guessed.
+        pack: The options of packing, if documents are packed.
 
     Raises:
-        InputError: A file is named like a table.
+        InputError: A file has the name of a table.
     """
     if pack is not None and not pack.column:
         return
@@ -361,11 +349,7 @@ def check_no_tables(files: InputFiles, pack: PackOptions | None) -> None:
 
 
 def _match(job: ConversionJob) -> list[FileInfo] | None:
-    """Lists the files that the inputs of a job match; None if that is a dataset.
-
-    Raises InputError if a pattern matches nothing, a file is empty, the function cannot
-    be used, or options do not go together.
-    """
+    """Lists the files that the inputs of a job match; None for a dataset."""
     if job.map is not None:
         load_function(job.map)
     dataset = len(job.inputs) == 1 and has_file(job.inputs[0], layout.DATASET_JSON)
@@ -405,7 +389,7 @@ def input_notes(job: ConversionJob, files: InputFiles) -> list[str]:
 
 
 def split_notes(job: ConversionJob, files: InputFiles) -> list[str]:
-    """Returns a note for the user if files of one split become another by default."""
+    """Returns a note if files of one split become another split by default."""
     splits = JoinedFiles.of(files.paths).splits
     if job.names.kind != "tfds" or job.join_splits or len(splits) != 1:
         return []
@@ -424,13 +408,13 @@ def _check_apart(
     job: ConversionJob, inputs: InputFiles, written: Iterable[str]
 ) -> None:
     """Raises InputError if an input pattern would match a file of the output."""
-    # The path of a file matches no other.
+    # The path of a file matches no other file.
     patterns = set(job.inputs).difference(inputs.paths)
     check_not_matched(job.output, patterns=sorted(patterns), files=written)
 
 
 def _check_one_split(job: ConversionJob, files: InputFiles) -> None:
-    """Raises InputError if inputs are of several splits, and not joined on purpose."""
+    """Raises InputError if inputs of several splits are not joined on purpose."""
     splits = JoinedFiles.of(files.paths).splits
     if len(splits) < 2 or (job.join_splits and job.split not in splits):
         return
@@ -452,11 +436,7 @@ def _check_one_split(job: ConversionJob, files: InputFiles) -> None:
 
 
 def plan_notes(prepared: PreparedJob) -> list[str]:
-    """Returns notes on files that are more than one worker's small share.
-
-    Args:
-        prepared: A job that is planned.
-    """
+    """Returns notes on files that are large for the one worker that reads them."""
     plan, files = prepared.plan, prepared.files
     sizes = np.where(plan.splittable, 0, plan.sizes)
     made = np.diff(plan.pass_begins, append=plan.shards)

@@ -1,4 +1,4 @@
-"""The end of a conversion: its shards are checked, and its splits committed."""
+"""The end of a conversion: checking its shards, and committing its splits."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def finish_split(prepared: PreparedJob, collected: ShardCollector) -> Split:
     """Checks all shards of a split and writes their table.
 
     Raises:
-        DataLossError: Shards are missing, or hold something else than was read.
+        DataLossError: Shards are missing, or do not hold the records that were read.
         CorruptInputError: There was more damage than allowed.
         JobChangedError: Another conversion has taken over the output.
         StorageChangedError: It has written the table meanwhile.
@@ -84,13 +84,13 @@ def finish_split(prepared: PreparedJob, collected: ShardCollector) -> Split:
         )
     check_spans(table.columns, files)
     mapped, selects = job.map is not None, bool(job.records.select)
-    # Where records are selected, each shard was compared when it was made.
+    # If records are selected, each shard was compared when it was made.
     table.check_counts(mapped=mapped or selects)
     regions, read = table.total("skipped_regions"), table.read_digest()
     errors = layout.join(job.output, layout.ERRORS_DIR)
     allowed = job.max_corrupt if job.on_corrupt == "skip" else 0
     if regions > allowed:
-        # Of several shards together, or of an earlier run that allowed more.
+        # In all shards together, or from an earlier run that allowed more.
         raise too_much_damage(regions, allowed, where=errors)
     if prepared.changed:  # Every shard was compared.
         dataclasses.replace(prepared, changed=frozenset()).store()
@@ -134,15 +134,15 @@ def finish_split(prepared: PreparedJob, collected: ShardCollector) -> Split:
         packed = described_rows(job.pack, counts)
         features = row_features(job.pack)
     elif mapped and (changed or split.added_records):
-        features = None  # What the user's function makes may hold anything else.
+        features = None  # The user's function may return any features.
     return dataclasses.replace(split, columns=columns, features=features, packed=packed)
 
 
 def check_spans(columns: Mapping[str, npt.NDArray[Any]], files: InputFiles) -> None:
-    """Checks that the spans of each file follow one another, from begin to end.
+    """Checks that the spans of each file meet, from its start to its end.
 
     Args:
-        columns: Those of the spans in the table of all shards, in order.
+        columns: The columns of spans in the table of all shards.
         files: The inputs.
 
     Raises:
@@ -156,14 +156,14 @@ def check_spans(columns: Mapping[str, npt.NDArray[Any]], files: InputFiles) -> N
     ends = columns["span_end_bytes"][order]
     holds_frames = (starts >= 0) & (stops >= 0)
     begins_file = np.diff(of_file, prepend=-1) > 0
-    # Where the last span with frames before each one stops, or 0.
+    # For each span, the stop of the last span with frames before it, or 0.
     rows = np.arange(len(stops))
     last = np.maximum.accumulate(np.where(holds_frames, rows, -1))
     before = np.append([-1], last)[:-1]
     first = np.maximum.accumulate(np.where(begins_file, rows, 0))
     reached = np.where(before >= first, stops[before] if len(stops) else 0, 0)
-    # Without a frame in it: right if the frame before reaches over it. Where a
-    # compressed file ends, its size does not tell; nor does that of a table.
+    # A span without frames fits if the frame before it reaches over it. The end of a
+    # compressed file, or of a table, does not follow from its size.
     fits = np.where(
         holds_frames,
         starts == reached,
@@ -184,7 +184,7 @@ def check_spans(columns: Mapping[str, npt.NDArray[Any]], files: InputFiles) -> N
         )
     last = np.zeros(len(files), np.int64)
     whole = np.zeros(len(files), bool)
-    # Of several values for one place, the last stays.
+    # Of several values for one index, numpy keeps the last.
     last[of_file[holds_frames]] = stops[holds_frames]
     whole[of_file[holds_frames]] = columns["span_whole"][order][holds_frames]
     at_end = np.where(files.sized, last == files.sizes, whole | (files.sizes == 0))
@@ -204,7 +204,7 @@ class ConversionResult(NamedTuple):
 
     Attributes:
         manifest: The committed dataset.
-        committed_before: Splits for which there was nothing to do.
+        committed_before: Splits that were committed already.
     """
 
     manifest: Manifest
@@ -213,18 +213,18 @@ class ConversionResult(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MakeShards:
-    """The job of a conversion whose shards are planned; it does not grow with these.
+    """The job of a conversion whose shards are planned, small whatever their number.
 
     Attributes:
         jobs: One for each split.
-        features: The schema, where known.
-        tfds_directory: The TFDS directory that the jobs come from, if any: its
-            metadata is compared with what was read, and written for the output.
-        keep_replaced: Whether what is replaced is kept, to go back to.
-        begun: A task for each split that is to be made, which refers to its plan.
-        committed: The same for each split that was committed before.
-        stride: Which passes over the inputs `begin` lists: those from the first number
-            on, at a distance of the second. For graphs whose runner spreads nothing.
+        features: The schema, if known.
+        tfds_directory: The TFDS directory that the jobs come from, if any; its metadata
+            is compared with the records read, and written for the output.
+        keep_replaced: Whether to keep what is replaced, for a rollback.
+        begun: A task for each split to make, which refers to its plan.
+        committed: A task for each split that was committed already.
+        stride: Start and step of the passes over the inputs that `begin` lists, for
+            graphs whose runner does not redistribute elements.
         one_at_a_time: As for `make_shards`.
     """
 
@@ -239,7 +239,7 @@ class MakeShards:
 
     @property
     def label(self) -> str:
-        """What it does, as the name of its command says."""
+        """The work, after the name of its command."""
         if self.jobs[0].pack is not None:
             return "packing"
         return "appending" if self.jobs[0].appends else "converting"
@@ -254,7 +254,7 @@ class MakeShards:
         return dataclasses.replace(self, begun=begun, committed=committed)
 
     def strides(self, most: int = 4096) -> list[MakeShards]:
-        """Returns the job in parts."""
+        """Returns the job in at most this many parts."""
         passes = sum(len(task.prepared.plan.pass_begins) for task in self.begun)
         count = max(1, min(most, passes))
         return [dataclasses.replace(self, stride=(n, count)) for n in range(count)]
@@ -302,15 +302,13 @@ def commit_shards(
     """Commits the dataset from the results of all shards of all jobs.
 
     Args:
-        jobs: The jobs, all of one dataset, with its directory as output.
-        results: A result for every shard; None as report where a split was there.
+        jobs: The jobs, all of one dataset.
+        results: A result for every shard, and one without a report for each split that
+            was committed already.
         features: As in `MakeShards`.
-        tfds_directory: The same.
-        keep_replaced: The same.
+        tfds_directory: As in `MakeShards`.
+        keep_replaced: As in `MakeShards`.
 
-    Raises:
-        DataLossError: Shards are missing or do not hold what was read, or a split that
-            was there is gone.
     """
     jobs, begun = list(jobs), time.monotonic()
     output = jobs[0].output
@@ -370,7 +368,7 @@ def commit_shards(
 
 
 def _tfds_files(source: TfdsDirectory, output: str, manifest: Manifest) -> list[bytes]:
-    """Returns the metadata of TFDS for a dataset that is committed."""
+    """Returns TFDS's metadata for a committed dataset."""
     tables = {
         layout.write_key(name, split.write): read_table(output, split)
         for name, split in manifest.splits.items()
@@ -384,13 +382,9 @@ def carried_columns(
 ) -> Mapping[str, Mapping[str, Any]]:
     """Returns the columns of a finished split, for `Split.columns`; writes their files.
 
-    They are those that all editions of the input have alike. There are none where it is
-    not known which record became which: of packed rows, and where a function of the
-    user's was called or damage was left out.
-
-    Args:
-        prepared: The job.
-        table: The shards that it has made.
+    They are the columns that all editions of the input share. There are none if records
+    do not correspond to those of the input: for packed rows, after a user's function,
+    or if damage was skipped.
 
     Raises:
         InvalidDatasetError: A column is damaged, or belongs to other records.
@@ -427,7 +421,7 @@ def carried_columns(
 def _values(
     prepared: PreparedJob, columns: SplitColumns, name: str, table: ShardTable
 ) -> Iterator[Values]:
-    """Yields the values of each shard, of the ranges that it was made of."""
+    """Yields the values of each shard, from the ranges that it was made from."""
     for shard in range(len(table)):
         parts = [columns.entries[name].kind.empty()]
         for span in table.spans(shard):

@@ -1,6 +1,6 @@
-"""Making shards: the records of their ranges are read, mapped, written and read back.
+"""Making shards: reading the records of their ranges, mapping, writing, reading back.
 
-A task is one shard, or all that are made in one pass over a file.
+A task is one shard, or all shards made in one pass over a file.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ _PACKED = (
 
 
 class ShardTask(NamedTuple):
-    """A shard to make, and those of the same pass that follow it.
-
-    It refers to the job that is described beside its output.
+    """A shard to make, and the later ones of the same pass, of a job on storage.
 
     Attributes:
         write: The write that makes it.
@@ -82,9 +80,9 @@ class ShardTask(NamedTuple):
 def shard_tasks(
     prepared: PreparedJob, first: int = 0, step: int = 1
 ) -> Iterator[ShardTask]:
-    """Yields a task for each pass of a job: those that make most shards first.
+    """Yields a task for each pass of a job from `first` on, at a distance of `step`.
 
-    With a `step`, those of every so many passes.
+    Passes that make the most shards come first.
     """
     begins, shards = prepared.plan.pass_begins, prepared.plan.shards
     if len(begins) < shards:
@@ -97,9 +95,9 @@ class ShardResult(NamedTuple):
     """A finished shard.
 
     Attributes:
-        task: Which shard.
-        report: What was counted; None for a split that was committed already.
-        resumed: Whether it was there already.
+        task: The shard.
+        report: Its counts; None for a split that was committed already.
+        resumed: Whether it existed already.
         stored_bytes: Size of its part of the inputs.
     """
 
@@ -119,7 +117,7 @@ class ShardResult(NamedTuple):
 
     @property
     def done(self) -> Done:
-        """What was done."""
+        """The work done, for progress and metrics."""
         report = self.report
         if report is None:
             return Done(self.task.write.output, "committed before", 0, 0, 0)
@@ -142,15 +140,14 @@ class ShardResult(NamedTuple):
 def make_shards(
     task: ShardTask, *, one_at_a_time: bool = False
 ) -> Iterator[ShardResult]:
-    """Makes the shards of a task, those that an earlier run has not made.
+    """Makes the shards of a task that an earlier run has not made.
 
-    A file is read once, from its start to the last shard that is missing.
+    A file is read once, from its start to the last missing shard.
 
     Args:
         task: The first shard.
-        one_at_a_time: Whether only one thread of this process converts at a time.
-            The others wait for storage: one shard is published while the next one is
-            converted.
+        one_at_a_time: Whether only one thread of this process converts at a time, while
+            others wait for storage: one shard is published while the next is converted.
     """
     prepared = task.prepared  # Asks the storage: once a pass.
     lock = _CPU_LOCK if one_at_a_time else nullcontext()
@@ -167,24 +164,23 @@ def make_shard(
     kept: KeptPass | None = None,
     lock: AbstractContextManager[Any] | None = None,
 ) -> ShardResult:
-    """Makes one shard, its index, and the list of what it leaves out.
+    """Makes one shard, its index, and its list of skipped damage, unless it exists.
 
-    Unless an earlier run has. The same task gives the same bytes: it can run again, or
-    twice at once.
+    The same task writes the same bytes, so it can run again, or twice at once.
 
     Args:
-        task: Which shard.
-        prepared: Its job, where it was loaded.
-        kept: Has the pass over a file in which earlier shards were made, and gets that
-            of this shard. By default the file is read from its start.
-        lock: Held while the shard is converted, not while storage is waited for.
+        task: The shard.
+        prepared: Its job, if it is loaded already.
+        kept: Holds the pass over a file between shards. By default the file is read
+            from its start.
+        lock: Held while the shard is converted, not while waiting for storage.
 
     Raises:
         CorruptInputError: The input is damaged, and that is not accepted.
-        FastTokenizerDiffersError: The fast tokenizer gives other ids.
+        FastTokenizerDiffersError: The fast tokenizer returns other ids.
         JobChangedError: Another conversion has taken over the output.
         UserFunctionError: The user's function failed.
-        DataLossError: The finished shard does not hold what was read.
+        DataLossError: The finished shard does not hold the records that were read.
         StorageError: Reading or writing failed.
     """
     prepared = task.prepared if prepared is None else prepared
@@ -196,7 +192,7 @@ def make_shard(
         report = convert_shard(prepared, shard, place=place, kept=kept, lock=lock)
         return ShardResult(task, report, stored_bytes=end - begin)
     if found.job != task.write.id:
-        # There was no such file when this job took the output.
+        # This file did not exist when the job took the output.
         raise JobChangedError(
             "another job has written a file of the same name meanwhile",
             where=layout.join(prepared.job.output, place.path),
@@ -213,10 +209,8 @@ def _check_same_inputs(
 ) -> None:
     """Compares a finished shard with its inputs if these may have changed since.
 
-    Size and time of an input can be kept when it is written again. Then the system has
-    noted a change (ctime), as it does of new permissions or links.
-
-    Raises JobChangedError if it was made of other records.
+    A file that was written again can have the same size and time, but not the same
+    ctime, which new permissions or links change too.
     """
     used = {part.file_index for part in prepared.plan.ranges(shard)}
     if not used & prepared.changed:
@@ -247,14 +241,14 @@ def convert_shard(
     kept: KeptPass | None = None,
     lock: AbstractContextManager[Any] | None = None,
 ) -> ShardReport:
-    """Makes one shard, whether it is there or not; returns its report.
+    """Makes one shard even if it exists, and returns its report.
 
     Args:
         prepared: The job.
         shard: Number of the shard.
-        place: What is there already; by default that is looked up.
-        kept: As in `make_shard`, and so is `lock`.
-        lock: See there. What it raises is the same, too.
+        place: The files at its place; looked up by default.
+        kept: As in `make_shard`.
+        lock: As in `make_shard`.
     """
     job, place = prepared.job, place or prepared.shard_place(shard)
     lock = nullcontext() if lock is None else lock
@@ -300,7 +294,7 @@ def _written(
     local: str,
     lock: AbstractContextManager[Any],
 ) -> WrittenShard:
-    """Writes a shard: from its source, through stages, into a sink."""
+    """Writes a shard from its source, through stages, into a sink."""
     job, batches = source.prepared.job, source.batches()
     begun = list(itertools.islice(batches, 1))  # Waits for the first bytes.
     batches = itertools.chain(begun, batches)
@@ -324,14 +318,14 @@ def _copied(
     local: str,
     lock: AbstractContextManager[Any],
 ) -> WrittenShard | None:
-    """Returns a shard of copied chunks; None if its records are to be encoded."""
+    """Returns a shard of copied chunks; None if its records must be encoded."""
     prepared = source.prepared
     job, files = prepared.job, prepared.files
     if files.spec.format != "arrayrecord" or job.map or job.pack is not None:
         return None
     check_versions(job.writer, where=local)
-    # What was damaged in transit is right the second time. Bytes of the shard must
-    # not depend on it: chunks that are encoded again can differ.
+    # A second read repairs damage in transit. Without it the shard's bytes could depend
+    # on the damage, since chunks that are encoded again may differ.
     for _ in range(1 + storage_for(files[0].path).remote):
         source.tally = Tally()
         with (

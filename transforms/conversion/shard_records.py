@@ -1,8 +1,8 @@
-"""The records of a shard on their way: from their source, through stages, to a sink.
+"""The records of a shard on their way from a source, through stages, to a sink.
 
-The reader of a range says which places of a file it has taken, and how many records
-were there. What came out of it is counted again here: a fault between the two, in any
-format, is an error of the conversion and no lost record.
+The reader of a range reports its places and the number of its records. The records are
+counted again here, so that a fault of any reader fails the conversion and loses no
+record.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from gristmill.transforms.sources.source import (
 )
 from gristmill.transforms.tokens.row_packer import RowPacker
 
-# How much of the ranges after the one that is read is fetched: files can be small.
+# Bounds of what is fetched ahead of the range that is read: files can be small.
 _AHEAD_BYTES = 4 << 20
 _AHEAD_RANGES = 16
 
@@ -50,10 +50,10 @@ class Batch(NamedTuple):
     """Records on their way into a shard. Lists are [records].
 
     Attributes:
-        source: The format of the file that they are from.
+        source: The source of the file's format.
         path: The file.
         batch: The records.
-        origins: Their sources.
+        origins: The places of their origin.
     """
 
     source: Source
@@ -62,14 +62,11 @@ class Batch(NamedTuple):
     origins: Places
 
     def place_of(self, number: int) -> str:
-        """Returns where a record is from, for messages."""
+        """Returns the file and place of a record, for messages."""
         return f"{self.path}, {self.source.place_text(self.batch.places[number])}"
 
     def check(self) -> None:
-        """Checks that records are those whose checksums were read.
-
-        Raises DataLossError if one is not: what is made of them has other checksums.
-        """
+        """Raises DataLossError if a record does not have the checksum that was read."""
         found = list(map(google_crc32c.value, self.batch.records))
         if found == self.batch.crc32cs:
             return
@@ -86,17 +83,17 @@ class Batch(NamedTuple):
 
 @dataclasses.dataclass
 class Tally:
-    """What is counted while a shard is made.
+    """The counts of a shard in the making.
 
     Attributes:
         read: Digest of the records read.
-        left_out: Digest of those that were not selected.
-        dropped_records: Those for which the user's function returned nothing.
-        added_records: Those that it returned beyond one for each.
-        changed_records: Those of which it returned only others.
-        null_rows: Rows of which there is none, for their nulls.
-        spans: Where they came from, of the ranges that were read to their end.
-        places: The sources of the records that were written.
+        left_out: Digest of the records that were not selected.
+        dropped_records: Records for which the user's function returned nothing.
+        added_records: Records that it returned beyond one for each.
+        changed_records: Records that its results do not include.
+        null_rows: Rows skipped for their nulls.
+        spans: The spans of the ranges that were read to their end.
+        places: The places of origin of the records written.
         packed: Totals of packed rows.
         segments: The file of their segment index.
     """
@@ -120,7 +117,7 @@ class Tally:
 
 
 class ShardSource:
-    """The records of a shard, from its ranges of the inputs, and what is counted.
+    """The records of a shard from its ranges of the inputs, with their counts.
 
     Args:
         prepared: The job.
@@ -129,7 +126,7 @@ class ShardSource:
         kept: As in `convert_shard`.
 
     Attributes:
-        tally: What is counted.
+        tally: The counts.
     """
 
     def __init__(
@@ -165,9 +162,7 @@ class ShardSource:
             self._end(reader, check)
 
     def copy_to(self, copier: ShardWriter) -> Iterator[bool]:
-        """Copies the records of each range in the chunks that they are in.
-
-        Yields whether that was done: not if they are encoded otherwise.
+        """Copies the chunks of each range; yields False for one with another encoding.
 
         Raises:
             CorruptShardError: A range is damaged.
@@ -203,10 +198,7 @@ class ShardSource:
             )
 
     def _opened_ahead(self) -> Iterator[RangeReader[Any]]:
-        """Yields readers; those after them fetch already, where the storage is remote.
-
-        Memory: at most 8 MiB for what is fetched ahead.
-        """
+        """Yields readers, while later ones fetch up to 8 MiB ahead from a bucket."""
         ready: deque[RangeReader[Any]] = deque()
         ahead_bytes = 0
         for reader in self._readers():
@@ -228,7 +220,7 @@ class SpanCheck:
     Args:
         source: Source of the file's format.
         path: The file.
-        skipped: What takes damaged regions, if they are accepted.
+        skipped: Collects damaged regions, if they are accepted.
     """
 
     def __init__(self, source: Source, path: str, skipped: SkippedRegions | None):
@@ -242,10 +234,10 @@ class SpanCheck:
         return 0 if skipped is None else len(skipped.found) + skipped.passed
 
     def follow(self, batch: RecordBatch) -> npt.NDArray[np.int64]:
-        """Takes records that were read, and returns their places: int64 [records].
+        """Counts records that were read, and returns their places: int64 [records].
 
         Raises:
-            DataLossError: They are not in order, or there is one twice.
+            DataLossError: They are not in order, or one is repeated.
         """
         places = np.array(batch.places, np.int64)
         rising = np.diff(places, prepend=self._last) > 0
@@ -264,15 +256,15 @@ class SpanCheck:
         return places
 
     def add(self, copied: RecordsDigest) -> None:
-        """Takes records that were copied with their chunks."""
+        """Counts records that were copied with their chunks."""
         self._records += copied.records
         self._raw_bytes += copied.raw_bytes
 
     def finish(self, span: SourceSpan) -> None:
-        """Compares the records with what their reader says of the range.
+        """Compares the records with their reader's report of the range.
 
         Raises:
-            DataLossError: They are others, or not as many as the range can hold.
+            DataLossError: The counts differ, or the records do not fill the range.
         """
         if span.records != self._records:
             self._raise_lost(
@@ -299,12 +291,12 @@ _MAPPED_BYTES = 1 << 20
 def map_records(
     batches: Iterable[Batch], function: str, tally: Tally
 ) -> Iterator[Batch]:
-    """Yields the records that the user's function makes of others.
+    """Yields the records that the user's function returns for others.
 
     Args:
-        batches: The others.
+        batches: The other records.
         function: `module:function`.
-        tally: Counts what it returns.
+        tally: Counts the results.
 
     Raises:
         UserFunctionError: The function failed.
@@ -340,11 +332,11 @@ def map_records(
 
 
 class RecordSink:
-    """A shard of the records as they come. Use it in a `with` statement.
+    """A shard of records in their order. Use it in a `with` statement.
 
     Args:
         local: The file to write.
-        source: What they come from: its tally gets their sources.
+        source: The source of the records, whose tally gets their places.
     """
 
     def __init__(self, local: str, source: ShardSource):
@@ -376,13 +368,13 @@ class RecordSink:
 
 
 class RowSink(RecordSink):
-    """A shard of rows of tokens, packed of the documents that records are.
+    """A shard of rows of tokens, packed from documents.
 
     Args:
         local: The file to write.
-        source: What the documents come from: its tally counts tokens and rows. It
-            takes documents on which the tokenizer fails, if it takes damage.
-        pack: How rows are made.
+        source: The source of the documents, whose tally counts tokens and rows. If it
+            accepts damage, it accepts documents on which the tokenizer fails.
+        pack: The options of rows.
     """
 
     def __init__(self, local: str, source: ShardSource, pack: PackOptions):
@@ -400,7 +392,7 @@ class RowSink(RecordSink):
         """Tokenises and packs documents.
 
         Raises:
-            FastTokenizerDiffersError: The fast tokenizer gives other ids.
+            FastTokenizerDiffersError: The fast tokenizer returns other ids.
             UserFunctionError: The user's tokenizer failed.
             DataLossError: A record is not the one that was read.
         """
@@ -410,7 +402,7 @@ class RowSink(RecordSink):
         self._packer.add(documents, given.origins)
 
     def _leave_out(self, number: int, failure: InputError) -> None:
-        """Names a document in the list of what is left out; it has no tokens."""
+        """Lists a document, which gets no tokens, with the skipped damage."""
         place = self._given.batch.places[number]
         damage = CorruptRecordError(
             failure.what, where=failure.where, cure=failure.cure

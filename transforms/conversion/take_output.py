@@ -1,4 +1,4 @@
-"""Taking an output: a job gets its write, beside what the output holds already."""
+"""Taking an output: a job gets its write, beside the splits that exist there."""
 
 from __future__ import annotations
 
@@ -50,11 +50,12 @@ Overwrite = bool | Literal["changed"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TakenOutput:
-    """A job that owns its output, and whether it has been done already.
+    """A job that owns its output, and the dataset if it is committed already.
 
     Attributes:
         prepared: The job, for the edition that it makes.
-        committed: The dataset, if it holds the finished split; nothing is to do then.
+        committed: The dataset if it holds the finished split, so that nothing is left
+            to do.
         notes: Remarks for the user.
     """
 
@@ -70,12 +71,12 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
 
     Args:
         prepared: The job.
-        overwrite: Whether to replace the split that is there; `changed` to do so only
-            if an earlier job with the same kind of names made it.
+        overwrite: Whether to replace an existing split; `changed` to replace it only if
+            a job with the same kind of names made it.
 
     Raises:
-        InputError: The output holds the job's own inputs, or files of unknown origin
-            with the names of its shards.
+        InputError: The output holds the job's inputs, or unknown files with the names
+            of its shards.
         JobChangedError: The output holds the split already, from another job.
     """
     job, asked = prepared.job, prepared
@@ -124,12 +125,12 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
         changed = described.changed.union(noted)
         prepared = dataclasses.replace(prepared, changed=changed)
     if prepared.changed and anew and made is None and write.base != DAMAGED:
-        give_up_write(write)  # Rather than compare what is finished.
+        give_up_write(write)  # Rather than compare finished shards.
         return take_output(asked, overwrite=overwrite)
     if whole and manifest is not None and not prepared.changed:
         tidy_split(job.output, manifest, job.split)
         return TakenOutput(prepared=prepared, committed=manifest)
-    # What is missing by now is made again, and committed again.
+    # Missing files are made again, and committed again.
     if not whole:
         check_versions(prepared.job.writer, where=write.where)
     notes: list[str] = []
@@ -143,11 +144,11 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
 
 
 def _made(prepared: PreparedJob, split: Split) -> tuple[PreparedJob, Split] | None:
-    """Returns the job as that which made a part of the split, and the part; or None."""
+    """Returns the job as it made a part of the split, and that part; or None."""
     unsettled = dataclasses.replace(prepared.job.writer, versions="")
     for part in split.parts:
         source = part.source
-        # The versions of the writer may be others than this machine's.
+        # The versions of the writer may differ from this machine's.
         writer = settled(unsettled, source.get("options", {}).get("writer"))
         job = dataclasses.replace(prepared.job, writer=writer)
         found = dataclasses.replace(prepared, job=job)
@@ -160,7 +161,7 @@ def _made(prepared: PreparedJob, split: Split) -> tuple[PreparedJob, Split] | No
 
 
 def _described(prepared: PreparedJob, part: Split) -> PreparedJob | None:
-    """Returns the job that made a part of the split, None where nothing says it."""
+    """Returns the job that made a part of the split, None if it is unknown."""
     job, key = prepared.job, layout.write_key(prepared.job.split, part.write)
     with contextlib.suppress(GristmillError):
         found = PreparedJob.load(job.output, job.name, key)
@@ -178,10 +179,9 @@ def _is_alike(prepared: PreparedJob, part: Split) -> bool:
 
 
 def _replaces_itself(prepared: PreparedJob) -> bool:
-    """Returns whether an overwriting job is to make what the split holds once more.
+    """Returns whether an overwriting job makes the content of the split once more.
 
-    Not where a run of it was killed after it replaced a split: what it replaced is
-    left to delete then.
+    False if a run of it was killed after replacing a split, and has files to delete.
     """
     job = prepared.job
     manifest, _ = read_replaced_manifest(job.output)
@@ -191,7 +191,7 @@ def _replaces_itself(prepared: PreparedJob) -> bool:
 
 
 def _lost_with(prepared: PreparedJob, split: Split) -> Iterator[str]:
-    """Yields notes on what goes with a split that is replaced."""
+    """Yields notes on what a replacement of the split undoes or deletes."""
     name = prepared.job.split
     if any(_has_lost(prepared, part) for part in split.parts):
         yield (
@@ -208,7 +208,7 @@ def _lost_with(prepared: PreparedJob, split: Split) -> Iterator[str]:
 def _unfinished_notes(
     prepared: PreparedJob, manifest: Manifest | None
 ) -> Iterator[str]:
-    """Yields a note on each other conversion of the split that is not finished."""
+    """Yields a note on each other unfinished conversion of the split."""
     job, write = prepared.job, prepared.write
     known = {} if manifest is None else manifest.known
     for key in described_writes(job.output, job.name, job.split):
@@ -225,13 +225,13 @@ def _unfinished_notes(
 
 
 def _has_lost(prepared: PreparedJob, part: Split) -> bool:
-    """Returns whether records were removed from a part that the inputs hold."""
+    """Returns whether a part has lost records that the inputs hold."""
     digest = part.source.get("file_list_digest")
     return part.removed is not None and digest == prepared.files.digest
 
 
 def _is_left_of_it(prepared: PreparedJob, part: Split) -> bool:
-    """Returns whether a part is what the job makes without records removed since."""
+    """Returns whether a part is the job's result, less records removed since."""
     options = part.source.get("options")
     return _has_lost(prepared, part) and options == prepared.job.options()
 
@@ -259,7 +259,7 @@ def _not_own(prepared: PreparedJob, part: Split) -> JobChangedError:
 
 
 def open_to_append(dataset: str, split: str | None) -> tuple[Manifest, str]:
-    """Returns a dataset and the split that is to grow.
+    """Returns the manifest of a dataset, and the name of the split to append to.
 
     Args:
         dataset: The dataset's directory.
@@ -312,10 +312,9 @@ def _check_new_inputs(prepared: PreparedJob, manifest: Manifest) -> None:
 
 
 def _check_features(prepared: PreparedJob, manifest: Manifest) -> None:
-    """Checks that new records can be read as those that are there.
+    """Raises InputError if a feature is of another kind in the split.
 
-    Raises InputError if a feature is of another kind in the split. Readers would know
-    nothing of its features then, or read nothing where the kind differs.
+    Readers could not read the new records like the others.
     """
     job = prepared.job
     before = manifest.splits[job.split].features

@@ -1,1 +1,1 @@
-"""Directories as inputs: those of TFDS and of Hugging Face repositories."""
+"""Directories as inputs: TFDS directories and Hugging Face repositories."""

@@ -1,4 +1,4 @@
-"""TFDS directories as input: one job a split, and the metadata of the output.
+"""TFDS directories as input: one job per split, and the metadata of the output.
 
 A TFDS directory holds the files of its splits, `dataset_info.json` (which splits there
 are, how their files are named, how many examples each file holds) and `features.json`
@@ -141,13 +141,11 @@ def tfds_jobs(
     Args:
         directory: The TFDS directory.
         output: The dataset's directory.
-        name: The dataset's name; by default the one that it has.
-        splits: Which splits; by default all.
-        like: A job with all other options. `features.json` has to fit what its function
-            `map` returns.
+        name: The dataset's name; by default that of the TFDS dataset.
+        splits: The splits to convert; by default all.
+        like: A job with all other options. `features.json` has to fit the results of
+            its function `map`.
 
-    Raises:
-        InputError: The directory cannot be used, or not all of it is there.
     """
     source = read_tfds_directory(directory)
     if _same_directory(source.path, output):
@@ -198,7 +196,7 @@ def tfds_jobs(
 
 
 def _check_files(path: str, split: TfdsSplit) -> None:
-    """Checks that exactly the files that a split should have are there."""
+    """Raises InputError unless the directory has exactly the files of a split."""
     named = re.compile(re.escape(layout.join(path, "")) + split.named_alike)
     files = [layout.join(path, file) for file in split.files]
     folders = {file.rpartition("/")[0] for file in files} or {path}
@@ -244,8 +242,8 @@ def _same_directory(first: str, second: str) -> bool:
 def check_records_read(split: TfdsSplit, table: ShardTable, *, where: str) -> None:
     """Compares the records read from each file with `shardLengths`.
 
-    What a user's function drops or adds is counted after that. Files with damage that
-    was left out are skipped: how many records that was is unknown.
+    Records are counted before a user's function drops or adds some. Files with skipped
+    damage are not compared, since the number of lost records is unknown.
 
     Raises:
         DataLossError: They differ.
@@ -279,19 +277,19 @@ def tfds_metadata(
     """Returns the files by which TFDS reads the converted dataset.
 
     `tfds.builder_from_directory(output).as_data_source()` needs no more than these.
-    Fields of `dataset_info.json` that say nothing of files stay as they are. A split is
-    left out if it is not in the output, if its shards are not named as TFDS looks for
-    them, or if it has no records: TFDS then fails to open any split.
+    Fields of `dataset_info.json` that do not concern files are kept. A split is omitted
+    if it is not in the output, if its shards do not have TFDS's names, or if it has no
+    records, as TFDS would then fail to open any split.
 
     Args:
-        source: What the input says.
+        source: The input's metadata.
         name: The output's name.
-        tables: The shards of splits of one edition in the output, by the edition's
+        tables: The shards of the output's splits with a single edition, by its
             `layout.write_key`.
 
     Returns:
-        The content of each file by its name, `dataset_info.json` last: TFDS takes a
-        directory without it for unfinished.
+        The content of each file by name, `dataset_info.json` last: TFDS considers a
+        directory without it unfinished.
     """
     splits = []
     keys = {layout.parse_write_key(key)[0]: key for key in tables}
@@ -314,7 +312,7 @@ def tfds_metadata(
         }
         splits.append(old | fields)
     info = {**source.info, "name": name, "fileFormat": "array_record", "splits": splits}
-    # The other formats did not come along.
+    # The other formats are not in the output.
     info.pop("alternativeFileFormats", None)
     text = json.dumps(info, indent=2) + "\n"
     return {**source.files, TFDS_INFO_JSON: text.encode()}

@@ -1,4 +1,4 @@
-"""Functions of the user's: imported by name, called on each record, named in errors."""
+"""User-defined functions: imported by name, called on records, named in errors."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def code_digest(spec: str) -> str:
     """
     load_function(spec)
     file = getattr(sys.modules[spec.partition(":")[0]], "__file__", None)
-    if file is None:  # It is built into the interpreter.
+    if file is None:  # A module built into the interpreter.
         return ""
     return "sha256:" + hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest()
 
@@ -158,7 +158,7 @@ def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[by
         The records to write instead: any number.
 
     Raises:
-        UserFunctionError: It failed, or returned something else.
+        UserFunctionError: It failed, or returned another type.
     """
     result = call_on_record(
         function,

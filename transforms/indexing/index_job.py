@@ -110,18 +110,17 @@ def plan_index(
     """Sorts existing files into the splits of a dataset.
 
     Args:
-        patterns: ArrayRecord files or glob patterns, all in one directory, or that
-            directory.
-        name: The dataset's name; by default from the file names as TFDS writes them,
-            else that of the directory.
+        patterns: ArrayRecord files or glob patterns in one directory, or the directory.
+        name: The dataset's name; by default from file names in TFDS's form, else that
+            of the directory.
         split: The split of all files; by default from the file names, else `train`.
-        overwrite: Whether to replace splits that are there.
+        overwrite: Whether to replace existing splits.
 
     Raises:
         InputError: The files cannot make a dataset.
     """
     directory, listing = _find_files(patterns)
-    # Some of them, spread evenly: one that is not is refused when it is read.
+    # A sample of them: any other file of another format is refused when it is read.
     some = listing.names[:: max(1, len(listing.names) // _LOOKED_AT)]
     places = [FileInfo(layout.join(directory, decode_name(n)), 0) for n in some]
     check_formats(places, look_at(places), "arrayrecord")
@@ -181,7 +180,7 @@ def plan_index(
 
 
 def _find_files(patterns: Sequence[str]) -> tuple[str, Listing]:
-    """Returns the directory of all files, and which they are."""
+    """Returns the directory of all files, and their listing."""
     directories: set[str] = set()
     listings = []
     for pattern in path_texts(patterns, "input"):
@@ -210,9 +209,9 @@ def _find_files(patterns: Sequence[str]) -> tuple[str, Listing]:
 
 
 def _names_of(directory: str, listing: Listing) -> list[FileName]:
-    """Returns the name of each file, read from it or from TFDS's metadata."""
+    """Returns the parsed name of each file, from itself or from TFDS's metadata."""
     files = [*map(decode_name, listing.names)]
-    known: dict[FileName, FileName] = {}  # Millions of names say the same.
+    known: dict[FileName, FileName] = {}  # Millions of names have the same parts.
     names = [known.setdefault(said, said) for said in map(parse_file_name, files)]
     place = layout.join(directory, layout.TFDS_INFO_JSON)
     if all(said.split_files for said in known) or not (
@@ -233,7 +232,7 @@ def _names_of(directory: str, listing: Listing) -> list[FileName]:
 def _check_not_joined(
     directory: str, listing: Listing, names: Sequence[FileName]
 ) -> None:
-    """Raises InputError if files of other names would be joined in one split."""
+    """Raises InputError if unrelated files would be joined in one split."""
     files = zip(map(decode_name, listing.names), names, strict=True)
     others = [file for file, said in files if not said.split_files]
     if 0 < len(others) < len(names):
@@ -261,12 +260,12 @@ def _check_not_joined(
 
 
 class IndexedShard(NamedTuple):
-    """A file that has its index now.
+    """A file whose index is written.
 
     Attributes:
-        task: Which file.
-        report: What was counted.
-        writer_options: How it was written.
+        task: The file.
+        report: Its counts.
+        writer_options: The options with which it was written.
     """
 
     task: IndexTask
@@ -274,7 +273,7 @@ class IndexedShard(NamedTuple):
     writer_options: str
 
     def gather(self, gathered: Gathered) -> None:
-        """Adds the report to those of the split, and notes how the file was written."""
+        """Adds the report to its split, and notes the file's writer options."""
         split = self.task.split
         empty = ShardCollector(INDEXED_JOB)
         gathered.rows.setdefault(split, empty).add(self.report)
@@ -283,7 +282,7 @@ class IndexedShard(NamedTuple):
 
     @property
     def done(self) -> Done:
-        """What was done."""
+        """The work done, for progress and metrics."""
         report, read = self.report, self.report.read
         return Done(
             report.path,
@@ -296,14 +295,14 @@ class IndexedShard(NamedTuple):
 def index_shard(task: IndexTask) -> IndexedShard:
     """Reads a whole file, and writes its index.
 
-    The hash of every chunk is compared, so damaged files get no index; nor do files
-    that the loader could not read afterwards.
+    It compares the hash of every chunk, so damaged files get no index; nor do files
+    that the loader could not read.
 
     Memory: 1 MiB of the file (up to 4 MiB decoded), or one chunk if that is larger, and
-    some 20 bytes a record.
+    some 20 bytes per record.
 
     Raises:
-        CorruptShardError: The file is damaged or no ArrayRecord file.
+        CorruptShardError: The file is damaged or not an ArrayRecord file.
         InputError: It is of another format.
         TransposedChunkError: It has transposed chunks.
     """
@@ -316,7 +315,7 @@ def index_shard(task: IndexTask) -> IndexedShard:
     try:
         footer = stored_footer(path, size)
     except CorruptShardError:
-        # Perhaps it is of another format: of many files, only some were looked at.
+        # It may be of another format: of many files, only some were examined.
         files = [FileInfo(path, size)]
         check_formats(files, look_at(files), "arrayrecord")
         raise
@@ -361,7 +360,7 @@ def index_shard(task: IndexTask) -> IndexedShard:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IndexJob:
-    """The job; attributes are as for `plan_index` and `commit_index`."""
+    """The job of indexing; attributes are as for `plan_index` and `commit_index`."""
 
     files: tuple[str, ...]
     name: str | None = None
@@ -400,15 +399,15 @@ def commit_index(
 ) -> Manifest:
     """Makes the directory a dataset.
 
-    A split that is there with the very same files stays as it is.
+    An existing split of the same files stays as it is.
 
     Args:
         indexed: All files that were planned.
-        inputs: The patterns, for the record.
-        keep_replaced: Whether splits that are replaced are kept, to go back to.
+        inputs: The patterns, to record in `dataset.json`.
+        keep_replaced: Whether to keep replaced splits, for a rollback.
 
     Raises:
-        DataLossError: An index is not there any more.
+        DataLossError: An index is gone.
         JobChangedError: Another command has changed one of the splits meanwhile.
     """
     if not indexed.rows:

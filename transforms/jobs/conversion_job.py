@@ -1,4 +1,4 @@
-"""One conversion of one split: what to convert, and how; its inputs and its plan.
+"""One conversion of one split: its options, its inputs and its plan.
 
 The description is written beside the output before the first shard. Workers load it
 from there, so that an element of a pipeline is no more than a number. A later run
@@ -42,7 +42,7 @@ from gristmill.transforms.sources.input_files import InputFiles
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardNames:
-    """How shard files are named.
+    """The names of shard files.
 
     Attributes:
         kind: `tfds`, as TFDS names them; `beam`, `PREFIX-00000-of-00008SUFFIX`;
@@ -60,7 +60,7 @@ class ShardNames:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConversionJob:
-    """What to convert, and how.
+    """The inputs, the output and the options of a conversion.
 
     Attributes:
         inputs: Paths and glob patterns of the input files; one, or any iterable of
@@ -73,14 +73,14 @@ class ConversionJob:
         map: `module:function` to call on every record, or None.
         map_code_digest: Digest of the file that holds it, set when the job is planned.
         on_corrupt: `fail` at damaged input, or `skip` it and continue.
-        max_corrupt: Maximum damaged regions to skip, in the whole split.
+        max_corrupt: Maximum number of damaged regions to skip in the whole split.
         names: How shard files are named.
-        allow_empty_files: Whether an input of 0 bytes counts as one without records.
-        records: What is known of the inputs, and of the records to make of them.
-        join_splits: Whether inputs that are of several splits, by their names, may
-            become this one. It has to have a name that is none of theirs.
-        pack: The rows of tokens to make of the records, None to write the records.
-        appends: Whether the records come after those that the split has.
+        allow_empty_files: Whether to accept an input of 0 bytes as one without records.
+        records: The format of the inputs, and the records to make of them.
+        join_splits: Whether inputs of several splits, by their names, may become this
+            one, which must have another name.
+        pack: The rows of tokens to make; None to write the records.
+        appends: Whether to append the records to those of the split.
     """
 
     inputs: tuple[str, ...]
@@ -122,8 +122,8 @@ class ConversionJob:
     def options(self) -> dict[str, Any]:
         """Returns the options that decide the bytes of the shards, as plain values.
 
-        The options for damage, empty files and joined splits are left out: they do not
-        change a shard that was finished. So is where the records come in the split.
+        Options for damage, empty files, joined splits and appending are omitted, since
+        they do not change a finished shard.
         """
         fields = dataclasses.asdict(self)
         for other in (
@@ -133,25 +133,23 @@ class ConversionJob:
         ):
             del fields[other]
         fields["records"]["columns"] = list(self.records.columns)  # As JSON has it.
-        if self.pack is not None:  # Its content counts, wherever it lies.
+        if self.pack is not None:  # Its content counts, not its path.
             del fields["pack"]["tokenizer"]
             if self.pack.chat is not None:
                 del fields["pack"]["chat"]["template"]
-                del fields["pack"]["chat"]["date"]  # What was found has it.
+                del fields["pack"]["chat"][
+                    "date"
+                ]  # The template that was found has it.
         return fields
 
     @property
     def write(self) -> Write:
-        """The write, which has no id yet."""
+        """The write, without an id."""
         return Write(output=self.output, name=self.name, split=self.split)
 
 
 def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:
-    """Checks that jobs make splits of one dataset.
-
-    Raises:
-        InputError: They do not.
-    """
+    """Raises InputError unless jobs make different splits of one dataset."""
     given = jobs if isinstance(jobs, Sequence) else (jobs,)
     if given is not jobs or not all(isinstance(job, ConversionJob) for job in given):
         raise InputError(
@@ -184,10 +182,10 @@ class PreparedJob:
         job: The job.
         files: Its inputs.
         plan: Its shards.
-        write: The write, which has its id once it has an output.
-        fresh: Whether no file of a shard was there then. The description does not say.
-        changed: The numbers of files of which the system has noted a change since
-            shards were begun: what finished shards were made of is compared.
+        write: The write, with its id once the output is taken.
+        fresh: Whether no file of a shard existed then. It is not in the description.
+        changed: Numbers of the files with a change noted by the system since shards
+            were begun; finished shards are compared with them.
     """
 
     job: ConversionJob
@@ -199,9 +197,10 @@ class PreparedJob:
 
     @functools.cached_property
     def content(self) -> str:
-        """16 hex digits over all that decides the bytes of the shards.
+        """A digest of all that decides the bytes of the shards, 16 hex digits.
 
-        Not the times of files on a disk: where these differ, the bytes are looked at.
+        The times of local files are not part of it: if these differ, the bytes are
+        compared.
         """
         hasher = hashlib.sha256(json.dumps(self.job.options(), sort_keys=True).encode())
         hasher.update(self.files.digest.encode())
@@ -230,16 +229,12 @@ class PreparedJob:
         return mark + base + names.suffix
 
     def shard_place(self, shard: int) -> ShardPlace:
-        """Returns the place of a shard, with the files that are there now."""
+        """Returns the place of a shard, with the files that exist there."""
         path, packed = self.shard_path(shard), self.job.pack is not None
         return ShardPlace.at(self.job.output, path, packed=packed, fresh=self.fresh)
 
     def check_shard_names(self) -> None:
-        """Checks that shards have names that readers can open, and no two the same.
-
-        Raises:
-            InputError: They would not.
-        """
+        """Raises InputError unless shards have distinct names that readers open."""
         kind = self.job.names.kind
         if kind == "beam" and self.plan.shards:
             layout.check_shard(self.shard_path(0), where=self.job.output)
@@ -256,9 +251,9 @@ class PreparedJob:
             owners[name] = path
 
     def store(self) -> PreparedJob:
-        """Writes the description beside the output, the file list last.
+        """Writes the description beside the output, and returns the job with its names.
 
-        Returns the job with the names that it has, as `Write.describe` does.
+        The file list is written last; see `Write.describe` for the names.
         """
         job = dataclasses.asdict(self.job) | {"output": None}
         write = self.write.describe({"content": self.content, "job": job})
@@ -277,9 +272,9 @@ class PreparedJob:
 
     @classmethod
     def load(cls, output: str, name: str, key: str) -> Self | None:
-        """Reads the description from beside the output; None if there is none.
+        """Reads the description beside the output.
 
-        Also None if its list of files is not there yet, or it is that of a removal.
+        It is None if there is none, if its file list is missing, or for a removal.
 
         Args:
             output: The dataset's directory.
@@ -330,11 +325,11 @@ class PreparedJob:
                 got=repr(e),
                 cure="delete it with gristmill clean --unfinished, then convert again",
             ) from e
-        # Else the list is another one, which is to be replaced.
+        # Otherwise the list is an old one, about to be replaced.
         return described if described.content == content else None
 
     def differences(self, found: PreparedJob) -> str:
-        """Returns the differences of another job, described beside the output."""
+        """Returns the differences from the job that is described beside the output."""
         differences = option_differences(found.job.options(), self.job.options())
         differences += found.files.differences(self.files)
         return "; ".join(differences) or (
@@ -343,11 +338,7 @@ class PreparedJob:
         )
 
     def check_current(self) -> None:
-        """Checks that the job was not given up, and is the same in other processes.
-
-        Raises:
-            JobChangedError: It was, or its inputs have changed there.
-        """
+        """Raises JobChangedError if the job was given up, or inputs have changed."""
         found = load_prepared(self.write)
         if changed := found.files.noted_changes(self.files):
             raise JobChangedError(
@@ -359,7 +350,7 @@ class PreparedJob:
 
 
 def check_current(jobs: Iterable[PreparedJob]) -> None:
-    """Checks that jobs were not given up, as `PreparedJob.check_current` does."""
+    """Calls `PreparedJob.check_current` of all jobs."""
     for job in jobs:
         job.check_current()
 
@@ -368,7 +359,7 @@ def load_prepared(write: Write) -> PreparedJob:
     """Reads the description of a write, once per process unless it changes.
 
     Raises:
-        JobChangedError: Another job is described there now.
+        JobChangedError: Another job is described there.
     """
     # A process can serve several runs: a later one may allow more damage.
     version, found = version_of(write.description), None
@@ -393,6 +384,6 @@ def _load_version(write: Write, version: str) -> PreparedJob:
     del version  # In the key of the cache.
     found = PreparedJob.load(write.output, write.name, write.key)
     if found is None:
-        # Its list of files is still to come: an error is not remembered.
+        # Its file list is still missing; the cache does not keep an error.
         raise LookupError(write.key)
     return found

@@ -1,7 +1,7 @@
 """A job: begun once, done in steps by many workers, and committed once.
 
-Each command that walks over a dataset or over inputs is one. Processes of this machine
-carry it out (`pipelines.local.pool.run_job`), or a Beam runner
+Each command that walks over a dataset or over inputs is a job. Processes of this
+machine run it (`pipelines.local.pool.run_job`), or a Beam runner
 (`transforms.beam.run_job`).
 """
 
@@ -18,27 +18,27 @@ R = TypeVar("R", covariant=True)
 
 
 class StepResult(Gatherable, Protocol):
-    """A small result of a step."""
+    """A result of a step, which is small."""
 
     @property
     def done(self) -> Done:
-        """What was done for it."""
+        """The work done, for progress and metrics."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Begun(Generic[T]):
-    """What is to be done.
+    """The tasks of a job that has begun.
 
     Attributes:
-        label: Says so in a bar, such as `verifying`.
-        noun: What there are many of.
+        label: The work, for a progress bar, such as `verifying`.
+        noun: The plural of a task's subject.
         tasks: The tasks, best made on access: there may be millions.
-        parts: How many there are.
-        planned: How many shards they are to make, if not so many.
-        stored_bytes: Size of all that is to be read.
-        known: What is gathered beside the results.
-        sources: What is read, for the lineage of a job on Beam.
-        sink: The dataset that is written.
+        parts: The number of tasks.
+        planned: The number of shards to make, if it is not `parts`.
+        stored_bytes: Size of all files to read.
+        known: Results to gather besides those of tasks.
+        sources: The paths read, for the lineage of a job on Beam.
+        sink: The dataset written.
     """
 
     label: str
@@ -69,25 +69,22 @@ class Begun(Generic[T]):
 
 
 Step = Callable[[T], StepResult | Iterator[StepResult]]
-"""What a worker does with a task: it returns a result, or yields some."""
+"""The work of a worker on a task: it returns a result, or yields several."""
 
 
 class Job(Protocol[R]):
-    """Work in parts, picklable, and small unless only `begin` needs more.
-
-    A runner may do any of it again.
-    """
+    """Work in parts: picklable, small, and safe to repeat in any part."""
 
     def begin(self) -> Begun[Any]:
         """Returns the tasks."""
 
     @property
     def step(self) -> Step[Any]:
-        """What is done with each, on a worker."""
+        """The function to call on each task, on a worker."""
 
     @property
     def commit(self) -> Callable[[Gathered], R]:
-        """What is done with all results."""
+        """The function to call on all gathered results."""
 
 
 def results_of(step: Callable[[Any], Any], task: Any) -> Iterator[Any]:
@@ -100,5 +97,5 @@ def results_of(step: Callable[[Any], Any], task: Any) -> Iterator[Any]:
 
 
 def list_results(step: Callable[[Any], Any], task: Any) -> list[Any]:
-    """Returns the results of a task: a generator is no result of a process."""
+    """Returns the results of a task as a list, which pickles."""
     return [*results_of(step, task)]

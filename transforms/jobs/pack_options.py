@@ -1,4 +1,4 @@
-"""Rows of tokens to make of documents: what the user says, and what is found."""
+"""The options of rows of tokens, with the tokenizer and the template found for them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ LEFT_OUT = {"thinking": "thinking", "tools": "tool_call"}
 """Parts of the assistant's messages that `--train-without` names -> their roles."""
 
 ACCEPTED = ("open-turns", "long", "unknown", "bytes", "no-end")
-"""What `--accept` can name: trained messages without a trained end; conversations of
-which most are too long for a row; text of which most is unknown to the tokenizer; texts
-that are Python's notation of bytes; files of tokens without the id that ends
-documents."""
+"""Names for `--accept`: trained messages without a trained end; conversations that are
+mostly too long for a row; text that is mostly unknown to the tokenizer; texts in
+Python's notation of bytes; files of tokens without the id that ends documents."""
 
 _SPEAKERS = ("system", "developer", "user", "assistant", "tool", "other")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TemplateSpec:
-    """A template, as it was found when a job was planned.
+    """The template that planning found.
 
     Attributes:
         texts: The Jinja texts by name: `default`, and others such as `tool_use`.
@@ -41,22 +40,22 @@ class TemplateSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChatOptions:
-    """How conversations are read, rendered and trained on.
+    """The options for reading, rendering and training on conversations.
 
     Attributes:
         template: The file of the template.
         tools_column: The column of the tools that a conversation can call.
-        weight_column: The column of the weight of a conversation, or of its messages.
-        train: `assistant`, all its messages; `last`, its last one; `all` messages; or
-            names of roles, separated by commas.
-        train_without: Parts of the assistant's messages that are not trained on, of
+        weight_column: The column with the weight of a conversation, or of each message.
+        train: The messages to train on: `assistant` for all of its messages, `last` for
+            its last one, `all`, or names of roles, separated by commas.
+        train_without: Parts of the assistant's messages not to train on, from
             `LEFT_OUT`, separated by commas.
         train_end_of_turn: Whether the end of a trained message's turn is trained on.
         truncate_turns: Whether a conversation that is longer than a row loses its last
             turns; otherwise it is set aside.
-        max_rejected: Share of the conversations that are set aside because they cannot
-            be used, in percent: with more, the job fails. 0 fails at the first.
-        date: The date that the template is told, as YYYY-MM-DD; "" for none.
+        max_rejected: Maximum percentage of unusable conversations to set aside before
+            the job fails; 0 to fail at the first.
+        date: The date for the template, as YYYY-MM-DD; "" for none.
         found: The template, set when the job is planned.
     """
 
@@ -99,7 +98,7 @@ class ChatOptions:
 
     @property
     def trained_roles(self) -> frozenset[int]:
-        """The roles of `ROLES`, by number, whose messages can be trained on."""
+        """Indices in `ROLES` of the roles whose messages can be trained on."""
         from gristmill.dataset.packed.message_spans import ROLES  # It needs numpy.
 
         if self.train == "all":
@@ -114,10 +113,7 @@ class ChatOptions:
 
     @classmethod
     def of_dict(cls, fields: Mapping[str, Any] | None) -> Self | None:
-        """Rebuilds options from `dataclasses.asdict`.
-
-        Raises KeyError, TypeError or ValueError if they are not such.
-        """
+        """Rebuilds options from `dataclasses.asdict`."""
         if fields is None:
             return None
         found = fields["found"]
@@ -126,7 +122,7 @@ class ChatOptions:
 
 
 def weight_of(value: object) -> float | None:
-    """Returns a weight, None if a value is not one: a finite number from 0 on.
+    """Returns a value as a weight, None unless it is a finite number from 0 on.
 
     >>> weight_of(0.5), weight_of(True), weight_of(-1)
     (0.5, None, None)
@@ -168,18 +164,18 @@ MOST_TOKENS = 1 << 24
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerSpec:
-    """A tokenizer, as it was found when a job was planned.
+    """The tokenizer that planning found.
 
     Attributes:
         kind: `huggingface`, `sentencepiece`, `tiktoken`, `function`; `ids` where the
             documents are tokens already.
-        digest: SHA-256 of its content, of the module's file for a function; "" for ids.
-        library: The library that runs it, and its version; "" for ids.
-        vocabulary_size: Upper bound of ids, exclusive.
-        bos_id: Added before every document, None if none is.
-        eos_id: Added after every document, None if none is.
-        special_ids: Its special tokens, and the id of each.
-        fast_library: The library of the fast path and its version, "" without one.
+        digest: SHA-256 of its content, for a function of its module's file; "" for ids.
+        library: The library that runs it, with its version; "" for ids.
+        vocabulary_size: Exclusive upper bound of ids.
+        bos_id: Id added before every document; None for none.
+        eos_id: Id added after every document; None for none.
+        special_ids: Ids of its special tokens, by their text.
+        fast_library: The library of the fast path, with its version; "" for none.
     """
 
     kind: str
@@ -201,7 +197,7 @@ class TokenizerSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackOptions:
-    """How to pack documents into rows.
+    """The options for packing documents into rows.
 
     Attributes:
         length: Maximum number of tokens in a row.
@@ -216,14 +212,16 @@ class PackOptions:
         fast: Whether to tokenise with gigatoken, compared with the tokenizer's own
             library on a sample.
         bos: Token to add before every document, as text or id; "" for none.
-        eos: Token to add after every document, likewise.
-        add_special_tokens: Whether the tokenizer adds special tokens as it is
-            configured to.
-        truncate: Whether a document longer than a row loses its rest.
-        special_text: What text becomes that looks like a special token.
-        accept: Names of `ACCEPTED`, separated by commas: what is no error.
+        eos: Token to add after every document, as text or id; "" for none.
+        add_special_tokens: Whether the tokenizer adds special tokens by its
+            configuration.
+        truncate: Whether to truncate a document that is longer than a row.
+        special_text: Whether text that looks like a special token becomes `text` or
+            `token`.
+        accept: Names from `ACCEPTED`, separated by commas, of misfits that are not
+            errors.
         rows: `packed`, see docs/reference/format.md; `example`, a `tf.train.Example`.
-        chat: How conversations become documents, None for documents of text.
+        chat: The options for conversations; None for documents of text.
         found: The tokenizer, set when the job is planned.
     """
 

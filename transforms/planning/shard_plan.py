@@ -36,11 +36,7 @@ DEFAULT_SHARD_BYTES = 256 << 20  # 256 MiB
 
 
 def check_positive(**options: SupportsIndex | None) -> None:
-    """Checks that options are positive numbers, where they are given.
-
-    Raises:
-        InputError: One is not.
-    """
+    """Raises InputError unless options are positive whole numbers, or None."""
     for name, value in options.items():
         try:
             number = 1 if value is None else operator.index(value)
@@ -63,10 +59,10 @@ class PlanOptions:
     """How many shards to make.
 
     Attributes:
-        kind: `match_shards`, one shard per input file; `num_shards`; `shard_bytes`, of
-            input for each shard, as stored.
-        value: The number that goes with it: shards, or bytes, by default 256 MiB; None
-            for `match_shards`.
+        kind: `match_shards`, one shard per input file; `num_shards`; or `shard_bytes`
+            of stored input per shard.
+        value: The number of shards, or of bytes, by default 256 MiB; None for
+            `match_shards`.
     """
 
     kind: PlanKind = "shard_bytes"
@@ -95,13 +91,13 @@ class SourceRange:
     """A part of one input file. Offsets count bytes as they are stored.
 
     Attributes:
-        file_index: Which file, in the sorted list.
-        begin_bytes: Where the range begins: for a compressed file, after what so many
-            of its bytes hold.
-        end_bytes: Where it ends, exclusive; -1 for the end of a file that is read from
-            its start.
-        cut: Whether begin and end can be at any byte. The first record after each is
-            searched for. Otherwise, records begin there.
+        file_index: Number of the file in the sorted list.
+        begin_bytes: Begin of the range; for a compressed file the point at which that
+            many of its bytes have been decompressed.
+        end_bytes: End of the range; -1 for the end of a file that is read from its
+            start.
+        cut: Whether begin and end can be at any byte, so that the first record after
+            each has to be searched for. Otherwise records begin there.
         from_start: Whether reading begins at the start of the file.
     """
 
@@ -120,8 +116,8 @@ class ShardPlan:
         sizes: int64 [files], size of each input file as stored.
         splittable: bool [files], whether reading can begin in the middle.
         cut_bytes: int64 [shards + 1], positions in the line of all stored bytes.
-        joined: bool [shards], whether the pass of the shard before makes a shard,
-            since both are of one row group; None if none does.
+        joined: bool [shards], whether a shard is made in the pass of the shard before,
+            as both come from one row group; None if none is.
     """
 
     sizes: Int64
@@ -216,14 +212,14 @@ def plan_by_bytes(
     edges = np.concatenate(([0], np.cumsum(sizes)))
     value = options.value or 1
     if options.kind == "match_shards":
-        # An empty file keeps its shard, so that numbers match.
+        # An empty file keeps its shard, so that the numbers match.
         cuts = edges
     elif options.kind == "num_shards":
         cuts = _distinct_cuts(value, edges, splittable)
     else:
         count = max(1, -(-total // value))
         cuts = _snap(_even_cuts(total, count), edges, splittable)
-        # They rise. `np.unique` would import numpy.ma, which takes a while.
+        # They ascend. `np.unique` would import numpy.ma, which is slow.
         cuts = cuts[np.diff(cuts, prepend=-1) > 0]
         cuts = cuts if len(cuts) > 1 else np.array([0, total])
     return ShardPlan(
@@ -243,8 +239,8 @@ def _even_cuts(total: int, count: int) -> Int64:
 def _snap(cuts: Int64, edges: Int64, splittable: npt.NDArray[np.bool_]) -> Int64:
     """Moves cuts in compressed files to the file's nearer end, if that is near.
 
-    That is, at most half a shard away. So a file that is not a larger than a shard
-    stays whole, and of larger ones next to each other few share a shard.
+    Near is at most half a shard away. So a file no larger than a shard stays whole, and
+    larger neighbours rarely share a shard.
     """
     files = _file_at(cuts, edges)
     begins, ends = edges[files], edges[files + 1]
@@ -256,10 +252,10 @@ def _snap(cuts: Int64, edges: Int64, splittable: npt.NDArray[np.bool_]) -> Int64
 def _distinct_cuts(
     count: int, edges: Int64, splittable: npt.NDArray[np.bool_]
 ) -> Int64:
-    """Returns int64 [count + 1] cuts as even as the files allow, no two the same.
+    """Returns int64 [count + 1] different cuts, as even as the files allow.
 
     Raises:
-        InputError: There are not so many places where the files can be cut.
+        InputError: There are fewer places where the files can be cut.
     """
     sizes, total = np.diff(edges), int(edges[-1])
     if count > max(1, total):
@@ -269,8 +265,8 @@ def _distinct_cuts(
             got=f"{len(sizes):,} files, {total:,} bytes in all",
             cure="ask for fewer with --num-shards",
         )
-    # Places are numbered: each byte of a file is one, but a compressed file that is not
-    # a larger than a shard has only one.
+    # Places are numbered: each byte of a file is one, but a compressed file no larger
+    # than a shard has only one.
     can_be_cut = splittable | (sizes > total // count)
     places = np.where(can_be_cut, sizes, sizes > 0)
     place_edges = np.concatenate(([0], np.cumsum(places)))
@@ -281,7 +277,7 @@ def _distinct_cuts(
     files = _file_at(cuts, edges)
     within = np.where(can_be_cut[files], cuts - edges[files], cuts > edges[files])
     wanted = place_edges[files] + within
-    # Strictly rising numbers: what is added to 0, 1, 2, ... must not fall.
+    # Strictly ascending: their differences from 0, 1, 2, ... must not descend.
     numbers = np.arange(count + 1, dtype=np.int64)
     rising = np.maximum.accumulate(wanted - numbers)
     found = np.minimum(rising, place_edges[-1] - count) + numbers
@@ -292,7 +288,7 @@ def _distinct_cuts(
 
 
 def _file_at(positions: Int64, edges: Int64) -> Int64:
-    """Returns the file that each position lies in; the end lies in the last one."""
+    """Returns the file of each position; the end is in the last file."""
     files = np.searchsorted(edges, positions, side="right") - 1
     last = np.searchsorted(edges, edges[-1]) - 1
     return np.clip(files, 0, max(0, int(last)))

@@ -1,1 +1,1 @@
-"""Removing records from a dataset: planned, done shard by shard, and committed."""
+"""Removing records from a dataset: planning, cutting shards, one commit."""

@@ -42,11 +42,11 @@ class CutTask(NamedTuple):
     Attributes:
         write: The write of the new edition.
         shard: Number of the shard in the edition.
-        shards: How many that has.
-        path: The shard as it is, relative to the dataset.
+        shards: Number of shards in the edition.
+        path: The shard before the removal, relative to the dataset.
         file_bytes: Its size.
         digest: The digest of its records.
-        records: int64 [removed], numbers of the records that it loses, rising.
+        records: int64 [removed], ascending numbers of the records to remove.
     """
 
     write: Write
@@ -62,10 +62,10 @@ class CutShard(NamedTuple):
     """A shard that was written again.
 
     Attributes:
-        task: Which shard.
-        report: Report of the new one.
-        removed: uint64 [removed], `digest.words_of` the records that it lost.
-        resumed: Whether it was there already.
+        task: The shard.
+        report: Report of the new shard.
+        removed: uint64 [removed], `digest.words_of` the removed records.
+        resumed: Whether it existed already.
     """
 
     task: CutTask
@@ -74,14 +74,14 @@ class CutShard(NamedTuple):
     resumed: bool = False
 
     def gather(self, gathered: Gathered) -> None:
-        """Adds the report to those of the new edition, and notes what it lost."""
+        """Adds the report to the new edition, and notes the removed records."""
         write = self.task.write.id
         gathered.rows.setdefault(write, ShardCollector(write)).add(self.report)
         gathered.notes["removed"][write, self.task.shard] = self.removed
 
     @property
     def done(self) -> Done:
-        """What was done."""
+        """The work done, for progress and metrics."""
         report, left = self.report, self.report.written
         return Done(
             report.path,
@@ -92,10 +92,7 @@ class CutShard(NamedTuple):
 
 
 def _opened(task: CutTask) -> tuple[StoredShard, ShardIndex]:
-    """Opens a shard as it is, with its index.
-
-    Raises CorruptShardError if it is not the shard that the dataset describes.
-    """
+    """Opens the shard before the removal, with its index."""
     dataset = task.write.output
     path = layout.join(dataset, task.path)
     index_path = layout.join(dataset, layout.index_path(task.path))
@@ -112,7 +109,7 @@ def _opened(task: CutTask) -> tuple[StoredShard, ShardIndex]:
 
 
 def _lengths_of(stored: StoredShard, records: Int64) -> Int64:
-    """Returns the lengths of some records of a shard, rising: int64 [records]."""
+    """Returns the lengths of records, given in ascending order: int64 [records]."""
     footer, found = stored.footer, [np.empty(0, np.int64)]
     ends = np.cumsum(footer.chunk_records)
     chunks = np.searchsorted(ends, records, side="right")
@@ -128,18 +125,15 @@ def _lengths_of(stored: StoredShard, records: Int64) -> Int64:
 
 
 def cut_shard(task: CutTask) -> CutShard:
-    """Writes a shard without the records that are removed, unless a run before has.
+    """Writes a shard without its removed records, unless an earlier run has.
 
     Memory: see `ShardWriter`.
-
-    Args:
-        task: Which shard.
 
     Raises:
         CorruptShardError: The shard is damaged.
         JobChangedError: Another command has taken the place of this one.
         StorageError: Reading or writing failed.
-        DataLossError: The new shard does not hold what was copied.
+        DataLossError: The new shard does not hold the records that were copied.
     """
     check_current(task.write)
     write, records = task.write, task.records
@@ -181,7 +175,7 @@ def cut_shard(task: CutTask) -> CutShard:
 
 
 def _copy_errors(task: CutTask, place: ShardPlace) -> None:
-    """Copies the list of what was left out of a shard's inputs."""
+    """Copies the list of damage that was skipped in a shard's inputs."""
     dataset, new = task.write.output, layout.errors_path(place.path)
     storage, old = storage_for(dataset), layout.errors_path(task.path)
     if (content := storage.load(layout.join(dataset, old))) is not None:
@@ -190,7 +184,7 @@ def _copy_errors(task: CutTask, place: ShardPlace) -> None:
 
 
 def _check(task: CutTask, written: RecordsDigest, gone: RecordsDigest) -> None:
-    """Checks that a new shard and what was removed are the shard as it was."""
+    """Checks that the new shard and the removed records make up the old shard."""
     got = written + gone
     if got != task.digest:
         raise CorruptShardError(
@@ -203,11 +197,7 @@ def _check(task: CutTask, written: RecordsDigest, gone: RecordsDigest) -> None:
 
 
 def check_current(write: Write) -> None:
-    """Checks that the work on an edition is still wanted.
-
-    Raises:
-        JobChangedError: It was given up, or another command has changed the split.
-    """
+    """Raises JobChangedError if a write was given up, or the split has changed."""
     write.check_current()
     now = open_manifest(write.output).splits.get(write.split)
     if now is None or now.edition != write.base:

@@ -1,4 +1,4 @@
-"""Removing records: new editions take the places of those that lose some."""
+"""The job of removing records, which replaces each edition that loses some."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ Int64 = npt.NDArray[np.int64]
 
 _log = logging.getLogger(__name__)
 
-# Of what made an edition, which no other edition has.
+# Fields about the source that belong to one edition only.
 _OWN_SOURCE = ("job", "content")
 _LIST_VERSION = 1
 
 
 class EditionRemoval(NamedTuple):
-    """An edition that loses records, and the one that takes its place.
+    """An edition that loses records, and the edition that replaces it.
 
     Attributes:
-        base: The edition as it is.
-        write: The write of the new one.
-        records: int64 [removed], numbers among the records of the edition, rising.
+        base: The edition before the removal.
+        write: The write of the new edition.
+        records: int64 [removed], ascending numbers among the records of the edition.
     """
 
     base: Split
@@ -97,11 +97,11 @@ class Removal:
         dataset: Its directory.
         name: Its name.
         split: The split.
-        before: The split as it is.
-        request: A digest of what was asked for, which tells that it was done before.
-        editions: Those that lose records, in the order of their records; none if that
-            was done.
-        erase: Whether no file is to hold the records then.
+        before: The split before the removal.
+        request: A digest of the request, by which a repeated one is recognised.
+        editions: The editions that lose records, in the order of their records; none if
+            the request was done before.
+        erase: Whether to delete every file that holds the records.
     """
 
     dataset: str
@@ -113,7 +113,7 @@ class Removal:
     erase: bool = False
 
     def gather(self, gathered: Gathered) -> None:
-        """Notes what was begun."""
+        """Notes the removal."""
         gathered.notes["begun"][""] = self
 
     def check_current(self) -> None:
@@ -130,7 +130,7 @@ class Removal:
 
     @contextlib.contextmanager
     def change_told(self) -> Iterator[None]:
-        """Raises StorageChangedError if another command has deleted what is read."""
+        """Raises StorageChangedError if another command has deleted a file."""
         try:
             yield
         except StorageMissingError:
@@ -159,21 +159,22 @@ def begin_removal(
         dataset: The dataset's directory.
         records: Numbers of records of the split, in any order.
         split: The split; None for the only one.
-        edition: The newest edition, whose records are numbered so. None for any: then
-            what was removed by these numbers before is not removed again.
-        request: A digest of what was asked for; by default of records and edition.
-        looked_up: Whether the numbers were looked up in that edition: then they are
-            removed though the same was asked for before.
-        erase: Whether no file is to hold the records then.
-        give_up: Whether to give up first what others have begun on the split.
+        edition: The newest edition, to which the numbers refer. None for any: then
+            numbers that were removed before are not removed again.
+        request: A digest of the request; by default of records and edition.
+        looked_up: Whether the numbers were looked up in that edition, so that they are
+            removed even if the request is a repeated one.
+        erase: Whether to delete every file that holds the records.
+        give_up: Whether to give up unfinished work of other commands on the split
+            first.
 
     Raises:
         NotADatasetError: There is no committed dataset.
         InputError: There is no such split or record, or the split has packed rows.
-        JobChangedError: Another command is changing the split, or has begun to, which
-            erasing waits for.
-        StateMismatchError: The edition is not the newest one, or records have other
-            numbers since the same was begun.
+        JobChangedError: Another command is changing the split, or, when erasing, has
+            unfinished work on it.
+        StateMismatchError: The edition is not the newest one, or the numbers of records
+            have changed since this request was begun.
     """
     manifest, name = open_split(dataset, split)
     if give_up:
@@ -219,10 +220,7 @@ def begin_removal(
 def _editions(
     removal: Removal, manifest: Manifest, wanted: Int64
 ) -> Iterator[EditionRemoval]:
-    """Sorts records into the editions of their split.
-
-    Raises InputError if there is no such record, or none is given.
-    """
+    """Sorts records into the editions of their split."""
     dataset, name, split = removal.dataset, removal.split, removal.before
     bad = wanted[(wanted < 0) | (wanted >= split.records)]
     if len(bad) or not len(wanted):
@@ -251,10 +249,7 @@ def _editions(
 
 
 def open_split(dataset: str, split: str | None) -> tuple[Manifest, str]:
-    """Returns a dataset and the split that is to lose records.
-
-    Raises as `begin_removal` does.
-    """
+    """Returns the manifest of a dataset, and the name of the split to remove from."""
     manifest = open_manifest(dataset)
     name = chosen_split(dataset, manifest, split)
     found = manifest.splits[name]
@@ -274,13 +269,13 @@ def open_split(dataset: str, split: str | None) -> tuple[Manifest, str]:
 
 
 def request_of(asked: list[Any], *more: object) -> str:
-    """Returns a digest of what was asked for."""
+    """Returns a digest of a request."""
     text = json.dumps([asked, *more])
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def done_before(split: Split, request: str) -> bool:
-    """Returns whether an edition of a split was made by such a request."""
+    """Returns whether a request has made an edition of a split."""
     return any(
         removed.get("request") == request
         for part in split.parts
@@ -289,9 +284,9 @@ def done_before(split: Split, request: str) -> bool:
 
 
 def _check_nothing_begun(removal: Removal) -> None:
-    """Raises JobChangedError if another command has begun work on a split.
+    """Raises JobChangedError if another command has unfinished work on the split.
 
-    Its files can hold the records that are to be erased, or their values.
+    Its files may hold the records to erase, or their values.
     """
     dataset, split = removal.dataset, removal.split
     for directory in DIRECTORIES:
@@ -310,10 +305,7 @@ def _check_nothing_begun(removal: Removal) -> None:
 
 
 def _check_same_numbers(removal: Removal) -> None:
-    """Raises StateMismatchError if a removal was begun and records were removed since.
-
-    Its numbers are those of other records by now.
-    """
+    """Raises StateMismatchError if records were renumbered since the same request."""
     dataset, split = removal.dataset, removal.split
     manifest = open_manifest(dataset)
     for key in described_writes(dataset, manifest.name, split):
@@ -325,7 +317,7 @@ def _check_same_numbers(removal: Removal) -> None:
             about = json.loads(content.data)["removal"] if content else {}
             begun = about.get("request") == removal.request
         except (AttributeError, KeyError, TypeError, ValueError):
-            continue  # It is that of another command.
+            continue  # The description of another command.
         if begun and not stands(manifest.splits.get(split), about["base"]):
             raise StateMismatchError(
                 "the split has changed since this removal was begun",
@@ -358,14 +350,14 @@ class RemovalResult(NamedTuple):
     """The result of a removal.
 
     Attributes:
-        manifest: The dataset as it is now.
+        manifest: The dataset after the commit.
         split: The split that lost records.
-        records: How many it lost.
-        raw_bytes: Their size.
+        records: Number of removed records.
+        raw_bytes: Their size in bytes.
         editions: The numbers of the new editions.
-        cut_shards: How many shards were written again.
-        shared_shards: How many of these editions have been left as they were.
-        left: Files that commands write which still run, if records were erased.
+        cut_shards: Number of shards written again.
+        shared_shards: Number of shards of these editions that were kept.
+        left: When erasing, files of commands that may still be running.
     """
 
     manifest: Manifest
@@ -379,14 +371,14 @@ class RemovalResult(NamedTuple):
 
 
 def commit_removal(cuts: Gathered) -> RemovalResult:
-    """Commits the editions that a removal made, by one write of `dataset.json`.
+    """Commits the new editions of a removal, by one write of `dataset.json`.
 
     Args:
-        cuts: What was begun, and every shard that lost records.
+        cuts: The removal, and every shard that lost records.
 
     Raises:
-        DataLossError: Shards are missing, or records are.
-        JobChangedError: Another command has taken the place of this one.
+        DataLossError: Shards or records are missing.
+        JobChangedError: Another command has replaced this one.
         StorageChangedError: Another command has changed the split meanwhile.
     """
     removal: Removal = cuts.notes["begun"][""]
@@ -415,7 +407,7 @@ def commit_removal(cuts: Gathered) -> RemovalResult:
             _check_nothing_begun(removal)
 
     manifest = commit(dataset, change, check=check, delete=False)
-    # In this order: TFDS reads the old files as long as they are described.
+    # In this order, as TFDS reads the old files as long as they are described.
     SplitFiles(dataset, manifest, name).delete_garbage()
     delete_leftovers(dataset, manifest.name, write_keys(manifest, name))
     left = sweep(dataset, manifest, name) if removal.erase else ()
@@ -436,11 +428,11 @@ def commit_removal(cuts: Gathered) -> RemovalResult:
 
 @dataclasses.dataclass(frozen=True)
 class RemovalJob:
-    """The job.
+    """The job of removing records.
 
     Attributes:
         dataset: The dataset's directory.
-        asked: What to remove, as arguments of `begin_removal`.
+        asked: The arguments of `begin_removal`.
     """
 
     dataset: str
@@ -457,7 +449,7 @@ class RemovalJob:
 
 
 def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Split, int]:
-    """Writes the table and the list of an edition; returns it, and its new shards."""
+    """Writes the table and the list of an edition; returns it, and its cut shards."""
     dataset, base, key = removal.dataset, one.base, one.write.key
     removal.check_current()
     with removal.change_told():
@@ -476,7 +468,7 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
     removed = cuts.notes["removed"]
     words = np.concatenate([removed[one.write.id, shard] for shard in expected])
     digest = RecordsDigest.of_words(words)
-    # What this version does not know is true of a shard still, such as its part.
+    # Columns that this version does not know still hold for a shard.
     for column in table.columns.keys() - made.columns.keys():
         if not column.startswith("span_"):
             made.columns[column] = table.columns[column][expected]
@@ -511,7 +503,7 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
     columns = {}
     with removal.change_told():
         if base.columns:
-            table = read_table(dataset, base)  # It is joined by now, and empty.
+            table = read_table(dataset, base)  # The first one was consumed by the join.
         for name, entry in column_entries(base, dataset).items():
             values = _left(entry, table, tasks)
             columns[name] = made_column(one.write, name, entry, new, values)
@@ -538,7 +530,7 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
 def _left(
     entry: ColumnEntry, table: ShardTable, tasks: Sequence[CutTask]
 ) -> Iterator[Values | StoredColumn]:
-    """Yields the values that each shard has left, or its file if that stays."""
+    """Yields the remaining values of each shard, or its file if unchanged."""
     dataset = tasks[0].write.output
     columns = read_column_table(dataset, entry, table)
     cut = {task.shard: task.records for task in tasks}
