@@ -308,6 +308,9 @@ def located(template: Template, conversation: Conversation, text: str) -> Locate
         template: The template.
         conversation: The conversation.
         text: The text that the template renders for it.
+
+    Raises:
+        UnprovenError: The template changes or drops a content.
     """
     base = _free_base(text)
     failed = ""

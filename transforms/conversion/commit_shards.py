@@ -309,6 +309,9 @@ def commit_shards(
         tfds_directory: As in `MakeShards`.
         keep_replaced: As in `MakeShards`.
 
+    Raises:
+        DataLossError: Shards are missing or do not hold the records that were read, or
+            a split that was committed already is gone.
     """
     jobs, begun = list(jobs), time.monotonic()
     output = jobs[0].output

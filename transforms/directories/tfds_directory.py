@@ -146,6 +146,8 @@ def tfds_jobs(
         like: A job with all other options. `features.json` has to fit the results of
             its function `map`.
 
+    Raises:
+        InputError: The directory cannot be used, or files are missing.
     """
     source = read_tfds_directory(directory)
     if _same_directory(source.path, output):

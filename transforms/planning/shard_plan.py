@@ -11,10 +11,9 @@ cuts    0             1              2              3             4
 shards  |----- 0 -----|----- 1 ------|----- 2 ------|----- 3 -----|
 ```
 
-Positions count bytes as they are stored, also those of compressed files: a cut within
-one is where so many of its bytes have been decompressed. Such a file can only be read
-from its start, as tars and CSV are, so the shards that begin in it are made in one pass
-over it.
+Positions count stored bytes. A cut within a compressed file is the point at which that
+many of its bytes have been decompressed. Like tar and CSV, such a file can only be read
+from its start, so the shards that begin in it are made in one pass.
 """
 
 from __future__ import annotations

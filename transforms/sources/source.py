@@ -1,4 +1,4 @@
-"""Sources of records: what a format offers, and the readers of its ranges.
+"""Sources of records: the interface of a format, and the readers of its ranges.
 
 A plan cuts the line of all stored bytes, from the sizes of files alone. A source knows
 which records lie in a range of them: those that begin there. So every format is cut by
@@ -45,15 +45,15 @@ from gristmill.transforms.sources.input_files import InputFile, InputFiles
 
 
 class SkippedRegions:
-    """Takes the damaged regions of inputs, in order.
+    """Collects the damaged regions of inputs, in order.
 
     Args:
         limit: Maximum number of regions; None for any number.
 
     Attributes:
         found: The fields of a line for each.
-        passed: How many were left to the range before, which names them.
-        bytes: Size of all of them.
+        passed: Number of regions that the range before lists instead.
+        bytes: Size of all regions.
     """
 
     def __init__(self, limit: int | None = None):
@@ -70,10 +70,10 @@ class SkippedRegions:
         rows: tuple[int, int] | None = None,
         compressed: bool = False,
     ) -> None:
-        """Leaves out a region.
+        """Adds a region.
 
         Args:
-            error: What is wrong, and where.
+            error: The fault, with its place.
             path: The file.
             region: Its bytes, half-open; empty where only rows are known.
             rows: Its rows, half-open, if the file is a table.
@@ -107,7 +107,7 @@ class SkippedRegions:
             raise too_much_damage(found, self._limit, where=where) from error
 
     def publish(self, place: ShardPlace) -> None:
-        """Writes the lines of a shard; removes those of an earlier try."""
+        """Writes the lines of a shard, or removes those of an earlier attempt."""
         name = layout.errors_path(place.path)
         path, version = layout.join(place.output, name), place.version(name)
         storage = storage_for(place.output)
@@ -133,7 +133,7 @@ def too_much_damage(found: int, limit: int, *, where: str) -> CorruptInputError:
 
 
 def nothing_read(where: str) -> CorruptInputError:
-    """Returns the error for inputs that were left out entirely."""
+    """Returns the error for inputs that were skipped entirely."""
     return CorruptInputError(
         "no record of the inputs could be read: everything was left out",
         where=where,
@@ -164,14 +164,14 @@ class KeptPass:
         return source.file_index == self._file and self._reached <= source.begin_bytes
 
     def take(self, source: SourceRange) -> Any:
-        """Returns the pass in which a range can be read, None if there is none."""
+        """Removes and returns the pass that can read a range, None if there is none."""
         if not self.has(source):
             return None
         kept, self._kept, self._file = self._kept, None, -1
         return kept
 
     def keep(self, done: Any, source: SourceRange) -> None:
-        """Keeps a pass in which a range was read."""
+        """Keeps the pass that has read a range."""
         self.close()
         self._kept, self._file = done, source.file_index
         self._reached = source.end_bytes
@@ -184,15 +184,15 @@ class KeptPass:
 
 
 class ReadRequest(NamedTuple):
-    """A range of a file, and how it is to be read.
+    """A range of a file, with the options of reading it.
 
     Attributes:
         file: The file.
         source: The range.
-        skipped: Takes damaged regions; None makes them errors.
-        cuts: All places where a compressed file is cut, in bytes as it is stored.
-        kept: Has the pass of a range before in the same file or row group, and gets
-            that of this one. By default that is read from its start.
+        skipped: Collects damaged regions; None makes them errors.
+        cuts: All cuts of a compressed file, in stored bytes.
+        kept: Holds the pass over a file or row group between ranges. By default it is
+            read from its start.
     """
 
     file: InputFile
@@ -208,7 +208,7 @@ class RangeReader(abc.ABC, Generic[Opened]):
     Attributes:
         path: The file.
         ahead_bytes: The result of `open_ahead`.
-        left_out: Digest of the records that are read and not taken.
+        left_out: Digest of the records that were read but not selected.
     """
 
     def __init__(self, request: ReadRequest):
@@ -263,17 +263,17 @@ class RangeReader(abc.ABC, Generic[Opened]):
         return self.ahead_bytes
 
     def _begin_open(self) -> Callable[[], Opened]:
-        """Begins to open the range; what it returns waits until that is done."""
+        """Begins to open the range; returns a function that waits for it."""
         return daemon_call(self._open, thread_name="gristmill-range").result
 
     def _waiting_bytes(self) -> int:
-        """Returns how many bytes at most wait once the range is open."""
+        """Returns the maximum number of bytes that wait once the range is open."""
         source = self._source
         end = self._file.size_bytes if source.end_bytes < 0 else source.end_bytes
         return min(end - source.begin_bytes, BLOCK_BYTES)
 
     def taken(self, batch: RecordBatch) -> RecordBatch:
-        """Returns the records of a batch that are taken, and counts the others."""
+        """Returns the selected records of a batch, and counts the others."""
         return batch
 
     @abc.abstractmethod
@@ -293,11 +293,12 @@ class RangeReader(abc.ABC, Generic[Opened]):
     def copy(
         self, copier: ShardWriter, options: WriterOptions
     ) -> tuple[RecordsDigest, Int64] | None:
-        """Appends the records to a shard, in the chunks that they are in.
+        """Appends the records to a shard by copying their chunks.
 
         Returns:
-            Their digest, and the place of each taken record in the file: int64
-            [taken]. None, with nothing appended, if they are encoded otherwise.
+            Their digest, and the place of each selected record in the file: int64
+            [selected]. None if the chunks have another encoding; nothing is appended
+            then.
 
         Raises:
             CorruptShardError: The range is damaged.
@@ -308,14 +309,10 @@ class RangeReader(abc.ABC, Generic[Opened]):
         return None  # Only shards have such chunks.
 
     def _check_unchanged(self) -> None:
-        """Checks that the file was not written while it was read.
-
-        Raises:
-            StorageChangedError: It was.
-        """
+        """Raises StorageChangedError if the file was written while it was read."""
         file, storage = self._file, storage_for(self.path)
-        # An object is read by its version. A local file can be written in place: then
-        # a part of what was read is old, and every checksum is right.
+        # An object is read by its version. A local file can be overwritten in place, so
+        # that old and new parts were read, all with valid checksums.
         if file.version is None or storage.remote:
             return
         found = storage.stat(file.path)
@@ -340,10 +337,10 @@ class RangeReader(abc.ABC, Generic[Opened]):
 
 
 class Source(abc.ABC):
-    """One format of input files, and how records are made of it.
+    """One format of input files, which makes records of them.
 
     Attributes:
-        place_noun: How a place is called in messages.
+        place_noun: The noun for a place in messages.
     """
 
     place_noun = "byte offset"
@@ -354,8 +351,6 @@ class Source(abc.ABC):
     @classmethod
     def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
         """Returns the rules for making records from listed files.
-
-        By default, there is nothing to choose.
 
         Raises:
             InputError: The options are not for this format, or the files do not fit
@@ -383,9 +378,7 @@ class Source(abc.ABC):
         """Returns a reader of one range of a file."""
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yields ranges of a file that begin and end at records, in order.
-
-        By default, that is one.
+        """Yields ranges of a file that begin and end at records; one by default.
 
         Args:
             file: The file.
@@ -396,7 +389,8 @@ class Source(abc.ABC):
     def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
         """Returns whether the records of a range fill the places that it covers.
 
-        Called only if nothing was damaged. A source that cannot tell returns True.
+        It is called only if nothing was damaged. A source that cannot tell returns
+        True.
 
         Args:
             span: The reader's span of the range.
@@ -482,10 +476,10 @@ def first_records(files: InputFiles, *, offset: int = 0) -> Iterator[NumberedRec
 
     Args:
         files: The files.
-        offset: Number of the first record to yield. Those before it are read as well.
+        offset: Number of the first record to yield. Earlier ones are read as well.
 
     Raises:
-        CorruptInputError: A file is damaged; the records before are yielded first.
+        CorruptInputError: A file is damaged; earlier records are yielded first.
         StorageError: Reading failed.
     """
     source, begin = source_of(files.spec), 0

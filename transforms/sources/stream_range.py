@@ -1,4 +1,4 @@
-"""A reader of one range of a stream: the good records in order, damage in between."""
+"""A reader of one range of a stream, which skips damage between good records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gristmill.transforms.sources.source import (
 
 _CHECK_BYTES = 1 << 16
 
-# Takes a stream, and by name the path, offset and size of its file, as readers do.
+# Called with a stream, and by name with the path, offset and size of its file.
 OpenReader = Callable[..., StreamReader]
 
 WHOLE_FILES = (
@@ -34,7 +34,7 @@ WHOLE_FILES = (
 
 
 class StreamPass:
-    """Reads the good records of an input file, in order, from where it begins.
+    """Reads the good records of an input file, in order, from a place on.
 
     Memory: one block or one record, whichever is larger.
 
@@ -44,7 +44,8 @@ class StreamPass:
         open_reader: Opens the reader of its format.
         begin: Offset where a plain file is entered; 0 for a compressed file.
         end: Where repeated reading ends, as far as known.
-        searched: Whether the first record was searched for: damage may then be none.
+        searched: Whether the first record was searched for, so that apparent damage may
+            be a wrong start.
         marks: Offsets in a compressed file that `place` will be asked for, ascending.
 
     Attributes:
@@ -65,7 +66,7 @@ class StreamPass:
     ):
         self._file, self._opened = file, opened
         self._end, self._searched, self._marks = end, searched, marks
-        # Offsets in a compressed file do not tell those of its records.
+        # Offsets in a compressed file are not those of its records.
         self._plain = file.compression == "none"
         self._doubted = -1  # The place of the last apparent damage.
         self._intact = False  # Known for compressed files.
@@ -93,7 +94,7 @@ class StreamPass:
         return stored if self._plain else functools.partial(self._inflated_to, stored)
 
     def _inflated_to(self, mark: int) -> int | None:
-        # Asked of the present stream: damage leads to another one.
+        # Ask the current stream: damage replaces it.
         return self._inflated.inflated_offset(mark) if self._inflated else None
 
     def good(
@@ -134,8 +135,8 @@ class StreamPass:
     def _read_again(self) -> bool:
         """Lets the reader read apparent damage once more.
 
-        It may have been damaged in transit: a bucket gives no checksum for a part of an
-        object. Data that are good the second time are used.
+        Data can be damaged in transit, as a bucket has no checksum for a part of an
+        object.
         """
         offset = self.reader.offset
         if offset == self._doubted or not storage_for(self._file.path).remote:
@@ -173,15 +174,15 @@ class StreamPass:
         skipped.add(error, path, region=(error.offset, reader.offset))
 
     def _lost_from(self, offset: int) -> int | None:
-        """Checks whether a compressed file can be read on after damage.
+        """Checks whether reading of a compressed file can continue after damage.
 
         If the compression is intact, the records were damaged before it: later frames
         are good. Otherwise nothing after it can be trusted, not even a frame whose
         checksums fit: a damaged stream often repeats earlier data.
 
         Returns:
-            None if it can be read on, else roughly where `offset` is in the stored
-            file, never too far.
+            None if it can continue, else the approximate place of `offset` in the
+            stored file, never too far.
         """
         if self._plain or self._intact:
             return None
@@ -222,7 +223,7 @@ class StreamRange(RangeReader[BinaryIO]):
 
     @property
     def _end(self) -> int | None:
-        """Where to stop reading a plain file, None if not known."""
+        """End of reading a plain file, None if not known."""
         end = self._source.end_bytes
         return None if self._from_start or end < 0 else end
 
@@ -279,7 +280,7 @@ class StreamRange(RangeReader[BinaryIO]):
         self._stop = reader.offset
         if self._cut_after and not self._sure:
             self._stop = self._next_record(reading)
-        # Asked where the size of a file tells nothing.
+        # Used where the size of a file says nothing.
         self._whole = (
             self._from_start
             and source.end_bytes < 0
@@ -287,7 +288,7 @@ class StreamRange(RangeReader[BinaryIO]):
         )
 
     def _next_record(self, reading: StreamPass) -> int:
-        """Returns where the next range begins: after damage that follows this one."""
+        """Returns the start of the next range, after damage that follows this one."""
         reader = reading.reader
         while not reader.at_end():
             place = reader.offset

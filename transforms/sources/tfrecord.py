@@ -119,19 +119,18 @@ class FrameHops:
         return [base + border for border in borders[:good]], good == len(headers)
 
 
-# Where a frame begins, and where others begin if it does, some bytes from one another.
+# The start of a frame, and starts of later frames that follow from it.
 Chain = tuple[int, ...]
 
-_SEARCHES = 8  # A walk that loses its way more often is in a record full of frames.
+_SEARCHES = 8  # A walk that needs more searches is in a record full of frames.
 
 
 def walk_frames(
     file: InputFile, begin: int, end: int, *, step_bytes: int
 ) -> tuple[Chain, ...]:
-    """Goes through the frames of a part of an uncompressed file by their headers.
+    """Walks through the frames of a part of an uncompressed file by their headers.
 
-    Several requests of a bucket are in flight meanwhile. Memory: those of one open
-    file, or one record while a frame is searched.
+    Memory: the requests in flight of one open file, or one record during a search.
 
     Args:
         file: The file.
@@ -207,7 +206,7 @@ def join_walks(
 def _hop_on(
     file: InputFile, position: int, cut: int, links: dict[int, int]
 ) -> int | None:
-    """Goes on frame by frame to a place with a link, to a cut, or to the file's end.
+    """Hops frame by frame to a place with a link, to a cut, or to the file's end.
 
     Returns:
         The place; None if the way there is damaged.

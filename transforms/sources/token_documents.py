@@ -1,4 +1,4 @@
-"""Documents of tokens in files that hold them one after the other."""
+"""Documents of tokens in files that hold them end to end."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _AT_ONCE = 16
 
 
 class Layout(NamedTuple):
-    """Where documents of a file are.
+    """The places of documents in a file.
 
     Attributes:
-        places: int64 [documents + 1], the first byte of each, and where the last ends.
+        places: int64 [documents + 1], the first byte of each, and the end of the last.
         decode: Returns the tokens of a document from its bytes.
         empty: Number of documents without tokens among them, which have no place.
     """
@@ -47,8 +47,8 @@ class Layout(NamedTuple):
 class TokenSource(Source):
     """Files of tokens: a record is the ids of a document, as little-endian uint32.
 
-    Files beside them that describe them are inputs, too: with others, a job is another
-    one. So the schema of the spec has their checksums.
+    Files beside them that describe them are inputs too, so the schema of the spec has
+    their checksums.
     """
 
     @abc.abstractmethod
@@ -104,7 +104,7 @@ class TokenRange(RangeReader[Layout]):
         if empty:
             yield RecordBatch([], [], [], null_rows=empty)
         if len(begins) > 1:
-            # What stands before the first document of a file belongs to it.
+            # Bytes before the first document of a file belong to it.
             self._start = begins[0] if self._source.begin_bytes else 0
         first = 0
         while first < len(begins) - 1:
@@ -174,11 +174,7 @@ def in_range(
 
 
 def kind_of(record: str, name: str) -> tuple[np.dtype[Any], int | None]:
-    """Returns the type of the ids, and the one that ends documents, by `--record`.
-
-    Raises:
-        InputError: It does not say so.
-    """
+    """Returns the type of ids, and the id that ends documents, from `--record`."""
     kind, _, end = record.removesuffix(MAY_LACK).partition(":")
     known = kind in ("uint16", "uint32", "int32", "int64")
     if not known or int(end or 0) > np.iinfo(kind).max:
@@ -187,7 +183,7 @@ def kind_of(record: str, name: str) -> tuple[np.dtype[Any], int | None]:
 
 
 def no_kind(record: str, name: str) -> InputError:
-    """Returns the error for files whose type `--record` does not say."""
+    """Returns the error for files whose type is missing in `--record`."""
     return InputError(
         f"{name} files do not say what their bytes are",
         expected="--record TYPE:ID, the type of the ids, and the one that ends a "

@@ -1,4 +1,4 @@
-"""Files of tokens: of Megatron, of MosaicML Streaming, and flat arrays as OLMo has.
+"""Files of tokens: Megatron's, MosaicML Streaming's, and flat arrays like OLMo's.
 
 Sources: `megatron/core/datasets/indexed_dataset.py` of Megatron-LM, and
 `streaming/base/format/mds` of MosaicML Streaming. One id ends each document of a flat
@@ -43,7 +43,7 @@ _HEADER_BYTES = 34
 
 
 class MegatronSource(TokenSource):
-    """Files of Megatron; the index of each has all of its documents."""
+    """Megatron's files; the index of each has the places of its documents."""
 
     @classmethod
     def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
@@ -96,10 +96,10 @@ class FlatSource(TokenSource):
 
     @classmethod
     def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
-        """Returns the rules for documents: `--record` says type and last id.
+        """Returns the rules for documents, with type and last id from `--record`.
 
         Raises:
-            InputError: It does not.
+            InputError: One of these is missing.
         """
         del files
         if options.columns or kind_of(options.record, "flat")[1] is None:
@@ -113,7 +113,7 @@ class FlatSource(TokenSource):
         size, width = file.size_bytes, dtype.itemsize
         if (size - head) % width:
             raise damaged(file.path, size, f"{size - head:,} bytes of {dtype.name}")
-        # The id before the first that can begin a document may end one.
+        # The id before the range may end a document.
         at = head + max(0, -(-(begin - head) // width) - 1) * width
         parts = [np.array([head] if begin <= head else [], np.int64)]
         while at < size:
@@ -125,7 +125,7 @@ class FlatSource(TokenSource):
             if len(ends) and ends[-1] >= end:
                 break
         found = np.concatenate(parts)
-        # The only place is the start of the file, and all of it was read.
+        # All of the file was read, and no end was found.
         lacks = begin <= head and at >= size > head and len(found) == 1
         if lacks and last is not None and not self.spec.record.endswith(MAY_LACK):
             raise InputError(
@@ -141,7 +141,7 @@ class FlatSource(TokenSource):
         if not len(inside):
             return Layout(inside, decode)
         after = found[found > inside[-1]]
-        # Tokens after the last end are a document, too.
+        # Tokens after the last end are a document too.
         return Layout(np.append(inside, after[0] if len(after) else size), decode)
 
 
@@ -165,14 +165,15 @@ def _head_bytes(file: InputFile, dtype: np.dtype[Any]) -> int:
 
 
 class OlmoSource(FlatSource):
-    """Arrays of OLMo, with the bounds of documents beside them, or as others."""
+    """OLMo's arrays, with the bounds of documents beside them, or flat."""
 
     @classmethod
     def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
-        """Returns the rules for documents: `--record` says the type, and the last id.
+        """Returns the rules for documents, with type and last id from `--record`.
 
         Raises:
-            InputError: It does not, or files have neither that id nor a `.csv.gz`.
+            InputError: The type is missing, or files have neither that id nor a
+                `.csv.gz`.
         """
         if options.columns:
             raise no_kind(options.record, "OLMo's")
@@ -219,10 +220,10 @@ class MdsSource(TokenSource):
 
     @classmethod
     def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
-        """Returns the rules for documents: the column, by default the only of integers.
+        """Returns the rules for documents, with the column, by default the only array.
 
         Raises:
-            InputError: There is no such column.
+            InputError: There is no such column, or a shard is missing.
         """
         beside = list_beside(map(_index_of, files.paths), "the index of MDS")
         spec = SourceSpec(format="mds", schema=beside)
@@ -253,7 +254,7 @@ class MdsSource(TokenSource):
         return spec._replace(columns=tuple(chosen))
 
     def _described(self, path: str) -> dict[str, dict[str, Any]]:
-        """Returns the entries of shards in the index beside one, by their names."""
+        """Returns the entries of shards in the index beside a shard, by name."""
         beside = _index_of(path)
         content = self.read_beside(beside)
         try:

@@ -1,8 +1,8 @@
-"""Tars of samples as a source, as WebDataset lays them out.
+"""Tars of samples as a source, in the layout of WebDataset.
 
-The members that samples have are looked for when the inputs are listed, in the first
-samples of some of the files. So all workers know them, and a member that none of these
-samples had is an error that names it, not a feature that no reader expects.
+When inputs are listed, the first samples of some files show the members that samples
+have. So all workers know them, and any other member is an error that names it, not a
+feature that no reader expects.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class WebDatasetSource(StreamSource):
         """Returns the rules for making records from samples.
 
         Raises:
-            InputError: The samples looked at have no such member, or no members.
+            InputError: The first samples lack a chosen member, or have none at all.
         """
         record = options.record or "example"
         found, damage = _members(files)
@@ -93,7 +93,7 @@ class WebDatasetSource(StreamSource):
 def _maker(spec: SourceSpec) -> RecordMaker:
     if spec.record.startswith(_COLUMN):
         return member_maker(spec.record.removeprefix(_COLUMN))
-    # Members were chosen, so others are known to be left out.
+    # With chosen members, any others are ignored.
     known = None if spec.columns else json.loads(spec.schema)
     return example_maker(known, spec.columns)
 

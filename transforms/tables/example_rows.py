@@ -69,7 +69,7 @@ def _entry_header(name: bytes, kind: Kind, single: bool, size: int) -> bytes:
     # A list of numbers that is empty has no packed field; one of bytes has no fields.
     packed = single or (kind != "bytes" and size > 0)
     header = _length_header(b"\n", size) if packed else b""
-    # From within: the list in its feature, that in the entry, this in the features.
+    # From the inside: the list in its feature, in its entry, in the features.
     tag = bytes([_FIELDS[kind] << 3 | 2])
     header = _length_header(tag, len(header) + size) + header
     header = _length_header(b"\x12", len(header) + size) + header
@@ -79,7 +79,7 @@ def _entry_header(name: bytes, kind: Kind, single: bool, size: int) -> bytes:
 
 IntArray = npt.NDArray[np.int64]
 
-BINARY = pa.large_binary()  # Its offsets do not end at 2 GiB.
+BINARY = pa.large_binary()  # Its offsets exceed 2 GiB.
 _TEXTS = (pa.string(), pa.large_string(), pa.string_view())
 _MOST_VARINT_BYTES = 10  # Bytes of a negative number.
 _BLOCK = 1 << 15  # Numbers that are encoded at once: what the caches hold.
@@ -90,13 +90,13 @@ def payloads(
 ) -> Any:
     """Returns the encoded feature of each row: an array of large binary.
 
-    For single bytes, it is the value itself, else the values in list form: packed
-    numbers, or bytes with their lengths. Rows without the feature are null.
+    A single value of bytes is itself; otherwise values are a list: packed numbers, or
+    bytes with their lengths. Rows without the feature are null.
 
     Args:
         values: The values of all rows, an array.
-        counts: Number of values in each row, null for a missing feature; None for one a
-            row.
+        counts: Number of values in each row, null for a missing feature; None for one
+            per row.
         kind: Kind of the list that holds them.
         name: Name of the feature, for messages.
         rounds: Whether whole numbers may be rounded to 32 bits as well.
@@ -343,7 +343,7 @@ def encode_rows(batch: pa.RecordBatch, features: Features) -> list[bytes]:
 
     Args:
         batch: The rows. Columns that are not features are left out.
-        features: Those of the table, whose columns fit them.
+        features: The features of the table.
 
     Raises:
         RowError: A row has a value that no `tf.train.Example` holds, or lacks a
@@ -444,7 +444,7 @@ def _missing(name: str, payload: Any) -> RowError:
 def json_rows(batch: pa.RecordBatch) -> list[bytes]:
     """Returns each row as a JSON object in UTF-8, its fields in the order of columns.
 
-    Structs are objects, and maps too. A null field is left out: tables have every field
+    Structs and maps are objects. Null fields are omitted, since tables have every field
     of a struct in each row.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The columns of a table down to plain values, and the features that they become."""
+"""The columns of a table: their nested values, and the features that they become."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Leaf:
 
     Attributes:
         name: Name of the feature.
-        path: How to get there: number of the column, then of each field, or `ITEMS`.
+        path: The way to it: number of the column, then of each field, or `ITEMS`.
         type: Type of the values.
         shape: Shape of the values of a row.
         nullable: Whether rows may have none.
@@ -149,7 +149,7 @@ def _below(at: Leaf, *, column: pa.Field) -> Iterator[Leaf]:
         return
     if pa.types.is_struct(kind):
         fields = [kind.field(number) for number in range(kind.num_fields)]
-        # How `datasets` keeps images and other files: the path only names the origin.
+        # The package datasets stores files so: the path only names the origin.
         is_file = sorted(field.name for field in fields) == ["bytes", "path"]
         for number, field in enumerate(fields):
             binary = pa.types.is_binary(field.type) or pa.types.is_large_binary(
@@ -319,10 +319,7 @@ def row_of(ends: npt.NDArray[np.int64], item: int) -> int:
 def rows_without_nulls(
     batch: pa.RecordBatch, wanted: Callable[[str], bool]
 ) -> npt.NDArray[np.int64]:
-    """Returns the rows without a null in the features to check.
-
-    Nor an item of a list.
-    """
+    """Returns the rows without a null, also in lists, in the features to check."""
     kept = np.ones(len(batch), np.bool_)
     for leaf in leaves_of(batch.schema):
         if not wanted(leaf.name):
@@ -545,7 +542,7 @@ def spec_of(leaf: Leaf, column: str) -> FeatureSpec:
 
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 DOUBLE = "double"
-"""Of numbers of 64 bits: fractions are rounded to 32, and whole numbers are kept."""
+"""The type of 64-bit floats whose fractions are rounded to 32, and integers kept."""
 
 
 def as_integers(spec: FeatureSpec) -> FeatureSpec:
@@ -572,8 +569,8 @@ def read_as(found: FeatureSpec, spec: FeatureSpec) -> FeatureSpec:
 def common_type(one: FeatureSpec, other: FeatureSpec) -> FeatureSpec | None:
     """Returns the first feature with a type that holds all values of both, or None.
 
-    Writers choose the least type that holds the values of a file, and pandas has
-    doubles for integers with gaps. That the latter are whole is checked for each.
+    Writers choose the smallest type for the values of a file, and pandas uses doubles
+    for integers with gaps. Each of these is checked to be whole.
     """
     types = {one.type, other.type}
     if types == {"float", DOUBLE}:

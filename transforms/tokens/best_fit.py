@@ -1,8 +1,8 @@
 """The plan of documents that share a row of tokens, from their lengths alone.
 
 Best-fit decreasing takes pieces from long to short, and puts each where it leaves the
-least space. Pieces of one length are alike, and so are rows with as much space left: so
-whole groups are placed at once, and the work grows with the number of different
+least space. Pieces of one length are interchangeable, and so are rows with equal space
+left, so whole groups are placed at once: the work grows with the number of different
 lengths, hardly with that of documents.
 """
 
@@ -235,8 +235,8 @@ def _place(
         rows, their number, and the number of pieces for each.
     """
     steps = array.array("q")
-    # Space left -> ranges of such rows; and those spaces, ascending. There are at most
-    # as many as the square root of all tokens.
+    # Space left -> ranges of such rows; and these spaces, ascending, at most as many as
+    # the square root of all tokens.
     ranges: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     spaces: list[int] = []
     end_row = 0

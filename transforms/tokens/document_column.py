@@ -1,4 +1,4 @@
-"""The document of each record: its text, or tokens that it holds already."""
+"""The document of each record: its text, or the tokens that it holds already."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS = {0x0A: BYTES, 0x1A: INTS}
 
 
 class OneFeature:
-    """Finds a feature in records that are encoded as all known writers do.
+    """Finds a feature in records encoded the way all known writers do.
 
     About five times as fast as `gristmill.dataset.base.example.raw_features`, which
     reads all encodings that protocol buffers allow.
@@ -101,7 +101,7 @@ _ANOTHER = "choose another feature with --column"
 
 
 class DocumentColumn:
-    """Takes documents out of records.
+    """Extracts documents from records.
 
     Args:
         options: Options that name their feature.
@@ -111,7 +111,7 @@ class DocumentColumn:
     def __init__(self, options: PackOptions, source: SourceSpec) -> None:
         self._name = options.column
         kept = "line" if source.format == "text" else f"column:{options.column}"
-        # A user's function returns the type that it gets: text for text.
+        # A user's function returns the type that it is called with: text for text.
         self._whole = not options.column or source.record == kept
         self._feature = OneFeature(options.column)
         self._format = source.format
@@ -180,7 +180,7 @@ class DocumentColumn:
         return Encoded(ids.astype(np.uint32), counts)
 
     def _check_no_example(self, text: bytes, number: int, place_of: PlaceOf) -> None:
-        """Refuses results that a user's function seems to have made from text."""
+        """Refuses examples that a user's function seems to have made from text."""
         if self._name and self._feature.find(text) is not None:
             raise InputError(
                 f"a text seems to be a tf.train.Example with a feature {self._name!r}",

@@ -1,4 +1,4 @@
-"""Documents made from records: tokens, with those added, by two ways compared."""
+"""Documents from records: tokens, with added ones, and with two encoders compared."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ from gristmill.transforms.tokens.tokenizer import (
 )
 from gristmill.transforms.tokens.tokenizer_libraries import GigatokenEncoder
 
-# Share of a shard's documents that are tokenised by both.
+# The documents of a shard that both encoders tokenise.
 COMPARED_FIRST = 16
 COMPARED_EVERY = 500
 
 
 Tell = Callable[[int, InputError], None]
-"""Takes the number of a text, among those given, on which the tokenizer fails."""
+"""Called with the number of a text on which the tokenizer fails, and the error."""
 
 
 class ComparedEncoder:
-    """Makes tokens of the documents of a shard, in their order.
+    """Tokenises the documents of a shard, in order.
 
     Args:
         tokenizer: The tokenizer.
         fast: Its fast path.
         as_text: Whether the text of a special token stays text.
-        tell: Takes texts on which the tokenizer fails: they have no tokens. None for an
-            error.
+        tell: Called with texts on which the tokenizer fails, which get no tokens; None
+            for an error.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class ComparedEncoder:
 
         Raises:
             InputError: The tokenizer fails on a text.
-            UserFunctionError: It is a function of the user's, and fails.
-            FastTokenizerDiffersError: The fast path gives other tokens.
+            UserFunctionError: A user's function fails.
+            FastTokenizerDiffersError: The fast path returns other tokens.
         """
         if not texts:  # `--map` dropped all. Functions may need one.
             return end_to_end([])
@@ -159,7 +159,7 @@ class ComparedEncoder:
                     good[number] = b""
             if good != [*texts]:
                 return self._encoded(good, place_of)
-            # Each text alone is done.
+            # Each text alone is tokenised.
             place = f"{place_of(0)}, or a document after it"
             raise self._failure(error, b"".join(texts), place) from error
 
@@ -187,20 +187,19 @@ def _same(one: IdArray, other: IdArray) -> int:
     return int(differ[0]) if len(differ) else least
 
 
-_NOTATIONS = (b"b'", b'b"')  # Of bytes, in Python.
+_NOTATIONS = (b"b'", b'b"')  # Python's notation of bytes.
 
 
 class Documents(NamedTuple):
     """Documents as tokens.
 
     Attributes:
-        ids: uint32 [tokens], those of one document after the other, added ones
-            included.
+        ids: uint32 [tokens], of all documents end to end, with added tokens.
         lengths: int64 [documents], tokens of each; 0 for an empty one, as for a
             conversation that is set aside.
-        counts: What can be counted before rows are made.
+        counts: The counts that are known before rows are made.
         last_special_tokens: Number of added tokens at the end of each document.
-        spans: The spans of messages of conversations, None of other documents.
+        spans: The spans of messages of conversations, None for other documents.
     """
 
     ids: IdArray
@@ -211,7 +210,7 @@ class Documents(NamedTuple):
 
 
 def counts_of_documents(encoded: Encoded, **more: int) -> PackedCounts:
-    """Returns the counts of documents, and some that only their making can tell."""
+    """Returns the counts of documents, with `more` counts from their making."""
     filled = int(np.count_nonzero(encoded.lengths))
     empty = len(encoded.lengths) - filled
     tokens = len(encoded.ids)
@@ -219,7 +218,7 @@ def counts_of_documents(encoded: Encoded, **more: int) -> PackedCounts:
 
 
 class DocumentReader:
-    """Makes documents of the records of one shard, in their order.
+    """Makes documents from the records of one shard, in order.
 
     Args:
         options: Options with the tokenizer found by planning.
@@ -232,8 +231,8 @@ class DocumentReader:
         StorageError: Its file cannot be read.
 
     Attributes:
-        examples: Where a misfit was seen first, by its name.
-        bytes_texts: Texts that are Python's notation of bytes.
+        examples: Place of the first misfit of each name.
+        bytes_texts: Number of texts in Python's notation of bytes.
     """
 
     def __init__(
@@ -262,7 +261,7 @@ class DocumentReader:
     def read(self, records: Sequence[bytes], place_of: PlaceOf) -> Documents:
         """Returns the documents of records, one for each.
 
-        No token is added to a document without its own tokens.
+        Nothing is added to a document without its own tokens.
 
         Args:
             records: The next records.
@@ -271,8 +270,8 @@ class DocumentReader:
         Raises:
             InputError: A record has no document, or one on which the tokenizer fails,
                 or tokens outside the vocabulary.
-            UserFunctionError: The tokenizer is a function of the user's, and fails.
-            FastTokenizerDiffersError: The fast path gives other tokens.
+            UserFunctionError: The tokenizer is a user's function, and fails.
+            FastTokenizerDiffersError: The fast path returns other tokens.
         """
         text_bytes = special_texts = unknown = 0
         if self._tokenizer is None:

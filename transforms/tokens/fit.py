@@ -13,13 +13,13 @@ _MOST_PERCENT = 50
 
 
 class Misfit(NamedTuple):
-    """Documents that say that options do not fit.
+    """A fault of options, shown by documents; the fields are those of an error.
 
     Attributes:
         name: Its name among the examples of a reader.
-        what: What is wrong.
-        expected: What is right.
-        got: How many are not.
+        what: The fault.
+        expected: The expected documents.
+        got: The number of others.
         cure: What to do.
     """
 
@@ -42,9 +42,10 @@ def check_fit(
     Args:
         pack: The options.
         counts: The counts of the documents.
-        example_of: Returns where a misfit is seen, by its name.
-        bytes_texts: Of the first documents alone, how many are Python's notation of
-            bytes. Of these only what is wrong with all, or never right, is an error.
+        example_of: Returns the place of a misfit, by its name.
+        bytes_texts: For a check of the first documents only: the number of texts in
+            Python's notation of bytes. Then only a fault of all documents, or one that
+            is never right, is an error.
 
     Raises:
         InputError: They do not fit.
@@ -63,7 +64,7 @@ def check_fit(
 def misfits(
     pack: PackOptions, counts: PackedCounts, *, bytes_texts: int | None = None
 ) -> Iterator[Misfit]:
-    """Yields what does not fit; arguments are as for `check_fit`."""
+    """Yields the misfits; arguments are as for `check_fit`."""
     accepted, tried = pack.accept.split(","), bytes_texts is not None
     total = counts.documents + counts.empty_documents
 

@@ -1,4 +1,4 @@
-"""The tokenizer of a job: found when it is planned, created once per process."""
+"""The tokenizer of a job: found by planning, created once per process."""
 
 from __future__ import annotations
 
@@ -163,10 +163,10 @@ def load_tokenizer(options: PackOptions) -> Tokenizer:
 
 
 def load_fast(options: PackOptions) -> GigatokenEncoder:
-    """Returns the fast path of the tokenizer of a job, also made once.
+    """Returns the fast path of the tokenizer of a job, also created once per process.
 
     Raises:
-        InputError: It has no fast path, or not the one that was found.
+        InputError: It has no fast path, or another than planning found.
         MissingPackageError: The library is not installed.
         StorageError: Its file cannot be read.
     """
@@ -196,7 +196,7 @@ def load_texts(name: str) -> Tokenizer:
 
 
 def own_ends(options: PackOptions, tokenizer: Tokenizer) -> Ends:
-    """Returns the special tokens that a tokenizer adds to every text, if asked to."""
+    """Returns the special tokens that a tokenizer adds with `add_special_tokens`."""
     return tokenizer.own_ends() if options.add_special_tokens else Ends()
 
 
@@ -208,7 +208,7 @@ def _name_and_digest(options: PackOptions) -> tuple[str, str]:
 
 
 def _content(name: str) -> tuple[bytes, str]:
-    """Returns the file of a tokenizer and its digest: of a function, of its code."""
+    """Returns a tokenizer's file and digest; for a function no file."""
     if is_function(name):
         return b"", code_digest(name)
     content = read_content(name)
@@ -243,7 +243,7 @@ T = TypeVar("T")
 
 
 def _made(name: str, make: Callable[[], T]) -> T:
-    """Calls a class with a file or a function, and says what is wrong with that."""
+    """Calls `make`, and turns errors of a tokenizer's library into an InputError."""
     try:
         return make()
     except ModuleNotFoundError as e:
@@ -281,7 +281,7 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
     """Returns the tokenizer of a job, and the ids of the tokens to add.
 
     Args:
-        options: Options of the job. An earlier result is looked up again.
+        options: Options of the job; an earlier result in them is ignored.
 
     Raises:
         InputError: The tokenizer cannot be used, or has no such tokens.
@@ -321,14 +321,7 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
 def _id_of(
     option: str, token: str, size: int, tokenizer: Tokenizer | None
 ) -> int | None:
-    """Returns the id of a token given by text or id, None for "".
-
-    Args:
-        option: The option with the token.
-        token: Its text or id.
-        size: Upper bound of ids, exclusive.
-        tokenizer: The tokenizer, None if documents are already tokens.
-    """
+    """Returns the id of an option's token, given by text or id; None for ""."""
     if not token:
         return None
     if token.isascii() and token.isdigit():

@@ -36,14 +36,12 @@ _BATCH_BYTES = 1 << 20
 
 
 class RowPacker:
-    """Takes the documents of a shard, and yields its rows.
+    """Collects the documents of a shard, and yields its rows.
 
     The rows depend on the documents, their order and the options, not on the number
-    added at once.
-
-    Disk: the tokens, 2 or 4 bytes each, and 20 bytes a document; of conversations 18
-    bytes a span of a message. Memory: at most 28 bytes a document and piece, while rows
-    are planned, and 8 bytes a conversation.
+    added at once. Disk: the tokens, 2 or 4 bytes each, 20 bytes per document, and 18
+    bytes per span of a message. Memory: at most 28 bytes per document and piece while
+    rows are planned, and 8 bytes per conversation.
 
     Args:
         options: Options with the tokenizer found.
@@ -75,7 +73,7 @@ class RowPacker:
                 spools.append(ArraySpool(directory, dtype))
                 files.callback(spools[-1].close)
             self.close = files.pop_all().close
-        # Spans of messages are kept of conversations.
+        # Conversations have spans of messages.
         self._ids, self._lengths, *self._sources = spools[:4]
         self._spans = spools[4:]
         self._span_counts = [np.zeros(1, np.int64)]
@@ -132,9 +130,9 @@ class RowPacker:
             spool.append(column)
 
     def rows(self) -> Iterator[list[bytes]]:
-        """Yields the encoded rows, about a MiB at a time. Packing happens at the first.
+        """Yields the encoded rows, about a MiB at a time.
 
-        To be called once, when all documents have been added.
+        Call it once, when all documents have been added.
 
         Raises:
             StorageError: Written data cannot be read back.
@@ -158,7 +156,7 @@ class RowPacker:
             padding_tokens=len(row_ends) * self._format.length - self._counts.tokens,
             most_pieces=int(np.diff(row_ends, prepend=0).max(initial=0)),
         )
-        # Lengths of pieces are in the rows.
+        # The rows have the lengths of pieces.
         self._packing = packing._replace(lengths=packing.lengths[:0])
         del lengths, held
         span_ends = np.cumsum(np.concatenate(self._span_counts))

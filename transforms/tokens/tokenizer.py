@@ -18,14 +18,14 @@ IdArray = npt.NDArray[np.uint32]
 LengthArray = npt.NDArray[np.int64]
 
 PlaceOf = Callable[[int], str]
-"""Returns where a text is, by its place among several."""
+"""Returns the place of a text, by its number."""
 
 
 class Encoded(NamedTuple):
     """Texts as tokens.
 
     Attributes:
-        ids: uint32 [tokens], those of one text after the other.
+        ids: uint32 [tokens], of all texts end to end.
         lengths: int64 [texts], tokens of each.
     """
 
@@ -34,7 +34,7 @@ class Encoded(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Tokens that go before and after every text."""
+    """Tokens to add before and after every text."""
 
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
@@ -46,18 +46,18 @@ class Ends(NamedTuple):
 
 
 class Tokenizer(abc.ABC):
-    """A tokenizer of some library.
+    """A tokenizer of any library.
 
     Attributes:
         kind: Kind of the tokenizer, as in `TokenizerSpec`.
         name: Its file, or its function.
-        digest: The digest of that.
-        library: The library in use, and its version.
+        digest: The digest of its file or function.
+        library: The library in use, with its version.
         vocabulary_size: Upper bound of ids, exclusive.
-        special_ids: Its special tokens, and the id of each.
-        unknown_id: The token of text that the vocabulary does not have, if any.
-        knows_places: Whether it knows where tokens are in a text, and makes special
-            tokens of their texts if asked to.
+        special_ids: Ids of its special tokens, by their text.
+        unknown_id: The token for text outside the vocabulary, if any.
+        knows_places: Whether it knows the places of tokens in a text, and can make
+            special tokens from their texts.
     """
 
     kind: str
@@ -71,7 +71,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def ids_of(self, texts: list[str], *, as_text: bool) -> Iterable[npt.ArrayLike]:
-        """Returns the ids of each text, on the thread that calls; see `encode`."""
+        """Returns the ids of each text, on the calling thread; see `encode`."""
 
     @abc.abstractmethod
     def id_of(self, token: str) -> int | None:
@@ -98,7 +98,7 @@ class Tokenizer(abc.ABC):
         )
 
     def encode(self, texts: Sequence[bytes], *, as_text: bool = True) -> Encoded:
-        """Returns the tokens of texts, to which nothing is added.
+        """Returns the tokens of texts, without added ones.
 
         Args:
             texts: The texts, in UTF-8.
@@ -107,10 +107,10 @@ class Tokenizer(abc.ABC):
         return end_to_end(self.ids_of([t.decode() for t in texts], as_text=as_text))
 
     def library_begins(self, text: bytes, ids: IdArray) -> LengthArray:
-        """Returns where the tokens of a text begin, as the library says.
+        """Returns the starts of the tokens of a text, from the library.
 
         Raises:
-            InputError: It does not say.
+            InputError: The library does not know them.
         """
         raise InputError(
             "the tokens of a text do not say where they are in it",
@@ -130,9 +130,8 @@ class Tokenizer(abc.ABC):
     def begins(self, encoded: Encoded, texts: Sequence[bytes]) -> LengthArray:
         """Returns the byte of its own text at which each token begins: int64 [tokens].
 
-        Where the bytes of the tokens of a text, one after the other, are the text, they
-        are the places. Where they are not, as a tokenizer changed the text, the library
-        tells.
+        If the bytes of a text's tokens are the text itself, they show the places; if
+        the tokenizer changed the text, the library does.
         """
         ids, lengths = encoded
         known, known_sizes = self._token_bytes, self._token_sizes
@@ -156,11 +155,12 @@ class Tokenizer(abc.ABC):
         """Checks that this is the tokenizer of the rows of a split.
 
         Args:
-            packed: What `dataset.json` says of the rows, None of other records.
+            packed: The description of the rows in `dataset.json`; None for other
+                records.
             where: The dataset, for messages.
 
         Raises:
-            InputError: It is another: its texts would be nonsense.
+            InputError: It is another one, whose texts would be nonsense.
         """
         packed_with = (packed or {}).get("tokenizer")
         if packed_with and packed_with != self.digest:
@@ -173,15 +173,14 @@ class Tokenizer(abc.ABC):
             )
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Returns consecutive tokens as one text; unknown ones as their id in <>."""
+        """Returns consecutive tokens as one text, unknown ones as their id in <>."""
         texts = zip(ids, self.texts(ids), strict=True)
         return "".join(f"<{n}>" if text is None else text for n, text in texts)
 
     def texts(self, ids: Sequence[int]) -> list[str | None]:
-        """Returns the text of each of some consecutive tokens.
+        """Returns the text of each of consecutive tokens, None for unknown ones.
 
-        A character of several tokens is given to the last of them; the others get "".
-        Unknown tokens get None.
+        A character of several tokens belongs to the last of them; the others get "".
         """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         found: list[str | None] = []
@@ -209,11 +208,11 @@ class SpecialTexts:
     def __init__(self, texts: Iterable[str]) -> None:
         encoded = sorted((text.encode() for text in texts if text), key=len)
         self._pattern = re.compile(b"|".join(map(re.escape, reversed(encoded))))
-        # Most documents have none of their first bytes: that is quick to see.
+        # Most documents have none of their first bytes, which is a fast check.
         self._heads = {text[:_HEAD_BYTES] for text in encoded}
 
     def count(self, text: bytes) -> int:
-        """Returns how many a text has."""
+        """Returns the number of them in a text."""
         if not any(head in text for head in self._heads):
             return 0
         return sum(1 for _ in self._pattern.finditer(text))
@@ -234,7 +233,7 @@ def add_ends(encoded: Encoded, ends: Ends) -> Encoded:
     filled = lengths > 0
     stops = np.cumsum(lengths)[filled]
     starts = stops - lengths[filled]
-    # Where one text ends and the next begins, what is given first stands first.
+    # Where one text ends and the next begins, the tokens listed first come first.
     places = np.repeat(stops, len(ends.after)), np.repeat(starts, len(ends.before))
     added = np.tile(ends.after, len(stops)), np.tile(ends.before, len(stops))
     ids = np.insert(ids, np.concatenate(places), np.concatenate(added))

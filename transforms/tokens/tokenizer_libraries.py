@@ -1,4 +1,4 @@
-"""The tokenizers of each library, a class each; importing it is left to its class."""
+"""The tokenizers of each library, one class each, which imports the library."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from gristmill.transforms.tokens.tokenizer import (
 if TYPE_CHECKING:
     import tokenizers
 
-# Texts encoded at once: the library's result takes about a hundred bytes a token.
+# Characters encoded at once: the library's result takes about a hundred bytes a token.
 _GROUP_CHARS = 256 << 10
 
 
@@ -56,8 +56,8 @@ class HuggingFaceTokenizer(Tokenizer):
     def __init__(self, content: bytes, name: str) -> None:
         import tokenizers
 
-        # The library reads this before each batch. There are as many worker processes
-        # as cores.
+        # The library reads this before each batch. Worker processes use all cores
+        # already.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self._content = content
         self._tokenizer = _parsed(content)
@@ -102,7 +102,7 @@ class HuggingFaceTokenizer(Tokenizer):
         encode = self._tokenizer.encode_batch_fast
         for group in _groups(texts):
             for encoding in encode(group, add_special_tokens=False):
-                # In a fifth of the time that numpy takes to make an array of a list.
+                # Takes a fifth of the time of making a numpy array from a list.
                 yield array.array("I", encoding.ids)
 
     @functools.cached_property
@@ -112,7 +112,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return _parsed(json.dumps(fields).encode())
 
     def library_begins(self, text: bytes, ids: IdArray) -> LengthArray:
-        """Returns where the tokens of a text begin."""
+        """Returns the starts of the tokens of a text."""
         decoded = text.decode()
         found = self._with_whole_offsets.encode(decoded, add_special_tokens=False)
         # Bytes at which characters begin, and the end.
@@ -337,8 +337,7 @@ def _special_ids(function: Any, size: int, name: str) -> Mapping[str, int]:
 class GigatokenEncoder:
     """The fast path of a tokenizer: gigatoken, which reads the same files.
 
-    Texts with special tokens that one of both finds in texts, and the other does not,
-    are left to the tokenizer.
+    Texts with special tokens that the two treat differently are left to the tokenizer.
 
     Args:
         content: The file of the tokenizer.
@@ -367,7 +366,7 @@ class GigatokenEncoder:
                 got=lines[0] or type(e).__name__,
                 cure="leave out --fast",
             ) from e
-        # Of these files, gigatoken makes tokens of such text.
+        # For these files, gigatoken makes special tokens from such text.
         makes_tokens = tokenizer.kind in ("huggingface", "sentencepiece")
         differs = makes_tokens == as_text
         self._special = SpecialTexts(tokenizer.special_ids if differs else ())
@@ -390,7 +389,7 @@ def _backend(kind: str, content: bytes, name: str) -> Any:
     import gigatoken
 
     if kind == "huggingface":
-        # Read, but not heeded.
+        # gigatoken reads this field, but ignores it.
         for token in json.loads(content).get("added_tokens") or ():
             if token.get("single_word"):
                 raise ValueError(f"the token {token['content']!r} of single_word")

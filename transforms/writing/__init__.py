@@ -1,1 +1,1 @@
-"""Records of a PCollection become shards."""
+"""Writing the records of a PCollection as shards."""

@@ -1,7 +1,7 @@
 """Writing the shards of one group of records.
 
-What is written depends on the records and options alone. So an attempt that is
-repeated, or runs twice at once, writes the same bytes under the same names.
+The output depends only on the records and the options, so repeated or concurrent
+attempts write the same bytes under the same names.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _BATCH_BYTES = 4 << 20
 
 
 class RecordSpool:
-    """Takes records in any order, and yields them by order key, then content hash.
+    """Collects records in any order, and yields them by order key, then content hash.
 
-    Memory: 28 bytes a record while they come, and some 130 at most while they are
-    sorted; where records have order keys, 50 bytes more and the key. Disk: the
-    records, in an unnamed file.
+    Memory: 28 bytes per record while they are added, and some 130 while they are
+    sorted; with order keys, 50 bytes more and the key. Disk: the records, in an unnamed
+    file.
 
     Args:
         directory: Local directory of the file.
@@ -67,12 +67,12 @@ class RecordSpool:
         self._data.close()
 
     def add(self, record: bytes, place: bytes, order_key: bytes | None = None) -> None:
-        """Takes one record.
+        """Adds one record.
 
         Args:
             record: The record.
             place: The hash of its content.
-            order_key: What it is sorted by before its content. For all records or none.
+            order_key: The key to sort by before the content; for all records or none.
         """
         self._data.append(np.frombuffer(record, np.uint8))
         self._offsets.append(self._offsets[-1] + len(record))
@@ -91,7 +91,7 @@ class RecordSpool:
         return RecordsDigest.of(np.frombuffer(self._crc32cs, np.uint32), self._lengths)
 
     def order(self) -> npt.NDArray[np.int64]:
-        """Returns int64 [records]: which record, as they came, is first, second, ..."""
+        """Returns the sorted order of the records: int64 [records]."""
         high, low = np.frombuffer(self._hashes, ">u8").reshape(-1, 2).T
         order = np.lexsort((low, high))
         if self._keys:
@@ -159,17 +159,17 @@ class RecordSpool:
 
 Element = bytes | tuple[Key, bytes]
 
-# An element of a group: a record after the hash of its content, or after its key; or
+# The kinds of a group's elements: a record with its content hash, or with its key; or
 # the task.
 _RECORD, _KEYED_RECORD, _TASK = b"rkt"
 _HEAD = struct.Struct("<BI")
 
 
 def split_element(element: Any, *, keyed: bool) -> tuple[bytes, bytes]:
-    """Returns the encoded key and the record of what is written; no key unless `keyed`.
+    """Returns the encoded key, empty unless `keyed`, and the record of an element.
 
     Raises:
-        InputError: It cannot be written.
+        InputError: It is not such an element.
     """
     pair = element if keyed else (b"", element)
     if isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], bytes):
@@ -186,11 +186,7 @@ def split_element(element: Any, *, keyed: bool) -> tuple[bytes, bytes]:
 def assign_record(
     element: Any, groups: int, *, keyed: bool = False
 ) -> tuple[int, bytes]:
-    """Returns the group of what is written, and the element for it.
-
-    Raises:
-        InputError: It cannot be written.
-    """
+    """Returns the group of an element, and its encoding for `write_group`."""
     key, record = split_element(element, keyed=keyed)
     place = content_hash(key if keyed else record)
     head = _HEAD.pack(*((_KEYED_RECORD, len(key)) if keyed else (_RECORD, len(place))))
@@ -198,7 +194,7 @@ def assign_record(
 
 
 def record_of(element: bytes) -> bytes:
-    """Returns the record of an element that is one."""
+    """Returns the record of an encoded element."""
     return _parts(element)[1]
 
 
@@ -214,20 +210,20 @@ def encode_task(task: bytes) -> bytes:
 
 
 def write_group(job: WriteJob, group: int, elements: Iterable[bytes]) -> GroupResult:
-    """Writes all shards of a group, unless they are there already.
+    """Writes all shards of a group, unless they exist already.
 
-    Memory: some 130 bytes a record of the group (180 and the key with keys), and a few
-    megabytes. Disk: the group's records, and one shard.
+    Memory: some 130 bytes per record of the group (with keys 180 and the key), and a
+    few megabytes. Disk: the group's records, and one shard.
 
     Args:
         job: The job.
         group: Number of the group.
-        elements: Its records in any order, and its task anywhere among them, as
-            `assign_record` and `encode_task` make them. They are read once, and not to
-            their end if the shards are there.
+        elements: Its records in any order, and its task anywhere among them, from
+            `assign_record` and `encode_task`. They are read once, and not to their end
+            if the shards exist.
 
     Raises:
-        DataLossError: The records are not those that were counted for the plan.
+        DataLossError: The records are not those counted for the plan.
         JobChangedError: Another write has taken over the output.
         StorageError: Reading or writing failed.
     """

@@ -1,8 +1,8 @@
-"""A write of records in groups: planned, begun and committed.
+"""A write of records in groups: planning, beginning and committing it.
 
-Records are spread over groups by a hash; a group that would be larger than a shard may
-be is cut into several. How many bytes each group has is counted before anything is
-written, so that every shard has its final name from the start:
+A hash spreads records over groups; a group that is too large for a shard is cut into
+several. The bytes of each group are counted before anything is written, so that every
+shard has its final name from the start:
 
 ```
 groups  |-- 0 --|-------- 1 --------|- 2 -|
@@ -56,8 +56,7 @@ from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES, check_
 
 _log = logging.getLogger(__name__)
 
-# A hash makes groups of uneven size. With an aim below the bound, only few of them have
-# to be cut in two.
+# A hash makes groups of uneven size. With an aim below the bound, few are cut in two.
 _AIM = 0.9
 
 Key = int | str | bytes
@@ -65,13 +64,13 @@ Key = int | str | bytes
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WriteJob:
-    """What to write where.
+    """The output and the options of a write.
 
     Attributes:
         output: The dataset's directory.
         name: The dataset's name, part of the file names.
         split: The split to write.
-        num_shards: Number of groups; None for as many as the bytes ask for.
+        num_shards: Number of groups; None to derive it from the bytes.
         shard_bytes: Maximum bytes of records in a shard, give or take one record; None
             for no bound.
         keyed: Whether records come with keys.
@@ -95,11 +94,11 @@ class WriteJob:
 
     @property
     def write(self) -> Write:
-        """The write, which has no id yet."""
+        """The write, without an id."""
         return Write(output=self.output, name=self.name, split=self.split)
 
     def groups(self, raw_bytes: int) -> int:
-        """Returns the number of groups for records of so many bytes together."""
+        """Returns the number of groups for records of this total size."""
         if self.num_shards is not None:
             return self.num_shards
         assert self.shard_bytes is not None
@@ -112,7 +111,7 @@ class WriteJob:
         return fields
 
 
-# Counted records as they are gathered: the group, and the digest.
+# A gathered count: the group, and its digest.
 COUNT_ROW = np.dtype([("group", "<i8"), ("digest", DIGEST_ROW)])
 _PACKED_COUNT = struct.Struct("<q32s")
 _TASK = struct.Struct("<qq32s")
@@ -121,14 +120,14 @@ _BLOCK_GROUPS = 1 << 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedWrite:
-    """A write whose shards are planned. It does not grow with their number.
+    """A write whose shards are planned; its size does not depend on their number.
 
     Attributes:
         job: The job, with the versions of its writer.
-        content: 16 hex digits over all that decides the bytes of the shards.
+        content: Digest of all that decides the bytes of the shards, 16 hex digits.
         shards: Number of shards.
         total: Digest of all records.
-        own: Its id and its names, once it has an output.
+        own: The write, with its id once the output is taken.
         committed: Whether the dataset holds exactly this already.
     """
 
@@ -145,12 +144,12 @@ class PlannedWrite:
 
 
 class GroupTask(NamedTuple):
-    """One group to write: it goes through the shuffle with the records of the group.
+    """One group to write, which passes the shuffle with the records of the group.
 
     Attributes:
         write: The write.
         shards: The numbers of the shards that the group makes.
-        counted: Digest of its records, as they were counted.
+        counted: Digest of its records, counted before the shuffle.
     """
 
     write: PlannedWrite
@@ -167,7 +166,7 @@ class GroupTask(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class WritePlan:
-    """A write, and the records of each group as they were counted.
+    """A write, with the counted records of each group.
 
     Attributes:
         write: The write.
@@ -185,8 +184,7 @@ class WritePlan:
 
         Args:
             job: The job.
-            counts: Rows of `COUNT_ROW` in any order; a group can be there in parts, or
-                not at all.
+            counts: Rows of `COUNT_ROW` in any order; a group may have several, or none.
             groups: Number of groups.
         """
         counted = np.frombuffer(counts, COUNT_ROW)
@@ -207,7 +205,7 @@ class WritePlan:
         return cls(write=write, digests=digests, parts=parts)
 
     def tasks(self) -> Iterator[tuple[int, bytes]]:
-        """Yields every group with its task, as `GroupTask.unpack` takes it."""
+        """Yields every group with its task, for `GroupTask.unpack`."""
         write, firsts = pickle.dumps(self.write), np.cumsum(self.parts) - self.parts
         for group, (first, parts) in enumerate(zip(firsts, self.parts, strict=True)):
             digest = self.digests[group].tobytes()
@@ -231,7 +229,7 @@ def pack_count(group: int, digest: bytes) -> bytes:
 
 
 def content_hash(record: bytes) -> bytes:
-    """Returns 16 bytes that stand for a record, the same on every machine."""
+    """Returns 16 bytes that identify a record on any machine."""
     return hashlib.blake2b(record, digest_size=16).digest()
 
 
@@ -273,17 +271,17 @@ def begin_write(
 ) -> WritePlan:
     """Plans the shards, and describes the write beside its output.
 
-    It may be repeated while the shards of this very plan are written, or after they
-    were committed: then it changes nothing.
+    Repeating it while the shards of the same plan are written, or after their commit,
+    changes nothing.
 
     Args:
         job: The job.
         counts: The records of the groups, as `WritePlan.of` takes them.
         groups: Number of groups.
-        overwrite: Whether to replace what the output holds of the split.
+        overwrite: Whether to replace the split in the output.
 
     Raises:
-        InputError: The output holds files of unknown origin with the names of shards.
+        InputError: The output holds unknown files with the names of shards.
         JobChangedError: The output holds the split with other records or options.
     """
     manifest, damaged = read_output(job.output, job.name, replaces=overwrite)
@@ -293,7 +291,7 @@ def begin_write(
         own_job = dataclasses.replace(job, writer=writer)
         plan = WritePlan.of(own_job, counts, groups=groups)
         made = len(there.parts) == 1 and there.source.get("content")
-        # Files that were lost since are written again with `overwrite`.
+        # With `overwrite`, files that were lost since are written again.
         if made == plan.write.content and not check_split(job.output, there):
             own = dataclasses.replace(
                 job.write, id=there.source["job"], mark=there.write, base=there.edition
@@ -349,9 +347,8 @@ class GroupResult(NamedTuple):
 
     Attributes:
         write: The write.
-        reports: What was counted, one shard after the other. None of a write that is
-            committed already.
-        resumed: Whether the shards were there already.
+        reports: The counts of each shard; empty for a write that is committed already.
+        resumed: Whether the shards existed already.
     """
 
     write: PlannedWrite
@@ -374,9 +371,9 @@ class WriteResult(NamedTuple):
         split: The split.
         shards: Number of its shards.
         records: Number of its records.
-        raw_bytes: Their size.
+        raw_bytes: Their size in bytes.
         file_bytes: Size of the shards.
-        committed_before: Whether the same was there already.
+        committed_before: Whether the same split was committed already.
     """
 
     output: str
@@ -392,8 +389,8 @@ def commit_write(gathered: Gathered, *, keep_replaced: bool = False) -> WriteRes
     """Checks that all records are in the shards, and commits the dataset.
 
     Args:
-        gathered: The results of all groups; a shard may be there twice.
-        keep_replaced: Whether the split that is replaced is kept, to go back to.
+        gathered: The results of all groups; a shard may occur twice.
+        keep_replaced: Whether to keep the replaced split, for a rollback.
 
     Raises:
         DataLossError: Shards are missing, or do not hold all records.

@@ -146,7 +146,7 @@ class ShardRangeReader(RangeReader[_Begun]):
         return digest, self._start + np.flatnonzero(taken)
 
     def _lose(self, error: CorruptShardError, skipped: SkippedRegions) -> None:
-        """Leaves out a range of a file in which nothing can be found."""
+        """Skips a range of a file without a readable footer."""
         begin, end = self._source.begin_bytes, self._source.end_bytes
         self._whole = end == self._file.size_bytes
         if begin >= end:

@@ -183,12 +183,12 @@ def _read_footer(shard: ListedShard) -> Footer:
 
 
 def _footer_of_index(index: ShardIndex) -> Footer:
-    """Returns the footer of a shard, as far as the index has it."""
+    """Returns the footer of a shard, with the fields that its index has."""
     chunks = np.arange(index.chunks + 1, dtype=np.int64)
     return Footer(
         chunk_offsets=index.chunk_offsets(chunks),
         chunk_records=index.chunk_records(chunks[:-1]),
-        # The largest of them, for each: enough to read one at a time.
+        # The maximum for each chunk suffices to read one at a time.
         chunk_decoded_bytes=np.full(
             index.chunks, index.max_chunk_decoded_bytes, np.int64
         ),
@@ -217,7 +217,7 @@ def _index_of(shard: ListedShard, *, any_size: bool) -> ShardIndex | None:
     index = parse_index(data, path=path)
     index.check()
     check_index(index, ShardFacts(file_bytes=None if any_size else shard.size_bytes))
-    # Its name identifies it: with swapped indexes, two shards would change places.
+    # The path identifies it: swapped indexes would swap two shards.
     own = shard.path[shard.dataset_chars :]
     if (named := index.report().path) != own:
         raise CorruptShardError(

@@ -52,19 +52,19 @@ from gristmill.transforms.sources.shards.open_shard import ListedShard
 
 BoolArray = npt.NDArray[np.bool_]
 Described = Sequence[tuple[int, dict[str, Any]]]
-"""Of each edition the number of its shards, and its columns as `dataset.json` has."""
+"""For each edition its number of shards, and its columns as in `dataset.json`."""
 
 
 class SplitColumns:
-    """Columns that all editions of a split have alike.
+    """Columns that all editions of a split share.
 
     Args:
         dataset: The dataset's directory.
-        editions: What describes them, also as JSON gives it back.
-        shards: The split's shards, to which they have to belong; None if that is known.
+        editions: Their descriptions, possibly parsed from JSON.
+        shards: The split's shards, to compare the columns with; None to skip that.
 
     Attributes:
-        editions: The same.
+        editions: As given.
         entries: The columns of the first edition, by name.
     """
 
@@ -79,7 +79,7 @@ class SplitColumns:
         self.entries = self._entries[0]
         self._firsts = [*itertools.accumulate((n for n, _ in editions), initial=0)]
         self._table = functools.cache(self._read_table)
-        # Shards of the output that follow each other are of one shard, or of two.
+        # Consecutive shards of the output come from one or two shards.
         self.values = functools.lru_cache(maxsize=2)(self._values)
 
     @classmethod
@@ -90,7 +90,7 @@ class SplitColumns:
         shards: ShardTable,
         names: Collection[str] | None = None,
     ) -> Self:
-        """Returns some columns of a split, or all that its editions have alike."""
+        """Returns the named columns of a split, or all that its editions share."""
         if names is None:
             names = common_columns(split, dataset)
         editions = [
@@ -101,7 +101,7 @@ class SplitColumns:
         return cls(dataset, editions, shards)
 
     def check(self) -> None:
-        """Raises InvalidDatasetError if one belongs to other records."""
+        """Raises InvalidDatasetError if a column belongs to other records."""
         for edition, entries in enumerate(self._entries):
             for name in entries:
                 self._table(edition, name)
@@ -128,7 +128,7 @@ def _selection_of(schema: str) -> tuple[Expression, SplitColumns] | None:
     return Expression(selection["expression"], kinds), columns
 
 
-@functools.lru_cache(maxsize=2)  # Ranges of a file follow each other.
+@functools.lru_cache(maxsize=2)  # Consecutive ranges are of the same file.
 def selected_records(spec: SourceSpec, shard: int) -> BoolArray | None:
     """Returns which records of a shard are selected: bool [records]; None for all.
 
@@ -161,8 +161,8 @@ class SourceSplit(NamedTuple):
         raw_bytes: Their lengths, added.
         records_digest: The digest of all of them.
         features: Their features, from `dataset.json`; None if not known.
-        selection: For a part of the records: the `expression` that selects them, and
-            its columns as `SplitColumns.editions`. None for all.
+        selection: The `expression` that selects records, and its columns as in
+            `SplitColumns.editions`; None for all records.
     """
 
     directory: str
@@ -184,7 +184,7 @@ class SourceSplit(NamedTuple):
 
     @classmethod
     def of_spec(cls, spec: SourceSpec) -> Self:
-        """Returns the split whose shards the files are, where that is so."""
+        """Returns the split of a spec with `of_dataset`."""
         return cls(**json.loads(spec.schema))
 
     def shard(self, path: str, size_bytes: int) -> ListedShard:
@@ -222,11 +222,7 @@ def _text_of(records: int, raw_bytes: int, digest: str) -> str:
 
 
 def _check_options(options: RecordOptions) -> None:
-    """Refuses options that are not for ArrayRecord files.
-
-    Raises:
-        InputError: One is given.
-    """
+    """Raises InputError for options that do not apply to ArrayRecord files."""
     check_options(options, "arrayrecord")
     if options.input_format not in ("auto", "arrayrecord"):
         raise InputError(
@@ -238,11 +234,7 @@ def _check_options(options: RecordOptions) -> None:
 
 
 def check_apart(output: str, directory: str) -> None:
-    """Checks that an output is not in the dataset that is its input.
-
-    Raises:
-        InputError: It is.
-    """
+    """Raises InputError if an output is in the dataset that is its input."""
     places = [output, directory]
     if "://" not in output and "://" not in directory:
         places = list(map(os.path.realpath, places))
@@ -273,8 +265,8 @@ def find_split(
         directory: The dataset.
         split: The split.
         options: The user's options for the records, if any.
-        allow_damage: Whether shards may have another size than in the dataset.
-        editions: Whether it may be one edition, by its `layout.write_key`.
+        allow_damage: Whether shards may have another size than the dataset says.
+        editions: Whether `split` may name an edition, by its `layout.write_key`.
 
     Raises:
         NotADatasetError: It is not a dataset, or the split is being replaced.
@@ -330,7 +322,7 @@ def find_split(
         sizes=np.array(sizes, np.int64),
         versions=tuple(there[path].version for path in table.paths),
         compressions=np.zeros(shards, np.uint8),
-        # Records are compared with their checksums, whatever the system records.
+        # Records are compared with their checksums, so changes need no notes.
         noted_ns=np.zeros(shards, np.int64),
         spec=source.spec,
     )
@@ -387,7 +379,7 @@ def list_shards(source: Sequence[str], split: str | None) -> Iterator[InputFile]
 def _selection(
     directory: str, split: Split, table: ShardTable, options: RecordOptions | None
 ) -> dict[str, Any] | None:
-    """Returns `SourceSplit.selection`; raises InputError if it cannot be evaluated."""
+    """Returns `SourceSplit.selection`, checked."""
     if options is None or not options.select:
         return None
     expression = Expression(options.select, common_columns(split, directory))
@@ -399,9 +391,9 @@ def _selection(
 def _sources(
     files: InputFiles, directory: str, split: Split
 ) -> dict[str, npt.NDArray[Any]]:
-    """Returns `InputFiles.sources` of the shards of a split.
+    """Returns `InputFiles.sources` for the shards of a split.
 
-    Where an index does not have them, the shard itself is the source of its records.
+    A shard whose index has no places is itself the source of its records.
     """
     whole = SourceFiles(files.arrays())
     lists: list[SourceFiles] = []
