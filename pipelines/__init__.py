@@ -1,7 +1,7 @@
 """Whole jobs: the command line, and stand-ins for `array_record.beam.pipelines`.
 
-`dataflow_defaults` is for pipelines of your own. All are imported when first
-asked for: the command line starts without Beam.
+`dataflow_defaults` is for pipelines of your own. All are imported on first access, so
+that the command line starts without Beam.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class JobRun(NamedTuple):
-    """Where a job runs: on this machine, or on a Beam runner.
+    """The place where a job runs: this machine, or a Beam runner.
 
     Attributes:
         workers: Number of processes on this machine; None for its number of cores.
@@ -30,17 +30,17 @@ class JobRun(NamedTuple):
     show_progress: bool = False
 
     def begin(self, job: Job[Any]) -> Begun[Any]:
-        """Begins a job, and shows that on standard error."""
+        """Begins a job, and shows progress on standard error."""
         with shown("preparing") if self.show_progress else nullcontext():
             return job.begin()
 
     def finish(self, job: Job[R], begun: Begun[Any] | None, result_path: str) -> R:
-        """Carries a job out, and returns the result of its commit.
+        """Runs a job, and returns the result of its commit.
 
         Args:
             job: The job, which a runner begins itself.
-            begun: What it has begun here, if it has.
-            result_path: The file in which workers of a runner hand the result over.
+            begun: The tasks, if the job has begun here.
+            result_path: The file through which workers of a runner return the result.
         """
         if self.beam_options is None:
             return run_job(
@@ -56,13 +56,13 @@ class JobRun(NamedTuple):
 
 
 def result_path_of(dataset: str, name: str, split: str, command: object) -> str:
-    """Returns the file of a dataset in which workers hand the result of a command over.
+    """Returns the file of a dataset through which workers return a command's result.
 
     Args:
         dataset: The dataset's directory.
         name: Its name.
         split: The first split that the command is about.
-        command: What has a `repr` that no other command has.
+        command: A value whose `repr` identifies the command.
     """
     key = hashlib.sha256(repr(command).encode()).hexdigest()[:16]
     return layout.join(dataset, layout.result_path(name, split, key))

@@ -61,10 +61,10 @@ def convert(
 
     Args:
         jobs: One for each split, with the same output and name.
-        workers: Number of processes on this machine; None for as many as it has cores,
-            which start where there is enough to do.
+        workers: Number of processes on this machine; None for one per core, started
+            only if there is enough work.
         overwrite: Whether to replace existing shards of these splits.
-        keep_replaced: Whether what is replaced is kept, to go back to.
+        keep_replaced: Whether to keep what is replaced, for a rollback.
         features: The schema, if known.
         tfds_directory: The TFDS directory of the inputs, if any.
         beam_options: Options of the Beam pipeline, including `--runner`; None to run
@@ -81,7 +81,7 @@ def convert(
     plan = PlanConversion(
         jobs=jobs,
         overwrite=overwrite,
-        # Where worker processes call the user's function, this one does not: it may
+        # If worker processes call the user's function, this one does not, as it may
         # take memory or a device, or crash.
         try_map=_try_apart if apart else try_function,
     )
@@ -133,7 +133,7 @@ def convert(
 
 
 def _tell(preparations: Sequence[TakenOutput], *, show_progress: bool) -> None:
-    """Says what is known of a conversion before it starts."""
+    """Logs and prints notes on a conversion before it starts."""
     todo = [p.prepared for p in preparations if p.committed is None]
     notes = [note for job in todo for note in plan_notes(job)]
     notes += [
@@ -157,7 +157,7 @@ def _tell(preparations: Sequence[TakenOutput], *, show_progress: bool) -> None:
 
 
 def _made_key(manifest: Manifest, prepared: PreparedJob) -> str:
-    """Returns the split that a job made, or what it appended to one, by its key."""
+    """Returns the key of the split that a job made, or of the edition it appended."""
     if prepared.job.appends:
         for part in manifest.splits[prepared.job.split].parts:
             if part.source.get("job") == prepared.write.id:
@@ -166,7 +166,7 @@ def _made_key(manifest: Manifest, prepared: PreparedJob) -> str:
 
 
 def _calls_function(job: ConversionJob) -> bool:
-    """Returns whether a function of the user's is called for each record."""
+    """Returns whether a user's function is called for each record."""
     tokenizer = job.pack and job.pack.tokenizer
     return job.map is not None or bool(tokenizer and is_function(tokenizer))
 
@@ -179,11 +179,11 @@ def _try_apart(job: ConversionJob, files: Sequence[InputFile]) -> None:
 
 
 def _shards_at_once(prepared: PreparedJob) -> int:
-    """Returns a worker's number of shards in progress. It converts one at a time.
+    """Returns the number of a worker's shards in progress, of which it converts one.
 
-    With remote storage, the previous shard is published and the next one is opened
-    meanwhile. All of them are on the worker's disk. Small shards hide less of the
-    storage's latency, so there are more of them.
+    With remote storage, it publishes the previous shard and opens the next one
+    meanwhile. All are on its disk. Small shards hide less of the latency of storage, so
+    there are more of them.
     """
     job = prepared.job
     if not any(storage_for(path).remote for path in (*job.inputs, job.output)):

@@ -154,7 +154,7 @@ def _pipeline(pipeline_options: PipelineOptions, job: ConversionJob) -> beam.Pip
 def _arguments(
     args: Mapping[str, Any] | None, pipeline_options: PipelineOptions | None
 ) -> tuple[Mapping[str, str], PipelineOptions]:
-    """Returns both; what is not given comes from the command line."""
+    """Returns both, taken from the command line if not given."""
     if args is None or pipeline_options is None:
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         parser.add_argument("--input")

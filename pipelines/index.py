@@ -15,8 +15,8 @@ def index(options: IndexOptions, **how: Any) -> tuple[Manifest, str]:
     """Makes existing ArrayRecord files a dataset, in place.
 
     Args:
-        options: Which files, and how they are named.
-        **how: Where it runs, as for `JobRun`.
+        options: The files, and the names of dataset and split.
+        **how: The fields of `JobRun`.
 
     Returns:
         The dataset, and its directory.

@@ -1,4 +1,4 @@
-"""Removing the records that a user names, on this machine or on a Beam runner."""
+"""Removing records that a user names, on this machine or on a Beam runner."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def asked_records(
 
     Args:
         dataset: The dataset's directory.
-        file: Lines that are each the number of a record, a place as `gristmill trace`
-            shows it, or, with a column, a value.
+        file: A file whose lines are numbers of records, places as `gristmill trace`
+            shows them, or, with a column, values.
         column: The feature that has the values.
-        condition: Instead, as `Dataset.select` takes it.
+        condition: A condition for `Dataset.select`, instead of a file.
         split: The split; None for the only one.
         edition: The edition in which records have these numbers; None for the newest.
         allow_missing: Whether some lines may name nothing.
@@ -60,8 +60,8 @@ def asked_records(
         The arguments of `begin_removal`, and the lines that name nothing.
 
     Raises:
-        InputError: A line is neither, it or all of them name nothing, or the split is
-            not there or has packed rows.
+        InputError: A line is none of these, a line or all of them name nothing, or the
+            split is missing or has packed rows.
     """
     manifest, name = open_split(dataset, split)
     found = manifest.splits[name]
@@ -117,7 +117,7 @@ def asked_records(
 
 
 def _read_lines(path: str) -> list[str]:
-    """Returns the lines of a file that are not empty, each once."""
+    """Returns the distinct lines of a file that are not empty."""
     if storage_for(path).stat(path) is None:
         raise InputError(
             "--records takes a file that lists the records",
@@ -161,7 +161,7 @@ def _parsed(line: str) -> int | FilePlace:
 def _find_records(
     part: Part, parsed: Sequence[int | FilePlace]
 ) -> Iterator[tuple[int, int]]:
-    """Yields the numbers of what names records, and of each record that it names."""
+    """Yields the number of each line, with each record that it names."""
     table = part.table
     assert table is not None  # It has a `dataset.json`.
     places = {n: one for n, one in enumerate(parsed) if isinstance(one, FilePlace)}
@@ -193,7 +193,7 @@ _BLOCK_RECORDS = 1024
 def _find_values(
     dataset: Dataset, feature: str, values: Sequence[str]
 ) -> Iterator[tuple[int, int]]:
-    """Yields the number of a value and that of a record that has it; reads all."""
+    """Yields the number of each value with each record that has it; reads all."""
     known = dataset.features
     if known is not None and feature not in known:
         raise InputError(
@@ -222,13 +222,13 @@ def _find_values(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Removed:
-    """What a removal did.
+    """The result of a removal, for people.
 
     Attributes:
         dataset: Directory of the dataset.
-        result: What was done.
+        result: The result.
         missing: Lines that named nothing.
-        erased: Whether the state before was deleted.
+        erased: Whether the previous state was deleted.
     """
 
     also_shown = ("elsewhere",)
@@ -240,12 +240,12 @@ class Removed:
 
     @property
     def split(self) -> Split:
-        """The split as it is now."""
+        """The split after the commit."""
         return self.result.manifest.splits[self.result.split]
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
-        """Where records that were erased can still be."""
+        """Places that may still hold erased records."""
         if not self.erased:
             return ()
         given = (part.source.get("inputs", ()) for part in self.split.parts)
@@ -265,7 +265,7 @@ class Removed:
 
     @property
     def title(self) -> str:
-        """How many records were removed, or that they were removed before."""
+        """The number of removed records, or that they were removed before."""
         result, left = self.result, f"{self.split.records:,} left"
         name = f"{result.manifest.name}/{result.split}"
         if not result.editions:
@@ -277,7 +277,7 @@ class Removed:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What people get besides."""
+        """Further facts for people."""
         result, split = self.result, self.split
         facts: dict[str, Any] = {}
         if result.editions:
@@ -310,17 +310,18 @@ def remove(
     give_up: bool = False,
     **how: Any,
 ) -> RemovalResult:
-    """Removes records from a dataset, and returns when that is committed.
+    """Removes records from a dataset, and returns after the commit.
 
     Args:
         dataset: Its directory.
-        asked: What to remove, as arguments of `begin_removal`.
-        erase: Whether to delete the state before, with the bytes of the records.
-        give_up: Whether to give up first what others have begun on the split.
-        **how: Where it runs, as for `JobRun`.
+        asked: The arguments of `begin_removal`.
+        erase: Whether to delete the previous state, with the bytes of the records.
+        give_up: Whether to give up unfinished work of other commands on the split
+            first.
+        **how: The fields of `JobRun`.
 
     Raises:
-        GristmillError: It failed. Finished shards are kept.
+        GristmillError: The removal failed. Finished shards are kept.
     """
     job = RemovalJob(dataset, {**asked, "erase": erase})
     begun = RemovalJob(dataset, {**job.asked, "give_up": give_up}).begin()

@@ -22,10 +22,10 @@ def verify(
 
     Args:
         dataset: Its directory.
-        quick: Whether to leave out the contents of shards and indexes.
-        report: The file that the result will be written to: its directory is one that
-            this machine and the workers of a Beam runner can both access.
-        **how: Where it runs, as for `JobRun`.
+        quick: Whether to skip the contents of shards and indexes.
+        report: The file for the result, in a directory that this machine and the
+            workers of a Beam runner can both access.
+        **how: The fields of `JobRun`.
 
     Raises:
         NotADatasetError: The dataset is not committed.

@@ -1,1 +1,1 @@
-"""Advice before a conversion: its result, duration and cost."""
+"""Advice before a conversion: its result and its duration."""

@@ -1,4 +1,4 @@
-"""The audit of conversations: what a template trains on, before anything is made."""
+"""The audit of conversations: the tokens that a template would train on."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class SetAside(NamedTuple):
 
     Attributes:
         reason: One of `gristmill.dataset.packed.counts.ASIDE`.
-        place: Where it is in the inputs.
-        detail: What is wrong with it.
+        place: Its place in the inputs.
+        detail: Its fault.
     """
 
     reason: str
@@ -57,7 +57,7 @@ class SetAside(NamedTuple):
 
 
 class ShownConversation(NamedTuple):
-    """A conversation as text, with what is trained on in marks."""
+    """A conversation as text, with marks around what is trained on."""
 
     place: str
     text: str
@@ -65,14 +65,14 @@ class ShownConversation(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What packing would make of the first conversations of some inputs.
+    """The result of packing the first conversations of some inputs.
 
     Attributes:
         source: The inputs.
-        records: The records that were read.
-        counts: The counts that `pack` would keep of them.
-        roles: The tokens of each role.
-        unfit: What `pack` would fail for.
+        records: Number of records that were read.
+        counts: The counts that `pack` would store.
+        roles: The tokens of each role, as lines.
+        unfit: The misfits for which `pack` would fail.
         set_aside: The conversations that would be set aside.
         shown: The first conversations.
         pieces: Pieces of the template, the most frequent first.
@@ -92,7 +92,7 @@ class Audit:
     texts: Tokenizer = dataclasses.field(repr=False)
 
     def text(self) -> str:
-        """Returns it for people."""
+        """Returns the audit for people."""
         counts = self.counts
         rendered = counts.tokens + counts.truncated_tokens
         aside = collections.defaultdict(list)
@@ -134,7 +134,7 @@ class Audit:
 def audit_conversations(options: PackingOptions, *, records: int, shown: int) -> Audit:
     """Renders and tokenises the first conversations of inputs, and writes nothing.
 
-    It takes the inputs of `train` from a directory with splits, or of the first one.
+    From a directory with splits it takes the split `train`, or else the first one.
 
     Args:
         options: The options of packing them.
@@ -204,7 +204,7 @@ def audit_conversations(options: PackingOptions, *, records: int, shown: int) ->
 def _batches(
     job: ConversionJob, files: InputFiles, records: int
 ) -> Iterator[tuple[int, list[tuple[bytes, str]]]]:
-    """Yields how many records were read, and what they became, each with its place."""
+    """Yields the number of records read, and the results with their places."""
     function = None if job.map is None else load_function(job.map)
     read = itertools.islice(first_records(files), records)
     for batch in iter(lambda: [*itertools.islice(read, _BATCH)], []):

@@ -1,8 +1,9 @@
-"""The plan of a conversion: a sample is converted and measured, and what follows.
+"""The plan of a conversion, from the measured conversion of a sample.
 
-The code is that of `gristmill convert`, in worker processes as there: cores that share
-caches and memory are slower together. Parts are spread evenly over all stored bytes; of
-a compressed file, which can only be read from its start, a part is its first bytes.
+The code is that of `gristmill convert`, with as many worker processes, since cores that
+share caches and memory slow each other down. Parts are spread evenly over all stored
+bytes; a part of a compressed file, which can only be read from its start, is its first
+bytes.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ _PARTS = 24
 _MOST_PARTS = 4_000_000
 _MOST_PROCESSES = 8
 _MOST_REGIONS = 1 << 20
-# Of a shard besides its chunks: half of a last block on average, and one for the place
-# of the footer.
+# Bytes of a shard besides its chunks: half of the last block on average, and one for
+# the place of the footer.
 SHARD_BYTES = 1.5 * BLOCK_BYTES
 _WARM_SECONDS = 1.0
 _warm: set[int] = set()  # Processes that have converted a part.
@@ -51,11 +52,11 @@ _warm: set[int] = set()  # Processes that have converted a part.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleSize:
-    """How much of the inputs is converted.
+    """The amount of inputs to convert.
 
     Attributes:
         part_bytes: Size of a part.
-        seconds: After these, no other part begins.
+        seconds: The time after which no further part begins.
     """
 
     part_bytes: int = 2 << 20
@@ -63,7 +64,7 @@ class SampleSize:
 
 
 class Sample(NamedTuple):
-    """What parts of some inputs became, and of all of them by the ratio of bytes.
+    """Measurements of converted parts, or an estimate for all inputs.
 
     Attributes:
         stored_bytes: Size of the parts in the inputs.
@@ -103,8 +104,8 @@ def sampled_parts(
     Args:
         sizes: int64 [files], bytes as stored.
         splittable: bool [files], whether reading can begin in the middle.
-        parts: How many parts. What is not larger than all of them is taken as a whole.
-        part_bytes: Size of a part, about.
+        parts: Number of parts; smaller inputs are taken as a whole.
+        part_bytes: Approximate size of a part.
     """
     total = int(sizes.sum())
     size = PlanOptions(value=max(part_bytes, total // _MOST_PARTS))
@@ -131,7 +132,7 @@ def convert_sample(
 
     Args:
         job: The job.
-        files: Its input files. The same ones give the same parts.
+        files: Its input files, which determine the parts.
         share: This job's share of a sample of several jobs.
         size: The size of that sample.
         workers: Number of processes of the conversion.
@@ -248,10 +249,9 @@ def make_plan(
     """Plans a conversion.
 
     Args:
-        options: The conversion. Its shards, and whether they are compressed, are chosen
-            here.
+        options: The conversion; the plan chooses its shards, and whether to compress.
         workers: Processes of the conversion on this machine; None for all cores.
-        sample_size: How much is converted; None for the usual.
+        sample_size: The amount to convert; None for the default.
 
     Raises:
         InputError: The inputs cannot be used, or have no records.
@@ -328,7 +328,7 @@ def _shards_of(inputs: Sequence[InputFiles], shard_bytes: int) -> int:
 def _choose_shards(
     jobs: Sequence[ConversionJob], inputs: Sequence[InputFiles], workers: int
 ) -> dict[str, Any]:
-    """Returns how many shards to make: an option of a conversion, or none.
+    """Returns an option for the number of shards, or none to keep the default.
 
     An option holds for each split, and a compressed file is read by one worker.
     """

@@ -1,1 +1,1 @@
-"""Runs of pipelines: the options, the runners, the graphs of jobs."""
+"""Runs of pipelines: their options and runners."""

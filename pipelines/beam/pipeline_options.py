@@ -1,4 +1,4 @@
-"""The options of Beam and its runners: told from ours, checked, or ignored by it."""
+"""The options of Beam and its runners: separating them from ours, and checking them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from apache_beam.runners.runner import PipelineRunner
 from gristmill.dataset.base.errors import InputError, MissingPackageError
 from gristmill.pipelines.options.job_options import LaunchOptions
 
-# Beam declares it with a value, and takes any for true, `false` too. Here it is a flag.
+# Beam declares it with a value, and takes any value for true, even `false`. Here it is
+# a flag.
 DRY_RUN = "--dry_run"
 _NEAR = 0.8
-# What a launch may say to the service, and a launcher of templates then to Beam.
+# Options of the service, which a launcher of templates passes on to Beam.
 _OF_LAUNCHERS = frozenset({"--launcher_machine_type", "--streaming_mode"})
-# Beam knows this runner by its full name only.
+# Beam knows this runner only by its full name.
 _DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
 _KNOWN = {
     path.rpartition(".")[2]: path
@@ -35,7 +36,7 @@ _KNOWN = {
 
 
 class _Parser(_BeamArgumentParser):
-    """The options that Beam knows now. A wrong one is a ValueError."""
+    """The options that Beam knows now; an invalid one raises ValueError."""
 
     def __init__(self) -> None:
         super().__init__(add_help=False, allow_abbrev=False, conflict_handler="resolve")
@@ -49,17 +50,18 @@ class _Parser(_BeamArgumentParser):
         }
 
     def error(self, message: str) -> NoReturn:
-        # Beam would print all its options and end the process, with the output taken.
+        # Beam would print all its options and end the process after the output was
+        # taken.
         raise ValueError(message)
 
 
 def ignored_options(arguments: Sequence[str]) -> list[tuple[str, str | None]]:
-    """Returns the arguments that Beam would ignore, which it says in its log only.
+    """Returns the arguments that Beam would ignore, with a note only in its log.
 
-    Each comes with the option of Beam that its name is nearest to, if any is near.
+    Each comes with the option of Beam that has the closest name, if any is close.
 
     Raises:
-        ValueError: Beam does not take the others.
+        ValueError: Beam rejects another argument.
     """
     parser, found = _Parser(), []
     _, unknown = parser.parse_known_args([*without_flag_values(arguments)])
@@ -73,9 +75,9 @@ def ignored_options(arguments: Sequence[str]) -> list[tuple[str, str | None]]:
 
 
 def without_flag_values(arguments: Sequence[str]) -> Iterator[str]:
-    """Yields arguments, with `--flag=true` and `--flag=false` as Beam takes flags.
+    """Yields arguments, with `--flag=true` and `--flag=false` in Beam's form of flags.
 
-    Options that are given to a template have a value each, also those that take none.
+    Options given to a template always have a value, even flags.
 
     >>> list(without_flag_values(["--no_auth=true", "--use_public_ips=false"]))
     ['--no_auth', '--no_use_public_ips']
@@ -106,8 +108,7 @@ def checked_options(runner: str, given: Sequence[str]) -> list[str]:
         given: Options for Beam.
 
     Raises:
-        InputError: There is no such runner, Beam does not take the options, or it
-            would ignore one.
+        InputError: There is no such runner, or Beam would reject or ignore an option.
     """
     given = list(without_flag_values(given))
     if (other := _value_of("--runner", given)) is not None:
@@ -133,10 +134,11 @@ def checked_options(runner: str, given: Sequence[str]) -> list[str]:
             got=str(e),
             cure="correct the option that is named",
         ) from e
-    # A launcher of the service may say more than Beam knows: it is noted there.
+    # A launcher of the service may pass options that Beam does not know; these are
+    # noted there.
     launched = _value_of("--template_location", given) is not None
     for argument, nearest in ignored:
-        # Job services of portable runners say themselves which options they have.
+        # Job services of portable runners have options of their own.
         if issubclass(kind, PortableRunner) or (launched and nearest is None):
             continue
         raise InputError(
@@ -156,9 +158,9 @@ def split_arguments(
 ) -> tuple[list[str], list[str]]:
     """Splits arguments into those of a command and those that only Beam knows.
 
-    An option that both know is the command's. So is one that neither knows, and click
-    reports it. Beam's options may be written with hyphens. Those of a runner are known
-    once it is imported.
+    An option that both know is the command's. So is one that neither knows, which click
+    then reports. Beam's options may be written with hyphens. A runner's options are
+    known once it is imported.
     """
     if (runner := _value_of("--runner", arguments)) is not None:
         find_runner(runner)

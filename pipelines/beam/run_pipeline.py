@@ -40,19 +40,19 @@ def run_pipeline(
 ) -> T:
     """Runs a transform as a pipeline, waits for its end, and returns its result.
 
-    Runners do not return elements to the process that started them. So the last step
-    writes the result to a file, which is read and deleted here. It is pickled, and
-    signed with a key that only this run has: others may write to the bucket.
+    Runners do not return elements to the process that started them. Therefore the last
+    step writes the result to a file, which is read and deleted here. It is pickled, and
+    signed with a key of this run, since others may write to the bucket.
 
     Args:
-        transform: Applied to a pipeline; gives one element.
+        transform: A transform of a pipeline, with one element as result.
         beam_options: Options of the pipeline, including `--runner`.
         result_path: The file, where the workers and this process can both access it.
-            What another run of the same command left there is deleted.
+            A file from another run of the same command is deleted.
 
     Returns:
-        The element. If the runner repeated the last step, the first one that it gave:
-        a repeated step finds the work done and counts nothing.
+        The element. If the runner repeated the last step, the first one, as a repeated
+        step finds the work done and counts nothing.
     """
     storage_for(result_path).delete(result_path)
     key = secrets.token_bytes()
@@ -138,7 +138,7 @@ def _dead_workers_noticed() -> Iterator[None]:
 
 
 def _runner_error(error: Exception, beam_options: Sequence[str]) -> JobError | None:
-    """Returns the error of a runner that fails itself, None for one of a step."""
+    """Returns the error for a failure of the runner itself, None for one of a step."""
     text = str(error)
     if _STEP_NOTE.search(text) or "Traceback (most recent call last)" in text:
         return None
@@ -152,11 +152,11 @@ def _runner_error(error: Exception, beam_options: Sequence[str]) -> JobError | N
 
 
 def _our_error(error: Exception) -> GristmillError | None:
-    """Returns the error of gristmill that a runner's error stands for, if any.
+    """Returns the error of gristmill inside a runner's error, if any.
 
     In memory, runners raise our error with the name of the step after its first
-    argument; across processes, a RuntimeError whose text is the whole traceback, with
-    our message at its end.
+    argument; across processes, a RuntimeError whose text is the traceback, which ends
+    with our message.
     """
     if isinstance(error, GristmillError):
         error.what = _STEP_NOTE.sub("", error.what)

@@ -43,20 +43,20 @@ from gristmill.transforms.jobs.job import Begun, Job
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attached:
-    """What was attached.
+    """The result of attaching columns.
 
     Attributes:
-        manifest: The dataset as it is now.
+        manifest: The dataset after the commit.
         split: The split.
         columns: The types of the columns, by name.
         file_bytes: Size of the files of their values.
-        rows: Rows of the tables; None of a function.
-        records: Records that have a row.
-        missing: Records that have none, or lack a value.
-        repeated: Rows with the key of another.
-        unmatched: Rows without a record.
-        shown: Keys of some of these, by what they lack.
-        done_before: Whether the same was attached already.
+        rows: Number of rows of the tables; None for a function.
+        records: Number of records with a row.
+        missing: Number of records without a row or a value.
+        repeated: Number of rows with the key of another row.
+        unmatched: Number of rows without a record.
+        shown: Keys of some of the last three, by kind.
+        done_before: Whether the same columns were attached already.
     """
 
     manifest: Manifest
@@ -73,7 +73,7 @@ class Attached:
 
     @property
     def title(self) -> str:
-        """What was done to how many records."""
+        """The columns, and the number of records."""
         records = plural(self.manifest.splits[self.split].records, "record")
         done = "attached before" if self.done_before else "attached"
         names = ", ".join(f"{name} ({kind})" for name, kind in self.columns.items())
@@ -99,21 +99,21 @@ def attach_tables(
 ) -> Attached:
     """Attaches columns of tables to the records that their rows belong to.
 
-    Memory: 40 bytes a row; values are kept on the disk of temporary files meanwhile.
+    Memory: 40 bytes per row; values are kept in temporary files.
 
     Args:
         dataset: The dataset's directory.
         inputs: Files of Parquet or JSON lines, or one dataset.
-        by: How rows find their records.
+        by: The match of rows to records.
         columns: The columns to attach; None for all but the key.
         split: The split; None for the only one.
-        overwrite: Whether columns of these names are replaced.
+        overwrite: Whether to replace columns of these names.
         workers: Number of processes; by default the number of cores.
         show_progress: Whether to show progress on standard error.
 
     Raises:
-        InputError: Records have no row, rows no record, or several rows one key, and
-            that is not allowed; or tables cannot be read as columns.
+        InputError: Records lack a row, rows lack a record, or several rows have one
+            key, and that is not allowed; or tables cannot be read as columns.
     """
     target, tables = (
         AttachedSplit(dataset, split, overwrite=overwrite),
@@ -215,15 +215,15 @@ def attach_computed(
         function: `module:function`. It is called with a record, and returns a dict of
             its values by column: numbers, texts, or arrays of numbers.
         split: As in `attach_tables`.
-        overwrite: The same.
-        workers: The same.
+        overwrite: As in `attach_tables`.
+        workers: As in `attach_tables`.
         beam_options: Options of the Beam pipeline, including `--runner`; None to run
             without Beam.
-        show_progress: The same.
+        show_progress: As in `attach_tables`.
 
     Raises:
-        InputError: There is no such function, or no record; or the columns are there.
-        UserFunctionError: It failed, or returned something else.
+        InputError: There is no such function, or no record; or the columns exist.
+        UserFunctionError: The function failed, or returned no columns.
     """
     job = ComputeJob(dataset, function, split, overwrite)
     made = run_anywhere(
@@ -242,7 +242,7 @@ def run_anywhere(
     beam_options: Sequence[str] | None,
     **how: Any,
 ) -> R:
-    """Runs a job on a split with Beam if there are options for that, or else here.
+    """Runs a job on a split with Beam if there are options for it, otherwise here.
 
     Args:
         job: The job.

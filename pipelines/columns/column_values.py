@@ -1,4 +1,4 @@
-"""The values of a shard: those of the rows that its records match."""
+"""The values of a shard, from the rows that its records match."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SHOWN = 20
 
 
 class Matched(NamedTuple):
-    """The rows of a shard's records were looked for.
+    """The result of matching a shard's records to rows.
 
     Attributes:
         task: The shard.
-        found: How many records have a row with all values.
-        missing: The first of the others: number, and key.
+        found: Number of records that have a row with all values.
+        missing: Number and key of the first other records.
     """
 
     task: ShardTask
@@ -40,7 +40,7 @@ class Matched(NamedTuple):
 
     @property
     def done(self) -> Done:
-        """What was done."""
+        """The work done, for progress and metrics."""
         return Written(self.task, {}).done
 
 
@@ -51,7 +51,7 @@ def _opened(attachment: tuple[str, str, int]) -> Dataset:
 
 
 def _records(task: ShardTask, begin: int) -> list[bytes]:
-    """Returns some records of a shard, from one of the split on."""
+    """Returns a block of a shard's records, from a record of the split on."""
     at = task.attachment
     opened = _opened((at.write.output, at.write.split, max(at.editions)))
     end = min(begin + BLOCK_RECORDS, task.stop_record)
@@ -69,10 +69,10 @@ def match_shard(
 
     Args:
         task: The shard.
-        directory: That of the rows.
+        directory: The directory of the rows.
         key: The feature with the key; None to join by the number of the record.
         texts: Whether the keys of the rows are texts.
-        last: Whether the last of several rows with a key is taken.
+        last: Whether to take the last of several rows with a key, not the first.
     """
     store = row_store(directory, last)
     found = np.empty(task.digest.records, np.int64)
@@ -119,12 +119,12 @@ def _check_kind(key: str, kind: ColumnType, *, texts: bool, where: str) -> None:
 def write_joined(
     task: ShardTask, *, directory: str, fill: Mapping[str, Any], last: bool
 ) -> Written:
-    """Writes the values of a shard, of the rows that `match_shard` has found.
+    """Writes the values of a shard, from the rows that `match_shard` found.
 
     Args:
         task: The shard.
-        directory: That of the rows.
-        fill: What records without a value get, by column.
+        directory: The directory of the rows.
+        fill: Values for records without one, by column.
         last: As in `match_shard`.
     """
     store, rows = row_store(directory, last), np.load(_rows_path(directory, task))

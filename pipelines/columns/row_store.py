@@ -1,7 +1,7 @@
-"""The rows of tables on a local disk: found by their keys from any process.
+"""The rows of tables on a local disk, which any process can find by their keys.
 
-Keys are sorted numbers: integers as they are, of texts 128 bits of their BLAKE2b.
-Values stay on disk. Processes map the files, so that they share one copy of them.
+Keys are sorted numbers: integers as they are, texts as 128 bits of their BLAKE2b.
+Values stay on disk, in files that all processes map.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _NONE = -1
 
 
 def key_numbers(kind: ColumnType, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns keys as numbers that are equal where keys are.
+    """Returns keys as numbers that are equal if the keys are: [n].
 
     Args:
         kind: An integer type, or that of texts.
-        values: [n].
+        values: [n], the keys.
     """
     if not kind.is_text:
         if kind.dtype == "uint64" and (values >> np.uint64(63)).any():
@@ -45,7 +45,7 @@ def key_numbers(kind: ColumnType, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return values.astype(np.int64)
     digest = functools.partial(hashlib.blake2b, digest_size=16)
     found = [digest(text.encode("utf-8", "surrogatepass")).digest() for text in values]
-    # numpy takes off zeros at the end.
+    # numpy would strip zeros at the end.
     return np.array([each + b"." for each in found], "S17")
 
 
@@ -55,10 +55,10 @@ def is_key(kind: ColumnType) -> bool:
 
 
 class KeyProblems(NamedTuple):
-    """Keys of rows that are not as they should be.
+    """Faults of the keys of rows.
 
     Attributes:
-        repeated: How many rows have the key of another row.
+        repeated: Number of rows with the key of another row.
         shown: Some of their keys.
     """
 
@@ -68,7 +68,7 @@ class KeyProblems(NamedTuple):
 
 @dataclasses.dataclass
 class RowWriter:
-    """Takes the rows of tables, in order.
+    """Collects the rows of tables, in order.
 
     Args:
         directory: An empty local directory.
@@ -164,7 +164,7 @@ class RowWriter:
             file.write((begin + np.cumsum(lengths)).astype(np.int64).tobytes())
 
     def keys(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """Returns the key of each row, and which rows lack one."""
+        """Returns the key of each row, and whether it lacks one: bool [rows]."""
         nothing = np.zeros(0, bool)
         lost = np.concatenate([nothing, *self._lost])
         return np.concatenate(self._keys or [nothing]), lost
@@ -173,7 +173,7 @@ class RowWriter:
         """Sorts the rows by their keys.
 
         Args:
-            numbers: [n], keys as `key_numbers` returns them.
+            numbers: [n], keys from `key_numbers`.
             rows: int64 [n], the row of each.
         """
         order = np.argsort(numbers, kind="stable")
@@ -203,7 +203,7 @@ class RowStore:
 
     Args:
         directory: Its directory.
-        last: Whether the last of several rows with a key is taken, not the first.
+        last: Whether to take the last of several rows with a key, not the first.
     """
 
     def __init__(self, directory: str, *, last: bool = False):
@@ -216,7 +216,7 @@ class RowStore:
         self.kinds = {n: ColumnType.parse(fields) for n, fields in described.items()}
 
     def find(self, numbers: npt.NDArray[Any]) -> Int64:
-        """Returns the row of each key, -1 for none, and notes which were found."""
+        """Returns the row of each key, -1 for none, and marks the rows as seen."""
         found = np.full(len(numbers), _NONE, np.int64)
         if not len(self._keys):
             return found
@@ -229,7 +229,7 @@ class RowStore:
         return found
 
     def unmatched(self) -> Int64:
-        """Returns the rows whose keys were never looked for: int64, ascending."""
+        """Returns the rows whose keys were never searched for: int64, ascending."""
         keys, rows = np.asarray(self._keys), np.asarray(self._rows)
         if not len(keys):
             return np.zeros(0, np.int64)
@@ -239,7 +239,7 @@ class RowStore:
         return np.sort(rows[~np.repeat(seen, counts)])
 
     def lost(self, rows: Int64) -> npt.NDArray[np.bool_]:
-        """Returns which rows have no value in some column, or are none."""
+        """Returns whether each row is -1 or lacks a value in some column."""
         missing: npt.NDArray[np.bool_] = rows == _NONE
         for name in self.kinds:
             missing |= self._mapped(name, "missing", np.bool_)[rows] & (rows != _NONE)
@@ -251,7 +251,7 @@ class RowStore:
         Args:
             name: The column.
             rows: int64 [n], -1 for none.
-            instead: What those get that have none.
+            instead: The value for rows without one.
         """
         kind = self.kinds[name]
         missing = rows == _NONE
@@ -299,12 +299,12 @@ Repeated = Literal["error", "first", "last"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JoinBy:
-    """How the rows of tables find their records.
+    """The match of rows of tables to records.
 
     Attributes:
         feature: The feature of the records with the key; None for their numbers.
         key: The column of the tables with the key.
-        repeated: Which of several rows with a key is taken.
+        repeated: The row to take of several with one key.
         allow_unmatched: Whether rows may have no record.
         fill: The value for records without a row, or by column; None for an error.
     """

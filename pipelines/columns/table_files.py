@@ -30,7 +30,7 @@ from gristmill.transforms.sources.input_formats import Look, look_at
 from gristmill.transforms.sources.lines.strict_json import parsed_line
 
 BLOCK_RECORDS = 1024
-_MARK = b"\xef\xbb\xbf"  # Of the order of bytes.
+_MARK = b"\xef\xbb\xbf"  # The byte order mark.
 _KINDS = {BYTES: ColumnType("text"), FLOATS: ColumnType("float32")}
 _KINDS[INTS] = ColumnType("int64")
 
@@ -39,7 +39,7 @@ class Rows(NamedTuple):
     """Some rows of a table.
 
     Attributes:
-        where: The file, and the first of them.
+        where: The file, and the place of the first row.
         columns: The values of each column.
     """
 
@@ -51,8 +51,8 @@ class Tables(NamedTuple):
     """Tables with the same columns, in order.
 
     Attributes:
-        files: The files; none of a dataset.
-        looks: What their first bytes tell.
+        files: The files; none for a dataset.
+        looks: The looks at their first bytes.
         dataset: The dataset whose records are rows, or None.
     """
 
@@ -90,7 +90,7 @@ class Tables(NamedTuple):
 
     @property
     def identity(self) -> list[list[Any]]:
-        """What tells these tables from others, as values of JSON."""
+        """Values of JSON that identify these tables."""
         if self.dataset is not None:
             content = self.dataset.stored.content
             return [[self.dataset.path, content.records, content.order_digest]]
@@ -103,7 +103,7 @@ class Tables(NamedTuple):
             columns: The columns to read; None for all.
 
         Raises:
-            InputError: A column is not there, or cannot be read as one.
+            InputError: A column is missing, or cannot be read as one.
             CorruptRecordError: A file is damaged.
         """
         if self.dataset is not None:
@@ -228,11 +228,9 @@ def features_of(
 ) -> dict[str, TypedValues]:
     """Returns features of examples: texts, integers, floats, or arrays of these.
 
-    A record without a feature has no value of it.
-
     Raises:
         InputError: Records have different numbers of values.
-        DecodeError: Records are no `tf.train.Example`.
+        DecodeError: A record is not a `tf.train.Example`.
     """
     scan = scan_examples(records)
     found = {}

@@ -1,4 +1,4 @@
-"""Values of a column as numpy has them: of Arrow, of Python, and missing ones."""
+"""Values of a column as numpy arrays: from Arrow, from JSON, and for missing ones."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class TypedValues(NamedTuple):
     """Some values of a column.
 
     Attributes:
-        kind: Their type; None where all are missing, and none is known.
-        values: [n, *shape], texts as objects; anything where one is missing.
-        missing: bool [n], which of them are missing.
+        kind: Their type; None if all are missing and the type is unknown.
+        values: [n, *shape], texts as objects; undefined where missing.
+        missing: bool [n], whether each is missing.
     """
 
     kind: ColumnType | None
@@ -101,10 +101,10 @@ def of_json(
 ) -> TypedValues:
     """Returns the values of a field of JSON objects.
 
-    Whole numbers are floats where others are fractions, or do not have 64 bits.
+    Whole numbers become floats if others are fractions, or exceed 64 bits.
 
     Args:
-        values: Those of all rows; None where there is none.
+        values: The values of all rows; None where there is none.
         column: The name of the field.
         where: Returns the place of a row.
 
@@ -187,7 +187,7 @@ def _objects(values: Sequence[Any]) -> npt.NDArray[Any]:
 
 
 def filled(kind: ColumnType, value: Any, *, column: str) -> Any:
-    """Returns the value for records without one, as numpy has it.
+    """Returns the value for records without one, in the column's numpy type.
 
     Raises:
         InputError: It is not of the column's type.

@@ -56,7 +56,7 @@ _USAGE = (
     errors.StateMismatchError,
 )
 
-# Of help texts: limits of numbers, defaults that are none, and those in words.
+# Parts of help texts: limits of numbers, empty defaults, and defaults in words.
 _NO = re.compile(r"; x>=[\d.]+|  \[default: \(none\)\]|  \[x>=[\d.]+\]")
 _DEFAULT = re.compile(r"  \[default: \((.*)\)\]")
 # An option of ours; those of Beam have underscores.
@@ -66,14 +66,14 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w=])")
 def command(
     *, looks: bool = False, with_json: bool = True
 ) -> Callable[[Callable[[Any], None]], click.Command]:
-    """Makes a function a command of its name, with the options that all have.
+    """Makes a function a command of its name, with the options that all commands have.
 
-    The function gets the values of its options, as attributes. An error of ours ends
-    the command with a message on standard error and an exit code; with `--json`,
-    standard output gets one JSON object too.
+    The function gets the values of its options as attributes. An error of ours ends the
+    command with a message on standard error and an exit code; with `--json`, standard
+    output gets one JSON object too.
 
     Args:
-        looks: Whether it only looks: whoever reads its output may stop.
+        looks: Whether it only reads data, so that the reader of its output may stop.
         with_json: Whether it has `--json`.
     """
 
@@ -92,12 +92,12 @@ def command(
 
 
 class _Command(click.Command):
-    """A command whose help explains its own options, and names those of others."""
+    """A command whose help explains its own options, and lists those of others."""
 
     def format_options(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
-        """Writes the options, those that another command's help explains by name."""
+        """Writes the options; those that another command explains only by name."""
         own, shared = [], collections.defaultdict[str, list[str]](list)
         for parameter in self.get_params(ctx):
             home: str | None = getattr(parameter, HOME, self.name)
@@ -153,10 +153,10 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 @contextlib.contextmanager
 def errors_reported(*, looks: bool = False, as_json: bool = False) -> Iterator[None]:
-    """Ends the process with a message and an exit code where the body raises an error.
+    """Ends the process with a message and an exit code if the body raises an error.
 
     Args:
-        looks: Whether whoever reads standard output may stop.
+        looks: Whether the reader of standard output may stop.
         as_json: Whether standard output gets the error too.
     """
     try:
@@ -184,16 +184,16 @@ def errors_reported(*, looks: bool = False, as_json: bool = False) -> Iterator[N
 
 
 def exit_code_of(error: Exception) -> int:
-    """Returns the exit code of a command that an error ends."""
+    """Returns the exit code of a command that ended with an error."""
     if isinstance(error, _DAMAGED):
         return EXIT_DAMAGED
     return EXIT_USAGE if isinstance(error, _USAGE) else EXIT_FAILED
 
 
 def _homes_of_options(cure: str) -> str:
-    """Returns the commands with the options of a cure that the running one lacks.
+    """Returns the commands that have a cure's options which the running one lacks.
 
-    What reads data is used by commands that make datasets, and by those that look.
+    Code that reads data serves commands that make datasets, and those that look.
     """
     ctx = click.get_current_context(silent=True)
     group = ctx.parent.command if ctx is not None and ctx.parent is not None else None
@@ -226,7 +226,7 @@ def exit_interrupted(*, as_json: bool) -> NoReturn:
 
 
 def print_error_json(type_: str, **facts: str) -> None:
-    """Prints an error as one JSON object. Fields that are not known are null."""
+    """Prints an error as one JSON object, with null for unknown fields."""
     names = ("what", "where", "expected", "got", "cure")
     fields = {"type": type_, **{name: facts.get(name) for name in names}}
     try:
@@ -237,7 +237,7 @@ def print_error_json(type_: str, **facts: str) -> None:
 
 @contextlib.contextmanager
 def _system_errors(looks: bool) -> Iterator[None]:
-    """Turns errors of the system into errors that say what to do."""
+    """Turns errors of the system into errors with a cure."""
     from gristmill.dataset.base.system import limits_named
 
     with limits_named():
@@ -254,7 +254,7 @@ def _system_errors(looks: bool) -> Iterator[None]:
 
 
 def is_of_print(error: OSError) -> bool:
-    """Returns whether an error was raised where a result was printed."""
+    """Returns whether an error was raised by printing a result."""
     frames = traceback.extract_tb(error.__traceback__)
     return frames[-1].filename == click.utils.__file__
 
@@ -271,7 +271,7 @@ def printing_failed(error: OSError) -> errors.GristmillError:
 
 
 def _give_up_stdout() -> None:
-    """Drops what could not be printed: the interpreter would try again at its end."""
+    """Drops unprinted output, which the interpreter would try to print at its end."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -289,15 +289,15 @@ def exit_now(code: int) -> NoReturn:
 
 @contextlib.contextmanager
 def ending_in_time(*, patience_seconds: float = 5.0) -> Iterator[None]:
-    """Ends the process some time after the body, whatever is left in it.
+    """Ends the process soon after the body, whatever still runs in it.
 
     Python waits without a limit for threads that are not daemons, for processes of
-    multiprocessing, and for atexit functions. The module of a --map function, and the
-    libraries that it uses, can leave all of these. They can call `os._exit` as well,
-    which is an error before the end of the body.
+    multiprocessing, and for atexit functions. The module of a --map function and its
+    libraries can leave all of these. They can also call `os._exit`, which is an error
+    before the end of the body.
 
     Args:
-        patience_seconds: How long what is left may take.
+        patience_seconds: The time for what still runs.
     """
     process, code = os.getpid(), 1
 

@@ -29,24 +29,24 @@ _PACKAGES = (
     *("numpy", "pyarrow", "google-crc32c", "zstandard", "brotli", "cramjam"),
     *("array_record", "apache-beam", "google-cloud-storage", "grain", "jax"),
 )
-# Modules of C, and the packages that have them.
+# Compiled modules, with their packages.
 _COMPILED = {
     "google_crc32c._crc32c": "google-crc32c",
     "zstandard.backend_c": "zstandard",
     "_brotli": "brotli",
     "cramjam": "cramjam",
 }
-_Answer = tuple[str, str]  # What is there, and what to do, "" if nothing.
+_Answer = tuple[str, str]  # The observation and the cure, "" if none is needed.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a check has found.
+    """The result of a check.
 
     Attributes:
         check: Name of the check.
         level: `ok`; `warning`: work is slow, or may fail; `error`: work fails.
-        seen: What is there.
+        seen: The observation.
         cure: What to do; "" if nothing.
     """
 

@@ -46,8 +46,8 @@ from gristmill.pipelines.options.job_options import (
 if TYPE_CHECKING:
     from gristmill.pipelines.text.records import ShownRecord
 
-_BLOCK_RECORDS = 16  # Records before a damaged one are shown, but for so many.
-_PATHS_TOLD = 3  # A longer command is none to copy.
+_BLOCK_RECORDS = 16  # Up to this many records before a damaged one are not shown.
+_PATHS_TOLD = 3  # A longer command is not worth copying.
 _OF_DATASETS = ("edition", "random", "tokenizer")
 _OF_INPUTS = ("input_format", "columns", "record")
 
@@ -131,7 +131,7 @@ def head(given: Any) -> None:
 
 
 def _of_dataset(given: Any) -> Iterator[ShownRecord]:
-    """Yields records of a dataset, with `--random` some from all over it."""
+    """Yields records of a dataset, random ones with `--random`."""
     from gristmill.dataset.metadata.manifest import open_manifest, state_of
     from gristmill.loader import open as open_dataset
     from gristmill.pipelines.text.records import ShownRecord, packed_format

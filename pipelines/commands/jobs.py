@@ -1,4 +1,4 @@
-"""Commands that run here, by a Beam runner or on Dataflow: they make and check data."""
+"""Commands that make and check data: here, by a Beam runner, or on Dataflow."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 
 Where = dict[str, Any]
-"""Where a job runs: `workers`, `beam_options` and `show_progress` of `JobRun`."""
+"""The fields of a `JobRun`: `workers`, `beam_options` and `show_progress`."""
 
 
 def _job_command(
@@ -77,8 +77,8 @@ def _job_command(
 ) -> Callable[[Callable[[Any, Where], None]], click.Command]:
     """Makes a function a command that runs here, by a Beam runner, or on Dataflow.
 
-    The function gets the job's options, and where to run. With the runner of Dataflow,
-    the job is submitted instead.
+    The function gets the job's options, and the fields of `JobRun`. With Dataflow's
+    runner the job is submitted instead.
     """
 
     def decorated(run: Callable[[Any, Where], None]) -> click.Command:
@@ -103,7 +103,7 @@ def _job_command(
 
 
 def _run_of(launch: LaunchOptions, workers: int | None) -> Where:
-    """Returns where the command that runs is to run. Refuses useless options."""
+    """Returns the running command's fields of `JobRun`; refuses useless options."""
     given = click.get_current_context().obj or ()
     refuse(
         given and launch.runner is None,
@@ -135,11 +135,11 @@ def _run_of(launch: LaunchOptions, workers: int | None) -> Where:
 
 
 def run_beside_dataflow(given: Any, what: str) -> Where:
-    """Returns where a command is to run that submits nothing to Dataflow.
+    """Returns the fields of `JobRun` for a command that does not run on Dataflow.
 
     Args:
         given: The values of `RUN`, as attributes.
-        what: What Dataflow does not do, for the message.
+        what: The work that Dataflow does not do, for the message.
 
     Raises:
         InputError: The runner is Dataflow's, or an option has no effect.

@@ -1,7 +1,7 @@
-"""The command line: finds the command that is named, and runs it.
+"""The command line: finds the named command, and runs it.
 
-Modules of commands import only click and the descriptions of options: whatever else a
-command needs, its function imports.
+Modules of commands import only click and the descriptions of options; the function of a
+command imports everything else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gristmill.pipelines.commands.command import (
 )
 from gristmill.pipelines.commands.messages import tell
 
-# What one wants to do -> command -> its module.
+# Purpose -> command -> its module.
 _SECTIONS = {
     "Get started": {"demo": "demo", "doctor": "doctor"},
     "Prepare data": {
@@ -66,7 +66,7 @@ COMMANDS = {
 }
 
 
-# Names that one may expect, and what does that.
+# Names that users may expect -> what to use instead.
 _INSTEAD = {
     "diff": "Compare the digests that `gristmill inspect DATASET --edition N` prints",
     "status": "`gristmill inspect DATASET` says how far a job is",
@@ -109,9 +109,9 @@ class _Commands(click.Group):
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
-        """Writes what each command does, by what one wants to do."""
+        """Writes the commands with their short help, by purpose."""
         width = max(map(len, COMMANDS))
-        limit = formatter.width - 6 - width  # As click has it for one list.
+        limit = formatter.width - 6 - width  # As click does for one list.
         for section, names in _SECTIONS.items():
             commands = {name: self.get_command(ctx, name) for name in names}
             rows = [
@@ -133,7 +133,7 @@ class _Commands(click.Group):
                 stream.reconfigure(errors="backslashreplace")
         try:
             sys.exit(super().main(arguments, **settings))
-        except OSError as e:  # Of --help and --version.
+        except OSError as e:  # From --help and --version.
             if not is_of_print(e):
                 raise
             tell(f"error: {printing_failed(e)}")
@@ -164,7 +164,7 @@ def find_command(name: str) -> click.Command | None:
 
 
 def _variable(error: click.BadParameter) -> str | None:
-    """Returns the variable that a wrong value is from, None if from none."""
+    """Returns the environment variable of a wrong value, None if it is from none."""
     ctx, parameter = error.ctx, error.param
     if ctx is None or parameter is None or parameter.name is None:
         return None
@@ -210,9 +210,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _run(arguments: list[str]) -> None:
     if arguments[:1] != ["bench-loader"]:
-        # numpy's linear algebra would start a thread for each core, in every process.
-        # They take address space, and spin: 0.05 s of CPU when numpy is imported. A
-        # function that bench-loader measures may need them.
+        # numpy's linear algebra would start a thread per core in every process. These
+        # take address space, and 0.05 s of CPU when numpy is imported. A function that
+        # bench-loader measures may need them.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     beam_options: list[str] = []
     if "--" in arguments:

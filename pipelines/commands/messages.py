@@ -1,4 +1,4 @@
-"""The options of the command that runs, and its messages beside errors."""
+"""The options of the running command, and its messages besides errors."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ COMMON = ("as_json", "quiet", "verbose", "log_file")
 
 
 def said(name: str) -> Any:
-    """Returns the value of an option of the command that runs, None if none."""
+    """Returns the value of an option of the running command, None if not given."""
     ctx = click.get_current_context(silent=True)
     return None if ctx is None else ctx.params.get(name)
 
 
 def as_json() -> bool:
-    """Returns whether the result is to be printed as JSON."""
+    """Returns whether to print the result as JSON."""
     return bool(said("as_json"))
 
 
 def show(result: Any, text: str | None = None) -> None:
-    """Prints a result: as JSON with `--json`, else a text, by default its own."""
+    """Prints a result: with `--json` as JSON, otherwise as text, by default its own."""
     from gristmill.pipelines.text.printer import json_text, text_of
 
     if as_json():
@@ -47,7 +47,7 @@ def show(result: Any, text: str | None = None) -> None:
 
 
 def refuse(wrong: object, what: str, **facts: Any) -> None:
-    """Raises InputError with some facts if something is wrong."""
+    """Raises InputError with these facts if `wrong` is true."""
     if wrong:
         raise InputError(what, **facts)
 
@@ -60,7 +60,7 @@ def texts_of(tokenizer: str | None) -> Tokenizer | None:
 
 
 def _given(ctx: click.Context) -> Iterator[tuple[click.Option, Any]]:
-    """Yields the options that the command was given, but those of all commands."""
+    """Yields the options given to the command, without those of all commands."""
     for one in ctx.command.params:
         name = str(one.name)
         if isinstance(one, click.Option) and name not in (*COMMON, "help"):
@@ -70,15 +70,15 @@ def _given(ctx: click.Context) -> Iterator[tuple[click.Option, Any]]:
 
 
 def options_given(names: Iterable[str]) -> list[str]:
-    """Returns those of some options, spelled, that the command was given."""
+    """Returns the spellings of those options that were given to the command."""
     given = _given(click.get_current_context())
     return [max(one.opts, key=len) for one, _ in given if one.name in names]
 
 
 def command_line(*, without: tuple[str, ...] = ()) -> list[str]:
-    """Returns the arguments that mean what the command that runs was given.
+    """Returns arguments that repeat the running command.
 
-    Options that were not given, those of all commands, and some others, are left out.
+    They omit the options of all commands, and those of `without`.
     """
     ctx = click.get_current_context()
     line = [str(ctx.info_name)]
@@ -94,40 +94,40 @@ def command_line(*, without: tuple[str, ...] = ()) -> list[str]:
 
 
 _log = logging.getLogger(__name__)
-_TOLD = {"told": True}  # Of records whose text was printed already.
+_TOLD = {"told": True}  # For log records whose text was printed already.
 
 
 def is_quiet() -> bool:
-    """Returns whether only errors and warnings are to be said."""
+    """Returns whether to print only errors and warnings."""
     return bool(said("quiet"))
 
 
 def note(text: str) -> None:
-    """Says something beside the result."""
+    """Prints a note beside the result."""
     _log.info("note: %s", text, extra=_TOLD)
     if not is_quiet():
         tell(f"note: {text}")
 
 
 def next_step(*arguments: object, why: str = "") -> None:
-    """Says which of our commands comes next; not beside JSON.
+    """Prints which gristmill command comes next, except beside JSON.
 
     Args:
-        *arguments: Those of `gristmill`.
-        why: What for, where that is not plain.
+        *arguments: The arguments of `gristmill`.
+        why: Its purpose, if that is not obvious.
     """
     next_command(shlex.join(["gristmill", *map(str, arguments)]), why=why)
 
 
 def next_command(command: str, *, why: str = "") -> None:
-    """Says which command comes next, a line for a shell to copy; not beside JSON."""
+    """Prints which command comes next, to copy into a shell, except beside JSON."""
     ctx = click.get_current_context(silent=True)
     if ctx is not None and not is_quiet() and not as_json():
         tell(f"next{why and f' ({why})'}: {command}")
 
 
 def next_batch(dataset: str, name: str, split: Split) -> None:
-    """Says how training gets a batch of a split: a line of Python, for a shell."""
+    """Prints how training gets a batch of a split: a line of Python, for a shell."""
     decode = ""
     if split.packed is not None:
         decode = "decode=loader.PackedRows.of(data), "
@@ -144,7 +144,7 @@ def next_batch(dataset: str, name: str, split: Split) -> None:
 
 @contextlib.contextmanager
 def logged() -> Iterator[None]:
-    """Logs as the options of the command that runs say, while the body runs.
+    """Logs during the body, by the options of the running command.
 
     Raises:
         click.UsageError: They contradict each other, or the file cannot be written.
@@ -163,7 +163,7 @@ def logged() -> Iterator[None]:
             logger.addHandler(handler)
             stack.callback(logger.removeHandler, handler)
 
-        # Libraries give the root a handler, which would print everything again.
+        # Libraries add a handler to the root, which would print everything again.
         stack.callback(setattr, ours, "propagate", ours.propagate)
         ours.propagate = False
         handle(ours, _Printer(logging.INFO if verbose else logging.WARNING))
@@ -234,9 +234,9 @@ def tell(text: str) -> None:
 
 
 def coloured(text: str) -> str:
-    """Returns a message for standard error, its `error:` or `warning:` in colour there.
+    """Returns a message with `error:` or `warning:` in colour, if a terminal shows it.
 
-    As of rich, a terminal with NO_COLOR or TERM=dumb gets none.
+    Like rich, it uses no colour with NO_COLOR or TERM=dumb.
     """
     head, colon, rest = text.partition(":")
     colour = {"error": "red", "warning": "yellow"}.get(head)

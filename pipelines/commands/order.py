@@ -1,4 +1,4 @@
-"""The datasets of a run, and the batches that the options of a command mean."""
+"""The datasets and the batches of a run, from the options of a command."""
 
 from __future__ import annotations
 
@@ -115,15 +115,15 @@ _OF_ORDER_ALONE = (
 
 
 def order_given() -> list[str]:
-    """Returns those options of the order alone that the command was given."""
+    """Returns the options that only concern the order and were given."""
     return options_given(_OF_ORDER_ALONE)
 
 
 def paths_of(given: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the paths of each dataset of a mixture by its name; those of one by "".
+    """Returns the paths of each dataset by name; "" for a single dataset.
 
-    What is there as it was given is a path, also one with `=` in it. Paths of one name
-    are joined.
+    An argument that exists is a path, even with `=` in it. Paths of one name are
+    joined.
 
     Raises:
         InputError: Some have a name, and others have none.
@@ -155,7 +155,7 @@ def check_mixture(dataset: Sequence[str], option: str) -> None:
 
 
 def _by_name(text: str | None, option: str, expected: str) -> dict[str, list[str]]:
-    """Returns the values of an option by the names before them; "" for those without.
+    """Returns the values of an option by the names before them; "" for none.
 
     `web=3,books=1,books=2` is `{"web": ["3"], "books": ["1", "2"]}`.
     """
@@ -168,7 +168,7 @@ def _by_name(text: str | None, option: str, expected: str) -> dict[str, list[str
 
 
 def refuse_value(wrong: object, option: str, text: str | None, expected: str) -> None:
-    """Raises InputError for a value of an option that is wrong."""
+    """Raises InputError for an invalid value of an option."""
     refuse(
         wrong,
         f"{option} cannot be read",
@@ -210,13 +210,13 @@ def numbers_by_name(text: str | None, option: str) -> dict[str, list[int]]:
 
 
 def opened_of(order: Any) -> dict[str, Dataset]:
-    """Opens the datasets of a mixture, by their names; a single one is that of "".
+    """Opens the datasets of a mixture, by name; a single one has the name "".
 
     Args:
         order: The values of `ORDER`, as attributes.
 
     Raises:
-        InputError: The options do not go together, or there is no such dataset.
+        InputError: The options contradict each other, or there is no such dataset.
     """
     from gristmill.loader import open as open_dataset
 
@@ -274,7 +274,7 @@ def _of_datasets(
 ) -> dict[str, list[str]]:
     """Returns the values of an option for each dataset.
 
-    Values without a name are for each dataset that has none of its own.
+    Values without a name apply to datasets without values of their own.
     """
     found = _by_name(text, option, "VALUE, or NAME=VALUE, with commas between")
     every = dict.fromkeys(paths, found.pop("", []))
@@ -291,7 +291,7 @@ def _of_datasets(
 
 
 def _edition_number(text: str) -> int | None:
-    """Returns an edition that was given, None for the last."""
+    """Returns the number of an edition, None for the last."""
     number = whole_number(text)
     refuse(
         text != "last" and not number,
@@ -304,15 +304,15 @@ def _edition_number(text: str) -> int | None:
 
 
 def opened_batches(order: Any) -> Batches:
-    """Returns the batches that the options of a command mean.
+    """Returns the batches that the options of a command describe.
 
-    Says which order they mean, since another one has other records.
+    It prints their order, since another order has other records.
 
     Args:
         order: The values of `ORDER`, as attributes.
 
     Raises:
-        InputError: They do not go together, or there are no such batches.
+        InputError: The options contradict each other, or there are no such batches.
     """
     from gristmill.loader import BlockShuffle, global_batches
     from gristmill.loader.data.batches import order_text
@@ -361,7 +361,7 @@ def opened_batches(order: Any) -> Batches:
 
 
 def _weights(datasets: Mapping[str, Dataset], order: Any) -> Any:
-    """Returns the shares of rows that the options of a mixture mean."""
+    """Returns the shares of rows from the options of a mixture."""
     from gristmill.loader import token_weights
 
     refuse(
@@ -397,7 +397,7 @@ def _each(text: str | None, option: str, expected: str) -> dict[str, str]:
 
 
 def read_state(path: str) -> Any:
-    """Returns the state of a feed that a file has as JSON.
+    """Returns the state of a feed from a JSON file.
 
     Raises:
         InputError: It cannot be read.

@@ -145,8 +145,8 @@ def training_summary(
     """Returns the summary, as JSON values.
 
     Args:
-        text_tokens: Different tokens of text that were seen; None if not known.
-        sources: What the data know of each source, whatever kind of source it is.
+        text_tokens: Number of different tokens of text seen; None if not known.
+        sources: The known fields of each source, of any kind.
     """
     found: dict[str, Any] = {
         section: {part: dict.fromkeys(names, "") for part, names in parts.items()}

@@ -42,12 +42,12 @@ class _Inputs(click.Argument):
     def handle_parse_result(
         self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
     ) -> tuple[Any, list[str]]:
-        """Names the argument after these as missing, where one path was given.
+        """Reports the last argument as missing if only one path was given.
 
-        Click gives the only path to the last argument, and misses the inputs.
+        Click assigns the only path to the last argument, and would report the inputs.
         """
         last = [each for each in ctx.command.params if isinstance(each, click.Argument)]
-        # What is not given is an empty tuple, or a mark of click's own.
+        # A missing value is an empty tuple, or a mark of click's own.
         given = isinstance(paths := opts.get(str(self.name)), tuple) and paths
         if not given and isinstance(opts.get(str(last[-1].name)), str):
             raise click.MissingParameter(ctx=ctx, param=last[-1])
@@ -58,7 +58,7 @@ def together(*decorators: Decorator[Any], home: str | None = None) -> Decorator[
     """Returns one decorator for several, which help texts list in this order.
 
     Args:
-        *decorators: Those of options.
+        *decorators: The decorators of options.
         home: The command whose help explains these options; others name them.
     """
 
@@ -85,14 +85,14 @@ def argument(name: str, *, required: bool = True, **about: Any) -> Decorator[Any
 
 
 def flag(name: str, help: str) -> Decorator[Any]:
-    """Returns an option that is given or not."""
+    """Returns an option without a value."""
     return option(name, is_flag=True, help=help)
 
 
 def choice(
     name: str, choices: tuple[str, ...], help: str, default: str | None = None
 ) -> Decorator[Any]:
-    """Returns an option with some values, the first by default."""
+    """Returns an option with several choices, the first by default."""
     default = choices[0] if default is None else default
     return option(name, type=click.Choice(choices), default=default, help=help)
 
@@ -104,10 +104,10 @@ def text(
 
     Args:
         name: Its spelling.
-        metavar: What help texts call its value.
-        help: What it does.
-        shown: What holds without it; None where a default says it.
-        **about: More about it, for click.
+        metavar: The name of its value in help texts.
+        help: Its help text.
+        shown: The behaviour without it; None if there is a default.
+        **about: Further arguments for click.
     """
     about = {"type": PATH, **about} if metavar in ("FILE", "DIR") else about
     return option(name, metavar=metavar, show_default=shown, help=help, **about)
@@ -206,7 +206,7 @@ SHARDS = together(
 
 
 def encoding(*, inherited: str | None = None) -> Decorator[Any]:
-    """Returns the options of how shards are stored, of an append with no default."""
+    """Returns the options of the encoding of shards; with `inherited` no defaults."""
     own = inherited is None
     return together(
         option(

@@ -1,11 +1,11 @@
-"""The Dataflow templates: their metadata, and the command that a launcher means.
+"""The Dataflow templates: their metadata, and the command for a launcher's arguments.
 
-One image holds all templates: which one was launched shows in its required parameters.
-Those of `pack` are those of `convert` and one more.
+One image holds all templates; the required parameters show which one was launched.
+`pack` has those of `convert` and one more.
 
 The launcher of a flex template passes `--name=value` for each parameter, and options of
-Beam such as `--template_location`. With that one, Beam writes a description of the job
-instead of creating it; the service creates the job when the launcher has ended.
+Beam. With `--template_location`, Beam writes a description of the job instead of
+creating it; the service creates the job when the launcher has ended.
 
 `python -m gristmill.pipelines.commands.template` writes the metadata in the root of a
 checkout; a test compares it. Google documents its format under "Configure Flex
@@ -62,7 +62,7 @@ def parameters_of(template: str) -> dict[str, click.Parameter]:
 
 
 def is_asked_for(template: str, parameter: click.Parameter) -> bool:
-    """Returns whether a template does not go without a parameter."""
+    """Returns whether a template requires a parameter."""
     return parameter.required or (template, parameter.name) == ("pack", "length")
 
 
@@ -125,10 +125,10 @@ def metadata_files(root: pathlib.Path) -> dict[pathlib.Path, str]:
 
 
 def pipeline_of(arguments: Sequence[str]) -> str:
-    """Returns the template whose required parameters are among those of a launcher.
+    """Returns the template whose required parameters are among a launcher's arguments.
 
     Raises:
-        InputError: They are those of no template, or of several.
+        InputError: They match no template, or several.
     """
     given = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
     asked = {
@@ -156,7 +156,7 @@ def pipeline_of(arguments: Sequence[str]) -> str:
 def leave_root() -> None:
     """Becomes the user that an image names, if this process runs as root.
 
-    Dataflow's launcher needs root for its log file, what it starts does not.
+    Dataflow's launcher needs root for its log file, but its child does not.
     """
     import pwd
 
@@ -176,7 +176,7 @@ def command_line(
 
     Args:
         template: Name of the template.
-        arguments: Arguments of the launcher. Those that are no parameter of the
+        arguments: Arguments of the launcher. Those that are not parameters of the
             template are passed to Beam.
         image: Container image of the workers, unless the arguments name one.
     """

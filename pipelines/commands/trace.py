@@ -111,7 +111,7 @@ def trace(given: Any) -> None:
         return
     of_edition = None
     if records and given.state and (given.edition or "").isdecimal():
-        # The state says which editions were open.
+        # The state has the editions that were open.
         of_edition, given.edition = int(given.edition), None
     batches = opened_batches(given)
     first, stop = given.first_epoch, given.stop_epoch
@@ -125,7 +125,7 @@ def trace(given: Any) -> None:
 
 
 def _check(given: Any) -> None:
-    """Refuses options that do not go together."""
+    """Refuses options that contradict each other."""
     wanted = (given.step, given.records, given.document)
     refuse(
         (given.step is None) != (given.row is None) or wanted.count(None) != 2,
@@ -193,7 +193,7 @@ def _trace_records(
 
 
 def _trace_sources(records: Sequence[int], given: Any) -> None:
-    """Prints records or those of a document, and their sources, whatever the order."""
+    """Prints records, or those of a document, with their sources, without an order."""
     from gristmill.loader.provenance.trace import find_records, locate_record
     from gristmill.pipelines.text.places import located, place_text
 
@@ -284,7 +284,7 @@ def _place(document: str, datasets: Sequence[Dataset]) -> tuple[str, int]:
 
 
 def _next_row(found: Sequence[Sighting]) -> None:
-    """Says how to trace the first row that a record was found in."""
+    """Prints how to trace the first row in which a record was found."""
     if found:
         searched = ("records", "document", "of", "first_epoch", "stop_epoch", "show")
         order = command_line(without=searched)

@@ -123,7 +123,7 @@ def view(given: Any) -> None:
 
 
 def _check(numbers: list[int], stop: int, option: str) -> None:
-    """Raises InputError for a number that nothing has."""
+    """Raises InputError for a number that is too large."""
     most = max(numbers, default=-1)
     refuse(
         most >= stop,

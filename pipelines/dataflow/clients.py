@@ -1,7 +1,6 @@
-"""Buckets, credentials and permissions of Google Cloud, with answers in seconds.
+"""Buckets, credentials and permissions of Google Cloud, answered in seconds.
 
-deploy/iam.md lists the permissions; a test compares the two, and takes away one after
-the other.
+deploy/iam.md lists the permissions; a test compares the two, and removes each in turn.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gristmill.dataset.base.errors import InputError, StorageError
 from gristmill.dataset.storage.gcs_connection import GcsConnection
 
 _SECONDS = 10.0
-_PAUSE_SECONDS = 0.2  # At most, before a request is made for the second time.
+_PAUSE_SECONDS = 0.2  # Maximum pause before a request is repeated.
 # https://cloud.google.com/storage/docs/locations
 _MULTI_REGIONS = {"ASIA": "asia-", "EU": "europe-", "US": "us-"}
 _DUAL_REGIONS = {
@@ -39,8 +38,8 @@ def connect(
     """Returns a connection to Cloud Storage whose calls end in time.
 
     Args:
-        timeout_seconds: How long a request may take.
-        deadline_seconds: How long it is made again.
+        timeout_seconds: The time for one request.
+        deadline_seconds: The time in which it may be repeated.
 
     Raises:
         InputError: There are no credentials.
@@ -61,17 +60,17 @@ def connect(
 
 
 def get_json(url: str, *, anonymous: bool) -> dict[str, Any]:
-    """Returns the document that a service of Google Cloud answers with.
+    """Returns the JSON document at a URL of a Google Cloud service.
 
-    One that is busy is asked again for some seconds.
+    If the service is busy, the request is repeated for some seconds.
 
     Args:
-        url: What to get.
+        url: The URL.
         anonymous: Whether to use no credentials.
 
     Raises:
-        GoogleAPIError: There is none, or it is not for this account. Libraries that
-            lead there raise other errors.
+        GoogleAPIError: There is none, or this account may not read it. Libraries below
+            raise other errors.
     """
     session = requests.Session()
     if not anonymous:
@@ -96,16 +95,16 @@ class Bucket(NamedTuple):
     """A bucket as Cloud Storage describes it.
 
     Attributes:
-        location: Such as `US`, `EU`, `NAM4` or `US-CENTRAL1`, with the two regions of a
+        location: Such as `US`, `EU`, `NAM4` or `US-CENTRAL1`, or both regions of a
             configurable dual-region; "" if the account may not see it.
-        permissions: Those of the requested permissions that are granted.
+        permissions: The requested permissions that are granted.
     """
 
     location: str
     permissions: frozenset[str]
 
     def near(self, region: str) -> bool:
-        """Returns whether traffic with workers in a region stays in its location.
+        """Returns whether traffic with workers in a region stays within its location.
 
         An unknown location counts as near.
         """
@@ -123,7 +122,7 @@ def describe(
     """Returns Cloud Storage's description of a bucket.
 
     Args:
-        connection: The connection; each of two requests takes its time at most.
+        connection: The connection, for two requests.
         name: The bucket.
         wanted: Permissions to ask for.
         what: Its role, for messages.
@@ -138,7 +137,7 @@ def describe(
             granted = {
                 *bucket.test_iam_permissions(sorted(wanted), retry=connection.retry)
             }
-            # roles/storage.objectUser does not show buckets, only what is in them.
+            # roles/storage.objectUser does not show buckets, only objects.
             try:
                 bucket.reload(retry=connection.retry)
                 location = "+".join(bucket.data_locations or ()) or bucket.location
@@ -156,11 +155,12 @@ def describe(
 
 READ = frozenset({"storage.objects.get", "storage.objects.list"})
 WRITE = READ | {"storage.objects.create", "storage.objects.delete"}
-# Beam asks for the bucket before it puts a file there, and tries again for 8 minutes if
-# it may not see it.
+# Beam reads the bucket's metadata before it writes a file, and retries for 8 minutes if
+# it may not.
 STAGE = WRITE | {"storage.buckets.get"}
 
-# What Dataflow's refusals name, and the role to grant on the project or the account.
+# Permission in a refusal of Dataflow -> the role to grant on the project or the
+# account.
 _ROLES = {
     "compute.subnetworks.get": "roles/compute.networkViewer on the project",
     "dataflow.jobs.create": "roles/dataflow.developer on the project",
@@ -174,7 +174,7 @@ _ACT_AS = "cannot act as service account"
 
 
 def bucket_roles(missing: Collection[str], *, wanted: Collection[str]) -> str:
-    """Returns the roles that grant what is missing in a bucket, for a message.
+    """Returns the roles that grant missing permissions in a bucket, for a message.
 
     Args:
         missing: Permissions that an account lacks.
@@ -195,11 +195,11 @@ def bucket_roles(missing: Collection[str], *, wanted: Collection[str]) -> str:
 
 
 def refusal_of(message: str, *, cure: str) -> dict[str, Any]:
-    """Returns `expected`, `got` and `cure` of an error for what Google says.
+    """Returns `expected`, `got` and `cure` of an error for a message of Google's.
 
     Args:
-        message: What it says, which may name a permission.
-        cure: What to do where it names none.
+        message: The message, which may name a permission.
+        cure: What to do if it names none.
     """
     match = _DENIED.search(message)
     permission = match and match[1]

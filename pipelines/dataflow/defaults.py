@@ -1,4 +1,4 @@
-"""The workers of a Dataflow job: machines, disks, and what else is not given."""
+"""The workers of a Dataflow job: defaults for machines, disks and other options."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from gristmill.pipelines.options.job_options import (
 from gristmill.transforms.beam.same_code import sources_digest
 from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES, PlanOptions
 
-# Converting a shard holds Python's interpreter lock: more threads do not make a
-# process faster, they keep more shards in memory and on disk. With two, one waits for
+# Converting a shard holds Python's interpreter lock, so more threads do not make a
+# process faster, but keep more shards in memory and on disk. With two, one waits for
 # the bucket while the other computes.
 HARNESS_THREADS = 2
 MACHINE_TYPE = "e2-standard-4"
@@ -45,7 +45,7 @@ ARM_FAMILIES = ("c4a", "n4a", "t2a")
 # Disk space of the system and the container image, rounded up.
 _IMAGE_GB = 20
 _GB_OF_A_CORE = {"highcpu": 1, "standard": 4, "highmem": 8}
-# As deploy/README.md has it; the commit holds all shards.
+# As in deploy/README.md; the commit holds all shards.
 _PROCESS_MB, _THREAD_MB, _COMMITTED_SHARD_MB = 400, 50, 0.001
 
 
@@ -53,7 +53,7 @@ def set_defaults(beam_options: PipelineOptions, options: Options) -> None:
     """Sets defaults for Beam options that are not given.
 
     Each can be turned off: `--max_num_workers=0` and `--worker_disk_type=` leave the
-    choice to Dataflow, `--use_public_ips` and `--labels=` do what they say.
+    choice to Dataflow; `--use_public_ips` and `--labels=` override ours.
     """
     cloud = beam_options.view_as(GoogleCloudOptions)
     for name in ("project", "region"):
@@ -67,15 +67,15 @@ def set_defaults(beam_options: PipelineOptions, options: Options) -> None:
     if cloud.staging_location is None:
         cloud.staging_location = cloud.temp_location
     if cloud.job_name is None:
-        # Dataflow runs one job of a name at a time: a second one for this output is
-        # refused, unless it is a template's, which has a name.
+        # Dataflow runs one job of a name at a time, so it refuses a second one for this
+        # output, unless it is a template's, which has a name.
         base = re.sub("[^a-z0-9]+", "-", layout.base_name(target).lower())
         base = base.strip("-")[:30].strip("-")
         place = hashlib.sha256(target.encode()).hexdigest()[:8]
         words = ["gristmill", options.command, base, place]
         cloud.job_name = "-".join(filter(None, words))
     given = cloud.labels or []
-    # Of two with one key, Beam takes the last. An empty one leaves out ours.
+    # Of two labels with one key, Beam takes the last. An empty one removes ours.
     ours = [f"gristmill={options.command}", f"gristmill-sources={sources_digest()}"]
     cloud.labels = [*([] if "" in given else ours), *filter(None, given)]
     plan = plan_of(options) if isinstance(options, ConvertOptions) else PlanOptions()
@@ -89,13 +89,13 @@ def dataflow_defaults(
 ) -> PipelineOptions:
     """Sets options of Dataflow's workers that are not given, for any pipeline.
 
-    Machine, disk, threads, number and addresses of workers, as `gristmill convert` has
-    them. Other runners ignore them.
+    These are machine, disk, threads, number and addresses of workers, as for `gristmill
+    convert`. Other runners ignore them.
 
     Args:
         options: Options of the pipeline, which are changed.
-        shard_bytes: What a thread holds on disk: the input of a shard, or what a group
-            of `WriteArrayRecords` takes.
+        shard_bytes: Bytes that a thread holds on disk: the input of a shard, or a group
+            of `WriteArrayRecords`.
 
     Returns:
         The same options.
@@ -132,12 +132,12 @@ def dataflow_defaults(
 
 
 def copies_of(options: Options) -> int:
-    """Returns how often what a shard is made of is on a worker's disk at once."""
+    """Returns the number of copies of a shard's input on a worker's disk."""
     return 2 if options.command == "pack" else 1
 
 
 def target_of(options: Options) -> str:
-    """Returns the directory that a job is about."""
+    """Returns the directory of a job's dataset."""
     if isinstance(options, ConvertOptions):
         return options.output.rstrip("/")
     if isinstance(options, VerifyOptions):
@@ -146,7 +146,7 @@ def target_of(options: Options) -> str:
 
 
 def disk_gb_for(shard_bytes: int, *, machine_type: str | None, threads: int) -> int:
-    """Returns the disk that a machine needs: a process a vCPU makes a shard a thread.
+    """Returns the disk of a machine with a process per vCPU, and a shard per thread.
 
     >>> disk_gb_for(10**9, machine_type="e2-standard-4", threads=2)
     28
@@ -156,12 +156,12 @@ def disk_gb_for(shard_bytes: int, *, machine_type: str | None, threads: int) -> 
 
 
 def check_machine(shards: int, largest_bytes: int, beam: Any) -> Iterator[str]:
-    """Checks that a machine has the disk and the memory that a conversion takes.
+    """Checks that a machine has the disk and the memory for a conversion.
 
-    A shard takes at most about as much disk as its input, decompressed.
+    A shard takes at most about as much disk as its decompressed input.
 
     Args:
-        shards: How many there are at least.
+        shards: Minimum number of shards.
         largest_bytes: Stored input of the largest.
         beam: All options of Beam.
 
@@ -169,7 +169,7 @@ def check_machine(shards: int, largest_bytes: int, beam: Any) -> Iterator[str]:
         Remarks for the user.
 
     Raises:
-        InputError: It has too little.
+        InputError: The machine has too little of one.
     """
     machine, disk_gb = beam.machine_type, beam.disk_size_gb
     threads, cores = beam.number_of_worker_harness_threads, cores_of(machine or "")
@@ -208,7 +208,7 @@ def check_machine(shards: int, largest_bytes: int, beam: Any) -> Iterator[str]:
 
 
 def cores_of(machine_type: str) -> int | None:
-    """Returns the number of vCPUs of a machine type, None if its name does not tell.
+    """Returns the number of vCPUs of a machine type, None if not in its name.
 
     >>> cores_of("e2-standard-4"), cores_of("n2-custom-8-16384"), cores_of("e2-micro")
     (4, 8, None)
@@ -218,7 +218,7 @@ def cores_of(machine_type: str) -> int | None:
 
 
 def memory_gb_of(machine_type: str) -> float | None:
-    """Returns about the memory of a machine type, None if its name does not tell.
+    """Returns the approximate memory of a machine type, None if not in its name.
 
     >>> memory_gb_of("e2-standard-4"), memory_gb_of("custom-6-10240")
     (16, 10.24)

@@ -1,7 +1,7 @@
 """Checks before a job is submitted to Dataflow, where it would fail after minutes.
 
-`CHECKS` is the table of them; each takes seconds at most. They use the account that
-submits the job; in the launcher of a template that is the account of the workers.
+Each check in `CHECKS` takes seconds at most. They use the account that submits the job;
+in the launcher of a template that is the account of the workers.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ from gristmill.transforms.tokens.load_tokenizer import is_function
 _SECONDS = 10.0
 _MOST_FILES = 10_000
 _COMPUTE = "https://compute.googleapis.com/compute/v1/"
-# As gcloud calls it.
+# gcloud's variable.
 _OTHER_COMPUTE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
 _SUBNETWORK = re.compile(
     r"(?:https://[^/]+/compute/v1/)?(?:projects/(?P<project>[^/]+)/)?"
     r"regions/(?P<region>[^/]+)/subnetworks/(?P<name>[^/]+)"
 )
-# What only the service or the job itself can find.
+# Faults that only the service or the job itself can find.
 _LATER = "the workers' account, quotas, the image, and what is in the input files"
 
 
@@ -86,22 +86,22 @@ class Use(NamedTuple):
 
 
 class AskedJob:
-    """A job as it is asked for.
+    """A requested job.
 
     Args:
         options: Options of the pipeline.
-        launch: How to run it.
+        launch: Options of the launch.
         beam_options: Options of Beam, with all defaults.
 
     Attributes:
         options: Options of the pipeline.
-        launch: How to run it.
+        launch: Options of the launch.
         beam: All options of Beam.
         region: The region of the workers.
         uses: The paths that the job reads and writes.
         notes: Remarks for the user.
-        checked: What was looked at before the job is submitted.
-        not_checked: What was not.
+        checked: Names of the checks done.
+        not_checked: Names of what was not checked.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ def check_options(asked: AskedJob) -> None:
 
 
 def check_buckets(asked: AskedJob) -> Iterator[str]:
-    """Checks that buckets exist, may be used, and are near the workers."""
+    """Checks that buckets exist, are accessible, and are near the workers."""
     region = asked.region
     places: dict[str, list[Use]] = {}
     for use in asked.uses:
@@ -253,10 +253,10 @@ def check_buckets(asked: AskedJob) -> Iterator[str]:
 
 
 def subnetwork_of(asked: AskedJob) -> tuple[str, str]:
-    """Returns the project and the name of the subnetwork that workers will be in."""
+    """Returns the project and the name of the workers' subnetwork."""
     given, region = asked.beam.subnetwork, asked.region
     if not given:
-        # A network that makes its subnetworks itself gives them its name.
+        # The subnetworks of an automatic network have its name.
         network = (asked.beam.network or "default").rpartition("/")[2]
         return asked.beam.project, network
     match = _SUBNETWORK.fullmatch(given)
@@ -272,7 +272,7 @@ def subnetwork_of(asked: AskedJob) -> tuple[str, str]:
 
 
 def check_private_access(asked: AskedJob) -> Iterator[str]:
-    """Checks that workers without public addresses would reach Google's services."""
+    """Checks that workers without public addresses can reach Google's services."""
     if asked.beam.use_public_ips:
         return
     (project, name), region = subnetwork_of(asked), asked.region
@@ -309,10 +309,10 @@ def check_private_access(asked: AskedJob) -> Iterator[str]:
 
 
 def list_input(path: str, *, ends: float) -> tuple[list[int], str, bool]:
-    """Lists the first files that a path or pattern matches, until some time.
+    """Lists the first files that a path or pattern matches, until the time `ends`.
 
     Returns:
-        Their sizes, what was seen, and whether that was all.
+        Their sizes, a text about what was seen, and whether the list is complete.
     """
     storage = storage_with(os.getpid(), emulator_url(), _SECONDS, _SECONDS)
     bucket, name = split_path(path)
@@ -322,7 +322,7 @@ def list_input(path: str, *, ends: float) -> tuple[list[int], str, bool]:
     if has_magic(name):
         (prefix, deep), fits = listing_of(name), compile_pattern(name).fullmatch
     else:
-        # As `match_inputs` does: others are markers and unfinished files.
+        # As `match_inputs`, which skips markers and unfinished files.
         prefix, deep = f"{name.rstrip('/')}/".lstrip("/"), False
         fits = re.compile(r"(.*/)?[^./_][^/]*", re.DOTALL).fullmatch
     seen, sizes, example, whole = 0, [], "", True
@@ -339,9 +339,9 @@ def list_input(path: str, *, ends: float) -> tuple[list[int], str, bool]:
 
 
 def check_inputs(asked: AskedJob) -> Iterator[str]:
-    """Checks that inputs are there, and that workers have the disk for their shards.
+    """Checks that inputs exist, and that workers have disk and memory for their shards.
 
-    They also need the memory. The inputs are listed for some seconds.
+    It lists the inputs for some seconds.
     """
     ends, whole = time.monotonic() + _SECONDS, True
     sizes: list[int] = []
@@ -374,13 +374,13 @@ def shards_of(
 ) -> tuple[int, int]:
     """Returns the number of a job's shards, and the stored input of the largest.
 
-    Those of more files are no smaller.
+    Both are lower bounds if there are more files.
 
     Args:
         sizes: Sizes of input files.
-        plan: How they are cut.
-        whole: Whether these are all.
-        copies: How often what a shard is made of is on disk at once; each counts.
+        plan: The plan that cuts them.
+        whole: Whether these are all files.
+        copies: Copies of a shard's input on disk; each counts.
     """
     total, value = sum(sizes), plan.value or 1
     number, largest = len(sizes), max(sizes, default=0)
@@ -392,7 +392,7 @@ def shards_of(
 
 
 def check_output(asked: AskedJob) -> Iterator[str]:
-    """Checks where the output is, and that not all splits are committed already."""
+    """Checks the place of the output, and that not all splits are committed already."""
     options = asked.options
     if isinstance(options, VerifyOptions):
         open_manifest(options.dataset)
@@ -439,11 +439,11 @@ CHECKS: dict[str, Callable[[AskedJob], Iterator[str]]] = {
 
 
 def preflight(asked: AskedJob) -> bool:
-    """Checks what can be checked before the job runs.
+    """Runs all checks.
 
     Returns:
-        Whether it may be submitted: a dry run goes without credentials, and leaves out
-        what needs them.
+        Whether the job may be submitted: a dry run without credentials skips the checks
+        that need them.
     """
     check_options(asked)
     try:

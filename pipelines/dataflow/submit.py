@@ -46,17 +46,17 @@ class Submission:
 
     Attributes:
         pipeline: Name of the pipeline.
-        state: `submitted`: the job was created, and its end is not known; `done`: the
-            job has succeeded; `template`: a description of the job was written, and no
-            job was created; `dry run`: neither.
+        state: `submitted`: the job was created, and may still run; `done`: the job has
+            succeeded; `template`: a description of the job was written, and no job was
+            created; `dry run`: neither.
         target: Directory of the dataset.
         project: The Google Cloud project.
         region: Region of the workers.
         job_id: ID of the job, if one was created.
         template: Path of the job's description, if one was written.
         notes: Remarks for the user.
-        checked: What a dry run has looked at.
-        not_checked: What it has not.
+        checked: Names of the checks of a dry run.
+        not_checked: Names of what it did not check.
     """
 
     also_shown = ("url",)
@@ -95,7 +95,7 @@ class Submission:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What else people are shown."""
+        """Further facts for people."""
         inspect = f"gristmill inspect {shlex.quote(self.target)}"
         begun = self.pipeline == "convert" and self.state in ("submitted", "template")
         return {
@@ -109,9 +109,9 @@ class Submission:
 
 
 def _report(result: VerifyResult, options: VerifyOptions) -> Verification:
-    """Writes the result to a file, and fails if anything is wrong.
+    """Writes the result to a file, and fails if there are findings.
 
-    A service shows nothing but the job's state. Retries write the same report again.
+    A service shows only the job's state. Retries write the same report again.
     """
     found = Verification(quick=options.quick, **result._asdict())
     if options.report is not None:
@@ -129,7 +129,7 @@ def _report(result: VerifyResult, options: VerifyOptions) -> Verification:
 def graph_of(options: Options) -> beam.PTransform[beam.pvalue.PBegin, Any]:
     """Returns a pipeline whose workers list the inputs and plan the shards.
 
-    Building the graph reads only what `conversion_of` does.
+    Building the graph reads only what `conversion_of` reads.
     """
     if isinstance(options, ConvertOptions):
         return ConvertFiles(**conversion_of(options)._asdict())
@@ -149,7 +149,7 @@ def submit(
 
     Args:
         options: Options of the pipeline.
-        launch: How to run it.
+        launch: Options of the launch.
         beam_arguments: Options of Beam, including `--runner`.
 
     Raises:
@@ -166,7 +166,7 @@ def submit(
             result = _run(options, beam_options)
         asked.checked.append("graph of the job")
         if isinstance(options, IndexOptions):
-            # What to index may be a directory: that is asked for.
+            # The files to index may be given as a directory: look.
             path = options.files[0]
             if not has_magic(path) and storage_for(path).stat(path) is None:
                 target = path.rstrip("/")
@@ -214,7 +214,7 @@ def _wait(submission: Submission, result: Any) -> Submission:
         except DataflowRuntimeException as e:
             got = str(e)
         except AssertionError as e:
-            # Beam asks for the state in a thread, and does not say why that has ended.
+            # Beam asks for the state in a thread, and hides the error that ended it.
             said = str(failures[-1] if failures else e)
             cure = "run `gcloud dataflow jobs list`, or look at its page"
             raise JobError(
@@ -237,7 +237,7 @@ def _wait(submission: Submission, result: Any) -> Submission:
 
 @contextlib.contextmanager
 def _failures_of_threads() -> Iterator[list[BaseException]]:
-    """Collects what ends threads meanwhile, which Python would print."""
+    """Collects errors that end threads meanwhile, which Python would print."""
     failures: list[BaseException] = []
     inherited = threading.excepthook
 

@@ -1,4 +1,4 @@
-"""The code of the workers: this package and the user's, in an image or sent along."""
+"""The code of the workers: this package and the user's, in an image or sent to them."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def sends_code(beam: Any) -> bool:
 
 @contextlib.contextmanager
 def sent_code(options: Options, beam_options: PipelineOptions) -> Iterator[None]:
-    """Sends this package to workers whose image does not hold it.
+    """Sends this package to workers whose image does not contain it.
 
-    What the user sends goes along, installed after it.
+    Packages that the user sends are installed after it.
     """
     setup = beam_options.view_as(SetupOptions)
     with tempfile.TemporaryDirectory(prefix="gristmill-") as directory:
@@ -73,7 +73,7 @@ def build_package(
 
     Args:
         directory: An empty directory.
-        extras: What a job needs on the workers besides what all jobs do.
+        extras: Requirements of this job on the workers besides those of all jobs.
 
     Returns:
         Its path.

@@ -1,9 +1,9 @@
-"""A pool of worker processes on this machine, and jobs that it carries out.
+"""A pool of worker processes on this machine, and running jobs on it.
 
-Beam's own multi-processing mode divides the work before it starts, and hangs when a
-worker is killed. This pool hands out one item at a time and detects dead workers. The
-pools of the standard library run one call at a time in each process; here several
-threads of a process can wait for storage while one computes.
+Beam's multi-processing mode divides the work before it starts, and hangs when a worker
+is killed. This pool hands out one item at a time and detects dead workers. The pools of
+the standard library run one call at a time in each process; here several threads of a
+process can wait for storage while one computes.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ R = TypeVar("R")
 # Yields results, and returns the first error.
 _Results = Generator[Any, None, BaseException | None]
 
-# About what a process takes to start: what takes less is done before it would begin.
+# The approximate time to start a process: shorter work is done before it would begin.
 _START_SECONDS = 0.25
 _LITTLE_BYTES = 16 << 20
 
 
 def default_workers() -> int:
-    """Returns the number of worker processes unless the user gives one."""
+    """Returns the default number of worker processes."""
     return usable_cores()
 
 
 def alone_seconds(workers: int | None, stored_bytes: int, *, remote: bool) -> float:
-    """Returns the seconds that this process should work before starting others.
+    """Returns the CPU seconds that this process should work before starting others.
 
-    In seconds of its own: where it waits for a core, others would wait as well.
+    CPU time, because if it waits for a core, others would wait as well.
 
     Args:
-        workers: Number of processes that the user asks for, if any: they are started.
-        stored_bytes: Size of what is to be read. Much is for several from the start.
-        remote: Whether it is where answers take a while: several wait together.
+        workers: Number of processes that the user requests; these start at once.
+        stored_bytes: Size of all files to read; if it is large, several start at once.
+        remote: Whether they are remote, so that several processes share the latency.
     """
     little = workers is None and stored_bytes <= _LITTLE_BYTES
     return _START_SECONDS if little and not remote else 0.0
@@ -75,14 +75,14 @@ def map_unordered(
     results on storage.
 
     Args:
-        function: What to call in a worker process. Must be picklable.
+        function: The function to call in a worker process. Must be picklable.
         items: Its arguments. Must be picklable.
         workers: Number of processes.
         threads: Concurrent calls in each process.
-        alone_seconds: How much of its own time this process takes for one item after
-            the other, before it starts processes for those that are left.
-        patience_seconds: How long processes may take to end when all items are done.
-            Those that continue, for a thread that was left in them, are then killed.
+        alone_seconds: CPU time in which this process works on items one by one, before
+            it starts processes for the rest.
+        patience_seconds: Time for processes to end when all items are done. Those that
+            continue, such as for a remaining thread, are then killed.
 
     Raises:
         WorkerDiedError: A worker process was killed, or ended itself.
@@ -124,7 +124,7 @@ def call_apart(function: Callable[[], R]) -> R:
     """Returns the result of a function that runs in its own process.
 
     Args:
-        function: It. Must be picklable.
+        function: The function. Must be picklable.
 
     Raises:
         WorkerDiedError: The process was killed, or ended itself.
@@ -150,7 +150,7 @@ def _spread(
     give: Callable[[T], None],
     take: Callable[[], Outcome],
 ) -> _Results:
-    """Starts a call for each item, some at once; `take` waits for the end of one."""
+    """Starts a call for each item, several at once; `take` waits for the end of one."""
     waiting = iter(items)
     running = 0
     error: BaseException | None = None
@@ -206,12 +206,13 @@ def run_steps(
     """Yields the results of all tasks, in the order in which they finish.
 
     Args:
-        step: What is done with each: it returns a result with `done`, or yields some.
+        step: The function to call on each; it returns a result with `done`, or yields
+            several.
         begun: The tasks.
-        workers: Number of processes; None for the number of cores, which start where
-            there is enough to do.
+        workers: Number of processes; None for one per core, started only if there is
+            enough work.
         threads: Concurrent steps in each process.
-        apart: Whether this process takes no step if there are several workers.
+        apart: Whether this process runs no step if there are several workers.
         show_progress: Whether to show progress on standard error.
 
     Raises:
@@ -243,7 +244,7 @@ def run_job(job: Job[R], begun: Begun[Any] | None = None, **how: Any) -> R:
 
     Args:
         job: The job.
-        begun: What it has begun, if it has.
+        begun: The tasks, if the job has begun.
         how: As for `run_steps`.
     """
     begun = begun or job.begin()

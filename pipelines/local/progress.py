@@ -18,11 +18,11 @@ _WIDE = 110  # Columns of a terminal that has room for the number of records.
 
 
 class Counter:
-    """Counts what is done, where the results of workers arrive.
+    """Counts the work done, where the results of workers arrive.
 
     Args:
-        noun: What there are many of, such as `shards`.
-        items: How many.
+        noun: The plural of an item, such as `shards`.
+        items: Number of items.
         stored_bytes: Their size.
     """
 
@@ -32,7 +32,7 @@ class Counter:
         self._started = time.monotonic()
 
     def add(self, done: Done) -> None:
-        """Counts one item that is done."""
+        """Counts one finished item."""
         self.done.update(
             items=1,
             stored_bytes=done.stored_bytes,
@@ -42,7 +42,7 @@ class Counter:
         )
 
     def text(self, *, wide: bool = True) -> str:
-        """Returns how far it is, and how fast."""
+        """Returns the progress and the speed as text."""
         done, seconds = self.done, max(time.monotonic() - self._started, 1e-3)
         parts = [f"{done['items']:,}/{self.items:,} {self.noun}"]
         parts += [f"{done['records']:,} records"] * wide
@@ -62,9 +62,9 @@ def shown(
     """Shows the progress of the body.
 
     Args:
-        label: What is being done, such as `verifying`.
-        counter: Counts it; None if nobody knows how long it will take.
-        line_seconds: How often a line is printed where there is no terminal.
+        label: The work, such as `verifying`.
+        counter: Counts it; None if its duration is unknown.
+        line_seconds: The interval of lines if there is no terminal.
     """
     started, stop = time.monotonic(), threading.Event()
 
@@ -92,7 +92,7 @@ def shown(
             yield
         finally:
             stop.set()
-            # No longer than that: storage may not answer.
+            # With a time limit, as storage may not answer.
             thread.join(_REFRESH_SECONDS)
             if refresh is not print_line:
                 refresh()

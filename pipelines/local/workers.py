@@ -26,9 +26,9 @@ _log = logging.getLogger(__name__)
 Outcome = tuple[Any, BaseException | None, str]
 
 _POLL_SECONDS = 0.01
-# How often to look for dead workers while no result arrives.
+# Interval of looking for dead workers while no result arrives.
 _LOOK_SECONDS = 1.0
-# How long a process may take to end after a signal.
+# Time for a process to end after a signal.
 _LAST_SECONDS = 2.0
 
 
@@ -36,8 +36,8 @@ def worker_died(which: str, code: int = -signal.SIGKILL) -> WorkerDiedError:
     """Returns the error for a worker process that ended before its work.
 
     Args:
-        which: Names it.
-        code: Its exit code, negative for a signal; by default that of a killed one.
+        which: Its name for the message.
+        code: Its exit code, negative for a signal; by default that of a killed process.
     """
     if code == -signal.SIGKILL:
         got = f"{which} was killed, most often by the system for lack of memory"
@@ -72,11 +72,11 @@ class Workers:
     Use them in a `with` statement. At its end they have ended, or are killed.
 
     Args:
-        function: What to call. Must be picklable.
+        function: The function to call. Must be picklable.
         count: Number of processes.
         threads: Concurrent calls in each.
-        patience_seconds: How long they may take to end after the last result; None to
-            end them at once, without a word.
+        patience_seconds: Time for them to end after the last result; None to end them
+            at once, without a warning.
     """
 
     def __init__(
@@ -94,9 +94,10 @@ class Workers:
         self._ready: deque[Any] = deque()
 
     def __enter__(self) -> Self:
-        # It starts with the first worker, and unblocks interrupts when it does.
+        # It would start with the first worker, and unblock interrupts.
         resource_tracker.ensure_running()
-        # Ctrl-C is raised in the main thread: here it leaves no half-started process.
+        # Ctrl-C is raised in the main thread, so it leaves no half-started process
+        # here.
         started = daemon_call(self._start, thread_name="gristmill-start-workers")
         try:
             started.result()
@@ -109,7 +110,8 @@ class Workers:
         return self
 
     def _start(self) -> None:
-        # Inherited by the processes: one that is importing would print a traceback.
+        # Processes inherit this; otherwise one that is importing would print a
+        # traceback.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         for _ in range(self._count):
             self._workers.append(_Worker(self._function, self._threads))
@@ -133,7 +135,7 @@ class Workers:
             )
 
     def give(self, item: Any) -> None:
-        """Sends an item to a worker that is free; there must be one."""
+        """Sends an item to a free worker; there must be one."""
         worker = self._free.popleft()
         worker.running += 1
         try:
@@ -152,7 +154,7 @@ class Workers:
             self._ready.extend(
                 multiprocessing.connection.wait(list(busy), _LOOK_SECONDS)
             )
-            # A process that it has left can hold the connection of a dead one open.
+            # A child of a dead worker can keep its connection open.
             if not self._ready and any(w.ended for w in busy.values()):
                 raise self._death()
         connection = self._ready.popleft()
@@ -230,8 +232,8 @@ def _work(
 ) -> None:
     """Calls a function for every item that arrives; the main loop of a worker."""
     # Ctrl-C, which was blocked until here, reaches the whole process group: workers end
-    # at once without a message, and the parent reports. A worker whose parent has died
-    # ends, too.
+    # at once without a message, and the parent reports it. A worker whose parent has
+    # died ends too.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     parent = multiprocessing.parent_process()

@@ -39,7 +39,7 @@ _UNITS = {
     **{f"{p}ib": 1024**i for i, p in enumerate("kmgtp", 1)},
 }
 
-# Formats of repositories of Hugging Face.
+# Formats of Hugging Face repositories.
 _OF_HUB = ("auto", "csv", "json", "jsonl", "parquet", "tsv", "tsv-unquoted")
 
 
@@ -47,14 +47,14 @@ T = TypeVar("T")
 
 
 class Conversion(NamedTuple):
-    """What to convert.
+    """The arguments of a conversion.
 
     Attributes:
         jobs: One for each split, with the same output and name.
-        features: The schema, where known.
+        features: The schema, if known.
         tfds_directory: The TFDS directory that the jobs come from, if any.
-        overwrite: Whether to replace what is there of these splits.
-        keep_replaced: Whether what is replaced is kept.
+        overwrite: Whether to replace these splits in the output.
+        keep_replaced: Whether to keep what is replaced, for a rollback.
     """
 
     jobs: tuple[ConversionJob, ...]
@@ -67,8 +67,8 @@ class Conversion(NamedTuple):
 def conversion_of(options: ConvertOptions) -> Conversion:
     """Returns the jobs that options describe.
 
-    Reads only a directory with splits; to append, also the metadata of the dataset and
-    a listing of the inputs.
+    It reads only a directory with splits; for an append, also the metadata of the
+    dataset and a listing of the inputs.
     """
     inputs = path_texts(options.input, "input")
     output = path_text(options.output, "output")
@@ -136,12 +136,12 @@ def _splits_of(
 def _job_of(
     options: ConvertOptions, *, like: Mapping[str, Any], **about: Any
 ) -> ConversionJob:
-    """Returns the job that options describe, but for its split.
+    """Returns the job that options describe, with any split.
 
     Args:
         options: The options.
-        like: The writer's options where these do not say them.
-        **about: What else is known of it.
+        like: Options of the writer that `options` lacks.
+        **about: Further fields of the job.
     """
     pack = None
     if isinstance(options, PackingOptions):
@@ -169,7 +169,7 @@ def _job_of(
 def _made(
     kind: type[T], options: ConvertOptions, like: Mapping[str, Any] = {}, **more: Any
 ) -> T:
-    """Returns a dataclass with more fields, and with those options that were given."""
+    """Returns a dataclass with `more` fields, and the options that were given."""
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     given = {name: getattr(options, name, None) for name in names}
     known = {name: value for name, value in given.items() if value is not None}

@@ -53,7 +53,7 @@ class ConvertOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AppendOptions(ConvertOptions):
-    """Options of `gristmill append`: what the dataset says already is not asked for."""
+    """Options of `gristmill append`, without those that the dataset determines."""
 
     command: ClassVar[str] = "append"
     group_size: int | None = None
@@ -62,7 +62,7 @@ class AppendOptions(ConvertOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackingOptions(ConvertOptions):
-    """Options of `gristmill pack`: those of a conversion, and what rows to make."""
+    """Options of `gristmill pack`: those of a conversion and of rows."""
 
     command: ClassVar[str] = "pack"
     tokenizer: str | None = None
@@ -117,7 +117,7 @@ Options = ConvertOptions | VerifyOptions | IndexOptions
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """Where a job runs. The runner's own options are Beam's."""
+    """Options of where a job runs, besides the runner's own, which are Beam's."""
 
     runner: str | None = None
     wait: bool = False
@@ -138,10 +138,10 @@ _OF_CHAT = (
 
 
 def chat_of(options: PackingOptions) -> ChatOptions | None:
-    """Returns how conversations are rendered and trained on; None without --chat.
+    """Returns the options of conversations; None without --chat.
 
     Raises:
-        InputError: The options do not go together.
+        InputError: The options contradict each other.
     """
     given: dict[str, Any] = {name: getattr(options, name) for name in _OF_CHAT}
     for name, value in given.items():
@@ -191,9 +191,9 @@ def command_of(options: ConvertOptions, *, workers: int | None = None) -> str:
 
 
 def default_output(inputs: Sequence[str]) -> str:
-    """Returns a directory for the output of inputs: in the same bucket, or here.
+    """Returns a directory for the output of inputs, in the same bucket or here.
 
-    It is named after the directory of the inputs.
+    Its name is that of the directory of the inputs.
 
     >>> default_output(["gs://raw/c4/*.tfrecord"])
     'gs://raw/c4-arrayrecord'

@@ -21,7 +21,7 @@ class Outcome:
         output: The dataset's directory.
         manifest: The committed dataset.
         splits: The splits of the conversion.
-        committed_before: Those that were committed already, with nothing to do.
+        committed_before: The splits that were committed already.
         notes: Remarks for the user.
         seconds: Duration.
     """
@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def skipped_regions(self) -> int:
-        """How many damaged regions the splits have left out."""
+        """The number of damaged regions skipped in the splits."""
         found = map(self.manifest.find, self.splits)
         return sum(split.skipped_regions for split in found if split is not None)
 
@@ -71,7 +71,7 @@ class Outcome:
         return "\n".join(lines)
 
     def _globs(self) -> list[str]:
-        """Says which globs match files of editions that were replaced and are kept."""
+        """Returns notes on globs that match files of kept, replaced editions."""
         names = dict.fromkeys(layout.parse_write_key(key)[0] for key in self.splits)
         splits = self.manifest.splits
         replaced = [name for name in names if name in splits and splits[name].replaced]
@@ -83,7 +83,7 @@ class Outcome:
 
 
 def edition_notes(manifest: Manifest, name: str, write: str) -> list[str]:
-    """Returns notes for the user about what a write made, beside what was before it."""
+    """Returns notes on the edition of a write, compared with earlier ones."""
     parts = manifest.splits[name].parts
     made = [one for one in parts if one.source.get("job") == write]
     if not made:

@@ -1,4 +1,4 @@
-"""Facts for people: a name and a value a line, tables, sizes and counts."""
+"""Facts for people: lines of names and values, tables, sizes and counts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _LEAST_WIDTH = 10
 def fact_lines(facts: Any) -> list[str]:
     """Returns the fields of a result, or the items of a mapping, for people.
 
-    Each has its name and its value, which may take several lines. What is not known,
-    empty or false is left out, and so are fields that have their default.
+    Each has its name and its value, which may take several lines. Unknown, empty and
+    false values are omitted, and so are fields with their default.
 
     >>> fact_lines({"file_bytes": 2048, "seconds": 1.25, "notes": ["a", "b"]})
     ['  stored    2.0 KiB', '  seconds   1.2', '  notes     a', '            b']
@@ -30,7 +30,7 @@ def fact_lines(facts: Any) -> list[str]:
 
 
 def fact_pairs(facts: Any) -> Iterator[tuple[str, list[str]]]:
-    """Yields the name and the lines of each fact that says something."""
+    """Yields the name and the lines of each fact to show."""
     for name, value in _said(facts):
         yield _head(name), _lines(name, value)
 
@@ -60,7 +60,7 @@ def has_fields(value: Any) -> bool:
 
 
 def fields_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the shown fields of such a value, and what `also_shown` names."""
+    """Yields the shown fields of such a value, and the properties in `also_shown`."""
     if hasattr(value, "_asdict"):
         names = [*value._fields]
     else:
@@ -70,7 +70,7 @@ def fields_of(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _said(facts: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the facts that say something."""
+    """Yields the facts that are not empty, false or default."""
     items = facts.items() if isinstance(facts, Mapping) else fields_of(facts)
     default = getattr(facts, "_field_defaults", {})
     if dataclasses.is_dataclass(facts):
@@ -138,14 +138,14 @@ def plural(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
-# Python itself refuses texts of over 4,300 digits, and arrays numbers of 64 bits.
+# Python refuses texts of over 4,300 digits, and arrays numbers of over 64 bits.
 _MOST_DIGITS = 18
 
 
 def whole_number(text: str) -> int | None:
-    """Returns the number that a text of decimal digits is, None for another text.
+    """Returns the number in a text of decimal digits, None for any other text.
 
-    None also for a number of over 18 digits, which counts nothing.
+    Numbers of over 18 digits, which are no counts, are None too.
 
     >>> whole_number("12"), whole_number("-1"), whole_number("9" * 19)
     (12, None, None)

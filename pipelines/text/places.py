@@ -1,4 +1,4 @@
-"""The place of a record, and the line or row group there that only its source tells."""
+"""The place of a record, with the line or row group that only its source knows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class FilePlace(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Returns the place that FILE@PLACE names, None of another text."""
+        """Returns the place that FILE@PLACE names, None for another text."""
         path, _, place = text.rpartition("@")
         number = whole_number(place.removeprefix("line:").replace(",", ""))
         if not path or number is None:
@@ -72,7 +72,7 @@ class FilePlace(NamedTuple):
         return cls(path, number, is_line=place.startswith("line:"))
 
     def in_files(self, files: Iterable[SourceFile]) -> int | None:
-        """Returns its number in the files of its path; None if no line is there.
+        """Returns its number in the files of its path, None if there is no such line.
 
         A line becomes its byte offset in the first file that has it.
         """
@@ -87,14 +87,14 @@ class FilePlace(NamedTuple):
 
 
 def located(location: Location, datasets: Iterable[Dataset]) -> Fields:
-    """Returns the fields of a location, and what its source files tell of it.
+    """Returns the fields of a location, with details from its source files.
 
-    Of lines that is `source_line`, counted from 1; of Parquet `source_row_group` and
-    `source_row_in_group`. A packed row has `pieces`, and its sources are theirs.
+    Lines have `source_line`, counted from 1; Parquet has `source_row_group` and
+    `source_row_in_group`. A packed row has `pieces` with their sources.
 
     Args:
         location: The location.
-        datasets: Those that it can be in.
+        datasets: The datasets that it may be in.
     """
     found = dataclasses.asdict(location)
     pieces = found.pop("pieces")
@@ -107,12 +107,12 @@ def located(location: Location, datasets: Iterable[Dataset]) -> Fields:
         path = place["source_path"]
         files = set() if path is None else {*listed_sources(datasets, path)}
         same = [file for file in files if file.format == place["source_format"]]
-        if len(same) == 1:  # Or several files of its name were read.
+        if len(same) == 1:  # Otherwise several files of its name were read.
             by_file[same[0]].append(place)
     for file, some in by_file.items():
         with contextlib.suppress(GristmillError, OSError, ImportError):
             _add_details(file, some)
-        # What is not there was deleted, or is on another machine.
+        # A missing file was deleted, or is on another machine.
         if not ("://" in file.path or os.path.isabs(file.path)):
             note = None if os.path.exists(file.path) else _NOT_HERE
             for place in some:
@@ -131,7 +131,7 @@ def listed_sources(datasets: Iterable[Dataset], path: str) -> Iterator[SourceFil
 
 
 def _add_details(file: SourceFile, places: Sequence[Fields]) -> None:
-    """Reads a file for what only it tells of places in it."""
+    """Adds details of places that only their file has."""
     if file.format in LINE_FORMATS:
         offsets = [place["source_offset_bytes"] or 0 for place in places]
         for place, line in zip(places, _lines_at(file, offsets), strict=True):
@@ -151,7 +151,7 @@ def _add_details(file: SourceFile, places: Sequence[Fields]) -> None:
 def _lines_at(file: SourceFile, offsets: Sequence[int]) -> list[int]:
     """Returns the numbers, from 1, of the lines that begin at some offsets.
 
-    Reads the file to the last of them, which count bytes of the decompressed file.
+    Offsets are bytes of the decompressed file, which is read up to the last of them.
     """
     lines = np.ones(len(offsets), np.int64)
     for ends in _line_ends(file, stop=max(offsets)):
@@ -160,7 +160,7 @@ def _lines_at(file: SourceFile, offsets: Sequence[int]) -> list[int]:
 
 
 def _line_begin(file: SourceFile, line: int) -> int | None:
-    """Returns where a line, counted from 1, begins; None if there is none."""
+    """Returns the start of a line, counted from 1; None if there is none."""
     left = line - 1
     for ends in _line_ends(file) if left else ():
         if left <= len(ends):
@@ -172,7 +172,7 @@ def _line_begin(file: SourceFile, line: int) -> int | None:
 def _line_ends(
     file: SourceFile, *, stop: int | None = None
 ) -> Iterator[npt.NDArray[np.int64]]:
-    """Yields where lines end in a block of the version of a file that was read."""
+    """Yields the ends of lines in each block of a file, in its recorded version."""
     path, kind, at = file.path, file.compression, 0
     end = stop if kind == "none" else None
     with storage_for(path).open(path, end=end, version=file.version) as opened:
@@ -189,7 +189,7 @@ def place_facts(found: Mapping[str, Any], token: int | None = None) -> Fields:
 
     Args:
         found: The fields.
-        token: The token of the row that was asked for.
+        token: The requested token of the row.
     """
     inside = (
         f"record {found['record_in_shard']:,} of the shard, in the chunk at byte "
@@ -212,7 +212,7 @@ def place_text(found: Mapping[str, Any], token: int | None = None) -> str:
 
 
 def sightings_text(found: Sequence[Sighting]) -> list[str]:
-    """Returns where a record is seen, in lines."""
+    """Returns the steps and rows that see a record, as lines."""
     return [
         f"step {step:,}, row {row:,}: epoch {epoch:,}" for epoch, step, row in found
     ] or [_NOT_SEEN]

@@ -1,6 +1,6 @@
-"""Results as JSON and for people: any dataclass is its fields, and what else it shows.
+"""Results as JSON and for people: any dataclass is shown by its fields.
 
-A result may have a `text` of its own. Others may have `title`, their first line for
+A result may have its own `text`. Others may have a `title`, their first line for
 people, and `facts`, which people get instead of the fields. `also_shown` names
 properties that are shown like fields.
 """
@@ -22,10 +22,10 @@ def json_text(result: Any) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """Returns a value as JSON has it.
+    """Returns a value in types of JSON.
 
-    What has `as_dict` is that. Another dataclass is an object of its fields, but for
-    those that its `repr` leaves out, and of the properties that `also_shown` names.
+    A value with `as_dict` becomes that. Any other dataclass becomes an object of the
+    fields in its `repr`, and of the properties in `also_shown`.
     """
     if hasattr(value, "as_dict"):
         return json_value(value.as_dict())

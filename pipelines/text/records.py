@@ -1,4 +1,4 @@
-"""Records as `gristmill head` and `trace --show` print them, also packed rows."""
+"""Records and packed rows, as `gristmill head` and `trace --show` print them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _BYTES_SHOWN = 24
 
 
 class ShownRecord(NamedTuple):
-    """A record, and what is known of it.
+    """A record to show.
 
     Attributes:
         number: Its number.
         record: The record.
-        row_format: How packed rows are stored; None for other records.
-        source: Where it is in the input files, if that is to be shown.
+        row_format: The encoding of packed rows; None for other records.
+        source: Its place in the input files, to show it too.
         texts: Shows the tokens of packed rows as text; None for ids.
     """
 
@@ -48,10 +48,10 @@ class ShownRecord(NamedTuple):
     texts: Tokenizer | None = None
 
     def text(self, *, full: bool = False) -> str:
-        """Returns it as text: a decoded tf.train.Example, a string, bytes or ids.
+        """Returns the record as text: its features, a string, bytes or ids.
 
         Args:
-            full: Whether to show all of it: long values are cut otherwise.
+            full: Whether to show long values in full.
         """
         record, head = self.record, f"record {self.number}: {len(self.record):,} bytes"
         if self.row_format is not None:
@@ -63,12 +63,12 @@ class ShownRecord(NamedTuple):
         return "\n".join([head, *(lines or [f"  {_value_text(record, full)}"])])
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it for JSON.
+        """Returns the record for JSON.
 
-        It has `features`, or for what is not a tf.train.Example null, and `text` or
-        `base64`. Of features, bytes that are not UTF-8 are an object with `base64`. A
-        packed row has `pieces` instead, with all ids of each; `text` with a tokenizer,
-        and `spans` of the messages of a conversation.
+        It has `features`; if it is not a tf.train.Example, these are null, and it has
+        `text` or `base64`. Bytes in features that are not UTF-8 are an object with
+        `base64`. A packed row has `pieces` instead, each with all ids, `text` with a
+        tokenizer, and `spans` of the messages of a conversation.
         """
         fields: dict[str, Any] = {"record": self.number, "bytes": len(self.record)}
         if self.row_format is not None:
@@ -99,7 +99,7 @@ class ShownRecord(NamedTuple):
 
 
 def shown_record(dataset: Dataset, number: int, texts: Tokenizer | None) -> ShownRecord:
-    """Returns a record of a dataset, to be shown."""
+    """Returns a record of a dataset, to show it."""
     shards, _ = dataset.find([number])
     part, _ = dataset.stored.part_of(int(shards[0]))
     (record,) = dataset.read([number])
@@ -144,7 +144,7 @@ _TEXTS_SHOWN = 64
 def packed_format(split: Split | None) -> RowFormat | None:
     """Returns the format of a split's packed rows, None for other records.
 
-    Rows that are `tf.train.Example` are shown as such.
+    Rows that are `tf.train.Example` count as other records.
     """
     packed = None if split is None else split.parts[0].packed
     if packed is None or packed["rows"] != "packed":
@@ -159,7 +159,7 @@ class _Piece(NamedTuple):
         first: The position of its first token in its document.
         ids: Its tokens.
         trained: bool [tokens], whether each is trained on.
-        spans: Those of its messages, None if the row has none.
+        spans: The spans of its messages; None if the row has none.
     """
 
     first: int
@@ -168,14 +168,14 @@ class _Piece(NamedTuple):
     spans: list[dict[str, Any]] | None
 
     def fields(self, texts: Tokenizer | None) -> dict[str, Any]:
-        """Returns it for JSON."""
+        """Returns the piece for JSON."""
         found: dict[str, Any] = {"first": self.first, "ids": self.ids}
         if texts is not None:
             found["text"] = texts.decode(self.ids)
         return found if self.spans is None else found | {"spans": self.spans}
 
     def shown(self, texts: Tokenizer | None, full: bool) -> str:
-        """Returns it in a line: its first tokens, or all."""
+        """Returns the piece as a line of its first tokens, or of all."""
         most = _IDS_SHOWN if texts is None else _TEXTS_SHOWN
         some = self.ids if full else self.ids[:most]
         trained = self.trained[: len(some)]

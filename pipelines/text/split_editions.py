@@ -91,7 +91,7 @@ def manifest_fields(
 
 
 def _history(manifest: Manifest, name: str, dataset: str) -> Facts:
-    """Returns the editions of a split; none where it has only had one."""
+    """Returns the editions of a split; empty if it has only ever had one."""
     split = manifest.splits[name]
     if split.last_edition == 1:
         return {}
@@ -124,7 +124,7 @@ def edition_numbers(split: Split) -> str:
 
 
 def made_by(split: Split, edition: int) -> str:
-    """Returns the maker of an edition of a split, and whether it replaced others."""
+    """Returns the command that made an edition, and whether it replaced others."""
     part = split.known[edition]
     if part.removed is not None:
         base, count = part.removed.get("edition", 0), part.removed.get("records", 0)
@@ -147,7 +147,7 @@ def glob_warning(manifest: Manifest, name: str) -> str:
 
     Args:
         manifest: The manifest of a dataset.
-        name: A split of it that keeps states which it replaced.
+        name: A split of it with replaced states that are kept.
     """
     split = manifest.splits[name]
     instead = "give the files that `gristmill inspect --files` prints"
@@ -163,10 +163,10 @@ def glob_warning(manifest: Manifest, name: str) -> str:
 
 
 def _space_of_replaced(dataset: str, split: Split) -> int | None:
-    """Returns the size of the shards that only states have which a split replaced.
+    """Returns the size of the shards that only replaced states of a split have.
 
-    It reads the tables of all editions. Shards that editions share are counted once.
-    None if a table cannot be read, as when another command has deleted it.
+    It reads the tables of all editions, and counts shared shards once. None if a table
+    cannot be read, such as after a deletion by another command.
     """
     if not split.replaced:
         return 0

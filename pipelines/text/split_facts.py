@@ -27,9 +27,9 @@ Facts = dict[str, Any]
 
 
 def split_facts(split: Split, dataset: str) -> Facts:
-    """Returns the facts of a split from its metadata, for people; None for others.
+    """Returns the facts of a split from its metadata, for people.
 
-    What its editions do not have in common is left to them.
+    Facts that its editions do not share are omitted.
     """
     one = not split.editions
     mean = split.raw_bytes / split.records if split.records else 0
@@ -97,7 +97,7 @@ def packed_facts(counts: PackedCounts) -> Facts:
 
 
 def _tokenizer_text(split: Split) -> str:
-    """Returns of which tokenizer the tokens of packed rows are, as far as known."""
+    """Returns the tokenizer of packed rows as text, as far as known."""
     found: Any = split.source
     for name in ("options", "pack", "found"):
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -132,7 +132,7 @@ def source_text(split: Split) -> str | None:
 
 
 def map_name(split: Split) -> str | None:
-    """Returns the user's function that made all records of a split, None if none."""
+    """Returns the user's function that made all records of a split, or None."""
     found = {part.function for part in split.parts}
     return found.pop() if len(found) == 1 else None
 
@@ -193,7 +193,7 @@ def feature_facts(split: Split) -> list[str]:
 
 
 def feature_text(spec: FeatureSpec) -> str:
-    """Returns the content of a feature, in a few words."""
+    """Returns the type of a feature, in a few words."""
     text = spec.type or spec.dtype
     if spec.kind != "bytes" and text != spec.dtype:
         text += f" as {spec.dtype}"
@@ -208,7 +208,7 @@ def feature_text(spec: FeatureSpec) -> str:
 def storage_facts(dataset: str, split: Split) -> Facts:
     """Returns the size of the inputs of a split, or an edition, and warnings about it.
 
-    It reads the table of shards and the list of inputs: what these do not tell is None.
+    It reads the table of shards and the list of inputs; facts that these lack are None.
     """
     warnings = []
     try:

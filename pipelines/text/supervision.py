@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gristmill.transforms.tokens.tokenizer import Tokenizer
 
 BEGIN, END = "[[", "]]"
-"""Around the tokens that are trained on."""
+"""Marks around trained tokens."""
 
 _PIECES_SHOWN = 10
 _PIECE_WIDTH = 60
@@ -30,11 +30,11 @@ _REASONS = {
 
 
 def supervision_facts(counts: PackedCounts, *, named: bool = False) -> dict[str, Any]:
-    """Returns the trained tokens and other things seen in documents, for people.
+    """Returns the trained tokens, and remarks on documents, for people.
 
     Args:
         counts: The counts.
-        named: Whether the conversations that were set aside are named after it.
+        named: Whether the output lists the conversations that were set aside.
     """
     facts: dict[str, Any] = {}
     if counts.trained_tokens:
@@ -84,7 +84,7 @@ def marked(parts: Sequence[str], trained: npt.NDArray[np.bool_], between: str) -
     Args:
         parts: The text of each token.
         trained: bool [tokens].
-        between: What to put between two tokens.
+        between: The text between two tokens.
     """
     borders = np.flatnonzero(np.diff(trained, prepend=False, append=False))
     cuts = [0, *borders.tolist(), len(parts)]
@@ -99,9 +99,9 @@ def by_token(spans: MessageSpans | None, piece: int, length: int) -> dict[str, A
     """Returns facts about each token of a piece.
 
     Returns:
-        `trained`, bool [tokens]; `said`, bool [tokens]: whether it is in a message, as
-        all are where there are no spans; and `roles`, the index in `ROLES` of whose
-        message, or `len(ROLES)`.
+        `trained`, bool [tokens]; `said`, bool [tokens], whether it is in a message,
+        True for all without spans; and `roles`, the index in `ROLES` of its message, or
+        `len(ROLES)`.
     """
     trained, roles = np.zeros(length, bool), np.full(length, len(ROLES))
     for span in () if spans is None else spans_of_piece(spans, piece):
@@ -112,7 +112,7 @@ def by_token(spans: MessageSpans | None, piece: int, length: int) -> dict[str, A
 
 
 def spans_of_piece(spans: MessageSpans, piece: int) -> Iterator[dict[str, Any]]:
-    """Yields the spans of a piece, from its first token: for JSON."""
+    """Yields the spans of a piece for JSON, relative to its first token."""
     end = int(spans.ends[piece])
     begin = int(spans.ends[piece - 1]) if piece else 0
     for span in range(begin, end):
@@ -135,7 +135,7 @@ class TemplatePiece(NamedTuple):
     Attributes:
         ids: Its tokens.
         trained: Whether it is trained on.
-        times: How often it is there.
+        times: Number of occurrences.
     """
 
     ids: tuple[int, ...]
@@ -166,7 +166,7 @@ def template_pieces(
 ) -> list[TemplatePiece]:
     """Returns the pieces of the template in documents, the most frequent first.
 
-    These are runs of tokens in no message, and special tokens that end a trained one.
+    These are runs of tokens outside messages, and special tokens that end trained ones.
 
     Args:
         documents: Tokens and facts of each.

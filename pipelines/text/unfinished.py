@@ -1,6 +1,6 @@
 """The progress of work that is not committed, read from the files beside its output.
 
-Works for every runner: a shard is finished when its index exists.
+It works for every runner, since a shard is finished when its index exists.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ class Unfinished:
 
     Attributes:
         split: The split, or a write of it by its `layout.write_key`.
-        work: What is made: `shards`, `removal`, `parts` of a `Writer`, or `columns`.
-        finished: How many of them are finished; of a removal or columns, shards.
-        total: How many there will be, None if that is not known.
+        work: The kind of work: `shards`, `removal`, `parts` of a `Writer`, or
+            `columns`.
+        finished: Number of finished parts, otherwise shards.
+        total: Their final number; None if not known.
     """
 
     split: str
@@ -38,7 +39,7 @@ class Unfinished:
     total: int | None = None
 
     def text(self) -> str:
-        """Returns a line about it."""
+        """Returns the progress as a line."""
         begin = f"split {self.split}:"
         if self.total is None:
             return f"{begin} a removal, {plural(self.finished, 'shard')} finished"
@@ -53,7 +54,7 @@ class Unfinished:
 def read_unfinished(dataset: str, manifest: Manifest | None) -> list[Unfinished]:
     """Returns the work that is not committed, by split.
 
-    Lists one directory and reads the small files that describe the work.
+    It lists one directory, and reads the small files that describe the work.
 
     Args:
         dataset: The dataset's directory.
@@ -122,6 +123,6 @@ def _unfinished(
         indexes = map(layout.base_name, map(layout.index_path, prepared.shards))
         finished = sum(one in listed for one in indexes)
         total = prepared.plan.shards
-    else:  # Its list of files is still to come.
+    else:  # Its list of files is still missing.
         finished = total = 0
     return Unfinished(split=key, work=work, finished=finished, total=total)

@@ -31,18 +31,16 @@ class Verification:
 
     Attributes:
         dataset: Directory of the dataset.
-        quick: Whether the contents of shards and indexes were left out.
-        shards: Shards checked.
-        records: Records decoded and compared; None if quick.
-        raw_bytes: Their size; None if quick.
-        findings: What is wrong with what was checked, one for each file, the first
-            10,000.
-        leftovers: Files of commands that were killed, or that still run, the first
-            1,000.
-        more_findings: How many others there are.
-        more_leftovers: How many others there are.
-        packed: What packed rows hold; None if there are none.
-        seconds: Duration, 0 if not known.
+        quick: Whether the contents of shards and indexes were skipped.
+        shards: Number of shards checked.
+        records: Number of records decoded and compared; None if quick.
+        raw_bytes: Their size in bytes; None if quick.
+        findings: The first 10,000 faults, at most one per file.
+        leftovers: The first 1,000 files of commands that were killed, or are running.
+        more_findings: Number of further findings.
+        more_leftovers: Number of further leftovers.
+        packed: Counts of packed rows; None if there are none.
+        seconds: Duration; 0 if not known.
     """
 
     also_shown = ("not_checked", "targets")
@@ -61,17 +59,17 @@ class Verification:
 
     @property
     def findings_count(self) -> int:
-        """Number of findings, with those that are not listed."""
+        """Number of findings, listed or not."""
         return len(self.findings) + self.more_findings
 
     @property
     def targets(self) -> int | None:
-        """The targets that packed rows hold."""
+        """The number of targets in packed rows."""
         return None if self.packed is None else self.packed.targets
 
     @property
     def not_checked(self) -> tuple[str, ...]:
-        """What was not looked at."""
+        """Contents that were not checked."""
         if not self.quick:
             return ()
         # The listing of a bucket has the checksum of every object.
@@ -80,7 +78,7 @@ class Verification:
 
     @property
     def title(self) -> str:
-        """The first findings, and what they mean."""
+        """The first findings, and the verdict."""
         lines = [str(finding) for finding in self.findings[:_FINDINGS_SHOWN]]
         count = self.findings_count
         if count > len(lines):
@@ -97,7 +95,7 @@ class Verification:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What people get besides."""
+        """Further facts for people."""
         facts = {} if self.packed is None else packed_facts(self.packed)
         if self.quick:
             unchecked = f"{', '.join(self.not_checked)}: leave out --quick"

@@ -1,1 +1,1 @@
-"""A page about a dataset, and the order that it is trained in, in one file."""
+"""A page about a dataset, and its order in training, in one file."""

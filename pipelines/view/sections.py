@@ -36,7 +36,7 @@ whether numbers], `rows`, `more`."""
 def described(dataset: Dataset, name: str = "") -> dict[str, Any]:
     """Returns the description of a dataset, as JSON values.
 
-    It reads the tables and the lists of the dataset, and a sample of its records.
+    It reads the tables and lists of the dataset, and a sample of its records.
     """
     parts = dataset.stored.parts
     found = [(part, edition) for part in parts for edition in part.editions]
@@ -65,7 +65,7 @@ def title_of(dataset: Dataset) -> str:
 
 
 def _tiles(dataset: Dataset) -> Iterator[tuple[str, str, str]]:
-    """Yields the first numbers that one asks for, each with a note."""
+    """Yields the most important numbers, each with a note."""
     stored, mean = dataset.stored.shards.file_bytes, dataset.facts.mean_record_bytes
     known = bool((stored >= 0).all())
     thing = "Packed rows" if dataset.stored.is_packed else "Records"
@@ -84,7 +84,7 @@ def _tiles(dataset: Dataset) -> Iterator[tuple[str, str, str]]:
 
 
 def _splits(dataset: Dataset) -> Iterator[Section]:
-    """Yields tables of splits and of editions, where there are several."""
+    """Yields tables of splits and of editions, if there are several."""
     only = dataset.stored.only
     splits = only.manifest.splits if only and only.manifest else {}
     if len(splits) > 1:
@@ -131,7 +131,7 @@ def _chart(chart: dict[str, Any]) -> Section:
 def _lengths(dataset: Dataset) -> Iterator[Section]:
     """Yields the chart of the sizes of records, or of the lengths of documents.
 
-    Reads all records of a small dataset, and a sample of a large one.
+    It reads all records of a small dataset, and a sample of a large one.
     """
     counts = dataset.stored.packed
     try:
@@ -146,7 +146,7 @@ def _lengths(dataset: Dataset) -> Iterator[Section]:
                 histogram(lengths, counts.documents, "document", title, _tokens)
             )
     except (GristmillError, OSError) as e:
-        # The rest of the page is there to say more.
+        # The rest of the page remains useful.
         yield {"title": "Sizes", "facts": [["not known", str(e)]]}
 
 
@@ -157,14 +157,14 @@ def _tokens(count: float) -> str:
 def histogram(
     values: IntArray, of: int, thing: str, title: str, text: Callable[[float], str]
 ) -> dict[str, Any]:
-    """Returns the chart of how many values are in each of some ranges that grow.
+    """Returns the chart of a histogram with growing ranges.
 
     Args:
         values: int64 [n], at least one, none negative.
-        of: How many there are.
-        thing: What has such a value.
-        title: What is shown.
-        text: Shows a value.
+        of: Number of all values, if these are a sample.
+        thing: The noun for what has a value.
+        title: The title.
+        text: Returns a value as text.
 
     Returns:
         `title`, `summary`, `top`, the greatest count as text, `bars` as [count, text],
@@ -199,7 +199,7 @@ def histogram(
 def _some_records(dataset: Dataset) -> Iterator[bytes]:
     """Yields all records of a small dataset, or some from places all over it."""
     count, mean = len(dataset), dataset.facts.mean_record_bytes
-    # Of files without a description, only the records tell their sizes.
+    # Files without a description do not have the sizes of records.
     most = _PLACES if mean is None else max(1, int(_SAMPLE_BYTES / max(mean, 1)))
     run = min(_PLACE_RECORDS, max(1, most // _PLACES))
     numbers = np.arange(count)
@@ -211,7 +211,7 @@ def _some_records(dataset: Dataset) -> Iterator[bytes]:
 
 
 def _document_tokens(dataset: Dataset) -> IntArray:
-    """Returns the tokens of documents that end in rows: in all of few, or in some."""
+    """Returns the lengths of documents that end in rows, or in a sample of rows."""
     chance = np.random.default_rng(0)
     filled = np.flatnonzero(np.diff(dataset.stored.shards.ends, prepend=0)).tolist()
     found = []

@@ -1,4 +1,4 @@
-"""A record on the page: what it holds, where it is stored, and where it comes from."""
+"""A record on the page: its content, its place, and its source."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def shown(
     texts: Tokenizer | None = None,
     image_bytes: int,
 ) -> dict[str, Any]:
-    """Returns a record, as JSON values; what is wrong where it cannot be read.
+    """Returns a record as JSON values, or the error if it cannot be read.
 
     Args:
         dataset: Its dataset.
         number: Its number there.
         name: The dataset's name in a mixture.
         texts: Shows tokens of packed rows as text; None for ids alone.
-        image_bytes: The most that an image may have.
+        image_bytes: Maximum size of an image.
     """
     try:
         return _shown(dataset, number, name, texts, image_bytes)
@@ -97,7 +97,7 @@ def _line(text: str) -> str:
 
 
 def _source(found: Location) -> str:
-    """Returns the source of a record in a line; of a row, that of its first piece."""
+    """Returns the source of a record as a line; for a row that of its first piece."""
     first, more = next(iter(found.pieces), found), len(found.pieces) - 1
     text = ", ".join(text for _, text in _source_facts(first))
     return f"{text}, and {more:,} more" if more > 0 else text
@@ -108,7 +108,7 @@ def _source_facts(place: SourcePlace) -> list[list[str]]:
 
 
 def _pairs(facts: dict[str, Any]) -> list[list[str]]:
-    """Returns facts as the page has them, each line with a head or none."""
+    """Returns facts for the page, as lines with a head or none."""
     return [
         ["" if number else head, line]
         for head, lines in fact_pairs(facts)
@@ -166,7 +166,7 @@ def _values(values: Values, image_bytes: int) -> tuple[str, list[Any], str | Non
         texts = [value.decode() for value in some]
     except UnicodeDecodeError:
         texts = []
-    # Zeros and the like: numbers, or a format of its own.
+    # Control characters such as zeros: numbers, or a binary format.
     if not texts or any(map(_CONTROLS.search, texts)):
         cut = _more(longest - _BYTES, "byte")
         return "bytes", [value[:_BYTES].hex(" ") for value in some], cut
@@ -179,7 +179,7 @@ def _more(count: int, thing: str) -> str | None:
 
 
 def _number(value: Any) -> Any:
-    """Returns a number of which JSON and JavaScript lose nothing: else as text."""
+    """Returns a number, as text if JSON or JavaScript would change it."""
     exact = abs(value) <= 1 << 53 if isinstance(value, int) else np.isfinite(value)
     return value if exact else str(value)
 

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from gristmill.transforms.tokens.tokenizer import Tokenizer
 
 LIMIT_BYTES = 2_000_000
-"""The most that a page takes, but for what was asked for."""
+"""Maximum size of a page, apart from requested records and steps."""
 
 _SECONDS = 10.0
-"""Time after which no further records are read, but for those that were asked for."""
+"""Time after which only requested records are read."""
 
 _STEPS, _ROWS, _MOST_ROWS = 32, 512, 1024
 _FIRST, _SPREAD = 32, 200
 _IMAGE_BYTES, _ASKED_IMAGE_BYTES = 1 << 16, 8 << 20
 _NUMBER_BYTES = 12
-"""Of the number of a record or of a step, with its punctuation."""
+"""Bytes of the number of a record or a step, with its punctuation."""
 
 _FOLDER = importlib.resources.files(__package__) / "page"
 _SCRIPTS = ("elements.js", "record.js", "views.js")
@@ -38,15 +38,15 @@ _SCRIPTS = ("elements.js", "record.js", "views.js")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What a page shows.
+    """The content of a page.
 
     Attributes:
-        datasets: The datasets of a mixture by their names; of a single one, "".
-        batches: Their order, None where it is not known.
+        datasets: The datasets of a mixture by name; a single one has the name "".
+        batches: Their order; None if it is not known.
         texts: Shows tokens of packed rows as text; None for ids alone.
-        records: Records of each dataset that have to be in it.
-        steps: Steps that have to be in it.
-        command: What makes it again, without records and steps.
+        records: Requested records of each dataset.
+        steps: Requested steps.
+        command: The command that makes it again, without records and steps.
     """
 
     datasets: Mapping[str, Dataset]
@@ -60,8 +60,8 @@ class Subject:
 def write_html(subject: Subject, path: str) -> None:
     """Writes the page to a file that loads nothing else.
 
-    Those records and steps are in it that were asked for, and others from all over the
-    dataset and the run, as long as there is room and time.
+    It holds the requested records and steps, and others from all over the dataset and
+    the run, as long as there is room and time.
 
     Raises:
         OSError: The file cannot be written.
@@ -72,8 +72,8 @@ def write_html(subject: Subject, path: str) -> None:
 def page(content: Mapping[str, Any]) -> bytes:
     """Returns the page with its content.
 
-    Its policy names the hashes of its script and of its style: a browser runs nothing
-    else, whatever a record holds.
+    Its policy names the hashes of its script and its style, so that a browser runs
+    nothing else, whatever a record holds.
     """
     style = _FOLDER.joinpath("page.css").read_text(encoding="utf-8")
     script = "\n".join(
@@ -96,9 +96,9 @@ def _hash(text: str) -> str:
 
 
 def _json(value: Any) -> bytes:
-    """Returns JSON that cannot end the element which holds it."""
+    """Returns JSON that cannot end the element around it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    # Halves of characters, which UTF-8 does not have, become escapes of JSON.
+    # Lone surrogates, which UTF-8 lacks, become escapes of JSON.
     return text.replace("<", "\\u003c").encode("utf-8", "backslashreplace")
 
 
@@ -146,7 +146,7 @@ class _Held:
         return self._left_bytes > 0 and time.monotonic() < self._until
 
     def _fits(self, found: Any, *, asked: bool) -> bool:
-        """Returns whether there is room for something, and takes it."""
+        """Returns whether there is room for a value, and reserves it."""
         size_bytes = len(_json(found)) + _NUMBER_BYTES
         if not asked and size_bytes > self._left_bytes:
             return False
@@ -170,7 +170,7 @@ class _Held:
         return found
 
     def _shows(self, name: str, dataset: Dataset) -> bool:
-        """Returns whether the page has a dataset, or it is the beginning of one."""
+        """Returns whether the page has a dataset, or one that begins with it."""
         if id(dataset) not in self._shown:
             shown = self._subject.datasets[name].stored
             same = shown.begins_with(dataset.stored.content)
@@ -178,7 +178,7 @@ class _Held:
         return self._shown[id(dataset)]
 
     def _step(self, step: int, most: int, *, asked: bool = False) -> None:
-        """Adds the first rows of a step: which record each is, and where it is from."""
+        """Adds the first rows of a step, with their records and sources."""
         batches = self._subject.batches
         if batches is None or step in self._steps or not (asked or self._may_read()):
             return

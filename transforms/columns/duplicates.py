@@ -259,7 +259,7 @@ def _place_of(shard: ShardTask, places: Sequence[int], row: int) -> str:
 
 
 def _grouped(high: Array, low: Array) -> tuple[Array, npt.NDArray[np.int64]]:
-    """Returns the stable order by digest, and the begin of each digest in it."""
+    """Returns the stable order by digest, and the start of each digest in it."""
     order = np.argsort(high, kind="stable")
     changes = high[order][1:] != high[order][:-1]
     sorted_low = low[order]
