@@ -157,13 +157,6 @@ def list_looks(inputs: tuple[str, ...], how: Listing) -> Iterator[LookTask]:
         yield from look_tasks(name, [] if patterns is None else _matched(patterns, how))
 
 
-def list_looked(
-    gathered: Gathered, inputs: tuple[str, ...], how: Listing
-) -> Iterator[Part]:
-    """Yields the parts of files that were examined, or the shards of a dataset."""
-    return _parts(inputs, how, gathered)
-
-
 def list_parts(inputs: tuple[str, ...], how: Listing) -> Iterator[Part]:
     """Yields the parts of the files that inputs match, examining them if necessary.
 
@@ -172,7 +165,7 @@ def list_parts(inputs: tuple[str, ...], how: Listing) -> Iterator[Part]:
             options do not fit.
     """
     report_sources(inputs)
-    return _parts(inputs, how, None)
+    return list_looked(None, inputs, how)
 
 
 def list_one(path: StrPath, how: Listing) -> Iterator[Part]:
@@ -180,9 +173,10 @@ def list_one(path: StrPath, how: Listing) -> Iterator[Part]:
     return list_parts((path_text(path, "input"),), how)
 
 
-def _parts(
-    inputs: tuple[str, ...], how: Listing, gathered: Gathered | None
+def list_looked(
+    gathered: Gathered | None, inputs: tuple[str, ...], how: Listing
 ) -> Iterator[Part]:
+    """Yields the parts of files that were examined, or the shards of a dataset."""
     groups = _groups(inputs, how)
     if groups is None:
         check_options(how.records, "arrayrecord")

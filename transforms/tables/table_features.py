@@ -65,11 +65,6 @@ def file_type(described: Any) -> str:
     return _FILES.get(_kind(described), "")
 
 
-def is_meaning(name: str) -> bool:
-    """Returns whether the type of a feature is known only by these descriptions."""
-    return name == CLASS_LABEL or name in _FILES.values()
-
-
 def class_names(described: Any) -> tuple[str, ...] | None:
     """Returns the names of classes, None if the values do not number classes."""
     if _kind(described) != "ClassLabel":

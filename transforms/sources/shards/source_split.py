@@ -48,7 +48,6 @@ from gristmill.transforms.sources.formats import (
     check_options,
 )
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.shards.open_shard import ListedShard
 
 BoolArray = npt.NDArray[np.bool_]
 Described = Sequence[tuple[int, dict[str, Any]]]
@@ -186,10 +185,6 @@ class SourceSplit(NamedTuple):
     def of_spec(cls, spec: SourceSpec) -> Self:
         """Returns the split of a spec with `of_dataset`."""
         return cls(**json.loads(spec.schema))
-
-    def shard(self, path: str, size_bytes: int) -> ListedShard:
-        """Returns one of its files."""
-        return ListedShard(path, size_bytes, len(self.directory))
 
     def check_read(self, read: RecordsDigest, *, skipped_regions: int) -> None:
         """Checks that all records of the split were read.
