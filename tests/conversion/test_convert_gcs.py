@@ -1,179 +1,100 @@
-"""Conversion from and to gs://: the same bytes as on a local disk, whatever happens."""
+"""From and to gs://: the same bytes as on a local disk, in few requests."""
 
 from __future__ import annotations
 
-import concurrent.futures
-import dataclasses
 import pathlib
 import random
 import threading
 import zlib
 from collections.abc import Callable, Iterator
 
+import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill import loader
-from gristmill.dataset.base.errors import (
-    StorageChangedError,
-    StorageError,
-)
-from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, open_manifest, read_table
+from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.convert import convert as run_conversion
+from gristmill.pipelines import (
+    convert_tf_to_arrayrecord_disk,
+    convert_tf_to_arrayrecord_gcs,
+)
+from gristmill.pipelines.convert import convert
+from gristmill.pipelines.verify import verify
+from gristmill.transforms import (
+    ReadArrayRecords,
+    ReadTFRecords,
+    VerifyDataset,
+    WriteArrayRecords,
+)
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
-from gristmill.transforms.conversion.make_shards import (
-    make_shard,
-    make_shards,
-    shard_tasks,
-)
-from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.planning.shard_plan import PlanOptions
+from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
 from tests.servers.gcs_server import GcsServer
-from tests.support.records import AWKWARD_RECORDS, decode_file, frames_of, text_records
+from tests.support.conversion import contents, job_of
+from tests.support.pipelines import BUNDLES_TWICE, IN_MEMORY, run
+from tests.support.records import AWKWARD_RECORDS, frames_of, text_records
 
-SHARDS = 4
-FILES = {
-    f"part {number} #é[1].tfrecord": frames_of(records)
-    for number, records in enumerate(
-        [text_records(900), list(AWKWARD_RECORDS), text_records(700, seed=1)]
-    )
-}
+PARTS = [text_records(900), list(AWKWARD_RECORDS), text_records(700, seed=1)]
+RECORDS = [record for part in PARTS for record in part]
+PLAN = ("num_shards", 4)
+
+
+@pytest.fixture
+def local(tmp_path: pathlib.Path) -> str:
+    (tmp_path / "raw data").mkdir()
+    for number, records in enumerate(PARTS):
+        name = f"raw data/part {number} #é[1].tfrecord"
+        (tmp_path / name).write_bytes(frames_of(records))
+    return str(tmp_path)
 
 
 @pytest.fixture
 def server(
-    monkeypatch: pytest.MonkeyPatch, blocks_of: Callable[[int], None]
+    local: str, monkeypatch: pytest.MonkeyPatch, blocks_of: Callable[[int], None]
 ) -> Iterator[GcsServer]:
     blocks_of(1 << 18)
     with GcsServer("in", "out") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        for name, data in FILES.items():
-            server.objects.put("in", f"raw data/{name}", data)
+        for name, data in contents(local).items():
+            server.objects.put("in", name, data)
         yield server
 
 
-@pytest.fixture
-def local(tmp_path: pathlib.Path) -> pathlib.Path:
-    folder = tmp_path / "raw data"
-    folder.mkdir()
-    for name, data in FILES.items():
-        (folder / name).write_bytes(data)
-    return tmp_path
-
-
-def job_of(
-    source: str, output: str, *, shards: int = SHARDS, split: str = "train"
-) -> ConversionJob:
-    return ConversionJob(
-        inputs=(f"{source}/raw data/part*.tfrecord",),
-        output=output,
-        name="c4",
-        split=split,
-        plan=PlanOptions(kind="num_shards", value=shards),
-    )
-
-
-def convert(job: ConversionJob) -> Manifest:
-    tasks = list(shard_tasks(begin_job(job).prepared))
-    with concurrent.futures.ThreadPoolExecutor(SHARDS) as pool:
-        return commit_shards([job], list(pool.map(make_shard, tasks))).manifest
-
-
-def shards_of(output: str) -> dict[str, bytes]:
-    table = read_table(output, open_manifest(output).splits["train"])
-    storage = storage_for(output)
-    return {path: storage.read(layout.join(output, path)) for path in table.paths}
-
-
-def expected_shards(local: pathlib.Path) -> dict[str, bytes]:
-    output = str(local / "expected")
-    convert(job_of(str(local), output))
-    return shards_of(output)
+def stored(folder: str) -> dict[str, bytes]:
+    """Returns all objects below a folder of the output, by relative name."""
+    storage = storage_for("gs://out")
+    return {
+        info.path.removeprefix(f"gs://out/{folder}/"): storage.read(info.path)
+        for info in storage.match(f"gs://out/{folder}/**")
+    }
 
 
 @pytest.mark.parametrize("source", ["gs", "local"])
 @pytest.mark.parametrize("target", ["gs", "local"])
-def test_the_bytes_are_those_of_a_local_conversion(
-    server: GcsServer, local: pathlib.Path, source: str, target: str
-) -> None:
-    output = "gs://out/sets/c4" if target == "gs" else str(local / "c4")
-    manifest = convert(job_of("gs://in" if source == "gs" else str(local), output))
-    assert shards_of(output) == expected_shards(local)
-    records = [record for name in FILES for record in _records(FILES[name])]
-    assert loader.open(output)[:20] == records[:20]
-    shards = shards_of(output).values()
-    assert [record for data in shards for record in decode_file(data)] == records
-    assert manifest.splits["train"].records == len(records)
-
-
-def _records(data: bytes) -> Iterator[bytes]:
-    position = 0
-    while position < len(data):
-        length = int.from_bytes(data[position : position + 8], "little")
-        yield data[position + 12 : position + 12 + length]
-        position += length + 16
-
-
-def test_nothing_but_the_dataset_is_written(
-    server: GcsServer, local: pathlib.Path
-) -> None:
-    convert(job_of("gs://in", "gs://out/c4"))
-    assert sorted(server.objects.buckets["out"]) == sorted(
-        [
-            "c4/dataset.json",
-            *(
-                f"c4/{layout.shard_name('c4', 'train', n, SHARDS)}"
-                for n in range(SHARDS)
-            ),
-            *(
-                f"c4/index/{layout.shard_name('c4', 'train', n, SHARDS)}.index"
-                for n in range(SHARDS)
-            ),
-            f"c4/{layout.table_path('c4', 'train')}",
-            f"c4/{layout.job_path('c4', 'train')}",
-            f"c4/{layout.inputs_path('c4', 'train')}",
-        ]
-    )
+def test_the_bytes_are_those_of_a_local_conversion(server, local, source, target):
+    places = {"gs": ("gs://in", "gs://out/sets/c4"), "local": (local, f"{local}/c4")}
+    pattern = "raw data/part*.tfrecord"
+    output = places[target][1]
+    convert([job_of(f"{places[source][0]}/{pattern}", output, plan=PLAN)], workers=1)
+    convert([job_of(f"{local}/{pattern}", f"{local}/expected", plan=PLAN)], workers=1)
+    found = stored("sets/c4") if target == "gs" else contents(output)
+    expected = contents(f"{local}/expected")
+    assert found.keys() == expected.keys()
+    for name, data in found.items():
+        assert "array_record-" not in name or "index" in name or data == expected[name]
+    assert loader.open(output)[:] == RECORDS
     # Once each: no object is written twice, and none on the way.
     written = [name for kind, name, _ in server.log if kind in ("insert", "start")]
     assert sorted(written) == sorted(server.objects.buckets["out"])
 
 
 @pytest.mark.slow
-def test_finished_shards_are_kept(server: GcsServer, local: pathlib.Path) -> None:
-    job = job_of("gs://in", "gs://out/c4")
-    tasks = list(shard_tasks(begin_job(job).prepared))
-    make_shard(tasks[0])
-    make_shard(tasks[2])
-    # A crash between a shard and its index, and a shard that was damaged since.
-    make_shard(tasks[3])
-    name = layout.shard_name("c4", "train", 3, SHARDS)
-    storage_for("gs://out").delete(f"gs://out/c4/index/{name}.index")
-    damaged = f"c4/{layout.shard_name('c4', 'train', 2, SHARDS)}"
-    size = len(server.objects.buckets["out"][damaged].data)
-    server.objects.put("out", damaged, bytes(size))
-    server.log.clear()
-    convert(job)
-    assert shards_of("gs://out/c4") == expected_shards(local)
-    written = {name for kind, name, _ in server.log if kind in ("insert", "start")}
-    first = layout.shard_name("c4", "train", 0, SHARDS)
-    assert not {name for name in written if first in name}
-    server.log.clear()
-    again = begin_job(job)
-    assert again.committed is not None
-    assert not [kind for kind, _, _ in server.log if kind in ("insert", "start")]
-
-
-@pytest.mark.slow
-def test_a_compressed_object_is_read_once_for_all_shards(server: GcsServer) -> None:
+def test_a_compressed_object_is_read_once_for_all_shards(server):
     records = [random.Random(n).randbytes(700) for n in range(3000)]
     data = zlib.compress(frames_of(records))
     server.objects.put("in", "large.gz", data)
-    job = dataclasses.replace(
-        job_of("gs://in", "gs://out/c4", shards=9), inputs=("gs://in/large.gz",)
-    )
+    job = job_of("gs://in/large.gz", "gs://out/c4", plan=("num_shards", 9))
     (task,) = shard_tasks(begin_job(job).prepared)
     made = make_shards(task)
     before = server.sent_bytes
@@ -191,69 +112,74 @@ def test_a_compressed_object_is_read_once_for_all_shards(server: GcsServer) -> N
     assert between - before < 1.1 * len(data)
     assert server.sent_bytes - between < 2.2 * len(data)
     commit_shards([job], results)
-    shards = shards_of("gs://out/c4").values()
-    assert [record for data in shards for record in decode_file(data)] == records
+    assert loader.open("gs://out/c4")[:] == records
 
 
-@pytest.mark.slow
-def test_two_workers_make_one_shard(server: GcsServer, local: pathlib.Path) -> None:
-    job = job_of("gs://in", "gs://out/c4")
-    tasks = list(shard_tasks(begin_job(job).prepared)) * 3
-    with concurrent.futures.ThreadPoolExecutor(len(tasks)) as pool:
-        results = list(pool.map(make_shard, tasks))
-    written = [name for kind, name, _ in server.log if kind in ("insert", "start")]
-    assert len(written) > 2 * SHARDS + 2  # There really was a race.
-    commit_shards([job], results)
-    assert shards_of("gs://out/c4") == expected_shards(local)
-
-
-def test_an_input_that_changes_after_it_was_listed_is_named(
-    server: GcsServer,
-) -> None:
-    tasks = list(shard_tasks(begin_job(job_of("gs://in", "gs://out/c4")).prepared))
-    name = f"raw data/{next(iter(FILES))}"
-    server.objects.put("in", name, server.objects.buckets["in"][name].data)
-    with pytest.raises(StorageChangedError, match="raw data"):
-        make_shard(tasks[0])
-
-
-def test_a_missing_bucket_is_named_before_any_work(server: GcsServer) -> None:
+@pytest.mark.parametrize("which", ["in", "out"])
+def test_a_missing_bucket_is_named_before_any_work(server, which):
+    places = {"in": "gs://in/raw*/*", "out": "gs://out/c4"} | {which: "gs://none/x"}
     with pytest.raises(StorageError, match="bucket does not exist"):
-        begin_job(job_of("gs://in", "gs://none/c4"))
-    with pytest.raises(StorageError, match="bucket does not exist"):
-        begin_job(job_of("gs://none", "gs://out/c4"))
+        begin_job(job_of(places["in"], places["out"]))
     assert not server.objects.buckets["out"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_uploads_overlap_and_local_bytes_are_bounded(
-    server: GcsServer,
-    tmp_path: pathlib.Path,
-    temporary_in: Callable[[object], None],
-    workers: int,
-) -> None:
+    server, tmp_path, temporary_in: Callable[[object], None], workers
+):
     """While shards are on their way, the next ones are made, but not too many."""
     temporary_in(tmp_path)
-    server.fail(
-        "slow", "insert", name="c4-train.array_record-", times=10**9, seconds=0.3
-    )
-    job = job_of("gs://in", "gs://out/c4", shards=12)
-    most = 0
-    done = threading.Event()
+    slow = {"name": "data-train.array_record-", "times": 10**9, "seconds": 0.3}
+    server.fail("slow", "insert", **slow)
+    counts, done = [0], threading.Event()
 
     def watch() -> None:
-        nonlocal most
         while not done.wait(0.01):
-            most = max(most, len(list(tmp_path.glob("gristmill-*/tmp-c4-train"))))
+            counts.append(len([*tmp_path.glob("gristmill-*/tmp-data-train")]))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        run_conversion([job], workers=workers)
+        job = job_of("gs://in/raw*/*", "gs://out/c4", plan=("num_shards", 12))
+        convert([job], workers=workers)
     finally:
         done.set()
         watcher.join()
     # Each of small shards: one is written, others are on their way.
-    assert 1 < most <= 3 * workers
+    assert 1 < max(counts) <= 3 * workers
     assert not list(tmp_path.glob("gristmill-*"))
+
+
+@pytest.mark.slow
+def test_transforms_read_write_and_verify(server, tmp_path):
+    options = {"num_shards": 3, "shard_bytes": 50_000}
+    run(beam.Create(RECORDS), WriteArrayRecords(str(tmp_path / "data"), **options))
+    (result,) = run(
+        ReadTFRecords("gs://in/raw*/*.tfrecord", range_bytes=20_000),
+        WriteArrayRecords("gs://out/some/data", **options),
+        argv=BUNDLES_TWICE,
+    )
+    assert result.records == len(RECORDS)
+    assert stored("some/data") == contents(tmp_path / "data")
+    reading = ReadArrayRecords("gs://out/some/data", range_bytes=20_000)
+    assert sorted(run(reading)) == sorted(RECORDS)
+    (verified,) = run(VerifyDataset("gs://out/some/data"))
+    assert (verified.findings, verified.records) == ((), len(RECORDS))
+
+
+@pytest.mark.slow
+def test_the_pipelines_of_array_record_run_here_too(server):
+    options = PipelineOptions(list(IN_MEMORY))
+    args = {"input": "gs://in/raw*/part 0*", "output": "gs://out/each"}
+    convert_tf_to_arrayrecord_gcs(args=args, pipeline_options=options).run()
+    args["output"] = "gs://out/prefix/data"
+    convert_tf_to_arrayrecord_disk(2, args, options).run()
+    for folder, names in {
+        "each": ["part 0 #é[1].tfrecord.arrayrecord"],
+        "prefix": [f"data-0000{n}-of-00002.arrayrecord" for n in range(2)],
+    }.items():
+        found = {name for name in stored(folder) if "/" not in name}
+        assert found == {"dataset.json", *names}
+        found = verify(f"gs://out/{folder}", workers=1)
+        assert (found.findings, found.records) == ((), 900)

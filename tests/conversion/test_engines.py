@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import random
 import signal
 import socket
 import subprocess
@@ -33,7 +32,7 @@ from tests.support.conversion import (
     varied_records,
     work_of,
 )
-from tests.support.records import frames_of, write_tfrecords
+from tests.support.records import write_tfrecords
 
 DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
 
@@ -182,25 +181,17 @@ def run(transform: beam.PTransform, *options: str) -> None:
     ],
 )
 def test_the_same_bytes(options, planned, inputs, tmp_path):
-    plan = ("num_shards", 7)
-    convert(job_of(inputs, tmp_path / "reference", plan=plan))
-    job = job_of(inputs, tmp_path / "out", plan=plan)
-    run(MakePlanned(work_of(job)) if planned else ConvertFiles(jobs=(job,)), *options)
-    assert contents(tmp_path / "out") == contents(tmp_path / "reference")
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["dask", "job service"])
-def test_the_result_comes_back(options, tmp_path):
-    records = [random.Random(n).randbytes(1000) for n in range(100)]
-    (tmp_path / "in").write_bytes(frames_of(records))
-    plan = ("num_shards", 20)
-    here = run_conversion([job_of(tmp_path / "in", tmp_path / "here", plan=plan)])
-    there = run_conversion(
-        [job_of(tmp_path / "in", tmp_path / "there", plan=plan)], beam_options=options
+    """Where it is planned before, the result comes back too."""
+    here, there = (
+        job_of(inputs, tmp_path / name, plan=("num_shards", 7))
+        for name in ("here", "there")
     )
-    assert there.manifest == here.manifest
+    expected = run_conversion([here])
+    if planned:
+        result = run_conversion([there], beam_options=options)
+        assert result.manifest == expected.manifest
+    else:
+        run(ConvertFiles(jobs=(there,)), *options)
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
 
 

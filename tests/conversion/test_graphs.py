@@ -6,12 +6,14 @@ result; a list of objects takes half a kilobyte a shard.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import pathlib
+import functools
+import operator
 
 import apache_beam as beam
 import pytest
+from apache_beam.portability.common_urns import primitives
+from apache_beam.runners.portability.fn_api_runner import translations
 
 from gristmill import transforms
 from gristmill.transforms import (
@@ -30,93 +32,97 @@ from gristmill.transforms.beam.run_job import RunJob
 from gristmill.transforms.columns.attach_job import ComputeJob
 from gristmill.transforms.columns.duplicates import DuplicatesJob
 from gristmill.transforms.removal.removal_job import RemovalJob
-from tests.conversion.graphs import graph_of
-
-ROOT = pathlib.Path(__file__).parents[2]
-JOB = ConversionJob(inputs=("in",), output="out", name="out")
-GRAPHS = [
-    [ConvertFiles(jobs=(JOB,))],
-    [IndexArrayRecords(files="in")],
-    [beam.Create(["in"]), ReadAllRecords()],
-    [ReadArrayRecords("in")],
-    [ReadRecords("in")],
-    [ReadTFRecords("in")],
-    [VerifyDataset("in")],
-    [VerifyDataset("in", quick=True)],
-    [beam.Create([b"record"]), WriteArrayRecords("out", num_shards=3)],
-    [beam.Create([b"record"]), WriteArrayRecords("out", shard_bytes=9)],
-]
-GATHERS_ALL = {"ToListCombineFn", "ToList", "ToDict", "AsList", "AsIter", "AsDict"}
 
 
-def name_of(chain: list[beam.PTransform]) -> str:
-    return type(chain[-1]).__name__
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """The leaf transforms of a pipeline, by their full names.
+
+    Attributes:
+        leaves: All of them.
+        side_inputs: Those that read a side input.
+        groups: How many group by a key, which shuffles.
+        stages: How many others are left when Beam has fused them.
+    """
+
+    leaves: tuple[str, ...]
+    side_inputs: tuple[str, ...]
+    groups: int
+    stages: int
 
 
-def test_no_transform_is_left_out() -> None:
-    public = {
-        transform.__name__
-        for transform in (getattr(transforms, name) for name in transforms.__all__)
-        if issubclass(transform, beam.PTransform)
-    }
-    assert public == {name_of(chain) for chain in GRAPHS}
+def graph_of(*chain: beam.PTransform) -> Graph:
+    """Returns the graph of a pipeline, as a runner gets it."""
+    pipeline = beam.Pipeline()
+    functools.reduce(operator.or_, chain, pipeline)
+    proto = pipeline.to_runner_api()
+    leaves, side_inputs = [], []
+    for node in proto.components.transforms.values():
+        if node.subtransforms:
+            continue
+        leaves.append(node.unique_name)
+        payload = beam.portability.api.beam_runner_api_pb2.ParDoPayload
+        if node.spec.urn == beam.portability.common_urns.primitives.PAR_DO.urn and (
+            payload.FromString(node.spec.payload).side_inputs
+        ):
+            side_inputs.append(node.unique_name)
+    groups, starts = primitives.GROUP_BY_KEY.urn, primitives.IMPULSE.urn
+    _, fused = translations.create_and_optimize_stages(
+        proto,
+        phases=translations.standard_optimize_phases(),
+        known_runner_urns=frozenset({groups, starts}),
+    )
+    kinds = [{one.spec.urn for one in stage.transforms} for stage in fused]
+    return Graph(
+        tuple(leaves),
+        tuple(side_inputs),
+        groups=sum(groups in kind for kind in kinds),
+        stages=sum(not kind & {groups, starts} for kind in kinds),
+    )
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("chain", GRAPHS, ids=name_of)
-def test_no_default_and_no_side_input(chain: list[beam.PTransform]) -> None:
-    graph = graph_of(*chain)
-    assert not [leaf for leaf in graph.leaves if "InjectDefault" in leaf]
-    # A write in shards of some size needs the number of shards: one number.
-    by_size = getattr(chain[-1], "shard_bytes", None) is not None
-    assert by_size or not graph.side_inputs
+def convert(**options) -> list[beam.PTransform]:
+    job = ConversionJob(inputs=("in",), output="out", name="out", **options)
+    return [ConvertFiles(jobs=(job,))]
 
 
-CONVERT = ConvertFiles(jobs=(JOB,))
-APPEND = ConvertFiles(jobs=(dataclasses.replace(JOB, appends=True),))
-OVERWRITE = dataclasses.replace(CONVERT, overwrite=True)
-PACK = ConvertFiles(jobs=(dataclasses.replace(JOB, pack=PackOptions(length=64)),))
-JOBS = {
-    "index": IndexArrayRecords(files="in"),
-    "verify": VerifyDataset("in"),
-    "remove": RunJob(RemovalJob("in", {})),
-    "attach": RunJob(ComputeJob("in", "module:function")),
-    "unique": RunJob(DuplicatesJob("in")),
+# With the groups and the stages that they take.
+GRAPHS = {
+    "convert": (convert(), 4, 5),
+    "append": (convert(appends=True), 4, 5),
+    "pack": (convert(pack=PackOptions(length=64)), 4, 5),
+    "overwrite": ([dataclasses.replace(convert()[0], overwrite=True)], 4, 5),
+    "index": ([IndexArrayRecords(files="in")], 2, 3),
+    "verify": ([VerifyDataset("in")], 2, 3),
+    "quick": ([VerifyDataset("in", quick=True)], None, None),
+    "remove": ([RunJob(RemovalJob("in", {}))], 2, 3),
+    "attach": ([RunJob(ComputeJob("in", "module:function"))], 2, 3),
+    "unique": ([RunJob(DuplicatesJob("in"))], 2, 3),
+    "read": ([ReadRecords("in")], 5, 6),
+    "read TFRecords": ([ReadTFRecords("in")], 3, 4),
+    "read ArrayRecords": ([ReadArrayRecords("in")], None, None),
+    "read all": ([beam.Create(["in"]), ReadAllRecords()], None, None),
+    "write": ([beam.Create([b""]), WriteArrayRecords("out", num_shards=3)], None, None),
+    # It needs the number of shards, as a side input: one number.
+    "write by size": (
+        [beam.Create([b""]), WriteArrayRecords("out", shard_bytes=9)],
+        None,
+        None,
+    ),
 }
 
 
-@pytest.mark.parametrize(
-    ("transform", "groups", "stages"),
-    [
-        *((one, 4, 5) for one in (CONVERT, APPEND, OVERWRITE, PACK)),
-        *((one, 2, 3) for one in JOBS.values()),
-        (ReadRecords("in"), 5, 6),
-        (ReadTFRecords("in"), 3, 4),
-    ],
-    ids=["convert", "append", "overwrite", "pack", *JOBS, "read", "read TFRecords"],
-)
-def test_shuffles_and_stages_are_few(transform, groups: int, stages: int) -> None:
-    graph = graph_of(transform)
-    assert (graph.groups, graph.stages, graph.side_inputs) == (groups, stages, ())
+def test_no_transform_is_left_out():
+    public = [getattr(transforms, name) for name in transforms.__all__]
+    here = {type(chain[-1]) for chain, *_ in GRAPHS.values()} - {RunJob}
+    assert here == {one for one in public if issubclass(one, beam.PTransform)}
 
 
-@pytest.mark.slow
-def test_what_gathers_does_so_as_columns_and_without_a_default() -> None:
-    packages = ("transforms", "pipelines", "dataset")
-    paths = [path for package in packages for path in (ROOT / package).rglob("*.py")]
-    trees = {path.name: ast.parse(path.read_text("utf-8")) for path in paths}
-    assert not {name for name, tree in trees.items() if _names(tree) & GATHERS_ALL}
-    assert not {name for name, tree in trees.items() if _keeps_a_default(tree)}
-
-
-def _names(tree: ast.AST) -> set[str]:
-    return {_name(node) for node in ast.walk(tree)}
-
-
-def _name(node: ast.AST) -> str:
-    return getattr(node, "attr", None) or getattr(node, "id", "")
-
-
-def _keeps_a_default(tree: ast.AST) -> bool:
-    called = [_name(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return called.count("CombineGlobally") != called.count("without_defaults")
+@pytest.mark.parametrize("name", GRAPHS)
+def test_shuffles_and_stages_are_few_and_nothing_is_sent_to_all(name):
+    chain, groups, stages = GRAPHS[name]
+    graph = graph_of(*chain)
+    assert not [leaf for leaf in graph.leaves if "InjectDefault" in leaf]
+    assert bool(graph.side_inputs) <= (name == "write by size")
+    assert groups in (None, graph.groups)
+    assert stages in (None, graph.stages)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
+import os
 import pathlib
 import random
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
 import apache_beam as beam
@@ -21,16 +22,19 @@ from gristmill.dataset.arrayrecord.file_writer import with_versions
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import DataLossError, InputError, JobChangedError
-from gristmill.dataset.commit.clean import clean
+from gristmill.dataset.base.errors import (
+    DataLossError,
+    InputError,
+    StorageError,
+)
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.metadata.shard_index import map_index
+from gristmill.pipelines.verify import verify
 from gristmill.transforms import WriteArrayRecords
-from gristmill.transforms.checking.verification import plan_verify
-from gristmill.transforms.checking.verify_shard import verify_shard
 from gristmill.transforms.writing.write_group import (
     GroupResult,
+    RecordSpool,
     assign_record,
     encode_task,
     write_group,
@@ -44,7 +48,7 @@ from gristmill.transforms.writing.write_split import (
     content_hash,
     pack_count,
 )
-from tests.support.conversion import contents, convert, job_of, read_output
+from tests.support.conversion import contents, read_output
 from tests.support.memory import limited_memory
 from tests.support.pipelines import (
     BUNDLE_BASED,
@@ -55,12 +59,7 @@ from tests.support.pipelines import (
     ended,
     run,
 )
-from tests.support.records import (
-    checksums,
-    frames_of,
-    read_array_records,
-    text_records,
-)
+from tests.support.records import checksums, read_array_records, text_records
 
 RECORDS = [*text_records(700), b"", b"", bytes(range(256)), bytes(100_000)]
 
@@ -74,44 +73,231 @@ def write(
 ) -> WriteResult:
     transform = WriteArrayRecords(str(output), **options)
     (result,) = run(beam.Create(records), transform, argv=argv)
-    assert isinstance(result, WriteResult)
     return result
 
 
-def digest_of(records: list[bytes]) -> RecordsDigest:
-    lengths = np.array([len(record) for record in records], np.int64)
-    return RecordsDigest.of(checksums(records), lengths)
+def shard_contents(output: pathlib.Path) -> list[list[bytes]]:
+    """Reads the shards of a split one by one, with the official reader."""
+    table = read_table(str(output), open_manifest(str(output)).splits["train"])
+    return [read_array_records(output / path) for path in table.paths]
 
 
-def job(output: pathlib.Path, **options: Any) -> WriteJob:
-    defaults: dict[str, Any] = {
-        "output": str(output),
-        "name": "data",
-        "split": "train",
-        "num_shards": 1,
-        "shard_bytes": None,
-        "keyed": False,
-        "writer": WriterOptions(),
-    }
-    return WriteJob(**defaults | options)
+def assert_whole(output: pathlib.Path) -> None:
+    found = verify(str(output), workers=1)
+    assert (found.findings, found.leftovers) == ((), ())
 
 
-def count(records: list[bytes], group: int = 0) -> bytes:
-    """Counts records as they are gathered for the plan."""
-    return pack_count(group, digest_of(records).pack())
+@pytest.fixture
+def out(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "data"
+
+
+class TestWhatItLeaves:
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("options", "argv"),
+        [
+            ({"num_shards": 4}, IN_MEMORY),
+            ({"shard_bytes": 90_000}, BUNDLES_TWICE),
+            ({"num_shards": 4}, BUNDLE_BASED),
+            ({"shard_bytes": 90_000}, BUNDLE_BASED),
+        ],
+    )
+    def test_same_bytes_from_every_runner(self, tmp_path, out, argv, options):
+        records = RECORDS.copy()
+        expected = write(out, records, **options)
+        random.Random(1).shuffle(records)
+        result = write(tmp_path / "b", records, argv=argv, name="data", **options)
+        assert result == expected._replace(output=str(tmp_path / "b"))
+        assert contents(tmp_path / "b") == contents(out)
+        assert sorted(read_output(out)) == sorted(RECORDS)
+        assert result.records == len(RECORDS)
+        assert result.raw_bytes == sum(map(len, RECORDS))
+        assert_whole(out)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        "keys",
+        [
+            [-(1 << 63), -300, -1, 0, 7, 65_536, (1 << 63) - 1],
+            ["", "a", "aa", "b", "\uffff", "\U00010000"],
+            [b"", b"\0", b"a", b"a\0", b"b"],
+            [None],
+        ],
+        ids=["int", "text", "bytes", "none"],
+    )
+    def test_keys_decide_shard_and_order(self, out, keys):
+        """Records of one key come in the order of their hashes."""
+        keyed = keys != [None]
+        keys = {b"%04d" % i: keys[i % len(keys)] for i in range(700)}
+        elements = [(key, record) if keyed else record for record, key in keys.items()]
+        random.Random(2).shuffle(elements)
+        write(out, elements, keyed=keyed, num_shards=4)
+        shards = shard_contents(out)
+        assert sorted(itertools.chain(*shards)) == sorted(keys)
+        for records in shards:
+            by_hash = sorted(records, key=content_hash)
+            assert records == (sorted(by_hash, key=keys.get) if keyed else by_hash)
+        of_keys = [{keys[record] for record in records} for records in shards]
+        if keyed:
+            assert sum(map(len, of_keys)) == len(set(keys.values()))
+        else:  # The hash spreads the records evenly enough.
+            assert all(120 < len(records) < 240 for records in shards)
+
+    def test_the_bytes_of_a_shard_are_bounded(self, out):
+        records, most = RECORDS[:700], 20_000
+        result = write(out, records, shard_bytes=most)
+        sizes = [sum(map(len, records)) for records in shard_contents(out)]
+        assert max(sizes) <= most + max(map(len, records))
+        assert sum(sizes) / most <= result.shards == len(sizes) < 2 * sum(sizes) / most
+        assert sorted(path.name for path in out.glob("*.array_record*")) == [
+            layout.shard_name("data", "train", n, len(sizes)) for n in range(len(sizes))
+        ]
+
+    def test_equal_records_are_cut(self, out):
+        """No hash divides them, yet no shard gets more than its share."""
+        same = [b"same" * 25] * 1000
+        write(out, same, num_shards=2, shard_bytes=10_000)
+        assert sorted(map(len, shard_contents(out))) == [0, *[100] * 10]
+        assert_whole(out)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("options", [{"num_shards": 2}, {}])
+    def test_no_records(self, out, options):
+        result = write(out, [], **options)
+        assert (result.shards, result.records) == (options.get("num_shards", 1), 0)
+        assert_whole(out)
+
+    @pytest.mark.slow
+    def test_writer_options_name_and_split(self, out):
+        writer = WriterOptions(group_size=8, compression="snappy")
+        write(out, writer=writer, name="c4", split="test", num_shards=1)
+        write(out, [b"a"], name="c4", split="more", num_shards=1)
+        split = open_manifest(str(out)).splits["test"]
+        assert split.writer_options == with_versions(writer).described
+        path = layout.index_path("c4-test.array_record-00000-of-00001")
+        assert map_index(str(out / path)).group_size == 8
+        assert sorted(read_output(out, "test")) == sorted(RECORDS)
+        assert_whole(out)
+        with pytest.raises(Exception, match="dataset of another name"):
+            write(out, [b"d"], name="other", split="last", num_shards=1)
+
+    @pytest.mark.slow
+    def test_windows_are_ignored(self, out):
+        stamp = beam.Map(lambda n: TimestampedValue(b"%d" % n, n))
+        windows = (beam.Create(range(100)), stamp, beam.WindowInto(FixedWindows(10)))
+        (result,) = run(*windows, WriteArrayRecords(str(out), num_shards=2))
+        assert result.records == 100
+        assert_whole(out)
+
+
+class TestWhatItRefuses:
+    def test_unbounded_input(self, out):
+        pipeline = beam.Pipeline(options=PipelineOptions(["--streaming"]))
+        endless = pipeline | FakeStream()
+        endless.is_bounded = False
+        with pytest.raises(InputError, match="without end"):
+            endless | WriteArrayRecords(str(out))
+
+    @pytest.mark.parametrize(
+        ("element", "keyed", "said"),
+        [
+            *(("text", False, "as a record.*map"), ((1, b"a"), False, "as a record")),
+            *((b"a", True, "as a record.*map"), (7, True, "as a record.*map")),
+            *(((key, b"a"), True, "key cannot decide") for key in (1.5, None, (1,))),
+        ],
+    )
+    def test_elements_that_are_no_records(self, out, element, keyed, said):
+        # Where Beam knows no type.
+        untyped = beam.Map(lambda element: element).with_output_types(Any)
+        transform = WriteArrayRecords(out, keyed=keyed, num_shards=1)
+        with pytest.raises(Exception, match=f"(?s){said}"):
+            run(beam.Create([element]), untyped, transform)
+        assert not (out / "dataset.json").exists()
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"num_shards": 0}, {"shard_bytes": 0}, {"split": "a b"}, {"name": "a b"}],
+    )
+    def test_options_at_once_and_nothing_is_written_before_the_run(self, out, options):
+        with pytest.raises(InputError):
+            WriteArrayRecords("out", **options)
+        with pytest.raises(InputError, match="the path of the output is empty"):
+            WriteArrayRecords("")
+        beam.Pipeline() | beam.Create([b"a"]) | WriteArrayRecords(str(out))
+        assert not out.exists()
+
+
+class TestAgain:
+    @pytest.mark.slow
+    def test_same_records_do_nothing_and_others_need_overwrite(self, out):
+        first = write(out, num_shards=3)
+        kept = contents(out)
+        for overwrite in (False, True):
+            again = write(out, RECORDS[::-1], num_shards=3, overwrite=overwrite)
+            assert again == first._replace(committed_before=True)
+        with pytest.raises(Exception, match=r"(?s)704 records.*there are 703"):
+            write(out, RECORDS[:-1], num_shards=3)
+        with pytest.raises(Exception, match="num_shards was 3, is 2"):
+            write(out, num_shards=2)
+        assert contents(out) == kept
+        assert write(out, RECORDS[:-1], num_shards=2, overwrite=True).records == 703
+        assert sorted(read_output(out)) == sorted(RECORDS[:-1])
+        assert len(list(out.glob("*.array_record*"))) == 2
+        assert_whole(out)
+
+    @pytest.mark.slow
+    def test_finished_shards_are_kept_after_a_crash(self, out, caplog):
+        caplog.set_level(logging.INFO, "gristmill")
+        plan = plan_of(out, RECORDS, 4)
+        groups = groups_of(plan, RECORDS)
+        for group in (0, 2):
+            write_one(plan, group, groups[group])
+        assert not (out / "dataset.json").exists()
+        before = {path: path.stat() for path in out.glob("*.array_record-*")}
+        assert sorted(path.name for path in before) == [
+            layout.shard_name("data", "train", shard, 4) for shard in (0, 2)
+        ]
+        caplog.clear()
+        transform = WriteArrayRecords(out, num_shards=4)
+        result = ended(beam.Create(RECORDS), transform)
+        assert {path: path.stat() for path in before} == before
+        assert_whole(out)
+        assert counters(result) == {
+            **{"planned-shards": 4, "made-shards": 2, "resumed-shards": 2},
+            "records": len(groups[1] + groups[3]),
+            "raw-bytes": sum(map(len, groups[1] + groups[3])),
+        }
+        assert {each.count for each in distributions(result).values()} == {2}
+        (planned, committed) = caplog.messages
+        assert "split train: 704 records become 4 shards" in planned
+        assert "committed; split train: 704 records in 4 shards" in committed
+
+
+# What workers do, one call after the other.
 
 
 def plan_of(
     output: pathlib.Path,
-    records: list[bytes],
-    *,
-    overwrite: bool = False,
-    **options: Any,
+    records: Iterable[bytes],
+    groups: int,
+    shard_bytes: int | None = None,
+    **writer: Any,
 ) -> WritePlan:
-    made = job(output, **options)
-    groups = made.groups(sum(map(len, records)))
-    counts = b"".join(count([r], assign_record(r, groups)[0]) for r in records)
-    return begin_write(made, counts, groups=groups, overwrite=overwrite)
+    job = WriteJob(
+        output=str(output),
+        name="data",
+        split="train",
+        num_shards=groups,
+        shard_bytes=shard_bytes,
+        keyed=False,
+        writer=WriterOptions(**writer),
+    )
+    counts = b""
+    for record in records:
+        digest = RecordsDigest.of(checksums([record]), np.array([len(record)]))
+        counts += pack_count(assign_record(record, groups)[0], digest.pack())
+    return begin_write(job, counts, groups=groups)
 
 
 def groups_of(plan: WritePlan, records: list[bytes]) -> dict[int, list[bytes]]:
@@ -130,320 +316,8 @@ def write_one(plan: WritePlan, group: int, records: Iterable[bytes]) -> GroupRes
     return write_group(plan.write.job, group, elements)
 
 
-def rows_of(plan: WritePlan, records: list[bytes]) -> Gathered:
-    """Writes all groups, and returns what is gathered of them."""
-    groups = groups_of(plan, records)
-    results = [write_one(plan, g, groups.get(g, [])) for g in range(len(plan.parts))]
-    return Gathered.of(results)
-
-
-def write_plainly(
-    output: pathlib.Path, records: list[bytes] = RECORDS, **options: Any
-) -> WriteResult:
-    """Writes with the plain functions, as the transform would."""
-    plan = plan_of(output, records, **options)
-    return commit_write(rows_of(plan, records))
-
-
-def shard_contents(output: pathlib.Path, split: str = "train") -> list[list[bytes]]:
-    """Reads the shards of a split one by one, with the official reader."""
-    table = read_table(str(output), open_manifest(str(output)).splits[split])
-    return [read_array_records(output / path) for path in table.paths]
-
-
-def assert_whole(output: pathlib.Path) -> None:
-    assert plan_verify(str(output)).findings.first == ()
-    for task in plan_verify(str(output)).tasks:
-        assert verify_shard(task).findings == ()
-    assert not list(output.glob("tmp*"))
-    assert not list(output.glob("index/*.write.json"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "argv"),
-    [
-        ({"num_shards": 4}, IN_MEMORY),
-        ({"shard_bytes": 90_000}, BUNDLES_TWICE),
-        pytest.param({"num_shards": 4}, BUNDLE_BASED, marks=pytest.mark.slow),
-        pytest.param({"shard_bytes": 90_000}, BUNDLE_BASED, marks=pytest.mark.slow),
-        pytest.param({"num_shards": 4}, BUNDLES_TWICE, marks=pytest.mark.soak),
-        pytest.param({"shard_bytes": 90_000}, IN_MEMORY, marks=pytest.mark.soak),
-    ],
-)
-def test_same_bytes_from_every_runner(
-    tmp_path: pathlib.Path, argv: tuple[str, ...], options: dict[str, Any]
-) -> None:
-    records = RECORDS.copy()
-    expected = write(tmp_path / "a", records, name="data", **options)
-    random.Random(1).shuffle(records)
-    result = write(tmp_path / "b", records, argv=argv, name="data", **options)
-    assert result == expected._replace(output=str(tmp_path / "b"))
-    assert contents(tmp_path / "b") == contents(tmp_path / "a")
-    assert sorted(read_output(tmp_path / "b")) == sorted(RECORDS)
-    assert result.records == len(RECORDS)
-    assert result.raw_bytes == sum(map(len, RECORDS))
-    assert_whole(tmp_path / "b")
-
-
-def test_order_and_placement_by_content(tmp_path: pathlib.Path) -> None:
-    write_plainly(tmp_path / "out", num_shards=5)
-    shards = shard_contents(tmp_path / "out")
-    assert len(shards) == 5
-    for number, records in enumerate(shards):
-        assert records == sorted(records, key=content_hash)
-        assert {assign_record(record, 5)[0] for record in records} <= {number}
-    # The hash spreads the records evenly enough.
-    assert all(90 < len(records) < 200 for records in shards)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "key_of",
-    [
-        lambda number: 35 - number,
-        lambda number: f"{number:03d}",
-        lambda number: b"%d" % number,
-    ],
-)
-def test_keys_decide_shard_and_order(tmp_path: pathlib.Path, key_of: Any) -> None:
-    pairs = [(key_of(i % 70), b"%04d" % i) for i in range(700)]
-    random.Random(2).shuffle(pairs)
-    write(tmp_path / "out", pairs, keyed=True, num_shards=4)
-    keys = {record: key for key, record in pairs}
-    shards = shard_contents(tmp_path / "out")
-    assert sorted(itertools.chain(*shards)) == sorted(keys)
-    assert min(map(len, shards)) > 0
-    for number, records in enumerate(shards):
-        found = [keys[record] for record in records]
-        assert found == sorted(found)
-        assert {assign_record((key, b""), 4, keyed=True)[0] for key in found} == {
-            number
-        }
-
-
-def test_shard_bytes_bounds_every_shard(tmp_path: pathlib.Path) -> None:
-    largest = max(map(len, RECORDS[:700]))
-    result = write_plainly(tmp_path / "out", RECORDS[:700], shard_bytes=20_000)
-    shards = shard_contents(tmp_path / "out")
-    sizes = [sum(map(len, records)) for records in shards]
-    assert max(sizes) <= 20_000 + largest
-    total = sum(sizes)
-    assert total / 20_000 <= result.shards == len(shards) < 2 * total / 20_000
-    names = [info.name for info in sorted((tmp_path / "out").glob("*.array_record*"))]
-    assert names == [
-        f"data-train.array_record-{n:05d}-of-{len(shards):05d}"
-        for n in range(len(shards))
-    ]
-
-
-def test_group_of_equal_records_is_cut(tmp_path: pathlib.Path) -> None:
-    """No hash divides them, yet no shard gets more than its share."""
-    same = [b"same" * 25] * 1000
-    result = write_plainly(tmp_path / "out", same, num_shards=2, shard_bytes=10_000)
-    shards = shard_contents(tmp_path / "out")
-    assert sorted(map(len, shards)) == [0, *[100] * 10]
-    assert result.records == 1000
-    assert_whole(tmp_path / "out")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{"num_shards": 2}, {}])
-def test_no_records(tmp_path: pathlib.Path, options: dict[str, Any]) -> None:
-    result = write(tmp_path / "out", [], **options)
-    assert (result.shards, result.records) == (options.get("num_shards", 1), 0)
-    assert read_output(tmp_path / "out") == []
-    assert_whole(tmp_path / "out")
-
-
-@pytest.mark.slow
-def test_writer_options_name_and_split(tmp_path: pathlib.Path) -> None:
-    writer = WriterOptions(group_size=8, compression="snappy")
-    write(tmp_path / "out", writer=writer, name="c4", split="test", num_shards=1)
-    manifest = open_manifest(str(tmp_path / "out"))
-    assert manifest.name == "c4"
-    split = manifest.splits["test"]
-    assert split.writer_options == with_versions(writer).described
-    path = "c4-test.array_record-00000-of-00001"
-    index = map_index(str(tmp_path / "out" / layout.index_path(path)))
-    assert index.group_size == 8
-    plain = WriterOptions(group_size=8, compression="uncompressed")
-    larger = write(tmp_path / "b", writer=plain, num_shards=1)
-    assert larger.file_bytes > split.file_bytes
-
-
-@pytest.mark.slow
-def test_windows_are_ignored(tmp_path: pathlib.Path) -> None:
-    stamp = beam.Map(lambda n: TimestampedValue(b"%d" % n, n))
-    transforms = (beam.Create(range(100)), stamp, beam.WindowInto(FixedWindows(10)))
-    out = WriteArrayRecords(str(tmp_path / "out"), num_shards=2)
-    (result,) = run(*transforms, out)
-    assert result.records == 100
-    assert_whole(tmp_path / "out")
-
-
-def test_unbounded_input_is_refused(tmp_path: pathlib.Path) -> None:
-    pipeline = beam.Pipeline(options=PipelineOptions(["--streaming"]))
-    endless = pipeline | FakeStream()
-    endless.is_bounded = False
-    with pytest.raises(InputError, match="without end"):
-        endless | WriteArrayRecords(str(tmp_path / "out"))
-
-
-@pytest.mark.parametrize(
-    ("element", "keyed"), [("text", False), ((1, b"a"), False), (b"a", True), (7, True)]
-)
-def test_elements_that_are_no_records(
-    tmp_path: pathlib.Path, element: Any, keyed: bool
-) -> None:
-    # Where Beam knows no type.
-    untyped = beam.Map(lambda element: element).with_output_types(Any)
-    out = WriteArrayRecords(tmp_path / "out", keyed=keyed, num_shards=1)
-    with pytest.raises(Exception, match=r"(?s)cannot be written as a record.*map"):
-        run(beam.Create([element]), untyped, out)
-    assert not (tmp_path / "out" / "dataset.json").exists()
-
-
-def test_nothing_happens_before_the_pipeline_runs(tmp_path: pathlib.Path) -> None:
-    pipeline = beam.Pipeline(options=PipelineOptions(list(IN_MEMORY)))
-    _ = pipeline | beam.Create([b"a"]) | WriteArrayRecords(str(tmp_path / "out"))
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_shards": 0},
-        {"shard_bytes": 0},
-        {"split": "a b"},
-        {"name": "a b"},
-    ],
-)
-def test_options_are_checked_at_once(options: dict[str, Any]) -> None:
-    with pytest.raises(InputError):
-        WriteArrayRecords("out", **options)
-    with pytest.raises(InputError, match="the path of the output is empty"):
-        WriteArrayRecords("")
-
-
-@pytest.mark.slow
-def test_same_records_again_do_nothing(tmp_path: pathlib.Path) -> None:
-    out = tmp_path / "out"
-    first = write(out, num_shards=3)
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.array_record*")}
-    for overwrite in (False, True):
-        again = write(out, RECORDS[::-1], num_shards=3, overwrite=overwrite)
-        assert again == first._replace(committed_before=True)
-    assert not first.committed_before
-    assert before == {p: p.stat().st_mtime_ns for p in out.rglob("*.array_record*")}
-
-
-@pytest.mark.slow
-def test_other_records_need_overwrite(tmp_path: pathlib.Path) -> None:
-    out = tmp_path / "out"
-    write_plainly(out, num_shards=3)
-    kept = contents(out)
-    with pytest.raises(JobChangedError, match=r"(?s)704 records.*there are 703"):
-        write_plainly(out, RECORDS[:-1], num_shards=3)
-    with pytest.raises(JobChangedError, match="num_shards was 3, is 2"):
-        write_plainly(out, num_shards=2)
-    assert contents(out) == kept
-    assert write_plainly(out, RECORDS[:-1], num_shards=2, overwrite=True).records == 703
-    assert sorted(read_output(out)) == sorted(RECORDS[:-1])
-    assert len(list(out.glob("*.array_record*"))) == 2
-    assert_whole(out)
-
-
-def test_second_split_of_a_dataset(tmp_path: pathlib.Path) -> None:
-    out = tmp_path / "out"
-    write_plainly(out, [b"a", b"b"], num_shards=1)
-    write_plainly(out, [b"c"], split="test", num_shards=1)
-    assert sorted(read_output(out, "train")) == [b"a", b"b"]
-    assert read_output(out, "test") == [b"c"]
-    assert_whole(out)
-    with pytest.raises(InputError, match="dataset of another name"):
-        write_plainly(out, [b"d"], name="other", split="more", num_shards=1)
-
-
-@pytest.mark.slow
-def test_conversions_and_writes_respect_each_other(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "in").write_bytes(frames_of(RECORDS))
-    out = tmp_path / "out"
-    write_plainly(out, num_shards=2)
-    with pytest.raises(JobChangedError):
-        convert(job_of(str(tmp_path / "in"), out))
-    convert(job_of(str(tmp_path / "in"), out), overwrite=True)
-    assert_whole(out)
-    with pytest.raises(JobChangedError):
-        write_plainly(out, num_shards=2)
-    write_plainly(out, num_shards=2, overwrite=True)
-    assert_whole(out)
-    (out / "dataset.json").unlink()
-    write_plainly(out, split="test", num_shards=1)  # Another split: no matter.
-    # What was there counts as work that is not finished.
-    assert write_plainly(out, num_shards=2).records == 704
-    clean(str(out), unfinished=True)
-    assert_whole(out)
-
-
-@pytest.mark.slow
-def test_crash_leaves_no_dataset_and_finished_shards_are_kept(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "gristmill")
-    out = tmp_path / "out"
-    plan = plan_of(out, RECORDS, num_shards=4)
-    groups = groups_of(plan, RECORDS)
-    write_one(plan, 0, groups[0])
-    write_one(plan, 2, groups[2])
-    assert not (out / "dataset.json").exists()
-    before = {path: path.stat() for path in out.glob("*.array_record-*")}
-    assert sorted(path.name for path in before) == [
-        "data-train.array_record-00000-of-00004",
-        "data-train.array_record-00002-of-00004",
-    ]
-    caplog.clear()
-    transform = WriteArrayRecords(out, name="data", num_shards=4)
-    result = ended(beam.Create(RECORDS), transform)
-    for path, stat in before.items():
-        assert path.stat() == stat
-    assert_whole(out)
-    assert counters(result) == {
-        **{"planned-shards": 4, "made-shards": 2, "resumed-shards": 2},
-        "records": len(groups[1] + groups[3]),
-        "raw-bytes": sum(map(len, groups[1] + groups[3])),
-    }
-    assert {each.count for each in distributions(result).values()} == {2}
-    (planned, committed) = caplog.messages
-    assert f"split train: {len(RECORDS)} records become 4 shards" in planned
-    assert f"committed; split train: {len(RECORDS)} records in 4 shards" in committed
-
-
-def test_late_attempts_do_no_harm(tmp_path: pathlib.Path) -> None:
-    """A straggler repeats the plan and a shard after the commit."""
-    out = tmp_path / "out"
-    plan = plan_of(out, RECORDS, num_shards=2)
-    groups = groups_of(plan, RECORDS)
-    rows = rows_of(plan, RECORDS)
-    (path,) = (report.path for report in write_one(plan, 0, groups[0]).reports)
-    rows.extend(rows_of(plan, RECORDS))
-    commit_write(rows)
-    kept = contents(out)
-    counts = b"".join(count(groups[group], group) for group in (0, 1))
-    for overwrite in (False, True):
-        again = begin_write(plan.write.job, counts, groups=2, overwrite=overwrite)
-        own = dataclasses.replace(plan.write.own, base=1)
-        assert again.write == dataclasses.replace(plan.write, committed=True, own=own)
-        result = write_one(again, 0, groups[0])
-        assert result == GroupResult(again.write, ())
-        (report,) = write_one(plan, 0, groups[0]).reports
-        assert report.path == path
-    assert commit_write(rows).records == len(RECORDS)
-    assert contents(out) == kept
-
-
-def test_records_that_change_when_repeated_are_noticed(tmp_path: pathlib.Path) -> None:
-    plan = plan_of(tmp_path / "out", RECORDS, num_shards=2)
+def test_records_that_change_when_repeated_are_noticed(out):
+    plan = plan_of(out, RECORDS, 2)
     groups = groups_of(plan, RECORDS)
     with pytest.raises(DataLossError, match=r"(?s)counted before.*Reshuffle"):
         write_one(plan, 0, groups[0][:-1])
@@ -454,8 +328,29 @@ def test_records_that_change_when_repeated_are_noticed(tmp_path: pathlib.Path) -
     made = Gathered.of([write_one(plan, 1, groups[1])])
     with pytest.raises(DataLossError, match=r"(?s)not all records.*00000-of-00002"):
         commit_write(made)
-    assert not (tmp_path / "out" / "dataset.json").exists()
-    assert not list((tmp_path / "out").rglob("*.tmp"))
+    assert not (out / "dataset.json").exists()
+    assert not list(out.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_what_the_disk_loses_is_noticed(tmp_path, damage):
+    with closing(RecordSpool(str(tmp_path))) as spool:
+        for _ in range(100):
+            spool.add(bytes(100_000), bytes(16))
+        list(spool.batches(np.arange(1)))  # All is in the file now.
+        (file,) = (
+            int(entry.name)
+            for entry in os.scandir("/proc/self/fd")
+            if os.readlink(entry.path).startswith(f"{tmp_path}/")
+        )
+        if damage == "cut":
+            os.truncate(file, 5_000_000)
+            lost = pytest.raises(StorageError, match="lost its end")
+        else:
+            os.pwrite(file, b"!", 7_654_321)
+            lost = pytest.raises(DataLossError, match="changed on the way")
+        with lost:
+            list(spool.batches(spool.order()))
 
 
 def random_records(count: int, size: int) -> Iterator[bytes]:
@@ -466,19 +361,12 @@ def random_records(count: int, size: int) -> Iterator[bytes]:
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_shard(tmp_path: pathlib.Path) -> None:
+def test_memory_does_not_grow_with_the_shard(tmp_path, out):
     """240 MB go through a process that may take 120 MB more than it has."""
     count, size = 3000, 80_000
-    digest = RecordsDigest.total(
-        digest_of([record]) for record in random_records(count, size)
-    )
-    writer = WriterOptions(compression="uncompressed")
-    plan = begin_write(
-        job(tmp_path / "out", shard_bytes=150_000_000, writer=writer),
-        pack_count(0, digest.pack()),
-        groups=1,
-    )
-    write_one(plan_of(tmp_path / "warm", [b""]), 0, [b""])  # Imports.
+    options = {"shard_bytes": 150_000_000, "compression": "uncompressed"}
+    plan = plan_of(out, random_records(count, size), 1, **options)
+    write_one(plan_of(tmp_path / "warm", [b""], 1), 0, [b""])  # Imports.
     with limited_memory(120 << 20):
         result = write_one(plan, 0, random_records(count, size))
     assert len(result.reports) == 2

@@ -1,58 +1,83 @@
-"""A Python loop writes a dataset: what it leaves, and where it goes on."""
+"""A Python loop writes a dataset, alone or in parts, and goes on after a stop."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
+import multiprocessing
+import os
 import pathlib
+import signal
+import threading
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.dataset import (
-    FeatureSpec,
+    DataLossError,
+    GristmillError,
     InputError,
     JobChangedError,
     Writer,
     WriterOptions,
     commit_parts,
-    encode_example,
     open_manifest,
     read_manifest,
 )
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
-from gristmill.dataset.base.errors import DataLossError, InvalidDatasetError
+from gristmill.dataset.base.errors import InvalidDatasetError
+from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.dataset.writer import writer as writer_module
-from gristmill.loader.provenance.trace import locate
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.text.split_editions import manifest_text
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import contents, convert, job_of
-from tests.support.records import (
-    AWKWARD_RECORDS,
-    frames_of,
-    text_records,
-)
+from tests.support.records import AWKWARD_RECORDS, frames_of, text_records
 
 RECORDS = [*text_records(90), *AWKWARD_RECORDS]
+PARTS = [text_records(count, seed=count) for count in (25, 0, 40, 7)]
+JOINED = [record for part in PARTS for record in part]
 
 
-def write(output: Any, records: list[bytes] = RECORDS, **options: Any) -> None:
-    with Writer(output, **{"records_per_shard": 30, **options}) as writer:
-        for record in records[writer.position_records :]:
+class StoppedError(Exception):
+    pass
+
+
+def write(
+    output: Any,
+    records: list[bytes] = RECORDS,
+    *,
+    stop: int | None = None,
+    position: int | None = None,
+    **options: Any,
+) -> None:
+    """Writes records from the position on.
+
+    Args:
+        output: Where.
+        records: All of them.
+        stop: The number of one before which the program fails.
+        position: What the position has to be.
+        **options: Of the writer.
+    """
+    options = {"records_per_shard": 30, **options}
+    with contextlib.suppress(StoppedError), Writer(output, **options) as writer:
+        begin = writer.position_records
+        assert position in (None, begin)
+        for record in records[begin:stop]:
             writer.write(record)
+        if stop is not None:
+            raise StoppedError
 
 
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(cli, [*map(str, arguments)])
-    assert result.exit_code == 0, result.output
-    return result.stdout
+def write_parts(output: Any, *parts: int, **options: Any) -> None:
+    for part in parts or range(len(PARTS)):
+        given = {"part": part, "parts": len(PARTS), "records_per_shard": 10}
+        write(output, PARTS[part], **given | options)
 
 
 def records_of(output: Any, split: str = "train") -> list[bytes]:
@@ -60,102 +85,62 @@ def records_of(output: Any, split: str = "train") -> list[bytes]:
     return dataset.read(range(len(dataset)))
 
 
-def shards_of(output: pathlib.Path, split: str = "train") -> list[pathlib.Path]:
-    """Returns the shards of a split that are there, in order."""
-    return sorted(output.glob(f"data-{split}.array_record-*"))
+def shards_of(output: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(output.glob("data-train.array_record-*"))
 
 
-class StoppedError(Exception):
-    pass
+def assert_whole(output: pathlib.Path, records: list[bytes]) -> None:
+    assert records_of(output) == records
+    found = verify(str(output), workers=1)
+    assert (found.findings, found.leftovers) == ((), ())
 
 
-def write_until(output: Any, stop: int, **options: Any) -> None:
-    """Writes some records, and then fails."""
-    with (
-        contextlib.suppress(StoppedError),
-        Writer(output, **{"records_per_shard": 30, **options}) as writer,
-    ):
-        for record in RECORDS[writer.position_records : stop]:
-            writer.write(record)
-        raise StoppedError
+@pytest.fixture
+def data(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def whole(tmp_path: pathlib.Path) -> dict[str, bytes]:
+    """The files of a writer that nothing stopped."""
+    write(tmp_path / "once" / "data")
+    return contents(tmp_path / "once" / "data")
 
 
 class TestWhatItLeaves:
-    def test_the_shards_are_those_of_a_conversion(self, tmp_path: pathlib.Path) -> None:
+    def test_the_shards_are_those_of_a_conversion(self, tmp_path, data):
         for number, at in enumerate(range(0, len(RECORDS), 30)):
             (tmp_path / f"in-{number}").write_bytes(frames_of(RECORDS[at : at + 30]))
         plan = ("match_shards", None)
-        inputs = tmp_path / "in-*"
-        convert(job_of(inputs, tmp_path / "converted", plan=plan, name="data"))
-        write(tmp_path / "data")
-        theirs, ours = contents(tmp_path / "converted"), contents(tmp_path / "data")
-        shards, others = (
-            sorted(name for name in files if name.startswith("data-"))
-            for files in (ours, theirs)
+        convert(job_of(tmp_path / "in-*", tmp_path / "converted", plan=plan))
+        write(data)
+        ours, theirs = (
+            [path.read_bytes() for path in shards_of(folder)]
+            for folder in (data, tmp_path / "converted")
         )
-        assert len(shards) == len(others) == 4
-        assert [ours[name] for name in shards] == [theirs[name] for name in others]
+        assert len(ours) == 4
+        assert ours == theirs
         split, other = (
             open_manifest(tmp_path / name).splits["train"]
             for name in ("data", "converted")
         )
         assert split.records_digest == other.records_digest
         assert split.writer_options == other.writer_options
-        for shard, other_shard in zip(shards, others, strict=True):
-            index, expected = (
-                map_index(str(tmp_path / name / layout.index_path(path)))
-                for name, path in (("data", shard), ("converted", other_shard))
-            )
-            assert (index.crc32cs == expected.crc32cs).all()
-            report = index.report()
-            assert (report.path, report.written) == (shard, expected.report().written)
+        assert_whole(data, RECORDS)
 
-    def test_shards_are_bounded_by_their_bytes(self, tmp_path: pathlib.Path) -> None:
-        records = [bytes(10)] * 25 + [bytes(100)] + [bytes(10)] * 3
-        write(tmp_path / "data", records, records_per_shard=None, shard_bytes=100)
-        table = read_table(
-            tmp_path / "data", open_manifest(tmp_path / "data").splits["train"]
-        )
-        assert table.records.tolist() == [10, 10, 5, 1, 3]
-        assert records_of(tmp_path / "data") == records
-
-    def test_of_no_records_there_is_an_empty_shard(
-        self, tmp_path: pathlib.Path
-    ) -> None:
-        write(tmp_path / "data", [])
-        assert open_manifest(tmp_path / "data").splits["train"].shards == 1
-        assert not verify(str(tmp_path / "data"), workers=1).findings
-
-    def test_features_are_described(self, tmp_path: pathlib.Path) -> None:
-        rows = [{"text": f"text {i}", "ids": [i] * i} for i in range(4)]
-        features = {
-            "text": FeatureSpec(kind="bytes", dtype="bytes"),
-            "ids": FeatureSpec(kind="int64", dtype="int64", shape=(None,)),
-        }
-        with Writer(tmp_path / "data", features=features) as writer:
-            for row in rows:
-                row["ids"] = np.array(row["ids"], np.int64)
-                writer.write(encode_example(row))
-        dataset = loader.open(tmp_path / "data")
-        assert dataset.features == features
-        batch = loader.ExampleDecoder.of(dataset)(dataset[0:4])
-        assert batch["text"].tolist() == [f"text {i}".encode() for i in range(4)]
-        assert batch["ids"].row_splits.tolist() == [0, 0, 1, 3, 6]
-
-    def test_a_record_is_traced_to_the_writer(self, tmp_path: pathlib.Path) -> None:
-        write(tmp_path / "data")
-        dataset = loader.open(tmp_path / "data")
-        batches = loader.global_batches(dataset, batch_size=1, shuffle="none")
-        found = locate(batches, 64, 0)
-        assert found.source_note == (
-            "written by a Python program, with gristmill.dataset.Writer"
-        )
-        shown = manifest_text(open_manifest(tmp_path / "data"), "here")
-        assert "source    gristmill.dataset.Writer\n" in shown + "\n"
+    @pytest.mark.parametrize(
+        ("records", "counts"),
+        [([], [0]), ([bytes(10)] * 25 + [bytes(100)] + [b"x"] * 3, [10, 10, 5, 1, 3])],
+    )
+    def test_shards_are_bounded_by_their_bytes(self, data, records, counts):
+        write(data, records, records_per_shard=None, shard_bytes=100)
+        table = read_table(data, open_manifest(data).splits["train"])
+        assert table.records.tolist() == counts
+        assert_whole(data, records)
 
     def test_a_record_is_traced_to_the_source_that_the_program_gives(
-        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, tmp_path, monkeypatch
+    ):
         monkeypatch.chdir(tmp_path)
         lines = [b'{"n": %d}\n' % n for n in range(100)]
         pathlib.Path("a.jsonl").write_bytes(b"".join(lines))
@@ -170,18 +155,22 @@ class TestWhatItLeaves:
                     place = ("a.jsonl", offsets[n]) if n else ("other.parquet", 3)
                     writer.write(records[n], source=place)
                 if stop % 50:
-                    raise TimeoutError
+                    raise StoppedError
 
-        with pytest.raises(TimeoutError):
+        with pytest.raises(StoppedError):
             part(0, 30)
         part(0, 50)
         part(1, 100)
         commit_parts("data")
-        traced = ("--batch-size", "1", "--shuffle", "none", "--json")
+
+        def run(*arguments: object) -> str:
+            result = CliRunner().invoke(cli, [*map(str, arguments)])
+            assert result.exit_code == 0, result.output
+            return result.stdout
 
         def place_of(dataset: str, record: int) -> dict[str, Any]:
-            found = run("trace", dataset, *traced, "--step", record, "--row", 0)
-            return json.loads(found)
+            order = ("--batch-size", 1, "--shuffle", "none", "--row", 0)
+            return json.loads(run("trace", dataset, *order, "--step", record, "--json"))
 
         for dataset in ("data", "again"):
             assert place_of(dataset, 0)["source_path"] == "other.parquet"
@@ -199,144 +188,80 @@ class TestWhatItLeaves:
         assert place_of("data", 7)["source_offset_bytes"] == offsets[9]
         assert verify("data").findings == ()
 
-    @pytest.mark.parametrize(
-        "source", [None, ("b.jsonl", 1), ("a.jsonl", -1), ("a.jsonl", "1"), "a.jsonl"]
-    )
-    def test_a_source_that_it_does_not_know_is_refused(
-        self, tmp_path: pathlib.Path, source: Any
-    ) -> None:
-        with Writer(tmp_path / "data", sources={"a.jsonl": "jsonl"}) as writer:
-            writer.write(b"1", source=("a.jsonl", 0))
-            with pytest.raises(InputError, match="not the source of a record"):
-                writer.write(b"2", source=source)
-        assert records_of(tmp_path / "data") == [b"1"]
-        with (
-            pytest.raises(InputError, match="was given no sources"),
-            Writer(tmp_path / "other") as writer,
-        ):
-            writer.write(b"1", source=("a.jsonl", 0))
-
-    @pytest.mark.parametrize(
-        "sources", [["a.jsonl"], {"a.jsonl": None}, {"": "jsonl"}, {}, "a.jsonl"]
-    )
-    def test_sources_without_their_formats_are_refused(
-        self, tmp_path: pathlib.Path, sources: Any
-    ) -> None:
-        with pytest.raises(InputError, match="sources are not described"):
-            Writer(tmp_path / "data", sources=sources)
-
 
 class TestWhereItGoesOn:
-    @pytest.mark.parametrize(
-        "stops", [[0], [30, 30], [29, 59, 61], [100, 40, 100], [len(RECORDS)]]
-    )
-    def test_restarts_do_not_change_a_byte(
-        self, stops: list[int], tmp_path: pathlib.Path
-    ) -> None:
-        write(tmp_path / "once" / "data")
-        output, kept = tmp_path / "again" / "data", 0
+    @pytest.mark.parametrize("stops", [[0], [30, 30], [29, 59, 61], [100, 40, 100]])
+    def test_restarts_do_not_change_a_byte(self, stops, data, whole):
+        kept = 0
         for stop in stops:
-            write_until(output, stop, resume=True)
+            write(data, stop=stop, position=kept, resume=True)
             kept = max(kept, stop // 30 * 30)
-            with (
-                contextlib.suppress(StoppedError),
-                Writer(output, records_per_shard=30, resume=True) as writer,
-            ):
-                assert writer.position_records == kept
-                raise StoppedError
-        write(output, resume=True)
-        assert contents(output) == contents(tmp_path / "once" / "data")
+        write(data, position=kept, resume=True)
+        assert contents(data) == whole
 
-    def test_a_damaged_or_missing_shard_is_written_again(
-        self, tmp_path: pathlib.Path
-    ) -> None:
-        write(tmp_path / "once" / "data")
-        output = tmp_path / "data"
-        damages = (
-            lambda shard, index: shard.write_bytes(shard.read_bytes()[:-1]),
-            lambda shard, index: index.write_bytes(index.read_bytes()[:-1]),
-            lambda shard, index: shard.unlink(),
-            lambda shard, index: index.unlink(),
-        )
-        for damage in damages:
-            write_until(output, 100, resume=True)
-            shard = shards_of(output)[1]
-            damage(shard, output / layout.index_path(shard.name))
-            with (
-                contextlib.suppress(StoppedError),
-                Writer(output, records_per_shard=30, resume=True) as writer,
-            ):
-                assert writer.position_records == 30
-                # What follows is not kept: it may become another.
-                assert len(shards_of(output)) == 1
-                raise StoppedError
-        write(output, resume=True)
-        assert contents(output) == contents(tmp_path / "once" / "data")
+    @pytest.mark.parametrize("of", ["shard", "index"])
+    @pytest.mark.parametrize("how", ["short", "gone"])
+    def test_what_is_not_whole_is_written_again(self, data, whole, of, how):
+        write(data, stop=100)
+        path = shards_of(data)[1]
+        if of == "index":
+            path = data / layout.index_path(path.name)
+        if how == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-1])
+        # What follows is not kept: it may become another.
+        write(data, stop=0, position=30, resume=True)
+        assert len(shards_of(data)) == 1
+        write(data, position=30, resume=True)
+        assert contents(data) == whole
 
-    def test_what_is_committed_is_left(self, tmp_path: pathlib.Path) -> None:
-        write(tmp_path / "data")
-        before = contents(tmp_path / "data")
-        write(tmp_path / "data", resume=True)
-        assert contents(tmp_path / "data") == before
-        with Writer(tmp_path / "data", records_per_shard=30, resume=True) as writer:
+    def test_what_is_committed_is_left(self, data):
+        write(data)
+        before = contents(data)
+        with Writer(data, records_per_shard=30, resume=True) as writer:
             assert writer.position_records == len(RECORDS)
             with pytest.raises(InputError, match="the split is committed"):
                 writer.write(b"more")
-        shards_of(tmp_path / "data")[1].unlink()
+        assert contents(data) == before
+        shards_of(data)[1].unlink()
         with pytest.raises(DataLossError, match="not there any more"):
-            write(tmp_path / "data", resume=True)
-        write(tmp_path / "data", overwrite=True)
-        assert records_of(tmp_path / "data") == RECORDS
-        assert not before.keys() & contents(tmp_path / "data").keys() - {"dataset.json"}
-        assert not verify(str(tmp_path / "data"), workers=1).findings
+            write(data, resume=True)
+        write(data, overwrite=True)
+        assert_whole(data, RECORDS)
+        assert not before.keys() & contents(data).keys() - {"dataset.json"}
 
-    def test_what_was_appended_stays(self, tmp_path: pathlib.Path) -> None:
-        write(tmp_path / "data")
-        (tmp_path / "in").write_bytes(frames_of(RECORDS[:7]))
-        argv = ["append", str(tmp_path / "data"), str(tmp_path / "in")]
-        assert CliRunner().invoke(cli, argv).exit_code == 0
-        assert records_of(tmp_path / "data") == [*RECORDS, *RECORDS[:7]]
-        with Writer(tmp_path / "data", records_per_shard=30, resume=True) as writer:
-            assert writer.position_records == len(RECORDS)
-        assert records_of(tmp_path / "data") == [*RECORDS, *RECORDS[:7]]
-        write(tmp_path / "data", RECORDS[:9], overwrite=True)
-        assert records_of(tmp_path / "data") == RECORDS[:9]
-        assert len(shards_of(tmp_path / "data")) == 1
-        assert not verify(str(tmp_path / "data"), workers=1).leftovers
-
-    def test_another_version_of_a_codec_does_not_go_on(
-        self, tmp_path: pathlib.Path
-    ) -> None:
+    def test_another_version_of_a_codec_does_not_go_on(self, data):
         other = WriterOptions(versions="gristmill:1,zstd-0.1")
         with pytest.raises(JobChangedError, match=r"other bytes(.|\n)*zstd-0\.1"):
-            write(tmp_path / "data", writer=other)
-        assert not (tmp_path / "data").exists()
-        write_until(tmp_path / "data", 70)
-        (job,) = (tmp_path / "data").rglob("*.job.json")
+            write(data, writer=other)
+        assert not data.exists()
+        write(data, stop=70)
+        (job,) = data.rglob("*.job.json")
         described = json.loads(job.read_text())
         described["parts"]["writer"]["versions"] = other.versions
         job.write_text(json.dumps(described))
         with pytest.raises(JobChangedError, match=r"other bytes(.|\n)*zstd-0\.1"):
-            write(tmp_path / "data", resume=True)
-        write(tmp_path / "data", overwrite=True)
-        assert records_of(tmp_path / "data") == RECORDS
+            write(data, resume=True)
+        write(data, overwrite=True)
+        assert records_of(data) == RECORDS
 
 
 class TestWhatItRefuses:
-    def test_a_split_that_is_there(self, tmp_path: pathlib.Path) -> None:
-        write(tmp_path / "data")
-        before = contents(tmp_path / "data")
-        with pytest.raises(JobChangedError, match="with the same options"):
-            write(tmp_path / "data")
-        with pytest.raises(JobChangedError, match="records_per_shard was 30, is 40"):
-            write(tmp_path / "data", records_per_shard=40, resume=True)
-        with pytest.raises(InputError, match="another name"):
-            write(tmp_path / "data", name="other", split="test")
-        assert contents(tmp_path / "data") == before
+    def test_a_split_that_is_there(self, data):
+        write(data)
+        before = contents(data)
+        for error, said, options in (
+            (JobChangedError, "with the same options", {}),
+            (JobChangedError, "was 30, is 40", {"records_per_shard": 40}),
+            (JobChangedError, "holds this split", {"part": 0, "parts": 2}),
+            (InputError, "another name", {"name": "other", "split": "test"}),
+        ):
+            with pytest.raises(error, match=said):
+                write(data, **options)
+        assert contents(data) == before
 
-    def test_a_record_that_gets_lost_inside(
-        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_record_that_gets_lost_inside(self, data, monkeypatch):
         class Losing(ShardWriter):
             def write(self, records: Any, crc32cs: Any) -> None:
                 super().write(records[1:], crc32cs[1:])
@@ -344,56 +269,206 @@ class TestWhatItRefuses:
         # Records that are lost in memory.
         monkeypatch.setattr(writer_module, "ShardWriter", Losing)
         with pytest.raises(DataLossError, match=r"100 records(.|\n)*95"):
-            write(tmp_path / "data")
-        assert read_manifest(tmp_path / "data") is None
+            write(data)
+        assert read_manifest(data) is None
 
-    @pytest.mark.parametrize("record", ["text", bytearray(b"x"), None, 3])
-    def test_records_that_are_not_bytes(
-        self, tmp_path: pathlib.Path, record: Any
-    ) -> None:
-        with Writer(tmp_path / "data") as writer:
+    @pytest.mark.parametrize("record", ["text", bytearray(b"x"), None, "large"])
+    def test_what_is_no_record(self, data, record):
+        said = "encode_example"
+        if record == "large":  # Pages that nobody looks at take no memory.
+            record, said = bytes((1 << 31) + 1), "too large"
+        with Writer(data) as writer:
             writer.write(b"before")
-            with pytest.raises(InputError, match=r"record 1(.|\n)*encode_example"):
+            with pytest.raises(InputError, match="record 1") as caught:
                 writer.write(record)
             writer.write(b"after")
-        assert records_of(tmp_path / "data") == [b"before", b"after"]
+        assert said in str(caught.value)
+        assert records_of(data) == [b"before", b"after"]
 
-    def test_a_record_that_no_reader_takes(self, tmp_path: pathlib.Path) -> None:
-        with Writer(tmp_path / "data") as writer:
-            writer.write(bytes(10))
-            with pytest.raises(InputError, match="too large"):
-                # Pages that nobody looks at take no memory.
-                writer.write(bytes((1 << 31) + 1))
-        assert records_of(tmp_path / "data") == [bytes(10)]
-
-    def test_writing_outside_of_with(self, tmp_path: pathlib.Path) -> None:
-        writer = Writer(tmp_path / "data")
+    def test_writing_outside_of_with(self, data):
+        writer = Writer(data)
         with pytest.raises(InputError, match="has not begun"):
             writer.write(b"early")
-        assert not (tmp_path / "data").exists()
+        assert not data.exists()
         with writer:
             writer.write(b"in time")
-        with pytest.raises(InputError, match="has ended"):
-            writer.write(b"late")
-        with pytest.raises(InputError, match="has ended"):
-            writer.__enter__()
+        for late in (lambda: writer.write(b"late"), writer.__enter__):
+            with pytest.raises(InputError, match="has ended"):
+                late()
 
-    def test_unfinished_work_with_other_options(self, tmp_path: pathlib.Path) -> None:
-        write_until(tmp_path / "data", 70)
-        with pytest.raises(JobChangedError, match="records_per_shard was 30, is 40"):
-            write(tmp_path / "data", records_per_shard=40, resume=True)
-        write(tmp_path / "data", records_per_shard=40)
-        assert open_manifest(tmp_path / "data").splits["train"].shards == 3
+    @pytest.mark.parametrize(
+        "source", [None, ("b.jsonl", 1), ("a.jsonl", -1), ("a.jsonl", "1"), "a.jsonl"]
+    )
+    def test_a_source_that_it_does_not_know(self, data, source):
+        with Writer(data, sources={"a.jsonl": "jsonl"}) as writer:
+            writer.write(b"1", source=("a.jsonl", 0))
+            with pytest.raises(InputError, match="not the source of a record"):
+                writer.write(b"2", source=source)
+        assert records_of(data) == [b"1"]
+        told = pytest.raises(InputError, match="was given no sources")
+        with Writer(data, split="test") as writer, told:
+            writer.write(b"1", source=("a.jsonl", 0))
 
-    def test_a_description_that_is_damaged(self, tmp_path: pathlib.Path) -> None:
-        write_until(tmp_path / "data", 70)
-        (job,) = (tmp_path / "data").rglob("*.job.json")
+    @pytest.mark.parametrize(
+        "sources", [["a.jsonl"], {"a.jsonl": None}, {"": "jsonl"}, {}, "a.jsonl"]
+    )
+    def test_sources_without_their_formats(self, data, sources):
+        with pytest.raises(InputError, match="sources are not described"):
+            Writer(data, sources=sources)
+
+    def test_a_description_that_is_damaged(self, data):
+        write(data, stop=70)
+        (job,) = data.rglob("*.job.json")
         text = job.read_text()
         for damaged in (text.replace('"shard_bytes"', '"shards_bytes"'), text[:50]):
             job.write_text(damaged)
             for call in (commit_parts, write):
                 with pytest.raises(InvalidDatasetError, match="cannot be read"):
-                    call(tmp_path / "data")
+                    call(data)
         job.unlink()
-        write(tmp_path / "data", resume=True)
-        assert records_of(tmp_path / "data") == RECORDS
+        write(data, resume=True)
+        assert records_of(data) == RECORDS
+
+
+class TestParts:
+    def test_they_follow_each_other_and_are_committed_once(self, data):
+        with pytest.raises(InputError, match="no parts to commit"):
+            commit_parts(data)
+        write_parts(data, 2)
+        with pytest.raises(DataLossError, match=r"3 of 4 parts(.|\n)*part 0, 1, 3"):
+            commit_parts(data)
+        assert read_manifest(data) is None
+        write_parts(data, 3, 0, 1)
+        manifest = commit_parts(data)
+        assert manifest.splits["train"].shards == 3 + 4 + 1
+        assert_whole(data, JOINED)
+        before = contents(data)
+        assert commit_parts(data) == manifest
+        write_parts(data, 2, position=40, resume=True)
+        assert contents(data) == before
+
+    def test_a_part_is_written_once(self, data):
+        write_parts(data)
+        with pytest.raises(JobChangedError, match="part 2 of 4 has been written"):
+            write_parts(data, 2)
+        options = {"part": 2, "parts": 4, "records_per_shard": 10}
+        with Writer(data, resume=True, **options) as writer:
+            assert writer.position_records == 40
+            with pytest.raises(InputError, match="its part is finished"):
+                writer.write(b"more")
+        # One that still lives publishes a shard of its own.
+        left = {path: path.read_bytes() for path in shards_of(data)}
+        with Writer(data, overwrite=True, **options) as writer:
+            assert writer.position_records == 0
+            for path, written in left.items():
+                path.write_bytes(written)
+            writer.write(b"other")
+        commit_parts(data)
+        assert_whole(data, [*PARTS[0], b"other", *PARTS[3]])
+
+    def test_finished_parts_with_other_options_stay(self, data):
+        other = {"records_per_shard": 20}
+        write_parts(data, 0)
+        before = contents(data)
+        with pytest.raises(JobChangedError, match="records_per_shard was 10, is 20"):
+            write_parts(data, 1, **other, resume=True)
+        write_parts(data, 1, **other)  # They have files of their own.
+        assert before.items() <= contents(data).items()
+        with pytest.raises(JobChangedError, match=r"different options(.|\n)*unfinishe"):
+            commit_parts(data)
+        clean(str(data), unfinished=True)
+        assert contents(data).keys() == {"dataset.json"}
+        write_parts(data, **other)
+        commit_parts(data)
+        assert_whole(data, JOINED)
+
+    def test_a_split_that_is_there_is_replaced_on_request(self, data):
+        write(data, [b"old"])
+        write_parts(data, overwrite=True)
+        # It keeps what is there, and is committed already.
+        assert commit_parts(data).splits["train"].records == 1
+        assert records_of(data) == [b"old"]
+        commit_parts(data, overwrite=True)
+        assert_whole(data, JOINED)
+        with pytest.raises(InputError, match="no parts to commit"):
+            commit_parts(data, overwrite=True)
+
+    @pytest.mark.slow
+    def test_all_begin_at_once_over_what_is_left(self, data):
+        barrier = threading.Barrier(len(PARTS))
+
+        def write_one(part: int) -> None:
+            barrier.wait()
+            write_parts(data, part, overwrite=True)
+
+        for _ in range(2):
+            write_parts(data, 0, 2, overwrite=True)
+            with concurrent.futures.ThreadPoolExecutor(len(PARTS)) as pool:
+                list(pool.map(write_one, range(len(PARTS))))
+            commit_parts(data, overwrite=True)
+            assert records_of(data) == JOINED
+
+    @pytest.mark.parametrize(
+        ("lost", "message"),
+        [
+            ("shard gone", "is missing"),
+            ("index gone", "is missing"),
+            ("shard other", "shard has the wrong size"),
+            ("part other", "cannot be read"),
+        ],
+    )
+    def test_what_is_lost_is_found_before_the_commit(self, data, lost, message):
+        write_parts(data)
+        _, shard, *_ = sorted(data.glob("data-train.array_record-*-00002-0*-0*"))
+        (part,) = data.glob("index/*part-00002-of-00004.npz")
+        index = data / layout.index_path(shard.name)
+        what, how = lost.split()
+        path = {"shard": shard, "index": index, "part": part}[what]
+        if how == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(index.read_bytes())
+        with pytest.raises(GristmillError, match=message):
+            commit_parts(data)
+        assert read_manifest(data) is None
+        if what == "part":  # How often the part was begun is not known.
+            clean(str(data), unfinished=True)
+        write_parts(data, overwrite=True)
+        commit_parts(data)
+        assert records_of(data) == JOINED
+
+    @pytest.mark.slow
+    def test_a_process_of_several_that_is_killed_goes_on(self, data):
+        context = multiprocessing.get_context("spawn")
+
+        def run(*parts: int, kill_at: int | None = None) -> list[int | None]:
+            processes = [
+                context.Process(target=write_third, args=(str(data), part, kill_at))
+                for part in parts
+            ]
+            for process in processes:
+                process.start()
+            for process in processes:
+                process.join()
+            return [process.exitcode for process in processes]
+
+        # The second is killed in its third shard.
+        assert run(0, 1, 2, kill_at=16) == [0, -signal.SIGKILL, 0]
+        with pytest.raises(DataLossError, match="part 1"):
+            commit_parts(data)
+        assert run(1) == [0]
+        assert commit_parts(data).splits["train"].shards == 9
+        assert_whole(data, THIRDS)
+
+
+THIRDS = [b"%03d " % number * 40 for number in range(25)]
+
+
+def write_third(output: str, part: int, kill_at: int | None) -> None:
+    """Writes a third of the records, in a process of its own."""
+    begin = 9 * part
+    with Writer(output, part=part, parts=3, records_per_shard=3, resume=True) as writer:
+        for number in range(begin + writer.position_records, min(begin + 9, 25)):
+            if number == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            writer.write(THIRDS[number])

@@ -1,10 +1,13 @@
-"""Every fault of Google's test bench for storage, on every kind of request.
+"""Every fault of a service for storage, on every kind of request.
 
-The right result within the deadline, or an error that says what was answered.
+Those of Google's test bench, bodies that arrive a byte at a time, and answers that are
+none of the service's. The right result within the deadline, or an error that says what
+was answered.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import time
@@ -21,6 +24,25 @@ DATA = random.Random(5).randbytes(500_000)
 LARGE = random.Random(6).randbytes((9 << 16) + 1)  # Two pieces of an upload.
 K256 = 256 << 10
 PLACE = "gs://bucket/dir"
+
+JSON = "application/json"
+HTML = (200, "text/html", "<!DOCTYPE html>\n<p>Sign in to this network")
+# Answers of something else, such as a proxy.
+OTHERS = {
+    "page": HTML,
+    "page for a missing object": (404, *HTML[1:]),
+    "nothing": (200, JSON, ""),
+    "no content": (204, JSON, ""),
+    "list": (200, JSON, "[]"),
+    "null": (200, JSON, "null"),
+    "text": (200, JSON, '"x"'),
+    "half a document": (200, JSON, '{"items": ['),
+    "items that are none": (200, JSON, '{"items": 3}'),
+    "items without names": (200, JSON, '{"items": [{}]}'),
+    "no JSON": (200, "application/octet-stream", "\x00\x01"),
+    "an error of another form": (503, JSON, '{"error": "unavailable"}'),
+    "an error that is a list": (503, JSON, "[3]"),
+}
 
 # A fault of some requests of one kind, and what the error says; "" for none.
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -44,6 +66,16 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "return-503-always": ({"kind": "503", "times": 10**6}, "no success in 1 seconds"),
     "return-308-always": ({"kind": "308", "times": 10**6}, "no success in 1 seconds"),
     "stall-always": ({"kind": "stall", "times": 10**6}, "no success in 1 seconds"),
+    # The shortest answer takes far longer than the limits.
+    "drip": ({"kind": "drip", "seconds": 0.2}, ""),
+    "drip-always": (
+        {"kind": "drip", "seconds": 0.2, "times": 10**6},
+        "no success in 1 seconds; last: no complete answer in 0.5 seconds",
+    ),
+    **{
+        name: ({"kind": "other", "answer": answer}, "")
+        for name, answer in OTHERS.items()
+    },
     "redirect-always": ({"kind": "redirect", "times": 10**6}, "307 elsewhere"),
 }
 
@@ -89,15 +121,18 @@ QUICK = {
     ("return-308", "insert"),
     ("stall-always", "chunk"),
     ("redirect", "chunk"),
+    *((fault, operation) for fault in ("drip", *OTHERS) for operation in CALLS),
 }
 # Answers without a body, which these faults would break.
 WITHOUT_BODY = {
     (fault, operation)
-    for fault in ("return-broken-stream", "stall-always", "flip")
+    for fault in ("return-broken-stream", "stall-always", "drip-always", "flip")
     for operation in ("delete", "start")
 }
 # Only contents have checksums.
 WITHOUT_BODY |= {("flip", "stat"), ("flip", "list")}
+# An empty answer is that to a deletion.
+WITHOUT_BODY |= {("nothing", "delete"), ("no content", "delete")}
 
 
 @pytest.fixture
@@ -132,7 +167,8 @@ def test_the_result_is_right_or_the_error_is(
     about, message = FAULTS[fault]
     server.fail(operation=operation, **about)
     storage = patient = GcsStorage(
-        timeout_seconds=0.5 if fault.startswith("stall") else 30, deadline_seconds=60
+        timeout_seconds=0.5 if fault.startswith(("stall", "drip")) else 30,
+        deadline_seconds=60,
     )
     if fault.endswith("always"):
         storage = GcsStorage(timeout_seconds=0.5, deadline_seconds=1)
@@ -151,3 +187,24 @@ def test_the_result_is_right_or_the_error_is(
         assert CALLS[operation](patient)
     else:
         assert not any(each.times for each in server.faults)
+
+
+@pytest.mark.parametrize("operation", ["list", "stat"])
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"generation": "1"},
+        {"size": "1"},
+        {"size": "many", "generation": "1"},
+        {"size": "1", "generation": "1", "crc32c": "?"},
+        {"size": "1", "generation": "1", "crc32c": 3},
+        {"size": [1], "generation": "1"},
+    ],
+)
+def test_objects_that_are_not_described_are_an_error(server, operation, about):
+    about = {"name": "dir/a", **about}
+    text = json.dumps(about if operation == "stat" else {"items": [about]})
+    server.fail("other", operation, answer=(200, JSON, text))
+    with pytest.raises(StorageError, match="numbers for size and generation") as caught:
+        CALLS[operation](GcsStorage())
+    assert "gs://bucket/dir/a" in str(caught.value)

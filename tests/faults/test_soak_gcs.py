@@ -11,12 +11,14 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from gristmill.dataset.storage.lookup import storage_for
 from tests.servers.gcs_process import GcsProcess
+from tests.support.conversion import contents
 from tests.support.datasets import convert
 from tests.support.records import text_records
 
@@ -39,14 +41,7 @@ _FAULT_SECONDS = 0.05
 
 
 def read_batches(local: str, cache_dir: str, seed: int, batches: int) -> dict[str, int]:
-    """Reads batches and compares them; returns the counts.
-
-    Args:
-        local: The dataset as files.
-        cache_dir: For what is fetched once per host.
-        seed: Seed of the order.
-        batches: How many.
-    """
+    """Reads batches and compares them; returns the counts."""
     from gristmill import loader
 
     options = loader.ReadOptions(timeout_seconds=2)
@@ -74,8 +69,9 @@ def soak(
         local = convert(
             pathlib.Path(folder), [text_records(5_000, seed=i) for i in range(4)]
         )
-        with _server_of(server.url):
-            _upload(local)
+        with mock.patch.dict("os.environ", STORAGE_EMULATOR_HOST=server.url):
+            for name, data in contents(local).items():
+                storage_for(_BUCKET_PATH).write(f"{_BUCKET_PATH}/{name}", data)
             server.control(clear=True)
             share = -(-records // (workers * _BATCH))
             begin = time.monotonic()
@@ -115,37 +111,15 @@ def _disturb(
     """Makes the server fail until the workers are done; counts the faults."""
     while not all(worker.done() for worker in running):
         kind = chance.choice(list(_FAULTS))
-        server.control(fail=[_fault(kind)])
+        # Of shards: the few requests for all else would meet all of them.
+        fault = {"kind": kind, "operation": "media", "name": "c4/d-train"}
+        server.control(fail=[{**fault, "times": _FAULTS[kind]}])
         time.sleep(_FAULT_SECONDS)
         # Where a worker starts, or waits for its last request, that would meet all.
         left = server.control(clear=True)["faults_left"]
         if left < _FAULTS[kind]:
             made[kind] += _FAULTS[kind] - left
         time.sleep(chance.expovariate(faults_per_second))
-
-
-def _fault(kind: str) -> dict[str, Any]:
-    # Of shards: the few requests for all else would meet all faults one after another.
-    return {
-        "kind": kind,
-        "operation": "media",
-        "name": "c4/d-train",
-        "times": _FAULTS[kind],
-    }
-
-
-def _server_of(url: str) -> Any:
-    from unittest import mock
-
-    return mock.patch.dict("os.environ", STORAGE_EMULATOR_HOST=url)
-
-
-def _upload(local: str) -> None:
-    storage = storage_for(_BUCKET_PATH)
-    for path in pathlib.Path(local).rglob("*"):
-        if path.is_file():
-            name = path.relative_to(local).as_posix()
-            storage.write(f"{_BUCKET_PATH}/{name}", path.read_bytes())
 
 
 @pytest.mark.slow

@@ -116,10 +116,6 @@ def test_a_reader_that_stops(command, code, place, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["convert", "inspect", "trace"])
 def test_few_open_files(command, place, tmp_path):
-    check_few_open_files(command, place, tmp_path)
-
-
-def check_few_open_files(command: str, place: pathlib.Path, tmp_path) -> None:
     done = run(
         *(command, place, tmp_path / "new", "--json"),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12)),

@@ -1,0 +1,86 @@
+"""Columns and removals on Beam: the files are those of local processes."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from gristmill import loader
+from gristmill.pipelines.columns.attach import attach_computed
+from gristmill.pipelines.commands.main import cli
+from gristmill.pipelines.removal import remove
+from gristmill.transforms.beam.run_job import RunJob
+from gristmill.transforms.columns.attach_job import ComputeJob
+from gristmill.transforms.removal.removal_job import RemovalJob
+from tests.support.columns import examples
+from tests.support.conversion import contents
+from tests.support.pipelines import counters, ended, run
+
+FUNCTION = "tests.conversion.test_changes_on_beam:facts"
+BEAM = ("--runner", "FnApiRunner")
+
+
+def facts(record: bytes) -> dict[str, object]:
+    return {"size": len(record), "words": record.hex(" ", 4), "pair": [0.5, 1.0]}
+
+
+@pytest.fixture
+def places(tmp_path: pathlib.Path) -> tuple[str, str]:
+    here = examples(tmp_path, [5, 0, 6])
+    shutil.copytree(here, tmp_path / "beam")
+    return here, str(tmp_path / "beam")
+
+
+def test_columns(places):
+    here, there = places
+    attach_computed(here, FUNCTION, workers=1)
+    argv = ["attach", there, "--map", FUNCTION, *BEAM]
+    result = CliRunner().invoke(cli, argv)
+    assert result.exit_code == 0, result.output
+    said = "size (int64), words (text), pair (float64 [2]) attached to 11"
+    assert said in result.output
+    assert contents(here) == contents(there)
+    opened = loader.open(there)
+    assert opened.column("size")[:].tolist() == [*map(len, opened)]
+    assert "attached before" in CliRunner().invoke(cli, argv).output
+    run(RunJob(ComputeJob(there, FUNCTION, None, True)))
+    assert contents(here) == contents(there)
+
+
+@pytest.mark.parametrize(
+    ("runner", "options", "said"),
+    [
+        ("FnApiRunner", ["rows.jsonl", "--number", "n"], "only --map runs on Beam"),
+        ("DataflowRunner", ["--map", FUNCTION], "on Dataflow by this command"),
+    ],
+)
+def test_what_cannot_be_attached_is_said(places, runner, options, said):
+    argv = ["attach", places[0], *options, "--runner", runner]
+    result = CliRunner().invoke(cli, argv)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("erase", [False, True])
+def test_removals(places, erase):
+    here, there = places
+    left = list(loader.open(here))
+    asked = {"records": [0, 6, 10], "split": None, "edition": None}
+    job = RunJob(RemovalJob(there, {**asked, "erase": erase}))
+    counted = counters(ended(job))
+    assert (counted["planned-shards"], counted["made-shards"]) == (2, 2)
+    expected = remove(here, asked, erase=erase, workers=1)
+    assert (expected.records, expected.cut_shards) == (3, 2)
+    assert contents(there) == contents(here)
+    assert list(loader.open(there)) == left[1:6] + left[7:10]
+    (again,) = run(job)
+    assert (again.records, again.editions) == (0, ())
+    remove(here, {**asked, "records": [1]}, erase=erase, workers=1)
+    options = ["--runner=FnApiRunner"]
+    found = remove(there, {**asked, "records": [1]}, erase=erase, beam_options=options)
+    assert found.records == 1
+    assert contents(there) == contents(here)

@@ -1,0 +1,411 @@
+"""A conversion: every record in order, in the same bytes whoever makes them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pathlib
+import random
+import tempfile
+
+import apache_beam as beam
+import pytest
+from apache_beam.metrics.metric import Lineage
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.dataset.base.errors import (
+    CorruptInputError,
+    DataLossError,
+    InputError,
+    StorageChangedError,
+)
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.pipelines.local.pool import run_job
+from gristmill.pipelines.verify import verify
+from gristmill.transforms import (
+    ConvertFiles,
+    IndexArrayRecords,
+    ReadAllRecords,
+    ReadTFRecords,
+    VerifyDataset,
+    WriteArrayRecords,
+)
+from gristmill.transforms.beam.convert_files import MakePlanned
+from gristmill.transforms.beam.run_job import RunJob
+from gristmill.transforms.conversion.begin import begin_job
+from gristmill.transforms.conversion.commit_shards import commit_shards
+from gristmill.transforms.conversion.make_shards import (
+    ShardResult,
+    convert_shard,
+    make_shard,
+    make_shards,
+    shard_tasks,
+)
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.sources.formats import RecordOptions
+from tests.conversion.squares import SquareJob
+from tests.support.conversion import (
+    contents,
+    convert,
+    job_of,
+    prepared_of,
+    read_output,
+    varied_records,
+    work_of,
+)
+from tests.support.pipelines import (
+    BUNDLE_BASED,
+    BUNDLES_TWICE,
+    IN_MEMORY,
+    WORKER_PROCESSES,
+    counters,
+    distributions,
+    ended,
+    run,
+)
+from tests.support.records import (
+    frames_of,
+    small_records,
+    text_records,
+    write_array_records,
+    write_tfrecords,
+)
+
+PLANS = [
+    ("match_shards", None),
+    ("num_shards", 1),
+    ("num_shards", 9),
+    ("shard_bytes", 40_000),
+]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> tuple[pathlib.Path, list[bytes]]:
+    """Files of all kinds that TensorFlow wrote, and all their records in order."""
+    folder = tmp_path_factory.mktemp("inputs")
+    long = [random.Random(n).randbytes(2_000) for n in range(40)]
+    # So long that a range lies within it.
+    long[7] = random.Random(8).randbytes(200_000)
+    files = {
+        "a": (varied_records(120, seed=1), ""),
+        "b": (long, ""),
+        "c": (varied_records(80, seed=2), "GZIP"),
+        "d": ([b""], ""),
+        "e": (varied_records(600, seed=3), "ZLIB"),  # Cut by both plans.
+    }
+    for name, (records, compression) in files.items():
+        write_tfrecords(folder / name, records, compression=compression)
+    return folder, [record for records, _ in files.values() for record in records]
+
+
+@pytest.fixture(scope="module")
+def made(inputs, tmp_path_factory) -> dict[object, dict[str, bytes]]:
+    """All files of the dataset, by plan, as the plain functions make them."""
+    folder, records = inputs
+    found: dict[object, dict[str, bytes]] = {}
+    for plan in PLANS:
+        output = tmp_path_factory.mktemp("made") / "out"
+        split = convert(job_of(folder, output, plan=plan)).manifest.splits["train"]
+        assert read_output(output) == records
+        assert split.records == len(records)
+        assert split.raw_bytes == sum(map(len, records))
+        found[plan] = contents(output)
+    return found
+
+
+class TestTheSameBytes:
+    @pytest.mark.parametrize("plan", PLANS, ids=str)
+    def test_in_another_order_and_some_twice(self, inputs, made, tmp_path, plan):
+        job = job_of(inputs[0], tmp_path / "out", plan=plan)
+        tasks = list(shard_tasks(prepared_of(job)))
+        random.Random(7).shuffle(tasks)
+        for task in tasks[::3]:
+            convert_shard(task.prepared, task.shard)
+        convert(job, tasks=tasks)
+        assert contents(tmp_path / "out") == made[plan]
+
+    @pytest.mark.slow
+    @pytest.mark.one_in(3)
+    @pytest.mark.parametrize("plan", PLANS[2:], ids=str)
+    @pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE, WORKER_PROCESSES])
+    def test_on_beam(self, inputs, made, tmp_path, argv, plan):
+        job = job_of(inputs[0], tmp_path / "out", plan=plan)
+        ended(ConvertFiles(jobs=(job,)), argv=argv)
+        assert contents(tmp_path / "out") == made[plan]
+
+    @pytest.mark.parametrize("most", [1, 4, 9, 100])
+    def test_few_elements_stand_for_many(self, inputs, made, tmp_path, most):
+        job = job_of(inputs[0], tmp_path / "out", plan=PLANS[2])
+        work = work_of(job)
+        strides = work.strides(most)
+        prepared = work.begun[0].prepared
+        passes = len(prepared.plan.pass_begins)
+        assert passes < prepared.plan.shards
+        assert len(strides) == min(most, passes)
+        tasks = [task for stride in strides for task in stride.begin().tasks]
+        assert sorted(tasks) == sorted(shard_tasks(prepared))
+        commit_shards([job], [one for task in tasks for one in make_shards(task)])
+        assert contents(tmp_path / "out") == made[PLANS[2]]
+
+    @pytest.mark.slow
+    def test_with_a_function_that_fails_at_first(self, tmp_path, monkeypatch):
+        calls = tmp_path / "calls"
+        (tmp_path / "flaky_at_first.py").write_text(
+            f"import pathlib\nCALLS = pathlib.Path({str(calls)!r})\n"
+            "def flaky(record):\n"
+            "    calls = int(CALLS.read_text())\n"
+            "    CALLS.write_text(str(calls + 1))\n"
+            "    if calls in (0, 40, 300):\n"
+            "        raise OSError('not yet')\n"
+            "    return [record, b'+'] if record else None\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+        records = varied_records(100, seed=2)
+        (tmp_path / "in").write_bytes(frames_of(records))
+        options = {"plan": ("num_shards", 4), "map": "flaky_at_first:flaky"}
+        for name, first, argv in (("a", 1000, IN_MEMORY), ("b", 0, BUNDLE_BASED)):
+            calls.write_text(str(first))
+            job = job_of(tmp_path / "in", tmp_path / name, **options)
+            ended(ConvertFiles(jobs=(job,)), argv=argv)
+        assert int(calls.read_text()) > 100  # Some records were seen again.
+        assert contents(tmp_path / "a") == contents(tmp_path / "b")
+        full = 100 - records.count(b"")
+        split = open_manifest(str(tmp_path / "b")).splits["train"]
+        assert (split.dropped_records, split.added_records) == (100 - full, full)
+        assert split.records == 2 * full
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(
+    files=st.lists(small_records(max_records=5), min_size=1, max_size=3),
+    shards=st.integers(1, 12),
+)
+def test_frames_in_records_are_no_records(files, shards):
+    """Where a cut is within a record, it is an error, or the result is right."""
+    files = [records or [b""] for records in files]
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "in").mkdir()
+        for number, records in enumerate(files):
+            (folder / "in" / str(number)).write_bytes(frames_of(records))
+        plan = ("num_shards", min(shards, sum(len(frames_of(r)) for r in files)))
+        expected = [record for records in files for record in records]
+        with contextlib.suppress(CorruptInputError, DataLossError):
+            convert(job_of(folder / "in", folder / "out", plan=plan))
+            assert read_output(folder / "out") == expected
+        whole = RecordOptions(whole_files=True)
+        convert(job_of(folder / "in", folder / "whole", plan=plan, records=whole))
+        assert read_output(folder / "whole") == expected
+
+
+class TestOnBeam:
+    @pytest.mark.slow
+    def test_several_splits_at_once(self, tmp_path):
+        jobs, wanted = [], {}
+        for number, split in enumerate(("train", "test", "validation")):
+            wanted[split] = varied_records(50, seed=number)
+            (tmp_path / split).write_bytes(frames_of(wanted[split]))
+            options = {"plan": PLANS[2 + number % 2], "split": split}
+            jobs.append(job_of(tmp_path / split, tmp_path / "out", **options))
+        result = ended(ConvertFiles(jobs=tuple(jobs)))
+        splits = open_manifest(str(tmp_path / "out")).splits
+        assert sorted(splits) == sorted(wanted)
+        for split, records in wanted.items():
+            assert read_output(tmp_path / "out", split) == records
+        shards = sum(split.shards for split in splits.values())
+        assert counters(result) == {
+            **{"planned-shards": shards, "made-shards": shards, "records": 150},
+            "raw-bytes": sum(split.raw_bytes for split in splits.values()),
+        }
+        measured = distributions(result)
+        assert {each.count for each in measured.values()} == {shards}
+        file_bytes = sum(split.file_bytes for split in splits.values())
+        assert measured["shard-bytes"].sum == file_bytes
+
+        # All again: nothing is done, though one more split comes with it.
+        (tmp_path / "more").write_bytes(frames_of([b"more"]))
+        jobs.append(job_of(tmp_path / "more", tmp_path / "out", split="more"))
+        before = contents(tmp_path / "out")
+        counted = counters(ended(ConvertFiles(jobs=tuple(jobs))))
+        assert counted["planned-shards"] == counted["made-shards"] == 1
+        after = contents(tmp_path / "out")
+        changed = {path for path in after if before.get(path) != after[path]}
+        changed -= {name for name in changed if "data-more" in name}
+        assert changed == {"dataset.json"}
+
+    def test_what_is_left_out_is_counted(self, tmp_path, monkeypatch):
+        (tmp_path / "only_long.py").write_text(
+            "def keep(record):\n    return record if len(record) > 5 else None\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+        records = [b"short", b"long enough", b"tiny", b"long as well"]
+        (tmp_path / "in").write_bytes(b"junk" + frames_of(records))
+        options = {"map": "only_long:keep", "on_corrupt": "skip"}
+        job = job_of(tmp_path / "in", tmp_path / "out", **options)
+        assert counters(ended(ConvertFiles(jobs=(job,)))) == {
+            **{"planned-shards": 1, "made-shards": 1, "records": 2, "raw-bytes": 23},
+            **{"skipped-regions": 1, "dropped-records": 2, "added-records": 0},
+            "changed-records": 0,
+        }
+        assert read_output(tmp_path / "out") == [b"long enough", b"long as well"]
+
+    @pytest.mark.parametrize("planned", ["in the pipeline", "before"])
+    def test_a_rerun_counts_and_logs_what_it_finds(self, tmp_path, caplog, planned):
+        caplog.set_level(logging.INFO, "gristmill")
+        write_tfrecords(tmp_path / "in", varied_records(60, seed=1))
+        job = job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 6))
+        results = list(map(make_shard, shard_tasks(prepared_of(job))))
+        lost = [results[shard].report for shard in (0, 3)]
+        for report in lost:
+            (tmp_path / "out" / layout.index_path(report.path)).unlink()
+        caplog.clear()
+        before = planned == "before"
+        transform = MakePlanned(work_of(job)) if before else ConvertFiles(jobs=(job,))
+        counted = counters(ended(transform))
+        shards = [counted[f"{of}-shards"] for of in ("planned", "made", "resumed")]
+        assert shards == [6, 2, 4]
+        assert counted["records"] == sum(report.written.records for report in lost)
+        *begun, committed = [m for m in caplog.messages if "split train" in m]
+        assert "1 files, 17398 bytes become 6 shards" in "; ".join(begun)
+        assert "60 records in 6 shards" in committed
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            (({"output": "/a"}, {"output": "/b"}), "must share output and name"),
+            (({"name": "a"}, {"name": "b"}), "must share output and name"),
+            (({}, {}), "write the same split"),
+            ((), "no conversion given"),
+        ],
+    )
+    def test_jobs_that_do_not_go_together(self, changes, message):
+        jobs = tuple(
+            ConversionJob(**{"inputs": ("x",), "output": "/out", "name": "n", **change})
+            for change in changes
+        )
+        with pytest.raises(InputError, match=message):
+            ConvertFiles(jobs=jobs)
+
+    @pytest.mark.parametrize("yields", [False, True])
+    @pytest.mark.parametrize("count", [0, 5])
+    def test_any_job_gives_what_it_gives_here(self, yields, count):
+        job = SquareJob(count, yields)
+        numbers = range(-count if yields else 0, count + 1)
+        expected = [(number, number**2) for number in numbers]
+        assert run_job(job) == run_job(job, workers=2) == expected
+        assert run(RunJob(job)) == [expected]
+
+    @pytest.mark.slow
+    def test_an_index_and_a_verification_are_counted(self, tmp_path, caplog):
+        caplog.set_level(logging.INFO, "gristmill")
+        for name in ("x", "y"):
+            write_array_records(tmp_path / name, text_records(5))
+        result = ended(IndexArrayRecords(files=tmp_path / "*"))
+        assert counters(result) == {
+            **{"planned-shards": 2, "made-shards": 2, "records": 10},
+            "raw-bytes": 2 * sum(map(len, text_records(5))),
+        }
+        stored_bytes = sum((tmp_path / name).stat().st_size for name in ("x", "y"))
+        assert distributions(result)["shard-bytes"].sum == stored_bytes
+        (tmp_path / "y").write_bytes(b"damaged")
+        counted = counters(ended(VerifyDataset(tmp_path)))
+        assert counted["planned-shards"] == counted["verified-shards"] == 2
+        assert counted["findings"] == 1
+        *_, last = caplog.records
+        assert last.levelname == "WARNING"
+        assert "verified 2 shards, 5 records, 1 finding" in last.getMessage()
+
+    @pytest.mark.slow
+    def test_sources_and_sinks_are_reported(self, tmp_path):
+        (tmp_path / "in").mkdir()
+        write_tfrecords(tmp_path / "in" / "a", text_records(5))
+        (tmp_path / "old").mkdir()
+        write_array_records(tmp_path / "old" / "x", text_records(5))
+        job = job_of(tmp_path / "in" / "a", tmp_path / "new")
+        # What is written is read in the same job: the names are the same.
+        chain = [
+            ReadTFRecords(tmp_path / "in" / "*"),
+            WriteArrayRecords(tmp_path / "out", num_shards=1),
+            *(beam.Map(lambda one: one.output), ReadAllRecords()),
+        ]
+        for transforms, sources, sinks in (
+            (chain, {"in", "out"}, {"out"}),
+            ([ConvertFiles(jobs=(job,))], {"in/a"}, {"new"}),
+            ([IndexArrayRecords(files=tmp_path / "old" / "x")], {"old/x"}, {"old"}),
+            ([VerifyDataset(tmp_path / "old")], {"old"}, set()),
+        ):
+            metrics = ended(*transforms).metrics()
+            for kind, names in ((Lineage.SOURCE, sources), (Lineage.SINK, sinks)):
+                expected = {f"filesystem:localhost.{tmp_path}/{n}" for n in names}
+                assert Lineage.query(metrics, kind) == expected
+
+
+class TestCommit:
+    """What does not add up is refused, and nothing is committed."""
+
+    @pytest.fixture
+    def prepared(self, tmp_path):
+        (tmp_path / "in").mkdir()
+        for number in range(2):
+            records = varied_records(60, seed=number)
+            (tmp_path / "in" / str(number)).write_bytes(frames_of(records))
+        return prepared_of(
+            job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 5))
+        )
+
+    @pytest.mark.parametrize("lost", ["", "index/"])
+    def test_files_that_went_after_they_were_written(self, prepared, lost):
+        results = [make_shard(task) for task in shard_tasks(prepared)]
+        output = pathlib.Path(prepared.job.output)
+        (path,) = output.glob(f"{lost}*00001-of*")
+        path.unlink()
+        with pytest.raises(DataLossError, match=r"00001-of-.*missing") as caught:
+            commit_shards([prepared.job], results)
+        assert "run the same command again" in str(caught.value)
+        assert not (output / "dataset.json").exists()
+
+    def test_shards_that_nobody_made(self, prepared):
+        results = [make_shard(task) for task in shard_tasks(prepared)]
+        with pytest.raises(DataLossError, match="1 of 5 shards were not made"):
+            commit_shards([prepared.job], results[1:])
+        assert not pathlib.Path(prepared.job.output, "dataset.json").exists()
+
+    @pytest.mark.parametrize("others", [0, 1])
+    def test_a_split_that_was_there_and_is_gone(self, tmp_path, others):
+        """Somebody may delete it, once it was found that nothing is to do."""
+        (tmp_path / "in").write_bytes(frames_of([b"one", b"two"]))
+        train, *more = [
+            job_of(tmp_path / "in", tmp_path / "out", split=split)
+            for split in ("train", "test")[: 1 + others]
+        ]
+        convert(train)
+        results = [ShardResult(next(shard_tasks(begin_job(train).prepared)), None)]
+        results += [make_shard(next(shard_tasks(prepared_of(job)))) for job in more]
+        (tmp_path / "out" / "dataset.json").unlink()
+        with pytest.raises(DataLossError, match=r"(?s)gone.*train|train.*gone"):
+            commit_shards([train, *more], results)
+        assert not (tmp_path / "out" / "dataset.json").exists()
+
+    @pytest.mark.parametrize("change", [frames_of([b"more"]), b""])
+    def test_an_input_that_is_written_meanwhile(self, tmp_path, change):
+        path = tmp_path / "in"
+        path.write_bytes(frames_of(varied_records(100, seed=3)))
+        prepared = prepared_of(job_of(path, tmp_path / "out", plan=("num_shards", 4)))
+        convert_shard(prepared, 0)
+        path.write_bytes(path.read_bytes() + change)
+        with pytest.raises(StorageChangedError, match=str(path)):
+            convert_shard(prepared, 1)
+
+    def test_of_a_shard_that_fails_nothing_is_left(self, tmp_path):
+        (tmp_path / "in").write_bytes(frames_of([b"a" * 99] * 50)[:-1])
+        with pytest.raises(CorruptInputError):
+            convert(job_of(tmp_path / "in", tmp_path / "out"))
+        left = {name.split("/")[0] for name in contents(tmp_path / "out")}
+        assert left == {"index"}
+        assert not list((tmp_path / "out" / "tmp-data-train").iterdir())
+        (tmp_path / "in").write_bytes(frames_of([b"a"]))
+        convert(job_of(tmp_path / "in", tmp_path / "out"), overwrite=True)
+        assert verify(str(tmp_path / "out"), workers=1).findings == ()

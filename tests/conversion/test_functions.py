@@ -1,0 +1,267 @@
+"""The user's function: what it may return, how its errors are told, what it leaves."""
+
+from __future__ import annotations
+
+import pathlib
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import (
+    CorruptInputError,
+    InputError,
+    UserFunctionError,
+)
+from gristmill.dataset.metadata.manifest import open_manifest
+from tests.support.conversion import convert, job_of, read_output
+from tests.support.records import frames_of
+from tests.support.shell import gristmill, records_of
+
+MODULE = """\
+import atexit, os, pathlib, sys, threading
+
+SEEN = pathlib.Path({seen!r})
+NUMBER = 3
+
+def seen(record):
+    with SEEN.open("ab") as file:
+        file.write(record + b"\\n")
+    return record
+
+def mixed(record):
+    number = int(record)
+    return [None, record, [], [record], (record, b"x", b"")][number % 5]
+
+def text(record): return record.decode()
+def texts(record): return [record, "text"]
+def generator(record): yield record
+
+def fails(record):
+    if record == b"7":
+        raise ValueError("seven is not allowed")
+    return record
+
+def leaves(record):
+    sys.exit(0)
+
+def typo(record): return recrod
+def killed(record): os.kill(os.getpid(), 9)
+
+class Cleaner:
+    @staticmethod
+    def lower(record): return record.lower()
+
+def forever(): threading.Event().wait()
+
+def once(leave):
+    done = []
+    def same(record):
+        if not done and record != b"0":
+            done.append(1)
+            leave()
+        return record
+    return same
+
+thread = once(lambda: threading.Thread(target=forever, name="theirs").start())
+hook = once(lambda: atexit.register(forever))
+fork = once(os.fork)
+exit = once(lambda: os._exit(0))
+"""
+LEAVES = (
+    "import threading\n\nthreading.Thread(target=threading.Event().wait).start()\n\n"
+)
+RECORDS = [b"%d" % number for number in range(23)]
+BEAM = ("--runner", "DirectRunner")
+BEAM_PROCESSES = (
+    *(*BEAM, "--", "--direct_running_mode=multi_processing"),
+    "--direct_num_workers=2",
+)
+
+
+@pytest.fixture
+def place(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The current directory, with inputs and modules of the user's."""
+    name = f"mine_{tmp_path.name}"  # Processes keep what they have imported.
+    seen = str(tmp_path / "seen")
+    (tmp_path / f"{name}.py").write_text(MODULE.replace("{seen!r}", repr(seen)))
+    (tmp_path / "starts.py").write_text(f"{LEAVES}def same(record): return record\n")
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    (tmp_path / "raising.py").write_text("raise RuntimeError('at import')\n")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_bytes(frames_of(RECORDS))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def made(place: pathlib.Path, function: str, **options):
+    job = job_of(place / "in", place / "out", map=spec(place, function), **options)
+    return convert(job).manifest.splits["train"]
+
+
+def spec(place: pathlib.Path, function: str) -> str:
+    return function if ":" in function else f"mine_{place.name}:{function}"
+
+
+def tried_on(place: pathlib.Path) -> list[bytes]:
+    return (place / "seen").read_bytes().splitlines()
+
+
+def digest(records: list[bytes]) -> str:
+    crc32cs = np.array([google_crc32c.value(r) for r in records], np.uint32)
+    return RecordsDigest.of(crc32cs, np.array([*map(len, records)], np.int64)).hex
+
+
+@pytest.mark.parametrize("shards", [4, 5])
+def test_records_counts_and_digests(place, shards):
+    split = made(place, "mixed", plan=("num_shards", shards))
+    # Of five, two are dropped, two stay, and one becomes three.
+    kinds = [[], [b""], [], [b""], [b"", b"x", b""]]
+    expected = [
+        b"x" if one == b"x" else record if at == 0 else one
+        for number, record in enumerate(RECORDS)
+        for at, one in enumerate(kinds[number % 5])
+    ]
+    assert read_output(place / "out") == expected
+    assert (split.dropped_records, split.added_records) == (10, 8)
+    assert split.records == len(expected) == 23 - 10 + 8
+    # What came in is on record as well.
+    assert split.source["records"] == 23
+    assert split.source["raw_bytes"] == sum(map(len, RECORDS))
+    assert split.source["options"]["map"] == spec(place, "mixed")
+    assert split.source["records_digest"] == digest(RECORDS)
+    assert split.records_digest == digest(expected)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("nothing", "has no attribute 'nothing'"),
+        ("NUMBER", "not a function"),
+        ("no_such_module_anywhere:f", "No module named"),
+        ("broken:f", "SyntaxError"),
+        ("raising:f", "RuntimeError: at import"),
+    ],
+)
+def test_what_cannot_be_loaded(place, function, message):
+    with pytest.raises(InputError) as caught:
+        made(place, function)
+    assert message in str(caught.value)
+    assert "module:function" in str(caught.value)
+    assert not (place / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "parts"),
+    [
+        ("text", ["got:      str", "expected: bytes, None, or a list of bytes"]),
+        ("texts", ["got:      list of ['bytes', 'str']"]),
+        ("generator", ["got:      generator"]),
+        ("leaves", ["failed: SystemExit: 0", ", in leaves: sys.exit(0)"]),
+        ("fails", ["ValueError: seven is", ", in fails: raise ValueError"]),
+        ("Cleaner.lower", None),
+    ],
+)
+def test_its_errors_have_record_and_line(place, function, parts):
+    if parts is None:
+        assert made(place, function).records == 23
+        return
+    with pytest.raises(UserFunctionError) as caught:
+        made(place, function)
+    message = str(caught.value)
+    at = 7 * 17 if function == "fails" else 0
+    for part in (*parts, f"record of 1 bytes at {place}/in/a, byte offset {at}"):
+        assert part in message
+    if "failed" in message:
+        line = 1 + MODULE[: MODULE.index(parts[1].split(": ")[1])].count("\n")
+        assert f"mine_{place.name}.py, line {line}, in" in message
+    assert not (place / "out").exists()
+
+
+class TestTheFirstTenRecordsAreTried:
+    """Before anything is written."""
+
+    @pytest.mark.parametrize("first", [3, 23])
+    def test_of_the_first_file(self, place, first):
+        (place / "in" / "a").write_bytes(frames_of(RECORDS[:first]))
+        (place / "in" / "b").write_bytes(frames_of(RECORDS))
+        made(place, "seen")
+        records = RECORDS[:first] + RECORDS
+        assert read_output(place / "out") == records
+        assert tried_on(place) == RECORDS[: min(first, 10)] + records
+
+    @pytest.mark.parametrize("inserted", [True, False])
+    def test_behind_damage_at_the_beginning(self, place, inserted):
+        data = frames_of(RECORDS)
+        damaged = b"damage" + data if inserted else data[:13] + b"?" + data[14:]
+        (place / "in" / "a").write_bytes(damaged)
+        with pytest.raises(CorruptInputError):
+            made(place, "seen")
+        assert not (place / "out").exists()
+        (place / "seen").unlink(missing_ok=True)
+        made(place, "seen", on_corrupt="skip")
+        left = RECORDS[not inserted :]
+        assert tried_on(place) == left[:10] + left
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("workers", ["1", "2"])
+    def test_by_the_command(self, place, workers):
+        """With several workers in a process of its own: the command lives on."""
+        function = spec(place, "killed" if workers == "2" else "typo")
+        argv = ("convert", "in/*", "out", f"--map={function}", f"--workers={workers}")
+        done = gristmill(*argv, cwd=place)
+        assert done.returncode == 1
+        said = {"1": "'recrod' is not defined", "2": "a worker process ended"}
+        assert said[workers] in done.stderr
+        assert not (place / "out").exists()
+
+
+class TestWhatItLeavesRunning:
+    """It keeps neither the commit nor the command."""
+
+    @staticmethod
+    def run(place: pathlib.Path, function: str, *options: str):
+        argv = ("convert", "in/*", "out", "--num-shards", "2", "--map")
+        return gristmill(*argv, spec(place, function), *options, cwd=place)
+
+    @pytest.mark.one_in(3)
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("function", "options"),
+        [
+            ("starts:same", ("--workers", "2")),
+            ("thread", ("--workers", "1")),
+            ("hook", ("--workers", "2")),
+            ("thread", BEAM),
+            ("hook", BEAM_PROCESSES),
+        ],
+        ids=["workers of a module", "here", "workers", "beam", "processes of beam"],
+    )
+    def test_threads_and_hooks(self, place, function, options):
+        done = self.run(place, function, *options)
+        assert done.returncode == 0, done.stderr
+        assert "23 records in 2 shards, committed" in done.stdout
+        assert open_manifest(str(place / "out")).splits["train"].records == 23
+        assert sorted(records_of(place / "out")) == sorted(RECORDS)
+        if options == ("--workers", "2"):
+            assert "2 of 2 worker processes were killed" in done.stderr
+        elif options != BEAM_PROCESSES:
+            assert "its process was ended, as the thread theirs did not" in done.stderr
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("workers", ["1", "2"])
+    def test_a_process_that_comes_back_from_it_writes_nothing(self, place, workers):
+        done = self.run(place, "fork", "--workers", workers)
+        assert done.returncode == 0, done.stderr
+        assert "the --map function forked a process, which was ended" in done.stderr
+        assert sorted(records_of(place / "out")) == sorted(RECORDS)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("workers", ["1", "2"])
+    def test_an_early_exit_is_no_success(self, place, workers):
+        done = self.run(place, "exit", "--workers", workers)
+        assert done.returncode == 1
+        assert "os._exit(" in done.stderr
+        assert not (place / "out" / "dataset.json").exists()

@@ -1,0 +1,324 @@
+"""Verifying: every file that is damaged is named, on a disk and in a bucket."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from gristmill.dataset.base.errors import StorageError
+from gristmill.dataset.base.findings import Finding
+from gristmill.dataset.metadata import layout
+from gristmill.pipelines.text.printer import text_of
+from gristmill.pipelines.verify import verify
+from gristmill.transforms.beam.verify_dataset import VerifyDataset
+from gristmill.transforms.checking.verification import VerifyResult, plan_verify
+from gristmill.transforms.checking.verify_shard import verify_shard
+from tests.servers.buckets import upload
+from tests.servers.gcs_server import Fault, GcsServer
+from tests.support.changes import attach
+from tests.support.conversion import dataset_of
+from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
+from tests.support.records import (
+    array_record_bytes,
+    footer_of,
+    text_records,
+)
+from tests.support.watched import at_storage
+
+RECORDS = text_records(1500)
+SHARDS = [layout.shard_name("data", "train", shard, 3) for shard in range(3)]
+INDEXES = [layout.index_path(shard) for shard in SHARDS]
+TABLE, EXTRA = (
+    layout.table_path("data", "train"),
+    "data-train.array_record-00003-of-00008",
+)
+CLOUD = "gs://bucket/sets/data"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> pathlib.Path:
+    return dataset_of(tmp_path_factory.mktemp("whole"), RECORDS)
+
+
+@pytest.fixture
+def dataset(whole: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+@pytest.fixture
+def server(whole: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, whole, "sets/data")
+        server.objects.page_size = 3
+        yield server
+
+
+Change = Callable[[bytes], bytes | None]
+
+
+def flip(at: int | None = None) -> Change:
+    """Returns what flips a bit of a file; of that in its middle by default."""
+
+    def change(data: bytes) -> bytes:
+        place = (len(data) // 2 if at is None else at) % len(data)
+        return data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :]
+
+    return change
+
+
+def harm(place: pathlib.Path | GcsServer, name: str, change: Change) -> None:
+    """Changes a file of the dataset; deletes it if nothing is left."""
+    if isinstance(place, pathlib.Path):
+        path = place / name
+        changed = change(path.read_bytes() if path.exists() else b"")
+        path.unlink(missing_ok=True)
+        if changed is not None:
+            path.write_bytes(changed)
+        return
+    found = place.objects.buckets["bucket"].get(f"sets/data/{name}")
+    changed = change(found.data if found else b"")
+    if changed is None:
+        place.objects.delete("bucket", f"sets/data/{name}", {})
+    else:
+        place.objects.put("bucket", f"sets/data/{name}", changed)
+
+
+class Harm(NamedTuple):
+    """A file, what is done to it, what is said, and which listings tell it."""
+
+    path: str
+    change: Change
+    what: str
+    told_by: str = ""
+
+
+def others(_: bytes) -> bytes:
+    """Returns a shard that is sound in itself, but holds other records."""
+    records = [RECORDS[1], RECORDS[0], *RECORDS[2:500]]
+    with tempfile.TemporaryDirectory() as folder:
+        return array_record_bytes(records, options="group_size:1", folder=folder)
+
+
+BOTH = "disk bucket"
+HARMS = {
+    "gone": Harm(SHARDS[0], lambda _: None, "shard is missing", BOTH),
+    "cut": Harm(
+        SHARDS[2], lambda data: data[:-65536], "shard has the wrong size", BOTH
+    ),
+    "longer": Harm(SHARDS[1], lambda data: data + b"more", "the wrong size", BOTH),
+    "flipped": Harm(SHARDS[1], flip(), "record|not the file that was", "bucket"),
+    "other records": Harm(
+        SHARDS[0],
+        others,
+        "list other chunks|record 0 is not the one|not the file that was written",
+        "bucket",
+    ),
+    "extra": Harm(EXTRA, lambda _: b"x", "is named like a shard of train", BOTH),
+    "index gone": Harm(INDEXES[1], lambda _: None, "shard index is missing", BOTH),
+    **{
+        f"index flipped at {at}": Harm(INDEXES[0], flip(at), "")
+        for at in (3, 20, 70, 200, -3)
+    },
+    "table": Harm(TABLE, flip(100), "table of shards", BOTH),
+    "table cut": Harm(TABLE, lambda data: data[:-1], "table of shards is not", BOTH),
+    "totals": Harm(
+        "dataset.json",
+        lambda data: re.sub(rb'("raw_bytes": \d*)', rb"\g<1>1", data),
+        "table of shards contradicts dataset.json",
+        BOTH,
+    ),
+}
+
+
+@pytest.mark.parametrize("harmed", HARMS.values(), ids=HARMS)
+@pytest.mark.parametrize("where", ["disk", "bucket"])
+def test_a_harmed_file_is_named(request, where, harmed: Harm):
+    place = request.getfixturevalue("dataset" if where == "disk" else "server")
+    harm(place, harmed.path, harmed.change)
+    path = str(place) if where == "disk" else CLOUD
+    named = TABLE if harmed.path == "dataset.json" else harmed.path
+    for quick in (False, True):
+        found = verify(path, workers=1, quick=quick)
+        if not quick or where in harmed.told_by:
+            (finding,) = found.findings
+            assert finding.path == named
+            assert re.search(harmed.what, finding.what)
+        else:
+            assert not found.findings
+        if named in INDEXES and not quick:  # The shard is compared all the same.
+            assert found.records == len(RECORDS)
+
+
+def test_an_index_of_another_shard_is_named(dataset):
+    shutil.copyfile(dataset / INDEXES[0], dataset / INDEXES[1])
+    (finding,) = verify(str(dataset), workers=1).findings
+    assert finding.path == INDEXES[1]
+    assert finding.what == "shard index is not the one of this shard"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group_size", [1, 5])
+@pytest.mark.parametrize("step", [389, pytest.param(97, marks=pytest.mark.soak)])
+def test_a_flipped_byte_anywhere_is_found(tmp_path, step, group_size):
+    dataset = dataset_of(tmp_path, RECORDS[:90], group_size=group_size)
+    shard = dataset / SHARDS[0]
+    clean = shard.read_bytes()
+    offsets = footer_of(clean).chunk_offsets
+    data_end = int(offsets[-1])
+    task = next(iter(plan_verify(str(dataset)).tasks))
+    positions = {*range(0, data_end, step), data_end + 50, len(clean) - 1}
+    named = 0
+    for position in sorted(positions):
+        harm(dataset, SHARDS[0], flip(position))
+        findings = verify_shard(task).findings
+        assert findings, position
+        assert {finding.path for finding in findings} == {SHARDS[0]}
+        named += "record" in findings[0].what
+        shard.write_bytes(clean)
+    assert named > 0.8 * len(positions)
+    assert verify_shard(task).findings == ()
+    # The last byte of a chunk is compressed data, or its checksum.
+    chunk = len(offsets) // 2
+    harm(dataset, SHARDS[0], flip(int(offsets[chunk + 1]) - 1))
+    (finding,) = verify_shard(task).findings
+    assert f"record {chunk * group_size} " in finding.what
+
+
+@pytest.mark.parametrize("failing", range(3))
+def test_a_table_that_cannot_be_read_for_a_moment(dataset, monkeypatch, failing):
+    """It is never passed over."""
+
+    def fail() -> None:
+        raise StorageError("cannot read the file", where=str(dataset / TABLE))
+
+    at_storage(monkeypatch, "read", str(dataset / TABLE), fail, skip=failing)
+    found = verify(str(dataset), workers=1)
+    assert found.findings or found.records == len(RECORDS)
+
+
+def test_records_without_an_index_are_compared_by_their_chunks(tmp_path, decoding):
+    dataset = dataset_of(tmp_path, RECORDS[:90], compression="uncompressed")
+    offsets = footer_of((dataset / SHARDS[0]).read_bytes()).chunk_offsets
+    (dataset / INDEXES[0]).unlink()
+    for chunk in (7, 9):
+        harm(dataset, SHARDS[0], flip(int(offsets[chunk]) + 60))
+    findings = verify(str(dataset), workers=1).findings
+    damaged, missing = (found.what for found in findings)
+    assert missing == "shard index is missing"
+    assert damaged.startswith("record 7 cannot be decoded")
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_what_both_find_is_counted_once(dataset, quick):
+    for shard in SHARDS:
+        (dataset / shard).unlink()
+    found = verify(str(dataset), quick=quick, workers=1)
+    (other,) = run(VerifyDataset(str(dataset), quick=quick))
+    assert found.findings == other.findings
+    assert [finding.path for finding in found.findings] == SHARDS
+    assert (found.shards, found.more_findings) == (3, 0)
+    assert (found.records is None) == quick
+
+
+def test_leftovers_are_counted(dataset):
+    place = dataset / "tmp-data-train"
+    place.mkdir()
+    for number in range(1_203):
+        (place / f"{number:05d}").touch()
+    found = verify(str(dataset), quick=True)
+    assert found.leftovers[0] == "tmp-data-train/00000"
+    assert (len(found.leftovers), found.more_leftovers) == (1_000, 203)
+    assert "1,203 files of a command" in text_of(found)
+
+
+@pytest.mark.parametrize("shard_too", [False, True])
+def test_a_damaged_column_is_attached_again(dataset, shard_too):
+    values = ["value"] * len(RECORDS)
+    attach(str(dataset), values)
+    (path, *_) = sorted((dataset / "columns").iterdir())
+    harm(dataset, f"columns/{path.name}", flip(-9))
+    if shard_too:
+        harm(dataset, SHARDS[0], flip())
+    found = verify(str(dataset), workers=1)
+    assert f"columns/{path.name}" in [finding.path for finding in found.findings]
+    cures = found.facts["to do"]
+    assert len(cures) == 1 + shard_too
+    assert "`gristmill attach --overwrite`" in cures[-1]
+    attach(str(dataset), [*values[1:], "another"])
+    assert len(verify(str(dataset), workers=1).findings) == shard_too
+
+
+@pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED])
+def test_on_beam(whole, dataset, tmp_path, argv):
+    assert run(VerifyDataset(str(whole)), argv=argv) == [
+        VerifyResult(str(whole), 3, len(RECORDS), sum(map(len, RECORDS)), ())
+    ]
+    harm(dataset, SHARDS[1], flip())
+    (dataset / SHARDS[2]).unlink()
+    (result,) = run(VerifyDataset(str(dataset)), argv=argv)
+    first, second = result.findings
+    assert (result.shards, first.path) == (3, SHARDS[1])
+    assert "record" in first.what
+    assert second == Finding(SHARDS[2], "shard is missing")
+    with pytest.raises(Exception, match="not a committed dataset"):
+        run(VerifyDataset(str(tmp_path / "in")), argv=argv)
+
+
+class TestInABucket:
+    def test_a_listing_proves_all_shards(self, server):
+        found = verify(CLOUD, quick=True)
+        assert (found.findings, found.shards) == ((), 3)
+        assert found.not_checked == ("contents of indexes",)
+        # Nothing but listings and the dataset's own small files.
+        assert set(server.requests) == {"list", "media"}
+        read = {name for kind, name, _ in server.log if kind == "media"}
+        names = ("dataset.json", TABLE, "index/data-train.job.json")
+        assert read == {f"sets/data/{name}" for name in names}
+        # 4 files and a directory, 6 files of an index directory; three on a page. And
+        # what might be there of columns, of damaged inputs and of unfinished files, of
+        # this split and of others.
+        assert server.requests["list"] == 2 + 2 + 1 + 1 + 2
+
+    def test_every_byte_is_read_in_few_requests(self, server):
+        tasks = plan_verify(CLOUD).tasks
+        server.requests.clear()
+        checks = [verify_shard(task) for task in tasks]
+        assert [check.findings for check in checks] == [()] * 3
+        assert sum(check.records for check in checks) == len(RECORDS)
+        # The index, the end of the shard with its footer, and the shard.
+        assert server.requests == {"media": 3 * 3}
+
+    @pytest.mark.parametrize("kind", ["replace", "remove"])
+    def test_a_shard_that_changes_while_it_is_verified_is_named(self, server, kind):
+        task = [*plan_verify(CLOUD).tasks][1]
+        # After the read that says which generation it is.
+        server.faults.append(Fault(kind, "media", f"sets/data/{SHARDS[1]}", skip=1))
+        (finding,) = verify_shard(task).findings
+        assert "while it was in use" in str(finding)
+        assert server.faults[0].times == 0
+
+    @pytest.mark.parametrize(
+        ("change", "what"),
+        [
+            (lambda data: data, None),  # The same bytes: all is well.
+            (lambda data: data[: -1 << 16], "shard has the wrong size"),
+            (lambda data: b"", "shard has the wrong size"),
+            (flip(), "record"),
+            (lambda data: None, "shard is missing"),
+        ],
+        ids=["same", "shorter", "empty", "flipped", "missing"],
+    )
+    def test_a_shard_is_verified_as_it_is_at_its_turn(self, server, change, what):
+        """Not as it was when the dataset was listed: that may be hours ago."""
+        task = [*plan_verify(CLOUD).tasks][1]
+        harm(server, SHARDS[1], change)
+        found = [finding.what for finding in verify_shard(task).findings]
+        assert bool(found) == bool(what)
+        assert not what or what in found[0]
