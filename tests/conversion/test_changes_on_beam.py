@@ -70,14 +70,14 @@ def test_removals(places, erase):
     here, there = places
     left = list(loader.open(here))
     asked = {"records": [0, 6, 10], "split": None, "edition": None}
-    job = RunJob(RemovalJob(there, {**asked, "erase": erase}))
-    counted = counters(ended(job))
+    job = RemovalJob(there, {**asked, "erase": erase})
+    counted = counters(ended(RunJob(job)))
     assert (counted["planned-shards"], counted["made-shards"]) == (2, 2)
     expected = remove(here, asked, erase=erase, workers=1)
     assert (expected.records, expected.cut_shards) == (3, 2)
     assert contents(there) == contents(here)
     assert list(loader.open(there)) == left[1:6] + left[7:10]
-    (again,) = run(job)
+    (again,) = run(RunJob(job))
     assert (again.records, again.editions) == (0, ())
     remove(here, {**asked, "records": [1]}, erase=erase, workers=1)
     options = ["--runner=FnApiRunner"]

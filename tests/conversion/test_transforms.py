@@ -35,7 +35,6 @@ from gristmill.transforms import (
     Finding,
     IndexArrayRecords,
     PackOptions,
-    PlanOptions,
     ReadAllRecords,
     ReadArrayRecords,
     ReadRecords,
@@ -124,6 +123,7 @@ class TestTypes:
         ):
             assert len(run(*chain, argv=checks)) == count
 
+    @pytest.mark.slow
     def test_tagged_outputs_work_and_results_are_rows(self, tmp_path):
         def split(record: bytes):
             yield record if record < b"c" else beam.pvalue.TaggedOutput("test", record)
@@ -356,7 +356,3 @@ def test_other_languages_read_the_result_of_a_write():
         **dict.fromkeys(("shards", "records", "raw_bytes"), schema_pb2.INT64),
         **{"file_bytes": schema_pb2.INT64, "committed_before": schema_pb2.BOOLEAN},
     }
-
-
-def test_the_default_plan_is_a_size():
-    assert PlanOptions() == PlanOptions(kind="shard_bytes", value=256 << 20)

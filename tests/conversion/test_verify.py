@@ -188,7 +188,7 @@ def test_a_flipped_byte_anywhere_is_found(tmp_path, step, group_size):
     chunk = len(offsets) // 2
     harm(dataset, SHARDS[0], flip(int(offsets[chunk + 1]) - 1))
     (finding,) = verify_shard(task).findings
-    assert f"record {chunk * group_size} " in finding.what
+    assert re.match(f"records? {chunk * group_size} ", finding.what)
 
 
 @pytest.mark.parametrize("failing", range(3))
@@ -238,21 +238,19 @@ def test_leftovers_are_counted(dataset):
     assert "1,203 files of a command" in text_of(found)
 
 
-@pytest.mark.parametrize("shard_too", [False, True])
-def test_a_damaged_column_is_attached_again(dataset, shard_too):
+def test_a_damaged_column_is_attached_again_and_a_shard_is_another_matter(dataset):
     values = ["value"] * len(RECORDS)
     attach(str(dataset), values)
     (path, *_) = sorted((dataset / "columns").iterdir())
     harm(dataset, f"columns/{path.name}", flip(-9))
-    if shard_too:
-        harm(dataset, SHARDS[0], flip())
+    harm(dataset, SHARDS[0], flip())
     found = verify(str(dataset), workers=1)
     assert f"columns/{path.name}" in [finding.path for finding in found.findings]
     cures = found.facts["to do"]
-    assert len(cures) == 1 + shard_too
+    assert len(cures) == 2
     assert "`gristmill attach --overwrite`" in cures[-1]
     attach(str(dataset), [*values[1:], "another"])
-    assert len(verify(str(dataset), workers=1).findings) == shard_too
+    assert len(verify(str(dataset), workers=1).findings) == 1
 
 
 @pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED])
