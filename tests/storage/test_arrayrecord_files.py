@@ -41,6 +41,7 @@ from gristmill.dataset.base.errors import (
 )
 from tests.storage.chunks import (
     FIRST_CHUNK,
+    MAGIC,
     array_record_file,
     chunk,
     footer_entry,
@@ -445,16 +446,24 @@ CHUNKS = [bytes(136), bytes(64)]  # So that the footer begins at 264.
         (2, b"\x0b", "wire type 3"),
         (2, b"\x0a\x7f", "reaches past"),
         (2, b"\x09\x01", "reaches past"),
+        # Of the end of the file, which says where the footer is.
+        (3, message([(1, 10), (2, MAGIC)]), "outside of the file"),
+        (3, message([(1, 1 << 20), (2, MAGIC)]), "outside of the file"),
+        (3, message([(1, 264), (2, 5)]), "wrong magic"),
     ],
 )
 def test_footers_that_contradict_the_file(place: int, record: bytes, says: str) -> None:
     good = footer_of(array_record_file(CHUNKS, FOOTER))
     assert good.chunk_offsets.tolist() == [64, 200, 264]
-    footer = list(FOOTER)
-    footer[place] = record
-    for records in ([], footer):
+    *footer, postscript = [*FOOTER, b""]
+    if place < 3:
+        footer[place] = record
+    else:
+        postscript = record
+    bad = array_record_file(CHUNKS, footer, postscript=postscript or None)
+    for data in (array_record_file(CHUNKS, []), bad):
         with pytest.raises(CorruptShardError, match="footer cannot be read") as caught:
-            footer_of(array_record_file(CHUNKS, records), path="x.array_record")
+            footer_of(data, path="x.array_record")
         assert caught.value.where == "x.array_record"
     assert says in str(caught.value)
 

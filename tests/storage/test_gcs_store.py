@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import pathlib
 import random
@@ -174,6 +175,7 @@ def test_the_whole_file_arrives(
     storage.publish(str(tmp_path / "shard"), A, replaces="")
     storage.write(C, DATA)
     assert not any(fault.times for fault in server.faults)
+    server.fail("flip", "media", name="c")
     for path, data in ((A, LARGE), (C, DATA)):
         assert storage.read(path) == data
         assert storage.stat(path).crc32c == google_crc32c.value(data)
@@ -190,6 +192,16 @@ def test_an_upload_ends_with_the_deadline(server: GcsServer, kind: str) -> None:
             storage.write(A, data)
     assert time.monotonic() - begin < 100
     assert not server.objects.buckets["bucket"]
+
+
+def test_an_object_that_holds_other_bytes_is_told(
+    server: GcsServer, storage: GcsStorage
+) -> None:
+    server.objects.put("bucket", "c", DATA[::-1])
+    about = json.dumps(server.objects.resource("bucket", "c"))
+    server.fail("other", "insert", answer=(200, "application/json", about))
+    with pytest.raises(StorageError, match="does not hold what was written"):
+        storage.write(A, DATA)
 
 
 def test_conflicts_of_uploads(server: GcsServer, storage: GcsStorage) -> None:
@@ -416,7 +428,9 @@ def test_commands_make_few_requests_a_shard(server: GcsServer) -> None:
         output = f"gs://out/c4-{shards}"
         for count, overwrite in ((shards, False), (shards + 1, True), (shards, True)):
             plan = PlanOptions(kind="num_shards", value=count)
-            job = ConversionJob(("gs://in/*.tfrecord",), output, name="c4", plan=plan)
+            job = ConversionJob(
+                inputs=("gs://in/*.tfrecord",), output=output, name="c4", plan=plan
+            )
             convert([job], workers=1, overwrite=overwrite)
             made = requests()
             counts.append(len(made))
