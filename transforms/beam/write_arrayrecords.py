@@ -182,27 +182,28 @@ class WriteArrayRecords(
 
     - Input: bounded. Windows are ignored.
     - Nothing is lost or duplicated: each group's records are counted before the
-    shuffle, and number, bytes and digest must be the same in the finished shards.
-    Earlier steps must return the same records when a runner repeats them; otherwise the
-    write fails and says so.
+      shuffle, and number, bytes and digest must be the same in the finished shards.
+      Earlier steps must return the same records when a runner repeats them; otherwise
+      the write fails and says so.
     - Retries: the same records and options give the same bytes under the same names,
-    whatever the runner, the bundles and the order of arrival. So repeated or concurrent
-    attempts do no harm. A run after a crash keeps finished shards; over a committed
-    dataset of the same records it does nothing; over other records it fails unless
-    `overwrite` is set.
+      whatever the runner, the bundles and the order of arrival. So repeated or
+      concurrent attempts do no harm. A run after a crash keeps finished shards; over a
+      committed dataset of the same records it does nothing; over other records it fails
+      unless `overwrite` is set.
     - Order within a shard: by key if there are keys, then by a hash of the content,
-    which mixes records well. Shards are in no order.
+      which mixes records well. Shards are in no order.
     - Placement: by a hash of the key, or else of the content. Equal keys, or equal
-    records without keys, share a group and its worker, and a shard unless `shard_bytes`
-    cuts the group; then they are in neighbouring shards.
+      records without keys, share a group and its worker, and a shard unless
+      `shard_bytes` cuts the group; then they are in neighbouring shards.
     - Size: `shard_bytes` bounds the bytes of the records in each shard, give or take
-    one record; with `num_shards` alone there are exactly that many shards of any size.
+      one record; with `num_shards` alone there are exactly that many shards of any
+      size.
     - Parallelism: one worker per group; there are `num_shards` groups, or as many as
-    shards.
+      shards.
     - Memory per group in flight: some 130 bytes per record (with keys 180 and the key),
-    whatever its length. Disk: the group's records, and one shard.
+      whatever its length. Disk: the group's records, and one shard.
     - Runners: all that have a shuffle. There are no tagged outputs; the only side input
-    is the number of groups if `num_shards` is not set.
+      is the number of groups if `num_shards` is not set.
 
     Attributes:
         output: The dataset's directory.
