@@ -227,7 +227,9 @@ def test_conflicts_of_uploads(server: GcsServer, storage: GcsStorage) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("operation", ["stat", "media", "insert", "start", "chunk"])
+@pytest.mark.parametrize(
+    "operation", ["stat", "media", "insert", "start", "chunk", "list", "delete"]
+)
 def test_a_server_is_left_alone_as_long_as_it_asks(
     server: GcsServer, operation: str
 ) -> None:
@@ -238,6 +240,8 @@ def test_a_server_is_left_alone_as_long_as_it_asks(
         storage.write(A, DATA if operation == "insert" else LARGE)
         assert storage.stat(A) is not None
         storage.read(A, 0, 9)
+        assert storage.list("gs://bucket")
+        storage.delete(A)
         assert not server.faults[-1].times
         return time.monotonic() - begin
 
