@@ -92,16 +92,6 @@ def test_verify_says_what_it_said(unpacked: str) -> None:
     assert expected["exit_code"] == (3 if findings else 0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("unpacked", ["damaged_chunk"], indirect=True)
-def test_the_command_says_what_it_said(
-    unpacked: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(pathlib.Path(unpacked).parent)
-    name = pathlib.Path(unpacked).name
-    assert make.verified(name) == EXPECTED[name]["verify"]
-
-
 def test_the_reader_is_short_and_needs_numpy_and_codecs_alone() -> None:
     code = pathlib.Path(reader.__file__).read_text(encoding="utf-8")
     assert len(code.splitlines()) <= 200

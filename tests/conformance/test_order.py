@@ -26,12 +26,6 @@ def test_an_implementation_without_source_gives_the_same() -> None:
 
 
 @pytest.mark.slow
-def test_a_tenth_of_the_orders_is_as_it_was() -> None:
-    for number, each in enumerate(table()[::10]):
-        assert make_order.rows_of(each) == each["rows"], f"configuration {10 * number}"
-
-
-@pytest.mark.slow
 def test_no_release_changes_an_order() -> None:
     assert sum(len(each["steps"]) for each in table()) == 10_000
     for number, each in enumerate(table()):

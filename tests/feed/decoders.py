@@ -29,20 +29,6 @@ def lengths(records: Sequence[bytes]) -> dict[str, Any]:
     }
 
 
-def environment(records: Sequence[bytes]) -> dict[str, Any]:
-    """What a worker sees of the machine."""
-    import jax
-
-    return {
-        "pid": os.getpid(),
-        "parent": os.getppid(),
-        "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS"),
-        "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "platforms": sorted({device.platform for device in jax.devices()}),
-        "main": hasattr(sys.modules.get("__mp_main__"), "DATASET"),
-    }
-
-
 def large(records: Sequence[bytes]) -> Any:
     """More than goes through a pipe at once."""
     return np.full((len(records), 20_000), len(records[0]), np.int64)

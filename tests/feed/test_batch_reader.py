@@ -139,15 +139,6 @@ def test_a_fork_while_a_thread_reads_a_record(converted: str) -> None:
         reading.result()
 
 
-def test_more_shards_than_may_be_open(converted: str) -> None:
-    shards = loader.open(converted).stored.shards
-    reader = BatchReader(shards, limits=ReadLimits(open_shards=1))
-    order = np.arange(len(RECORDS))
-    assert reader.read(order) == RECORDS
-    assert reader.read(order[::-1]) == RECORDS[::-1]
-    assert len(reader.open_shards) == 1
-
-
 @pytest.mark.slow
 def test_a_batch_from_more_shards_than_the_process_may_open(
     tmp_path: pathlib.Path,
@@ -212,22 +203,6 @@ def test_wrong_checksum_is_found_unless_verify_is_never(copy: str) -> None:
     assert f"{google_crc32c.value(RECORDS[20]):#010x}" in str(caught.value)
     assert loader.open(copy, verify="never")[[3, 20]] == [RECORDS[3], RECORDS[20]]
     assert loader.open(copy)[[3, 21]] == [RECORDS[3], RECORDS[21]]
-
-
-@pytest.mark.parametrize("keep", [0, 65_536, -1])
-def test_truncated_shard_is_an_error(copy: str, keep: int) -> None:
-    path = shard_paths(copy)[2]
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(CorruptShardError, match=path.name):
-        loader.open(copy)[75]
-
-
-def test_shard_of_another_dataset_is_an_error(copy: str, tmp_path) -> None:
-    other = convert(tmp_path / "other", [text_records(70, seed=9), [], [], [], []])
-    path = shard_paths(copy)[0]
-    shutil.copy(shard_paths(other)[0], path)
-    with pytest.raises(CorruptShardError, match=path.name):
-        loader.open(copy)[list(range(70))]
 
 
 def test_index_of_another_shard_is_an_error(copy: str) -> None:
@@ -380,19 +355,3 @@ class TestPlainFiles:
         data = bytearray(path.read_bytes())
         data[begin + at] ^= 1
         path.write_bytes(data)
-
-
-def test_files_are_closed_with_their_source(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "t.array_record"
-    write_array_records(path, FILES[0], options="group_size:4")
-
-    def opened() -> int:
-        links = pathlib.Path("/proc/self/fd").iterdir()
-        return sum(os.path.realpath(link) == str(path) for link in links)
-
-    with loader.ArrayRecordDataSource(path, cache_dir="") as source:
-        assert source[5] == FILES[0][5]
-        before = opened()
-        assert source[6] == FILES[0][6]
-        assert opened() == before > 0  # One reader for both.
-    assert opened() == 0

@@ -101,6 +101,8 @@ def test_a_batch_that_the_records_do_not_fill_is_refused(web, code):
         (lambda web, mixed: web(shuffle=["global"]), "one of the names"),
         (lambda web, mixed: web(weights={"web": 1}), "weights are for a mixture"),
         (lambda web, mixed: web().then(weights={}, step=1), "has no weights"),
+        (lambda web, mixed: web().locate(2, 10), "row is out of range"),
+        (lambda web, mixed: web().locate(3, 0), "no such step"),
         (lambda web, mixed: web().find(1, "web"), "single dataset has no name"),
         (lambda web, mixed: web().read(3), "no such step"),
         (lambda web, mixed: web().read(-1), "0 <= step < 3"),

@@ -41,11 +41,6 @@ def dataset(tmp_path_factory):
     return loader.open(path)
 
 
-def test_a_dataset_says_what_its_records_hold(dataset):
-    assert dataset.features == features_of(BATCH.schema)
-    assert dataset.features["id"].dtype == "uint8"
-
-
 def test_no_schema_by_hand(dataset):
     names = [name for name in dataset.features if name != "image.path"]
     decode = loader.ExampleDecoder.of(dataset, names, defaults={"score": -1.0})

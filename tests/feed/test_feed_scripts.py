@@ -88,14 +88,8 @@ def run(dataset, tmp_path):
             script.process.communicate()
 
 
-ENDS = {
-    "closed": "    feed.close()",
-    "not closed, in use": "    pass",
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", ["feed.close()", "pass  # in use"])
 def test_a_plain_script_ends_in_silence_and_leaves_nothing(run, end):
     # absl's flags are not parsed; feed and batches are alive when Python ends.
     script = run(f"""
@@ -108,7 +102,7 @@ if __name__ == "__main__":
         time.sleep(0.01)
     print("reading", flush=True)
     sys.stdin.readline()
-{ENDS[end]}
+    {end}
 """)
     script.wait_for("reading")
     children = script.children()
@@ -116,15 +110,29 @@ if __name__ == "__main__":
     assert script.leftovers(children) == []
 
 
-@pytest.mark.slow
-def test_ctrl_c_ends_a_trainer_and_its_workers_at_once(run):
-    script = run("""
+TRAINS = """
 if __name__ == "__main__":
     with make_feed(workers=2, decode=decoders.large) as feed:
         for number, batch in enumerate(feed):
             if number == 3:
                 print("training", flush=True)
-""")
+"""
+TRAINS_BY_JAX = """
+import jax
+from jax.sharding import SingleDeviceSharding
+if __name__ == "__main__":
+    feed = make_feed(decode=decoders.large, workers=1)
+    feed = loader.to_jax(feed, SingleDeviceSharding(jax.devices()[0]), ahead=3)
+    for batch in feed:
+        if feed.stats.batches == 20:
+            print("training", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("body", [TRAINS, TRAINS_BY_JAX], ids=["feed", "to_jax"])
+def test_ctrl_c_ends_a_trainer_and_its_workers_at_once(run, body):
+    script = run(body)
     script.wait_for("training")
     children = script.children()
     os.killpg(script.process.pid, signal.SIGINT)
@@ -132,6 +140,15 @@ if __name__ == "__main__":
     assert code == -signal.SIGINT
     assert stderr.count("Traceback") == 1  # the trainer's own
     assert stderr.endswith("KeyboardInterrupt\n")
+    assert script.leftovers(children) == []
+
+
+@pytest.mark.slow
+def test_a_script_ends_though_nobody_closes_arrays(run):
+    script = run(TRAINS_BY_JAX + "            break")
+    script.wait_for("training")
+    children = script.children()
+    assert script.end() == (0, "")
     assert script.leftovers(children) == []
 
 
@@ -194,16 +211,16 @@ def test_no_worker_runs_the_script_with_an_accelerator_in_sight(run):
     # At its top level, where workers run it as well, a script may start JAX.
     script = run("""
 import jax
-seen = [os.environ.get("JAX_PLATFORMS"), jax.devices()[0].platform]
-print(__name__, *seen, flush=True)
+NAMES = "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES"
+print(__name__, *map(os.environ.get, NAMES), jax.devices()[0].platform, flush=True)
 if __name__ == "__main__":
-    os.environ["JAX_PLATFORMS"] = "tpu"
+    os.environ.update(JAX_PLATFORMS="tpu", CUDA_VISIBLE_DEVICES="0,1")
     with make_feed(workers=1) as feed:
         next(feed)
-    print(os.environ["JAX_PLATFORMS"])
+    print(*map(os.environ.get, NAMES))
 """)
     stdout, stderr = script.process.communicate(timeout=60)
-    assert stdout.splitlines() == ["__main__ cpu cpu", "__mp_main__ cpu cpu", "tpu"]
+    assert stdout.splitlines()[1:] == ["__mp_main__ cpu  cpu", "tpu 0,1"]
     assert stderr == ""
 
 

@@ -1,9 +1,5 @@
 """Global arrays of feeds: on any mesh, from any number of processes."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
 
 import jax
@@ -183,57 +179,6 @@ def test_closing_closes_the_feed_and_leaves_no_thread():
     own.wait_until_ended()
     with pytest.raises(InputError, match="closed"):
         next(feed)
-
-
-SCRIPT = """\
-import sys, jax, numpy
-from jax.sharding import SingleDeviceSharding
-from gristmill import loader
-
-def decode(records):
-    return numpy.arange(len(records))
-
-if __name__ == "__main__":
-    batches = loader.global_batches(loader.open(sys.argv[1]), batch_size=8)
-    feed = batches.feed(decode=decode, host=(0, 1), workers=1)
-    feed = loader.to_jax(feed, SingleDeviceSharding(jax.devices()[0]), ahead=3)
-    for batch in feed:
-        if feed.stats.batches == 20:
-            print(batch.sum(), flush=True)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("end", "code", "last_line"),
-    [
-        ("            break  # and nobody closes the feed", 0, ""),
-        ("# until Ctrl-C", -signal.SIGINT, "KeyboardInterrupt"),
-    ],
-)
-def test_a_script_ends_at_once_however_it_ends(path, tmp_path, end, code, last_line):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT + end)
-    with subprocess.Popen(
-        [sys.executable, str(script), path],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            assert process.stdout.readline() == "28\n"
-            if code:
-                os.killpg(process.pid, signal.SIGINT)
-            _, said = process.communicate(timeout=100)
-        finally:
-            process.kill()
-    assert (process.returncode, said.count("Traceback")) == (code, bool(code))
-    assert said.rstrip("\n").rpartition("\n")[2] == last_line
-
-
-def of(array):
-    return lambda records: array
 
 
 def test_batches_that_the_devices_do_not_divide_are_refused(path):

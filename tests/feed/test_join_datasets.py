@@ -2,7 +2,6 @@
 
 import itertools
 import pathlib
-import pickle
 import time
 
 import numpy as np
@@ -12,7 +11,6 @@ from gristmill import loader
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     InputError,
-    InvalidDatasetError,
     NotADatasetError,
 )
 from tests.servers.buckets import upload
@@ -121,16 +119,6 @@ def test_damage_is_reported_with_its_own_dataset(first, tmp_path) -> None:
     with pytest.raises(CorruptShardError, match=path.name):
         joined[68:81]
     assert joined[51:68] == WEEK[0]
-
-
-def test_a_worker_refuses_a_part_that_was_replaced(first, tmp_path) -> None:
-    second = pathlib.Path(convert(tmp_path / "a", WEEK))
-    pickled = pickle.dumps(loader.open([first, second], "train"))
-    other = pathlib.Path(convert(tmp_path / "b", WEEK[:1]))
-    second.rename(tmp_path / "old")
-    other.rename(second)
-    with pytest.raises(InvalidDatasetError, match="replaced"):
-        pickle.loads(pickled)
 
 
 def test_what_cannot_be_joined_is_refused(first, second, tmp_path) -> None:

@@ -193,9 +193,14 @@ def test_pickles_small_and_opens_in_another_process(
     assert copying.copy(dataset)[2] == RECORDS[2]
 
 
-def test_worker_refuses_a_dataset_that_was_replaced(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("joined", [False, True])
+def test_worker_refuses_a_dataset_that_was_replaced(
+    converted: str, tmp_path: pathlib.Path, joined: bool
+) -> None:
     place = convert(tmp_path / "a", FILES)
-    pickled = pickle.dumps(loader.open(place))
+    pickled = pickle.dumps(
+        loader.open([converted, place], "train") if joined else loader.open(place)
+    )
     other = convert(tmp_path / "b", FILES[:3])
     shutil.rmtree(place)
     shutil.copytree(other, place)
@@ -211,21 +216,6 @@ def test_tfds_directory(tmp_path: pathlib.Path) -> None:
     assert dataset.shard(2).records == 25
     (tmp_path / "d-train.array_record-00002-of-00005").unlink()
     assert len(loader.open(tmp_path)) == len(RECORDS)
-
-
-def test_damage_in_a_tfds_directory(tmp_path: pathlib.Path, decoding) -> None:
-    names = write_tfds(tmp_path)
-    path = tmp_path / names[0]
-    begin = loader.open(tmp_path).stored.offset_bytes(3)
-    good = path.read_bytes()
-    for at in range(begin, begin + 200, 11):
-        data = bytearray(good)
-        data[at] ^= 0x20
-        path.write_bytes(data)
-        dataset = loader.open(tmp_path)
-        for wanted in (3, [2, 3, 30]):
-            with pytest.raises(CorruptShardError, match=f"{names[0]}, record 3 of"):
-                dataset[wanted]
 
 
 def test_tfds_directory_that_counts_wrongly(tmp_path: pathlib.Path) -> None:
@@ -254,21 +244,30 @@ def test_plain_files_by_glob_list_and_path(tmp_path: pathlib.Path) -> None:
         loader.open(tmp_path / "nowhere")
 
 
-def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog) -> None:
-    for split in ("train", "validation"):
-        name = f"d-{split}.array_record-00000-of-00001"
-        write_array_records(tmp_path / name, [split.encode()])
+@pytest.mark.parametrize("open_it", [loader.open, loader.ArrayRecordDataSource])
+def test_splits_are_joined_by_a_list_and_not_by_a_pattern(
+    tmp_path, caplog, open_it
+) -> None:
+    for number, split in ((1, "train"), (0, "train"), (0, "validation")):
+        name = f"d-{split}.array_record-{number:05d}-of-00002"
+        write_array_records(tmp_path / name, [f"{split} {number}".encode()])
+    write_array_records(tmp_path / "odd[1].array_record", [b"odd"])
     with pytest.raises(InputError, match="several splits") as caught:
-        loader.open(f"{tmp_path}/*.array_record*")
-    for part in (f"{tmp_path}/*", "train (1 file), validation (1 file)", "a list with"):
+        open_it(f"{tmp_path}/d-*")
+    for part in (f"{tmp_path}/d-*", "train (2 files), validation (1 file)", "a list"):
         assert part in str(caught.value)
+    with pytest.raises(NotADatasetError, match="none"):
+        open_it(f"{tmp_path}/none*")
+    train, validation = f"{tmp_path}/d-train*", f"{tmp_path}/d-vali?ation*"
+    assert list(open_it(train)) == [b"train 0", b"train 1"]
+    found = open_it([f"{tmp_path}/odd[1].array_record", validation])
+    assert list(found) == [b"odd", b"validation 0"]
     assert not caplog.records
-    assert loader.open(f"{tmp_path}/d-train*")[:] == [b"train"]
-    assert not caplog.records
-    both = [f"{tmp_path}/d-train*", f"{tmp_path}/d-validation*"]
-    assert loader.open(both)[:] == [b"train", b"validation"]
+    both = open_it([train, validation])
+    assert list(both) == [b"train 0", b"train 1", b"validation 0"]
+    pickle.loads(pickle.dumps(both))
     (record,) = caplog.records
-    assert "splits are joined: train (1 file), validation (1 file)" in record.message
+    assert "splits are joined: train (2 files), validation (1 file)" in record.message
 
 
 @pytest.mark.parametrize("name", ["TFRecord", "Parquet", "JSON lines"])
@@ -290,28 +289,12 @@ def test_files_of_other_formats(tmp_path, name) -> None:
             assert "write it again" not in message
 
 
-def test_plain_files_of_a_dataset_are_checked_by_its_indexes(
-    converted: str, tmp_path: pathlib.Path
-) -> None:
-    there = shutil.copytree(converted, tmp_path / "there")
-    path = sorted(there.glob("*.array_record-*"))[0]
-    assert loader.open(path, verify="always")[:] == FILES[0]
-
-
 @pytest.mark.parametrize("path", ["/etc/passwd", "../d", "a/../../b", "gs://b/c", ""])
 def test_paths_that_leave_the_dataset_are_refused(tmp_path, path: str) -> None:
     place = convert(tmp_path, FILES[:2])
     rewrite(place, [path, "d-train.array_record-00001-of-00002"])
     with pytest.raises(InvalidDatasetError, match="outside"):
         loader.open(place)
-
-
-def test_dataset_without_records(tmp_path: pathlib.Path) -> None:
-    dataset = loader.open(convert(tmp_path, [[], []]))
-    assert len(dataset) == 0
-    assert list(dataset) == dataset[:] == dataset[[]] == []
-    with pytest.raises(OutOfRangeError):
-        dataset[0]
 
 
 def test_a_trillion_records_in_a_hundred_thousand_shards(

@@ -89,18 +89,6 @@ def test_phases_resume_at_every_step_on_any_hosts(batches) -> None:
             assert again.read(step) == whole[step]
 
 
-def test_every_row_is_located_and_found(batches) -> None:
-    for step in range(batches.steps):
-        for row, record in enumerate(batches.read(step)):
-            place = batches.locate(step, row)
-            number = int(batches.schedule.batch(step).datasets[row])
-            assert batches.datasets[number][place.record] == record
-            name = batches.names[number] if batches.names else None
-            found = batches.find(place.record, name)
-            assert (place.epoch, step, row) in found
-            assert len({epoch for epoch, _, _ in found}) == len(found)
-
-
 def test_a_run_goes_on_with_its_edition_after_an_append(grown, caplog) -> None:
     plain = loader.global_batches(loader.open(grown, edition=1), **OPTIONS)
     state = state_of(plain, 4)

@@ -253,6 +253,3 @@ def test_joined_datasets_and_editions(tmp_path: pathlib.Path) -> None:
     now = loader.open(outputs[0])
     assert len(now.select("score >= 0.5")) == 4
     assert len(loader.open(outputs[0], edition=1).select("score >= 0.5")) == 5
-    remove_from(outputs[0], [8], erase=True)
-    with pytest.raises(InputError, match="not there any more"):
-        loader.open(outputs[0], edition=2)

@@ -41,18 +41,6 @@ def batches(request, web, code) -> loader.GlobalBatches:
     return mixed.then(weights={"web": 1, "code": 1}, step=3)
 
 
-def test_batches_that_were_read_ahead_do_not_count(web):
-    batches = loader.global_batches(web, batch_size=4)
-    with batches.feed(host=(0, 1), prefetch=5) as feed:
-        next(feed)
-        state = feed.get_state()
-        assert state["step"] == 1
-        assert next(feed) == batches.read(1)
-        feed.set_state(state)
-        assert feed.get_state() == state
-        assert next(feed) == batches.read(1)
-
-
 CHANGES = {
     "seed": {"seed": 6},
     "shuffle.kind": {"shuffle": "none"},

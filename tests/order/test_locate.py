@@ -12,7 +12,6 @@ import pytest
 from gristmill import loader
 from gristmill.dataset import Writer
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.errors import InputError, OutOfRangeError
 from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from tests.support.conversion import convert, job_of, skipped_in, varied_records
 from tests.support.records import frames_of, write_array_records
@@ -190,16 +189,6 @@ def test_a_list_of_inputs_that_is_not_the_one_is_not_used(inputs, tmp_path, dama
     place = batches_of(tmp_path / "out").locate(0, 0)
     assert place.source_path is None
     assert "list of source files" in place.source_note
-
-
-def test_rows_and_steps_that_are_not_there(inputs, tmp_path):
-    convert(job_of(inputs, tmp_path / "out"))
-    batches = batches_of(tmp_path / "out")  # 156 records: 9 steps of 16 and one of 12
-    assert batches.locate(9, 11).record >= 0
-    with pytest.raises(InputError, match=r"row is out of range(.|\n)*0 to 11"):
-        batches.locate(9, 12)
-    with pytest.raises(OutOfRangeError, match="no such step"):
-        batches.locate(10, 0)
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])

@@ -109,20 +109,6 @@ def test_model_and_feed_go_on_together(batches, whole, directory, step, workers)
     jax.tree.map(np.testing.assert_array_equal, model, whole[1])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("hosts", [2, 3, 4])
-def test_the_feed_goes_on_with_other_hosts(batches, whole, directory, hosts):
-    state = restored(directory, 4)["feed"]
-    parts = []
-    for host in range(hosts):
-        with batches.feed(decode=DECODE, host=(host, hosts)) as feed:
-            feed.set_state(state)
-            parts.append([next(feed) for _ in range(4, STEPS)])
-    for step, expected in zip(range(4, STEPS), whole[0][4:], strict=True):
-        rows = [part[step - 4] for part in parts]
-        np.testing.assert_array_equal(np.concatenate(rows), expected)
-
-
 def save_json(path, feed):
     with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
         checkpointer.save(path, args=ocp.args.JsonSave(feed.get_state()))

@@ -12,7 +12,6 @@ from gristmill import loader
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     InputError,
-    NotADatasetError,
 )
 from tests.support.datasets import convert
 from tests.support.open_files import open_files
@@ -37,36 +36,6 @@ def paths(request, tmp_path_factory) -> list[str]:
     for path, records in zip(found, FILES, strict=True):
         write_array_records(path, records, options=request.param)
     return found
-
-
-def test_joined_splits_are_read_as_the_official_source_does_with_a_warning(
-    tmp_path, caplog
-):
-    files = [f"{tmp_path}/d-{s}.array_record-00000-of-00001" for s in ("train", "test")]
-    for file in files:
-        write_array_records(file, [file.encode()])
-    source = loader.ArrayRecordDataSource(files)
-    assert list(source) == [file.encode() for file in files]
-    (record,) = caplog.records
-    assert "splits are joined: train (1 file), test (1 file)" in record.message
-    pickle.loads(pickle.dumps(source))
-    loader.ArrayRecordDataSource(files[0])
-    assert len(caplog.records) == 1
-
-
-def test_a_pattern_means_the_files_that_it_matches(tmp_path):
-    for number, split in ((1, "train"), (0, "train"), (0, "test")):
-        path = f"{tmp_path}/d-{split}.array_record-{number:05d}-of-00002"
-        write_array_records(path, [f"{split} {number}".encode()])
-    write_array_records(tmp_path / "odd[1].array_record", [b"odd"])
-    source = loader.ArrayRecordDataSource(f"{tmp_path}/d-train*")
-    assert list(source) == [b"train 0", b"train 1"]
-    odd, test = f"{tmp_path}/odd[1].array_record", f"{tmp_path}/d-te?t*"
-    assert list(loader.ArrayRecordDataSource([odd, test])) == [b"odd", b"test 0"]
-    with pytest.raises(InputError, match="files of several splits"):
-        loader.ArrayRecordDataSource(f"{tmp_path}/d-*")
-    with pytest.raises(NotADatasetError, match="no such file"):
-        loader.ArrayRecordDataSource(f"{tmp_path}/none*")
 
 
 FORMS = {
