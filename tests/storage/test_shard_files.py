@@ -131,7 +131,7 @@ WHOLE = report(1, read=report(1).written, dropped_records=1, added_records=1)
     ("changes", "says", "if_mapped"),
     [
         ({"added_records": 2}, "11 read, 1 dropped, 2 added", True),
-        ({"dropped_records": 0}, "lost or added", True),
+        *(({"dropped_records": n}, "lost or added", True) for n in (0, 2)),
         (
             {"written": dataclasses.replace(WHOLE.written, records=9)},
             "got:      9",
