@@ -9,11 +9,7 @@ from typing import Any
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.transforms.conversion.begin import begin_job
-from gristmill.transforms.conversion.commit_shards import commit_shards
-from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
-from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.planning.shard_plan import PlanOptions
+from tests.support import conversion
 from tests.support.records import frames_of
 
 
@@ -35,18 +31,17 @@ def convert(
     inputs.mkdir(parents=True)
     for number, records in enumerate(files):
         (inputs / f"{number:05d}.tfrecord").write_bytes(frames_of(records))
-    job = ConversionJob(
-        inputs=(str(inputs / "*.tfrecord"),),
-        output=str(folder / "out"),
+    job = conversion.job_of(
+        inputs,
+        folder / "out",
         name=name,
         split=split,
-        plan=PlanOptions(kind="match_shards", value=None),
+        plan=("match_shards", None),
         writer=WriterOptions(group_size=group_size, compression=compression),
         allow_empty_files=True,
         appends=edition > 1,
     )
-    prepared = begin_job(job).prepared
-    commit_shards([job], [make_shard(task) for task in shard_tasks(prepared)])
+    conversion.convert(job)
     return job.output
 
 

@@ -9,12 +9,8 @@ from typing import Literal
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.example import encode_example
-from gristmill.transforms.conversion.begin import begin_job
-from gristmill.transforms.conversion.commit_shards import commit_shards
-from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
-from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.pack_options import Method, PackOptions
-from gristmill.transforms.planning.shard_plan import PlanOptions
+from tests.support import conversion
 from tests.support.records import frames_of
 
 Documents = Sequence[Sequence[int]]
@@ -45,11 +41,11 @@ def pack(
     for number, docs in enumerate(shards):
         records = [encode_example({"ids": list(doc)}) for doc in docs]
         (inputs / f"{number:05d}.tfrecord").write_bytes(frames_of(records))
-    job = ConversionJob(
-        inputs=(str(inputs / "*.tfrecord"),),
-        output=str(folder / "out"),
+    job = conversion.job_of(
+        inputs,
+        folder / "out",
         name="d",
-        plan=PlanOptions(kind="match_shards", value=None),
+        plan=("match_shards", None),
         pack=PackOptions(
             length=length,
             method=method,
@@ -59,6 +55,5 @@ def pack(
         ),
         writer=WriterOptions(group_size=group_size),
     )
-    prepared = begin_job(job).prepared
-    commit_shards([job], [make_shard(task) for task in shard_tasks(prepared)])
+    conversion.convert(job)
     return job.output
