@@ -196,7 +196,7 @@ def pytest_collection_modifyitems(
     _share_examples(config, items)
     for item in shares.rare(items):
         item.add_marker(pytest.mark.soak)
-    if "soak" not in config.option.markexpr:
+    if not _wants_soaks(config):
         soaks = [item for item in items if item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=soaks)
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
@@ -220,6 +220,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         faulthandler.cancel_dump_traceback_later()
 
 
+def _wants_soaks(config: pytest.Config) -> bool:
+    """Returns whether `-m` asks for soaks, and not for tests without them."""
+    return "soak" in config.option.markexpr.replace("not soak", "")
+
+
 def _share_examples(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Has Hypothesis try fewer examples, or makes its tests soaks of all of them."""
     if config.getoption("--hypothesis-profile"):
@@ -230,9 +235,9 @@ def _share_examples(config: pytest.Config, items: list[pytest.Item]) -> None:
         function = getattr(function, "__func__", function)
         if getattr(function, "is_hypothesis_test", False):
             functions.add(function)
-            if "soak" in config.option.markexpr:
+            if _wants_soaks(config):
                 item.add_marker(pytest.mark.soak)
-    if "soak" in config.option.markexpr:
+    if _wants_soaks(config):
         return
     for function in functions:
         found = function._hypothesis_internal_use_settings or hypothesis.settings()
