@@ -111,7 +111,15 @@ class Model:
                 part = Part(last, records, part.origin, part.made, whole=False)
             parts.append(part)
         found = dataclasses.replace(self, values=values)
-        return found.with_parts(*parts, keep=not erase)
+        new = found.with_parts(*parts, keep=not erase)
+        # States before all that changed have none of the records.
+        older = [p for p, old in zip(parts, self.parts, strict=True) if p == old]
+        kept = {
+            number: state
+            for number, state in self.states.items()
+            if state == (*older[: len(state)],) == self.parts[: len(state)]
+        }
+        return dataclasses.replace(new, states={**kept, **new.states})
 
 
 class History(RuleBasedStateMachine):
