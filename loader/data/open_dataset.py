@@ -122,7 +122,7 @@ def open(
     how = HowToRead(
         verify=verify,
         read_options=read_options,
-        cache_dir=cache_dir_text(cache_dir),
+        cache_dir=None if cache_dir is None else cache_dir_text(cache_dir),
         cache_bytes=cache_bytes,
     )
     alone = isinstance(path, (str, os.PathLike))
