@@ -12,77 +12,21 @@ import pathlib
 import random
 import sys
 
-import google_crc32c
 import numpy as np
 
 from gristmill import loader
-from gristmill.dataset import ColumnWriter, Writer
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset import ColumnWriter
 from gristmill.dataset.base.errors import GristmillError, InputError
 from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.transforms.removal.cut_shard import cut_shard
-from gristmill.transforms.removal.removal_job import (
-    begin_removal,
-    commit_removal,
-)
-from gristmill.transforms.writing.write_group import (
-    assign_record,
-    encode_task,
-    write_group,
-)
-from gristmill.transforms.writing.write_split import (
-    WriteJob,
-    begin_write,
-    commit_write,
-    pack_count,
-)
+from tests.support import changes
 
-NAME = "d"
 RECORDS = 12
 
 
 def records_of(tag: str) -> list[bytes]:
     """Returns the records of a source."""
     return [f"{tag} {number} ".encode() * 20 for number in range(RECORDS)]
-
-
-def write_by_loop(output: str, tag: str, options: list[str]) -> None:
-    """Writes a split with a `Writer`."""
-    settings = {name: name in options for name in ("overwrite", "keep_replaced")}
-    with Writer(output, name=NAME, records_per_shard=5, **settings) as writer:
-        for record in records_of(tag):
-            writer.write(record)
-
-
-def write_by_pipeline(output: str, tag: str, options: list[str]) -> None:
-    """Does what `WriteArrayRecords` does."""
-    job = WriteJob(
-        output=output,
-        name=NAME,
-        split="train",
-        num_shards=2,
-        shard_bytes=None,
-        keyed=False,
-        writer=WriterOptions(),
-    )
-    groups: list[list[bytes]] = [[], []]
-    counts = b""
-    for record in records_of(tag):
-        group, element = assign_record(record, 2)
-        groups[group].append(element)
-        word = google_crc32c.value(record) | len(record) << 32
-        digest = RecordsDigest.of_words(np.array([word], np.uint64))
-        counts += pack_count(group, digest.pack())
-    plan = begin_write(job, counts, groups=2, overwrite="overwrite" in options)
-    made = Gathered.of(
-        write_group(job, group, [*groups[group], encode_task(task)])
-        for group, task in plan.tasks()
-    )
-    keep = "keep_replaced" in options
-    commit_write(made, keep_replaced=keep)
 
 
 def remove(output: str, log: str, tag: str, options: list[str]) -> None:
@@ -93,12 +37,8 @@ def remove(output: str, log: str, tag: str, options: list[str]) -> None:
         for record in dataset.read(numbers):
             source, number, *_ = record.decode().split()
             file.write(json.dumps([source, int(number)]) + "\n")
-    erase = "erase" in options
-    begun = begin_removal(output, numbers, edition=dataset.facts.edition, erase=erase)
-    cuts = Gathered.of([begun])
-    for task in begun.tasks():
-        cut_shard(task).gather(cuts)
-    commit_removal(cuts)
+    edition, erase = dataset.facts.edition, "erase" in options
+    changes.remove(output, numbers, edition, erase=erase)
 
 
 def attach(output: str, tag: str) -> None:
@@ -129,10 +69,15 @@ def go_back(output: str, tag: str) -> None:
 def main(kind: str, output: str, log: str, tag: str, *options: str) -> None:
     """Runs the command, and ends as the command line does."""
     try:
+        kept = "keep_replaced" in options
         if kind == "writer":
-            write_by_loop(output, tag, [*options])
+            given = {"overwrite": "overwrite" in options, "keep_replaced": kept}
+            changes.write(output, records_of(tag), **given)
         elif kind == "write":
-            write_by_pipeline(output, tag, [*options])
+            overwrite = "overwrite" in options
+            changes.begun_group(
+                output, records_of(tag), overwrite=overwrite, keep=kept
+            )()
         elif kind == "remove":
             remove(output, log, tag, [*options])
         elif kind == "attach":

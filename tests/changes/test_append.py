@@ -56,24 +56,6 @@ def assert_whole(output: str, *editions: Sequence[bytes]) -> Manifest:
     return manifest
 
 
-def test_nothing_is_touched_but_dataset_json(inputs, output):
-    convert(output, "old/*")
-    before = files_of(output)
-    append(output, "new/*")
-    assert_whole(output, OLD, NEW)
-    after = files_of(output)
-    assert [name for name in before if before[name] != after[name]] == ["dataset.json"]
-    append(output, "more/*", shards=1)
-    assert_whole(output, OLD, NEW, MORE)
-    assert records_of(output, edition=2) == OLD + NEW
-    before = files_of(output)
-    for again in (append, convert):  # What is there is found.
-        again(output, "old/*")
-    append(output, "new/*")
-    append(output, "more/*", shards=1, overwrite=True)
-    assert files_of(output) == before
-
-
 def test_by_command(inputs):
     run("convert", "old", "out", "--num-shards=2", "--name=d")
     said = run("append", "out", "new", "--num-shards=2")

@@ -24,7 +24,7 @@ from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
-from tests.support.conversion import convert, job_of
+from tests.support.conversion import job_of
 from tests.support.editions import files_of
 from tests.support.records import frames_of
 from tests.support.removals import remove_from
@@ -81,38 +81,6 @@ def test_of_two_equal_writers_one_commits(
     clean(output, unfinished=True)
     assert_whole(output, NEW)
     assert open_manifest(output).splits["train"].numbers == (2,)
-
-
-@pytest.mark.parametrize("keep", [False, True])
-def test_an_append_that_was_replaced_since_it_was_found_to_be_done(
-    output: str, tmp_path: pathlib.Path, keep: bool
-) -> None:
-    """It is the next write then: its records come after those that are there."""
-    write(output, [b"first"])
-    job = job_of(source_of(tmp_path, "new", OLD), output, name="d", appends=True)
-    convert(job)
-    done = begin_job(job)
-    assert done.committed is not None
-    write(output, NEW, overwrite=True, keep_replaced=keep)
-    again = begin_job(job).prepared
-    assert again.write.id != done.prepared.write.id
-    commit_shards([job], map(make_shard, shard_tasks(again)))
-    assert_whole(output, NEW + OLD)
-
-
-def test_an_append_whose_inputs_came_back_meanwhile(
-    output: str, tmp_path: pathlib.Path
-) -> None:
-    write(output, [b"first"])
-    job = job_of(source_of(tmp_path, "new", NEW), output, name="d", appends=True)
-    convert(job)
-    write(output, OLD, overwrite=True, keep_replaced=True)
-    results = list(map(make_shard, shard_tasks(begin_job(job).prepared)))
-    roll_back(output, "train", 2)
-    with pytest.raises(TOLD, match="another command has changed the split"):
-        commit_shards([job], results)
-    assert records_of(output) == [b"first", *NEW]
-    assert verify(output, workers=1).findings == ()
 
 
 @pytest.mark.parametrize("there", [False, True])

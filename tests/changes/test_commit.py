@@ -14,7 +14,6 @@ from gristmill.dataset.base.errors import StorageChangedError
 from gristmill.dataset.commit.commit import (
     write_table,
 )
-from gristmill.dataset.commit.listings import check_split
 from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_files import ShardPlace
@@ -112,22 +111,3 @@ def test_the_index_of_a_packed_shard_comes_last(output: str) -> None:
     segments = pathlib.Path(output, layout.segments_path(path))
     assert segments.read_bytes() == b"first"
     assert not index.exists()
-
-
-@pytest.mark.parametrize(
-    ("damage", "what"),
-    [
-        (lambda path: path.unlink(), "segment index is missing"),
-        (lambda path: path.write_bytes(b"cut"), "segment index has the wrong size"),
-    ],
-)
-def test_a_lost_segment_index_is_found(output: str, damage, what: str) -> None:
-    reports = [write_shard(output, "train", n, 2, segments=b"12345") for n in (0, 1)]
-    split = finish(output, "train", reports)
-    assert not check_split(output, split)
-    damage(pathlib.Path(output, layout.segments_path(reports[1].path)))
-    (finding,) = check_split(output, split).first
-    assert (finding.path, finding.what) == (
-        layout.segments_path(reports[1].path),
-        what,
-    )

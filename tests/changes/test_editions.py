@@ -9,7 +9,6 @@ import pathlib
 import pickle
 import shutil
 
-import apache_beam as beam
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -18,7 +17,6 @@ from gristmill import loader
 from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
-    StorageError,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
@@ -30,7 +28,6 @@ from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.pipelines.verify import verify
-from gristmill.transforms import ReadArrayRecords
 from tests.support.datasets import convert
 from tests.support.records import frames_of, text_records
 
@@ -79,13 +76,6 @@ def own(grown, tmp_path) -> pathlib.Path:
 
 
 class TestOnDisk:
-    def test_the_digest_of_records_is_that_of_all_together(self, whole, tmp_path):
-        together = convert(tmp_path, [records for e in EDITIONS for records in e])
-        (one,) = open_manifest(together).splits.values()
-        (split,) = open_manifest(whole).splits.values()
-        assert split.records_digest == one.records_digest
-        assert split.records == one.records == ENDS[-1]
-
     def test_globs_find_all_shards_in_any_order_and_tfds_the_first_edition(self, whole):
         from tensorflow_datasets.core.naming import ShardedFileTemplate
 
@@ -138,10 +128,6 @@ class TestReaders:
             loader.open(whole, edition=edition)
         assert "expected: an integer" in str(caught.value)
 
-    def test_beam_reads_no_edition_that_there_is_not(self, whole):
-        with pytest.raises(Exception, match="no such split"), beam.Pipeline() as made:
-            _ = made | ReadArrayRecords(source=whole, split="train.0123456789abcdef")
-
     def test_index_makes_one_split_of_them_again(self, own):
         shutil.rmtree(own / "index")
         (own / "dataset.json").unlink()
@@ -169,15 +155,6 @@ class TestWhileItGrows:
         grow(tmp_path, 3, first=3)
         again = pickle.loads(pickled)
         assert (again.facts.edition, list(again)) == (2, RECORDS[0] + RECORDS[1])
-
-    def test_a_reader_goes_on_and_names_a_lost_shard(self, tmp_path):
-        dataset = loader.open(grow(tmp_path, 1))
-        grow(tmp_path, 2, first=2)
-        assert dataset.read([0]) == RECORDS[0][:1]
-        pathlib.Path(dataset.shard(1).path).unlink()
-        with pytest.raises(StorageError, match="No such file") as caught:
-            dataset.read([ENDS[0] - 1])
-        assert "replaced" not in str(caught.value)
 
 
 class TestState:

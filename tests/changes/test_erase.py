@@ -13,7 +13,6 @@ from gristmill import loader
 from gristmill.dataset.base.errors import (
     InvalidDatasetError,
     JobChangedError,
-    StorageChangedError,
 )
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.layout import DIRECTORIES
@@ -24,7 +23,6 @@ from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions
 from gristmill.pipelines.removal import Removed, remove
-from gristmill.pipelines.text.printer import text_of
 from gristmill.pipelines.verify import verify
 from tests.support.kills import Killer
 from tests.support.records import frames_of
@@ -49,14 +47,6 @@ COMMANDS = {
 UNFINISHED = ".0123456789abcdef.tmp"
 WRITE = "0123456789abcdef"
 STRAY = f"d-train.array_record-{WRITE}-00001-of-00002"
-
-
-class StoppedError(Exception):
-    """Ends a command in the middle, as a crash does."""
-
-
-def stop() -> None:
-    raise StoppedError
 
 
 def holding(output: str) -> list[str]:
@@ -125,25 +115,6 @@ class TestLeft:
         assert holding(output) == []
         assert leftovers(output) == []
 
-    def test_columns_that_were_being_attached(
-        self, tmp_path, made: str, monkeypatch
-    ) -> None:
-        with monkeypatch.context() as patch:
-            at_storage(patch, "write", "/columns/", stop, after=True)
-            with pytest.raises(StoppedError):
-                attach(tmp_path, made)
-        assert len(holding(made)) == 2  # The record, and its value.
-        (described,) = leftovers(made)
-        with pytest.raises(JobChangedError, match="unfinished") as refused:
-            erase(made)
-        assert described in str(refused.value)
-        assert "--give-up" in str(refused.value)
-        # Nothing was done: the same command still finishes.
-        assert loader.open(made, cache_dir="").read([17]) == [RECORD]
-        erase(made, give_up=True)
-        assert holding(made) == []
-        assert leftovers(made) == []
-
     def test_values_of_columns_that_were_given_up(
         self, tmp_path, made: str, monkeypatch
     ) -> None:
@@ -156,25 +127,6 @@ class TestLeft:
         assert left
         clean(made)
         assert (holding(made), leftovers(made)) == ([], [])
-
-    def test_the_shard_of_a_job_that_lost_a_race(
-        self, tmp_path, made: str, monkeypatch
-    ) -> None:
-        """It is published after the commit of the other job."""
-
-        def overwrite() -> None:
-            convert(tmp_path, made, num_shards=3, overwrite=True, keep_replaced=True)
-
-        at_storage(monkeypatch, "publish", "tmp-d-train.", overwrite)
-        with pytest.raises(StorageChangedError):
-            remove(made, {"records": [17]}, workers=1)
-        found = verify(made, workers=1)
-        assert found.findings == ()
-        assert [path for path in found.leftovers if "of-00002" in path]
-        assert "gristmill clean" in text_of(found)
-        clean(made, unfinished=True)
-        found = verify(made, workers=1)
-        assert (found.findings, found.leftovers) == ((), ())
 
     def test_a_shard_of_a_first_edition(self, tmp_path, made: str) -> None:
         """Others may use its names, but none has an index beside it."""

@@ -76,20 +76,6 @@ def put(source: pathlib.Path, output: str) -> None:
 
 
 class TestRollback:
-    def test_there_and_back_is_one_write_each(self, made, output):
-        put(made / "appended", output)
-        before = files_of(output)
-        roll_back(output, "train", 1)
-        assert records_of(output) == RECORDS[1]
-        assert records_of(output, 2) == RECORDS[1] + RECORDS[2]
-        after = files_of(output)
-        assert [n for n in before if before[n] != after[n]] == ["dataset.json"]
-        assert after.keys() == before.keys()
-        roll_back(output, "train", 1)
-        assert files_of(output) == after
-        roll_back(output, "train", 2)
-        assert files_of(output) == before
-
     def test_what_cannot_be(self, replaced, tmp_path):
         with pytest.raises(InputError, match="expected: edition 1, 2"):
             roll_back(replaced, "train", 3)
@@ -138,14 +124,6 @@ class TestClean:
         assert files_of(output) == after
         result = verify(output, workers=1)
         assert (result.findings, list(result.leftovers)) == ((), [])
-
-    def test_appended_editions_stay(self, appended):
-        before = files_of(appended)
-        assert clean(appended).files == 0
-        assert files_of(appended) == before
-        roll_back(appended, "train", 1)
-        assert clean(appended).editions == (("train", 2),)
-        assert records_of(appended) == RECORDS[1]
 
     def test_files_of_others_beside_a_replaced_edition_stay(self, replaced):
         (first, _) = sorted(pathlib.Path(replaced).glob("*.array_record-?????-of-*"))

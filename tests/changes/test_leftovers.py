@@ -84,17 +84,6 @@ def test_of_a_committed_dataset(source, tmp_path, place: str, by: str):
     assert_clean(output)
 
 
-def test_what_is_not_ours_stays(source, tmp_path):
-    output = tmp_path / "out"
-    mine = [".mine.tmp", ".hidden", "a.tmp", "index/.notes", "index/.result-of-mine"]
-    (output / "index").mkdir(parents=True)
-    for name in mine:
-        (output / name).write_bytes(b"mine")
-    convert(job_in(output, source))
-    convert(job_in(output, source), overwrite=True)
-    assert all((output / name).read_bytes() == b"mine" for name in mine)
-
-
 def test_what_cannot_be_deleted_does_not_make_a_commit_fail(source, tmp_path):
     output = tmp_path / "out"
     for directory in ("", "index"):

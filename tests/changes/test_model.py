@@ -46,6 +46,9 @@ FOREIGN = (
     "index/notes.txt",
     "columns/notes.txt",
     "errors/notes.txt",
+    ".mine.tmp",
+    "index/.notes",
+    "index/.result-of-mine",
 )
 
 
@@ -442,14 +445,16 @@ class History(RuleBasedStateMachine):
             repeated=made,
         )
 
-    @rule(overwrite=st.booleans(), kill=kills)
-    def write_group(self, overwrite: bool, kill: Any) -> None:
+    @rule(overwrite=st.booleans(), keep=st.booleans(), kill=kills)
+    def write_group(self, overwrite: bool, keep: bool, kill: Any) -> None:
         model = self.model
         own = [part.made for part in model.parts] == [("g", 0)] and model.parts[0].whole
-        outcomes = [model.made("g", 0)] if overwrite or not model.parts else []
+        outcomes = (
+            [model.made("g", 0, keep=keep)] if overwrite or not model.parts else []
+        )
         self.do(
             lambda: changes.begun_group(
-                self.output, INPUTS["g"], overwrite=overwrite
+                self.output, INPUTS["g"], overwrite=overwrite, keep=keep
             )(),
             *([model] if own else outcomes),
             kill=kill,

@@ -17,7 +17,6 @@ from gristmill.dataset.base.errors import (
     InvalidDatasetError,
     JobChangedError,
     StorageError,
-    UserFunctionError,
 )
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
@@ -40,8 +39,6 @@ from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, run
 from tests.support.records import frames_of, text_records, write_array_records
 from tests.support.watched import at_storage
 
-# The function fails, but not at the first records, on which it is tried.
-FAILS = "binascii:unhexlify"
 OLD = text_records(60)
 NEW = [b"%04x" % number for number in range(10)] + text_records(50, seed=1)
 
@@ -105,31 +102,6 @@ def old(source: pathlib.Path, output: str) -> dict[str, bytes]:
 
 
 # What ends before the commit changes nothing.
-
-
-def test_a_function_with_a_typo_is_known_before_anything_is_written(
-    source, output: str, old, tmp_path, monkeypatch
-):
-    (tmp_path / "typo.py").write_text("def typo(record):\n    return recrod\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    job = dataclasses.replace(replacing(source, output), map="typo:typo")
-    with pytest.raises(UserFunctionError, match="'recrod' is not defined") as caught:
-        run_conversion([job], workers=1, overwrite=True)
-    assert f"{source}, byte offset 0" in str(caught.value)
-    assert files_of(output) == old
-
-
-def test_a_function_that_fails_later(source, output: str, old):
-    job = dataclasses.replace(replacing(source, output), map=FAILS)
-    with pytest.raises(UserFunctionError):
-        run_conversion([job], overwrite=True)
-    assert without_new(files_of(output)) == old
-    assert records_of(output) == OLD
-    (note,) = run_conversion([replacing(source, output)], overwrite=True).notes
-    assert f"map was {FAILS!r}, is None" in note
-    clean(output, unfinished=True)
-    assert_whole(output, NEW, shards=3)
 
 
 # Several commands at once.

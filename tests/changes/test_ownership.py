@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 
 import pytest
@@ -13,7 +12,7 @@ from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.job_options import IndexOptions
-from gristmill.transforms.conversion.begin import begin_job, list_inputs, plan_job
+from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import (
     ShardResult,
@@ -21,7 +20,6 @@ from gristmill.transforms.conversion.make_shards import (
     make_shard,
     shard_tasks,
 )
-from gristmill.transforms.conversion.take_output import take_output
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.writing.write_split import WriteJob, begin_write
 from tests.support.conversion import contents, convert, job_of, read_output
@@ -163,20 +161,6 @@ class TestOneFileOfTwoSplits:
         assert contents(out) == before
         commit_shards(jobs[:1], [result])
         assert read_output(out, "first") == text_records(40, seed=0)
-
-    def test_what_the_first_has_not_committed_is_not_the_seconds_to_replace(
-        self, jobs, out
-    ):
-        first, _ = (next(shard_tasks(begin_job(job).prepared)) for job in jobs)
-        make_shard(first)
-        before = contents(out)
-        writer = WriterOptions(group_size=2)
-        other = plan_job(
-            dataclasses.replace(jobs[1], writer=writer), list_inputs(jobs[1])
-        )
-        taken = take_output(other, overwrite="changed")
-        assert taken.prepared.shard_path(0) != "a.ar"
-        assert before.items() <= contents(out).items()
 
     def test_commit_refuses_the_second(self, jobs, out):
         prepared = [begin_job(job).prepared for job in jobs]

@@ -69,35 +69,6 @@ def test_splits_that_three_processes_add_at_once(tmp_path, rounds: int):
     assert told or rounds < 2000
 
 
-def test_the_moment_between_the_look_and_the_rename_held_open(tmp_path, monkeypatch):
-    storage, path = LocalStorage(), str(tmp_path / "a")
-    storage.write(path, b"old", replaces="")
-    seen = version_of(path)
-    outcomes: dict[bytes, bool] = {}
-
-    def write(data: bytes) -> None:
-        try:
-            storage.write(path, data, replaces=seen)
-        except StorageChangedError:
-            outcomes[data] = False
-        else:
-            outcomes[data] = True
-
-    other = threading.Thread(target=write, args=(b"other",))
-
-    def replace(source: str, target: str) -> None:
-        if threading.current_thread() is not other and not other.is_alive():
-            other.start()
-            other.join(0.5)  # As long as it would need, could it go on.
-            assert other.is_alive()
-
-    watched(monkeypatch, os, "replace", replace)
-    write(b"one")
-    other.join()
-    assert outcomes == {b"one": True, b"other": False}
-    assert storage.read(path) == b"one"
-
-
 def test_a_file_is_not_deleted_that_was_replaced_after_the_look(tmp_path, monkeypatch):
     storage, path = LocalStorage(), str(tmp_path / "a")
     storage.write(path, b"old", replaces="")

@@ -10,18 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset import Writer
-from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     CorruptShardError,
-    InputError,
     JobChangedError,
-    ReplacedError,
     StateMismatchError,
     StorageChangedError,
 )
@@ -36,7 +31,6 @@ from gristmill.transforms.removal.cut_shard import cut_shard
 from gristmill.transforms.removal.removal_job import (
     RemovalResult,
     begin_removal,
-    commit_removal,
 )
 from tests.support.changes import PLAIN, append, convert, found_by_verify
 from tests.support.editions import files_of
@@ -172,40 +166,6 @@ class TestRemoval:
         split = assert_whole(here, OLD[first:])
         assert [part.records for part in split.parts] == [60 - first, 0]
 
-    @pytest.mark.slow
-    @given(data=st.data())
-    @settings(max_examples=8)
-    def test_any_records_again_and_again(self, tmp_path_factory, data):
-        folder = tmp_path_factory.mktemp("any")
-        records = [
-            n.to_bytes(2, "big") * data.draw(st.integers(0, 40)) for n in range(30)
-        ]
-        (folder / "in.tfrecord").write_bytes(frames_of(records))
-        output, group = str(folder / "out"), data.draw(st.sampled_from([1, 2, 5]))
-        options = ("--num-shards=3", f"--group-size={group}")
-        run("convert", folder / "in.tfrecord", output, *options)
-        counts: list[int] = []
-        for edition in (1, 2, 3):
-            numbers = st.integers(0, len(records) - 1)
-            gone = sorted(data.draw(st.sets(numbers, min_size=1, max_size=9)))
-            remove(output, gone, edition=edition)
-            records = without(records, gone)
-            split = assert_whole(output, records)
-            counts.insert(0, len(gone))
-            chain = list(split.removals())
-            assert [number for number, _ in chain] == [*range(edition, 0, -1)]
-            lists = [np.load(f"{output}/{one['list']}") for _, one in chain]
-            assert [len(listed["records"]) for listed in lists] == counts
-
-    def test_what_is_not_there_is_refused(self, here):
-        before = files_of(here)
-        for records in ([60], [-1], []):
-            with pytest.raises(InputError):
-                remove(here, records)
-        with pytest.raises(InputError, match="no such split"):
-            remove(here, [1], split="test")
-        assert files_of(here) == before
-
 
 class TestTheSameAgain:
     def test_numbers_are_removed_once(self, here):
@@ -243,18 +203,6 @@ class TestTheSameAgain:
 
 
 class TestErase:
-    def test_later_and_with_what_was_removed_before(self, made):
-        append(made, "new/*")
-        remove(made, [3])
-        remove(made, [2, 69])
-        assert len(shards_in(made)) == 6 + 3
-        remove(made, [2, 69], erase=True)
-        split = assert_whole(made, without(OLD + NEW, [2, 3, 70]))
-        # What was removed is still listed, and all that is listed is there.
-        lists = {r["list"] for part in split.parts for _, r in part.removals()}
-        assert {n for n in files_of(made) if n.endswith(".removed.npz")} == lists
-        assert (split.replaced, len(shards_in(made))) == ((), 6)
-
     @pytest.mark.slow
     def test_what_was_left_out_is_still_known(self, inputs):
         path = inputs / "old" / "0.tfrecord"
@@ -273,13 +221,6 @@ class TestErase:
         (name,) = (path.name for path in (inputs / "out/errors").iterdir())
         split = assert_whole("out", without(OLD[1:], [2]))
         assert name == f"d-train.array_record-{split.write}-00000-of-00004.jsonl"
-
-    def test_who_reads_the_old_edition_is_told(self, here):
-        opened = loader.open(here)
-        assert opened[59] == OLD[59]
-        remove(here, [3], erase=True)
-        with pytest.raises(ReplacedError):
-            opened[3]
 
 
 class TestKinds:
@@ -351,17 +292,6 @@ class TestRaces:
         convert(made, "new/*", overwrite=True)
         with pytest.raises(StorageChangedError, match="changed the split"):
             list(removal.tasks())
-        assert records_of(made) == NEW
-
-    def test_it_is_told_of_what_replaced_the_split_before_its_commit(self, made):
-        removal = begin_removal(made, [3, 59])
-        cuts = Gathered()
-        removal.gather(cuts)
-        for task in list(removal.tasks()):
-            cut_shard(task).gather(cuts)
-        convert(made, "new/*", overwrite=True)
-        with pytest.raises(StorageChangedError, match="changed the split"):
-            commit_removal(cuts)
         assert records_of(made) == NEW
 
 

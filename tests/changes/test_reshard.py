@@ -18,7 +18,6 @@ from tests.servers.buckets import upload
 from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import contents, dataset_of, read_output
 from tests.support.datasets import convert as add_edition
-from tests.support.kills import Killer
 from tests.support.records import frames_of, text_records, write_array_records
 
 RECORDS = text_records(700)
@@ -33,24 +32,6 @@ def run(*argv: str | os.PathLike[str]) -> str:
     result = CliRunner().invoke(cli, [str(arg) for arg in argv])
     assert result.exit_code == 0, result.output
     return result.stdout
-
-
-@pytest.mark.slow
-def test_a_command_that_is_killed_is_run_again(
-    source: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    options = ["--num-shards=5", "--group-size=20", "--name=d"]
-    run("convert", source, tmp_path / "whole", *options)
-    wanted = contents(tmp_path / "whole")
-    output = tmp_path / "new"
-    with Killer(tmp_path) as killer:
-        for kill_at in (4, 9, 14, 19):
-            argv = ["convert", str(source), str(output), *options]
-            assert killer.run(argv, kill_at=kill_at).status in (-9, 0)
-            assert killer.run(argv).status == 0
-            assert contents(output) == wanted
-            shutil.rmtree(output)
-    assert "nothing to do" in run("convert", source, tmp_path / "whole", *options)
 
 
 @pytest.mark.slow

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import json
 import os
 import pathlib
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -51,7 +49,6 @@ from tests.support.changes import (
     convert,
     files_with,
     found_by_verify,
-    killed,
     remove,
     split_of,
     write_inputs,
@@ -680,24 +677,6 @@ class TestRule11:
                 meanwhile=lambda: begun(output, a, shards=3, overwrite=True),
             )
         assert records_of(output) == A
-
-    def test_a_kill_at_any_change(self, tmp_path, a, b):
-        made, output = tmp_path / "made", str(tmp_path / "out")
-        convert(str(made), a, shards=1)
-        append(str(made), b, shards=1)
-        for at in itertools.count(1, 4):
-            shutil.copytree(made, output)
-            with killed(output, at) as kill:
-                remove(output, [2, 8], 2, erase=True)
-            if kill.dead:
-                remove(output, [2, 8], 2, erase=True)
-            assert files_with(output, [A[2], B[2]]) == []
-            assert records_of(output) == [*A[:2], *A[3:], *B[:2], *B[3:]]
-            assert found_by_verify(output) == ([], [])
-            shutil.rmtree(output)
-            if not kill.dead:
-                break
-        assert at > 20
 
     def test_what_a_job_publishes_later_is_found_and_deleted(self, output, a, b):
         convert(output, a)

@@ -225,7 +225,11 @@ def write(
 
 
 def begun_group(
-    output: str, records: Sequence[bytes], *, overwrite: bool = False
+    output: str,
+    records: Sequence[bytes],
+    *,
+    overwrite: bool = False,
+    keep: bool = False,
 ) -> Any:
     """Begins what `WriteArrayRecords` does; returns what ends it."""
     job = WriteJob(
@@ -251,7 +255,7 @@ def begun_group(
             write_group(job, group, [*elements, encode_task(task)])
             for group, task in tasks.items()
         ]
-        commit_write(Gathered.of(made))
+        commit_write(Gathered.of(made), keep_replaced=keep)
 
     return end
 
