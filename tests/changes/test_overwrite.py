@@ -17,6 +17,7 @@ from gristmill.dataset.base.errors import (
     InvalidDatasetError,
     JobChangedError,
     StorageError,
+    UserFunctionError,
 )
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
@@ -102,6 +103,19 @@ def old(source: pathlib.Path, output: str) -> dict[str, bytes]:
 
 
 # What ends before the commit changes nothing.
+
+
+def test_a_function_with_a_typo_is_known_before_anything_is_written(
+    source, output: str, old, tmp_path, monkeypatch
+):
+    (tmp_path / "typo.py").write_text("def typo(record):\n    return recrod\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    job = dataclasses.replace(replacing(source, output), map="typo:typo")
+    with pytest.raises(UserFunctionError, match="'recrod' is not defined") as caught:
+        run_conversion([job], workers=1, overwrite=True)
+    assert f"{source}, byte offset 0" in str(caught.value)
+    assert files_of(output) == old
 
 
 # Several commands at once.
