@@ -449,9 +449,7 @@ class History(RuleBasedStateMachine):
     def write_group(self, overwrite: bool, keep: bool, kill: Any) -> None:
         model = self.model
         own = [part.made for part in model.parts] == [("g", 0)] and model.parts[0].whole
-        outcomes = (
-            [model.made("g", 0, keep=keep)] if overwrite or not model.parts else []
-        )
+        outcomes = [model.made("g", 0)] if overwrite or not model.parts else []
         self.do(
             lambda: changes.begun_group(
                 self.output, INPUTS["g"], overwrite=overwrite, keep=keep
