@@ -45,8 +45,8 @@ def test_it_is_taken_away(tmp_path: pathlib.Path) -> None:
 def test_storage_writers_and_open_datasets() -> None:
     names = {
         # Others look into /proc or at locks themselves, or are of requests alone.
-        "storage": "gcs local lookup paths prefetch_reader",
-        "conversion": "column_writer commit_parts writer",
+        "storage": "gcs_store stores",
+        "conversion": "column_writer writer",
         "feed": "batches join_datasets",
     }
     tests = [
