@@ -163,6 +163,17 @@ def test_an_index_of_another_shard_is_named(dataset):
     assert finding.what == "shard index is not the one of this shard"
 
 
+def test_a_record_that_is_not_the_one_that_was_written_is_named(tmp_path):
+    dataset = dataset_of(
+        tmp_path, RECORDS[:90], group_size=5, compression="uncompressed"
+    )
+    place = (dataset / SHARDS[0]).read_bytes().index(RECORDS[7])
+    harm(dataset, SHARDS[0], flip(place))
+    (finding,) = verify_shard(next(iter(plan_verify(str(dataset)).tasks))).findings
+    assert finding.path == SHARDS[0]
+    assert finding.what.startswith("record 7 is not the one")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("group_size", [1, 5])
 @pytest.mark.parametrize("step", [389, pytest.param(97, marks=pytest.mark.soak)])
