@@ -1,4 +1,4 @@
-"""Arrays [rows, length] of the pieces of packed rows: segments and positions.
+"""Arrays [rows, length] of the pieces of packed rows: segmentation and positions.
 
 Padding is laid out as one more span after the pieces of each row, so that the spans
 fill the array, and all rows are done at once.
