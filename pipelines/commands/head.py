@@ -108,6 +108,10 @@ def head(given: Any) -> None:
     of_dataset = len(paths) == 1 and has_file(paths[0], layout.DATASET_JSON)
     useless = options_given(_OF_INPUTS if of_dataset else _OF_DATASETS)
     meant = "input files" if of_dataset else "a dataset"
+    if useless and not of_dataset:
+        from gristmill.transforms.sources.find_inputs import match_files
+
+        match_files(paths)  # A path that is wrong is told as that.
     refuse(
         useless,
         f"{', '.join(useless)} is for {meant} only",

@@ -43,6 +43,10 @@ convert 'nowhere/*' out
   2: nowhere/* | check the path
 convert empty out
   2: empty | check the path
+pack nowhere out --select 'score > 1' --tokenizer mill/tokenizer.json --length 64
+  2: no input file | nowhere | check the path
+head nowhere --tokenizer mill/tokenizer.json
+  2: no input file | nowhere | check the path
 convert zero.jsonl out
   2: zero.jsonl | 0 bytes | --on-corrupt
 convert broken.jsonl out
@@ -285,7 +289,7 @@ ROWS = [line for line in MISTAKES.splitlines() if line[0] != "#"]
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"), zip(ROWS[::2], ROWS[1::2], strict=True), ids=ROWS[::2]
+    ("line", "expected"), [*zip(ROWS[::2], ROWS[1::2], strict=True)], ids=ROWS[::2]
 )
 def test_the_message_names_what_is_wrong_and_what_helps(
     folder: pathlib.Path, line: str, expected: str

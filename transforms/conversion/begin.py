@@ -353,6 +353,9 @@ def _match(job: ConversionJob) -> list[FileInfo] | None:
     if job.map is not None:
         load_function(job.map)
     dataset = len(job.inputs) == 1 and has_file(job.inputs[0], layout.DATASET_JSON)
+    accepted = job.allow_empty_files or job.on_corrupt == "skip"
+    # Before all else, so that a path that is wrong is told as that.
+    found = None if dataset else match_files(job.inputs, allow_empty_files=accepted)
     if job.records.select and (job.map or not dataset):
         raise InputError(
             "records are selected from a dataset, and are then taken as they are",
@@ -362,10 +365,7 @@ def _match(job: ConversionJob) -> list[FileInfo] | None:
             + (f", --map {job.map}" if dataset and job.map else ""),
             cure="leave out --select, or select first and convert the result",
         )
-    if dataset:
-        return None
-    accepted = job.allow_empty_files or job.on_corrupt == "skip"
-    return match_files(job.inputs, allow_empty_files=accepted)
+    return found
 
 
 def check_records(directory: str, split: str) -> None:
