@@ -256,7 +256,10 @@ class History(RuleBasedStateMachine):
         """Finds out which of some models the dataset is like."""
         seen = self.look()
         for model in models:
-            if model is not None and self.matches(seen, model):
+            if model is None or not self.matches(seen, model):
+                continue
+            values = self.values_of(model)
+            if values is None or values == self.column():
                 self.model = model
                 return
         raise AssertionError(f"{seen}\nis none of\n" + "\n".join(map(str, models)))
@@ -271,11 +274,18 @@ class History(RuleBasedStateMachine):
         findings, leftovers = found_by_verify(self.output)
         assert not findings
         assert self.begun or not leftovers
-        values = [self.model.values.get(part.number) for part in self.model.parts]
-        if all(one is not None for one in values) and self.model.records:
-            assert [*self.opened().column("text")[:]] == [
-                v for one in values for v in one
-            ]
+        values = self.values_of(self.model)
+        assert values is None or values == self.column()
+
+    def values_of(self, model: Model) -> list[str] | None:
+        """Returns the column of a model, None if not all of its parts have values."""
+        values = [model.values.get(part.number, ()) for part in model.parts]
+        found = [value for one in values for value in one]
+        return found if found and len(found) == len(model.records) else None
+
+    def column(self) -> list[str] | None:
+        dataset = self.opened()
+        return [*dataset.column("text")[:]] if "text" in dataset.columns else None
 
     # Commands.
 
