@@ -69,7 +69,7 @@ class Formats(Contest):
     )
 
     def versions(self) -> dict[str, str]:
-        """Returns that of Google's template: Git's name of its program."""
+        """Returns the version of Google's template: the Git hash of its program."""
         if not self.args.converter:
             return {}
         command = ["git", "hash-object", str(self.args.converter / "main.py")]

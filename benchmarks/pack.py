@@ -98,7 +98,7 @@ class Pack(Contest):
     )
 
     def versions(self) -> dict[str, str]:
-        """Returns those of datatrove and of Megatron-LM."""
+        """Returns the versions of datatrove and Megatron-LM."""
         found, checkout = {}, self.args.megatron_checkout
         if self.args.datatrove:
             found["datatrove"] = version_in(self.args.datatrove, "datatrove")

@@ -215,7 +215,7 @@ def pytest_collection_modifyitems(
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leaves the end of a soak to its own timeout, which is longer than that of all."""
+    """Lets a soak run until its own timeout, which is longer."""
     if item.get_closest_marker("soak"):
         faulthandler.cancel_dump_traceback_later()
 

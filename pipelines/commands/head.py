@@ -111,7 +111,7 @@ def head(given: Any) -> None:
     if useless and not of_dataset:
         from gristmill.transforms.sources.find_inputs import match_files
 
-        match_files(paths)  # A path that is wrong is told as that.
+        match_files(paths)  # A wrong path is reported as such.
     refuse(
         useless,
         f"{', '.join(useless)} is for {meant} only",

@@ -354,7 +354,7 @@ def _match(job: ConversionJob) -> list[FileInfo] | None:
         load_function(job.map)
     dataset = len(job.inputs) == 1 and has_file(job.inputs[0], layout.DATASET_JSON)
     accepted = job.allow_empty_files or job.on_corrupt == "skip"
-    # Before all else, so that a path that is wrong is told as that.
+    # First, so that a wrong path is reported as such.
     found = None if dataset else match_files(job.inputs, allow_empty_files=accepted)
     if job.records.select and (job.map or not dataset):
         raise InputError(
