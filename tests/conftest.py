@@ -15,8 +15,9 @@ from collections.abc import Callable, Generator, Iterator
 import hypothesis
 import pytest
 
+from tests import beam_memory, shares
 from tests.servers.gcs_server import GcsServer
-from tests.support import beam_memory, memory, shared, shares
+from tests.support import memory, shared
 
 # A test that takes longer is listed after the run, unless it is marked slow.
 QUICK_SECONDS = 3

@@ -5,7 +5,7 @@ import itertools
 import hypothesis
 from hypothesis import strategies as st
 
-from tests.support.shares import always
+from tests.shares import always
 
 
 def test_one_list_is_taken_in_steps():

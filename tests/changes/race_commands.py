@@ -19,7 +19,7 @@ from gristmill.dataset import ColumnWriter
 from gristmill.dataset.base.errors import GristmillError, InputError
 from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.metadata.manifest import open_manifest
-from tests.support import changes
+from tests.changes import changes
 
 RECORDS = 12
 

@@ -19,9 +19,9 @@ from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.verify import verify
 from tests.changes import race_commands
+from tests.changes.changes import NAME
 from tests.changes.race_commands import RECORDS, records_of
-from tests.support.changes import NAME
-from tests.support.kills import Killer
+from tests.faults.kills import Killer
 from tests.support.records import frames_of, write_array_records
 
 KILLED = -9

@@ -15,7 +15,7 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, open_manifest
 from gristmill.pipelines.commands.main import cli
-from tests.support.changes import append, convert, found_by_verify
+from tests.changes.changes import append, convert, found_by_verify
 from tests.support.editions import files_of
 from tests.support.records import frames_of, text_records, write_array_records
 

@@ -24,7 +24,7 @@ from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions
 from gristmill.pipelines.removal import Removed, remove
 from gristmill.pipelines.verify import verify
-from tests.support.kills import Killer
+from tests.faults.kills import Killer
 from tests.support.records import frames_of
 from tests.support.watched import at_storage
 

@@ -16,7 +16,7 @@ from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.job_options import IndexOptions
-from tests.support.changes import (
+from tests.changes.changes import (
     NAME,
     append,
     attach,

@@ -27,9 +27,9 @@ from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.metadata.manifest import states_of
 from gristmill.dataset.storage.lookup import storage_for
+from tests.changes import changes
+from tests.changes.changes import NAME, files_with, found_by_verify, killed
 from tests.servers.gcs_server import GcsServer
-from tests.support import changes
-from tests.support.changes import NAME, files_with, found_by_verify, killed
 
 SOAK_EXAMPLES = int(os.environ.get("GRISTMILL_TEST_HISTORIES", "1000"))
 INPUTS = {

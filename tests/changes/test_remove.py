@@ -32,7 +32,7 @@ from gristmill.transforms.removal.removal_job import (
     RemovalResult,
     begin_removal,
 )
-from tests.support.changes import PLAIN, append, convert, found_by_verify
+from tests.changes.changes import PLAIN, append, convert, found_by_verify
 from tests.support.editions import files_of
 from tests.support.records import (
     checksums,

@@ -21,10 +21,10 @@ from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
+from tests.faults.kills import Killer
 from tests.servers.gcs_objects import StoredObject
 from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import contents, convert, job_of
-from tests.support.kills import Killer
 from tests.support.records import frames_of
 
 KILLED = -9

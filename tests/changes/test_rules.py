@@ -40,7 +40,7 @@ from gristmill.transforms.removal.removal_job import (
     begin_removal,
     commit_removal,
 )
-from tests.support.changes import (
+from tests.changes.changes import (
     NAME,
     PLAIN,
     append,

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from gristmill import loader
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.commands.main import cli
+from tests.faults.kills import Killer
 from tests.support.columns import NUMBER, attach, attach_numbers, example, examples
 from tests.support.conversion import contents
-from tests.support.kills import Killer
 from tests.support.records import frames_of
 from tests.support.removals import remove_from
 

@@ -24,8 +24,8 @@ from gristmill.transforms.columns.duplicates import (
     DuplicatesJob,
     normalised,
 )
+from tests.faults.kills import Killer
 from tests.support.conversion import contents, read_output
-from tests.support.kills import Killer
 from tests.support.pipelines import (
     BUNDLE_BASED,
     BUNDLES_TWICE,

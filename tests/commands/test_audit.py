@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.pipelines.commands.main import cli
+from tests.rows.conversations import some_conversation, write_bpe
 from tests.rows.test_masks import CHATML, SAID
-from tests.support.conversations import some_conversation, write_bpe
 
 LOST = {"messages": SAID[:1]}
 TOO_LONG = {"messages": [*SAID, {"role": "user", "content": "sun " * 300}] * 2}

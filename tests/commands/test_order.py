@@ -21,8 +21,8 @@ from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import AppendOptions
 from tests.commands.view.conftest import content_of
+from tests.order.packed_datasets import packing, record, write_frames
 from tests.support import conversion, datasets
-from tests.support.packed_datasets import packing, record, write_frames
 from tests.support.records import frames_of
 
 SIZE = 6  # Rows of a batch.

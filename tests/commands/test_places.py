@@ -9,7 +9,7 @@ import re
 import pytest
 
 from tests.commands.conftest import json_of, run
-from tests.support.line_files import COMPRESS, csv_of, jsonl_of, rows_of
+from tests.conversion.line_files import COMPRESS, csv_of, jsonl_of, rows_of
 
 ROWS = rows_of(60, seed=3)
 

@@ -12,14 +12,14 @@ from click.testing import CliRunner
 from gristmill import loader
 from gristmill.pipelines.commands.main import cli
 from gristmill.transforms.sources.formats import RecordOptions
-from tests.support.conversion import convert, job_of
-from tests.support.packed_datasets import (
+from tests.order.packed_datasets import (
     MAPPED,
     documents,
     packing,
     tokens_of,
     write_frames,
 )
+from tests.support.conversion import convert, job_of
 
 ORDER = ("--seed", "7", "--batch-size", "4")
 

@@ -26,7 +26,7 @@ from gristmill import loader
 from gristmill.dataset import Writer
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata.manifest import open_manifest, states_of
-from tests.support.packed_shards import conversations, supervised_dataset
+from tests.rows.packed_shards import conversations, supervised_dataset
 from tests.support.records import frames_of, write_array_records
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from gristmill.loader.order.shuffle import (
     NoShuffle,
     Shuffle,
 )
-from tests.support.schedules import schedule_of
+from tests.order.schedules import schedule_of
 
 PATH = pathlib.Path(__file__).parent / "order.json"
 CONFIGURATIONS, STEPS = 250, 40

@@ -43,6 +43,7 @@ from gristmill.transforms.sources.shards.source_split import (
     list_shards,
 )
 from gristmill.transforms.sources.source import source_of
+from tests.conversion.tfds_data import make_tfds, read_splits
 from tests.servers.buckets import upload
 from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import (
@@ -61,7 +62,6 @@ from tests.support.records import (
     read_array_records,
     write_array_records,
 )
-from tests.support.tfds_data import make_tfds, read_splits
 
 RECORDS = [*varied_records(400, seed=1), *AWKWARD_RECORDS]
 

@@ -24,7 +24,7 @@ from gristmill.transforms.sources.lines.line_source import (
     Made,
 )
 from gristmill.transforms.sources.source import first_records
-from tests.support.line_files import example_of
+from tests.conversion.line_files import example_of
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
 

@@ -45,8 +45,8 @@ from gristmill.transforms.sources.formats import (
 )
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.input_formats import look_at
+from tests.conversion.other_formats import JSON_LINES, MAKERS, MORE, arrow_stream
 from tests.servers.gcs_server import GcsServer
-from tests.support.other_formats import JSON_LINES, MAKERS, MORE, arrow_stream
 from tests.support.records import (
     array_record_bytes,
     frames_of,

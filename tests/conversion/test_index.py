@@ -16,8 +16,8 @@ from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import IndexArrayRecords
 from gristmill.transforms.indexing.index_job import index_shard, plan_index
+from tests.conversion.other_formats import MAKERS
 from tests.support.conversion import contents
-from tests.support.other_formats import MAKERS
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
 from tests.support.records import (
     array_record_bytes,

@@ -29,7 +29,7 @@ from gristmill.transforms.sources.lines.line_source import (
     newline_ends,
 )
 from gristmill.transforms.sources.source import first_records, source_of
-from tests.support.line_files import example_of
+from tests.conversion.line_files import example_of
 
 SCHEMA = pa.schema(
     [

@@ -8,9 +8,9 @@ import signal
 
 import pytest
 
+from tests.faults.kills import Killer
+from tests.order.input_files import WRITERS, rows_of
 from tests.support.conversion import contents, read_output, skipped_in
-from tests.support.input_files import WRITERS, rows_of
-from tests.support.kills import Killer
 
 ROWS = rows_of(1, 600)
 BAD = (3, 290, 571)

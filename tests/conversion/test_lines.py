@@ -19,10 +19,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.pipelines.convert import convert as run
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import RecordOptions
-from tests.conversion.parquet_files import write_parquet
-from tests.servers.gcs_server import GcsServer
-from tests.support.conversion import convert, job_of, read_output, skipped_in
-from tests.support.line_files import (
+from tests.conversion.line_files import (
     COMPRESS,
     as_float32,
     csv_of,
@@ -31,6 +28,9 @@ from tests.support.line_files import (
     rows_of,
     text_of,
 )
+from tests.conversion.parquet_files import write_parquet
+from tests.servers.gcs_server import GcsServer
+from tests.support.conversion import convert, job_of, read_output, skipped_in
 
 MAKE = {
     "jsonl": jsonl_of,

@@ -15,9 +15,9 @@ from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import PackingOptions
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
+from tests.rows.tokenizer_files import tokenizer_json
 from tests.support.conversion import contents
 from tests.support.records import frames_of
-from tests.support.tokenizer_files import tokenizer_json
 
 SHARDS, DOCUMENTS = 4, 40
 # In the documents of each of four shards, where there is a number with several digits.

@@ -49,10 +49,10 @@ from gristmill.transforms.beam.read_ranges import FileRange, RecordCoder, read_r
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.source import first_records
+from tests.order.input_files import WRITERS, rows_of
 from tests.servers.buckets import overlapping
 from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import dataset_of, shards_of, varied_records
-from tests.support.input_files import WRITERS, rows_of
 from tests.support.pipelines import (
     BUNDLE_BASED,
     BUNDLES_TWICE,

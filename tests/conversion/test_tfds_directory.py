@@ -22,7 +22,8 @@ from gristmill.transforms.directories.tfds_directory import (
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
-from tests.support import shared, tfds_data
+from tests.conversion import tfds_data
+from tests.support import shared
 from tests.support.conversion import read_output
 from tests.support.records import read_tfrecords, write_tfrecords
 

@@ -19,9 +19,9 @@ from gristmill.pipelines.verify import verify
 from gristmill.transforms.beam.verify_dataset import VerifyDataset
 from gristmill.transforms.checking.verification import VerifyResult, plan_verify
 from gristmill.transforms.checking.verify_shard import verify_shard
+from tests.changes.changes import attach
 from tests.servers.buckets import upload
 from tests.servers.gcs_server import Fault, GcsServer
-from tests.support.changes import attach
 from tests.support.conversion import dataset_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
 from tests.support.records import (

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from examples import train_lm
 from gristmill import loader
-from tests.support.jax_processes import run, started
+from tests.feed.jax_processes import run, started
 
 STEPS, DEVICES = 24, 2
 LINE = re.compile(r"^step (\d+) loss (\S+) batch ([0-9a-f]{8})$", re.MULTILINE)

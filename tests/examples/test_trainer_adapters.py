@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from tests.support.packed_shards import conversations, supervised_dataset
+from tests.rows.packed_shards import conversations, supervised_dataset
 
 
 @pytest.fixture(scope="module")

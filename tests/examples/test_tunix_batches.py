@@ -13,7 +13,7 @@ import pytest
 
 from examples.tunix_batches import TunixBatches, model_input
 from gristmill import loader
-from tests.support.packed_shards import conversations, supervised_dataset
+from tests.rows.packed_shards import conversations, supervised_dataset
 
 LENGTH = 32
 

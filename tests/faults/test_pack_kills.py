@@ -16,6 +16,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.make_shards import convert_shard
 from gristmill.transforms.jobs.pack_options import PackOptions
+from tests.faults.kills import Killer
 from tests.support.conversion import (
     contents,
     convert,
@@ -23,7 +24,6 @@ from tests.support.conversion import (
     job_of,
     prepared_of,
 )
-from tests.support.kills import Killer
 from tests.support.records import frames_of
 
 SHARDS, KILLED, OUT = 3, -9, "gs://bucket/out"

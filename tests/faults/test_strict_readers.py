@@ -24,7 +24,7 @@ from gristmill.dataset.base.errors import GristmillError
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.source import first_records
-from tests.support.line_files import example_of
+from tests.conversion.line_files import example_of
 from tests.support.records import frames_of
 
 ROWS = [

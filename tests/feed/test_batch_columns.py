@@ -11,9 +11,9 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
+from tests.order.packed_datasets import documents, packing, write_frames
 from tests.support.columns import NUMBER, attach, attach_numbers, examples
 from tests.support.conversion import convert, job_of
-from tests.support.packed_datasets import documents, packing, write_frames
 
 HOST: dict[str, Any] = {"host": (0, 1)}
 COLUMNS = ["score", "language"]

@@ -10,8 +10,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from gristmill import loader
 from gristmill.dataset.base.errors import GristmillError, InputError
 from tests.feed import jax_arrays
+from tests.feed.jax_processes import run
 from tests.support.datasets import convert
-from tests.support.jax_processes import run
 from tests.support.records import text_records
 from tests.support.started import started
 from tests.support.waiting import until

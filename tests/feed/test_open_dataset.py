@@ -27,10 +27,10 @@ from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_ta
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
+from tests.conversion.other_formats import MAKERS
 from tests.support.datasets import convert
 from tests.support.memory import peak_memory
 from tests.support.open_files import open_files
-from tests.support.other_formats import MAKERS
 from tests.support.records import (
     checksums,
     frames_of,

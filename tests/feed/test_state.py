@@ -14,8 +14,8 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.loader.feed.state import batches_of_state, state_of
 from gristmill.loader.order.mixture import Mixture
+from tests.feed.json_changes import ODD_VALUES, VALUES, changes
 from tests.support.datasets import convert
-from tests.support.json_changes import ODD_VALUES, VALUES, changes
 from tests.support.records import text_records
 
 FILES = [text_records(20, seed=1), text_records(29, seed=2)]

@@ -17,7 +17,7 @@ from gristmill import loader
 from gristmill.dataset import encode_example, encode_frame
 from tests.golden.cases import case
 from tests.golden.facts import command, convert, digest, digest_of_array
-from tests.support.tokenizer_files import (
+from tests.rows.tokenizer_files import (
     END,
     added_token,
     published,

@@ -22,10 +22,10 @@ from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
 from gristmill.transforms.jobs.conversion_job import PreparedJob
+from tests.order.input_files import WRITERS, rows_of
+from tests.order.ledger import FAULTS, FILE_FAULTS, FILES, LISTS, Case
 from tests.support import conversion
 from tests.support.conversion import prepared_of, read_output, shards_of
-from tests.support.input_files import WRITERS, rows_of
-from tests.support.ledger import FAULTS, FILE_FAULTS, FILES, LISTS, Case
 
 EACH = [
     pytest.param(name, marks=() if name == "tfrecord" else pytest.mark.slow)

@@ -29,10 +29,10 @@ from gristmill.transforms import WriteArrayRecords
 from gristmill.transforms.beam import run_job, same_code
 from gristmill.transforms.beam.convert_files import ConvertFiles
 from gristmill.transforms.conversion.make_shards import ShardResult, ShardTask
+from tests.order.input_files import WRITERS, rows_of
+from tests.order.ledger import FAULTS, FILE_FAULTS, LISTS, Case
 from tests.support import conversion
 from tests.support.conversion import read_output
-from tests.support.input_files import WRITERS, rows_of
-from tests.support.ledger import FAULTS, FILE_FAULTS, LISTS, Case
 from tests.support.records import text_records
 
 

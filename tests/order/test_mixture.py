@@ -15,7 +15,7 @@ from gristmill.loader.order.mixture import (
     Mixture,
     exact_weights,
 )
-from tests.support.schedules import bounds_of
+from tests.order.schedules import bounds_of
 
 SMALL = st.lists(st.integers(0, 12), min_size=1, max_size=7).filter(any)
 # Heavy ones leave int64 on the way.

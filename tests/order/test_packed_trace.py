@@ -15,10 +15,7 @@ from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.loader.provenance import stored_sources
 from gristmill.loader.provenance.trace import FoundDocument, SourcePlace
-from tests.servers.buckets import upload
-from tests.servers.gcs_server import GcsServer
-from tests.support.conversion import convert, job_of
-from tests.support.packed_datasets import (
+from tests.order.packed_datasets import (
     MAPPED,
     STRIDE,
     documents,
@@ -30,6 +27,9 @@ from tests.support.packed_datasets import (
     tokens_of,
     write_frames,
 )
+from tests.servers.buckets import upload
+from tests.servers.gcs_server import GcsServer
+from tests.support.conversion import convert, job_of
 
 LENGTH = 32
 Places = dict[int, tuple[str, int]]

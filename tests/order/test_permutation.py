@@ -11,7 +11,7 @@ from gristmill.loader.order.permutation import (
     Permutation,
 )
 from tests.conformance import plain_order
-from tests.support.orders import places_of
+from tests.order.orders import places_of
 
 # 2^k + 1 with even k is where shuffles that round the domain to even bits fail.
 SIZES = st.one_of(

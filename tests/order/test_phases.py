@@ -16,8 +16,8 @@ from gristmill.loader.base.indices import POSITION_LIMIT
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import DatasetOrder, Phase, Schedule, Sighting
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
-from tests.support.orders import records_of
-from tests.support.schedules import schedule_of
+from tests.order.orders import records_of
+from tests.order.schedules import schedule_of
 
 SHUFFLES = [
     NoShuffle(),

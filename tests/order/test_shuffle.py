@@ -18,7 +18,7 @@ from gristmill.loader.order.shuffle import (
     NoShuffle,
     shuffle_from_state,
 )
-from tests.support.orders import places_of, records_of
+from tests.order.orders import places_of, records_of
 
 BLOCKS = st.builds(
     BlockShuffle, block_records=st.integers(1, 12), window_blocks=st.integers(1, 9)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from gristmill.dataset.packed.row_format import MAX_POSITIONS, RowBatch
-from tests.support.conversation_rows import spans_of
+from tests.rows.conversation_rows import spans_of
 
 
 def batch_of(rows, said=None):

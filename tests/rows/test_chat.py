@@ -20,8 +20,8 @@ from gristmill.transforms.chat.conversation import (
 )
 from gristmill.transforms.chat.template import templates_of
 from gristmill.transforms.jobs.pack_options import ChatOptions
+from tests.rows.conversations import chat_options, read, write_bpe
 from tests.rows.test_masks import CHATML, SAID
-from tests.support.conversations import chat_options, read, write_bpe
 
 SHARED = [
     {"from": "human", "value": "hello world"},

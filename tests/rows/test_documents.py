@@ -27,9 +27,9 @@ from gristmill.transforms.tokens.load_tokenizer import (
     load_tokenizer,
 )
 from gristmill.transforms.tokens.tokenizer import Encoded, end_to_end
+from tests.rows.tokenizer_files import TEXTS, tokenizer_json
 from tests.support.conversion import job_of
 from tests.support.examples import FLOATS, INT64S, UNUSUAL
-from tests.support.tokenizer_files import TEXTS, tokenizer_json
 
 TEXT = SourceSpec("text", "line")
 MODULE = """

@@ -18,8 +18,8 @@ from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens import row_packer
 from gristmill.transforms.tokens.best_fit import Packing
 from gristmill.transforms.tokens.row_packer import RowPacker
+from tests.order.ledger import FAULTS, SHARDS, Case, at_publishing
 from tests.support import conversion
-from tests.support.ledger import FAULTS, SHARDS, Case, at_publishing
 
 
 def letters(texts):

@@ -11,7 +11,7 @@ import tokenizers
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.message_spans import ROLES
 from gristmill.transforms.chat.conversation_reader import ConversationReader
-from tests.support.conversations import (
+from tests.rows.conversations import (
     TEMPLATES,
     WORDS,
     chat_options,

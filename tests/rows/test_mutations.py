@@ -16,8 +16,8 @@ import tokenizers
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.transforms.chat.conversation_reader import ConversationReader
 from gristmill.transforms.chat.template import templates_of
+from tests.rows.conversations import chat_options, write_bpe
 from tests.rows.test_masks import STYLES
-from tests.support.conversations import chat_options, write_bpe
 
 TAGGED = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"

@@ -42,14 +42,14 @@ from gristmill.transforms.jobs.pack_options import (
 from gristmill.transforms.tokens.documents import Documents, counts_of_documents
 from gristmill.transforms.tokens.row_packer import RowPacker, described_rows
 from gristmill.transforms.tokens.tokenizer import end_to_end
-from tests.support.conversation_rows import conversation, spans_of, tokens_of
-from tests.support.conversations import bpe_json
+from tests.rows.conversation_rows import conversation, spans_of, tokens_of
+from tests.rows.conversations import bpe_json
+from tests.rows.packed_shards import sources_at
+from tests.rows.tokenizer_files import published, tokenizer_json
 from tests.support.conversion import contents
 from tests.support.memory import peak_memory
-from tests.support.packed_shards import sources_at
 from tests.support.pipelines import BUNDLES_TWICE, IN_MEMORY, WORKER_PROCESSES, counters
 from tests.support.records import frames_of, read_array_records
-from tests.support.tokenizer_files import published, tokenizer_json
 
 MODULE = '''
 def words(texts):

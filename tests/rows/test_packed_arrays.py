@@ -19,11 +19,11 @@ from gristmill.dataset.packed.row_format import RowFormat, decode_rows, encode_r
 from gristmill.pipelines.convert import convert as run
 from gristmill.transforms import ConversionJob, PackOptions
 from gristmill.transforms.conversion.take_output import open_to_append
+from tests.order.schedules import bounds_of
+from tests.rows.conversation_rows import Said, conversation
 from tests.rows.packed_rows import batch_of, some_rows
-from tests.support.conversation_rows import Said, conversation
 from tests.support.datasets import convert
 from tests.support.packed import documents, pack
-from tests.support.schedules import bounds_of
 
 ARRAYS = [
     *("inputs", "targets", "inputs_position", "targets_position"),

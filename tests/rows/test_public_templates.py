@@ -11,8 +11,8 @@ import tokenizers
 from gristmill.transforms.chat.conversation_reader import AsideError, ConversationReader
 from gristmill.transforms.chat.template import templates_of
 from gristmill.transforms.tokens.load_tokenizer import load_tokenizer
-from tests.support.conversation_rows import check_spans
-from tests.support.conversations import (
+from tests.rows.conversation_rows import check_spans
+from tests.rows.conversations import (
     TEMPLATES,
     chat_options,
     some_conversation,

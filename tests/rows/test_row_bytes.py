@@ -15,8 +15,8 @@ from gristmill.dataset.packed.row_format import (
     decode_rows,
     encode_rows,
 )
+from tests.rows.conversation_rows import Said, conversation, equal
 from tests.rows.packed_rows import batch_of, rows_of, some_rows
-from tests.support.conversation_rows import Said, conversation, equal
 
 SEEDS = st.integers(0, 1 << 32)
 KINDS = st.sampled_from(["packed", "example", "chat"])

@@ -23,8 +23,7 @@ from gristmill.transforms.tokens.load_tokenizer import (
     load_tokenizer,
 )
 from gristmill.transforms.tokens.tokenizer import Tokenizer
-from tests.servers.gcs_server import GcsServer
-from tests.support.tokenizer_files import (
+from tests.rows.tokenizer_files import (
     END,
     TEXTS,
     published,
@@ -33,6 +32,7 @@ from tests.support.tokenizer_files import (
     sentence_piece_model,
     tokenizer_json,
 )
+from tests.servers.gcs_server import GcsServer
 
 PIECE = sentence_piece_model()
 ENDED = tokenizer_json(template=["<s>", "$A", "</s>"])

@@ -19,8 +19,7 @@ from gristmill.pipelines.verify import verify as verify_all
 from gristmill.transforms.beam.verify_dataset import VerifyDataset
 from gristmill.transforms.jobs.pack_options import ChatOptions
 from tests.rows.packed_rows import batch_of, rows_of
-from tests.rows.test_pack import packed_documents
-from tests.support.packed_shards import (
+from tests.rows.packed_shards import (
     FORMAT,
     PackedShard,
     commit_packed,
@@ -29,6 +28,7 @@ from tests.support.packed_shards import (
     packed_split,
     sources_at,
 )
+from tests.rows.test_pack import packed_documents
 from tests.support.pipelines import run
 
 SHARD = layout.shard_name("d", "train", 1, 2)

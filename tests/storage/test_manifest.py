@@ -32,8 +32,8 @@ from gristmill.dataset.metadata.manifest import (
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.metadata.tfds import parse_info
+from tests.feed.json_changes import changes
 from tests.support.datasets import convert
-from tests.support.json_changes import changes
 from tests.support.records import frames_of, text_records, write_array_records
 from tests.support.shards import report
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
-from tests.support.packed_shards import Conversation, conversations, supervised_dataset
+from tests.rows.packed_shards import Conversation, conversations, supervised_dataset
 
 LENGTH = 64
 VOCABULARY = 320

@@ -11,7 +11,7 @@ from tunix.sft.peft_trainer import PeftTrainer, TrainingConfig
 
 from examples.tunix_batches import NAMES, TunixBatches, model_input
 from gristmill import loader
-from tests.support.packed_shards import conversations, supervised_dataset
+from tests.rows.packed_shards import conversations, supervised_dataset
 
 ROWS = supervised_dataset(pathlib.Path("chat"), [conversations(400, seed=1)])
 given = []

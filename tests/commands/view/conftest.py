@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.order.packed_datasets import documents, packing, write_frames
 from tests.support.conversion import convert as converted
 from tests.support.conversion import job_of
 from tests.support.datasets import convert
 from tests.support.examples import tf_example
-from tests.support.packed_datasets import documents, packing, write_frames
 
 FILES = (40, 1, 25, 0, 34)
 """Records of each input file, which becomes a shard."""

@@ -23,9 +23,9 @@ from gristmill.pipelines.view.write_html import (
 )
 from tests.commands.conftest import run
 from tests.commands.view.conftest import DOCUMENTS, FILES, content_of, png
+from tests.order.packed_datasets import STRIDE, tokens_of
 from tests.support.datasets import convert
 from tests.support.examples import tf_example
-from tests.support.packed_datasets import STRIDE, tokens_of
 from tests.support.records import frames_of, write_array_records
 
 

@@ -13,11 +13,11 @@ import pytest
 from gristmill import loader
 from gristmill.pipelines.view.write_html import Subject, write_html
 from tests.commands.conftest import run
+from tests.commands.view.browser import LAPTOP, PHONE, Watched, chromium
 from tests.commands.view.conftest import content_of, png
-from tests.support.browser import LAPTOP, PHONE, Watched, chromium
+from tests.rows.packed_shards import conversations, supervised_dataset
 from tests.support.datasets import convert
 from tests.support.examples import tf_example
-from tests.support.packed_shards import conversations, supervised_dataset
 
 SCRIPT = '<script>window.hurt = 1</script><img src=x onerror="window.hurt = 2">'
 HOSTILE = [

@@ -26,7 +26,7 @@ from gristmill.pipelines.options.job_options import (
 )
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.deploy.cloud import Cloud, running
-from tests.support.tokenizer_files import tokenizer_json
+from tests.rows.tokenizer_files import tokenizer_json
 
 CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts")
 IMAGE = "--sdk_container_image=us-docker.pkg.dev/my-project/gristmill/convert:1"

@@ -10,7 +10,7 @@ from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.maxtext.iterators import make_iterator
 from gristmill.loader.maxtext.settings import Options
-from tests.support.packed_shards import conversations, supervised_dataset
+from tests.rows.packed_shards import conversations, supervised_dataset
 from tests.trainers.maxtext.maxtext import LENGTH, config_of
 
 

@@ -20,8 +20,8 @@ from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.transforms.conversion import shard_records as converting
 from gristmill.transforms.planning.shard_plan import ShardPlan, SourceRange
 from gristmill.transforms.sources.formats import RecordOptions
+from tests.order.input_files import WRITERS, rows_of
 from tests.support import conversion
-from tests.support.input_files import WRITERS, rows_of
 
 Fault = Callable[["Case"], contextlib.AbstractContextManager[Any]]
 FILES = 3

@@ -44,7 +44,7 @@ from gristmill.transforms.tokens.best_fit import plan_rows
 from gristmill.transforms.tokens.documents import Documents, counts_of_documents
 from gristmill.transforms.tokens.row_packer import RowPacker, described_rows
 from gristmill.transforms.tokens.tokenizer import end_to_end
-from tests.support.conversation_rows import Said, Token, spans_of
+from tests.rows.conversation_rows import Said, Token, spans_of
 
 FORMAT = RowFormat(32)
 PLACE_BYTES = 100  # From one document to the next.

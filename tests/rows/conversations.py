@@ -23,7 +23,7 @@ from gristmill.transforms.jobs.pack_options import (
 )
 from gristmill.transforms.tokens.documents import Documents
 from gristmill.transforms.tokens.load_tokenizer import find_tokenizer
-from tests.support.conversation_rows import check_spans
+from tests.rows.conversation_rows import check_spans
 
 TEMPLATES = pathlib.Path(__file__).parents[1] / "rows/templates"
 

@@ -48,7 +48,7 @@ class Killer:
     def __init__(self, folder: pathlib.Path):
         self._errors = folder / "stderr"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.kills"],
+            [sys.executable, "-m", "tests.faults.kills"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "TMPDIR": str(folder)},
