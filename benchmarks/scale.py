@@ -49,7 +49,7 @@ from gristmill.dataset.metadata.shard_report import (
 )
 from gristmill.dataset.metadata.shard_table import ShardCollector
 from gristmill.transforms import ConversionJob
-from gristmill.transforms.beam.find_ranges import Listing, list_looked, list_looks
+from gristmill.transforms.beam.read_ranges import Listing, list_looked, list_looks
 from gristmill.transforms.beam.write_arrayrecords import _GatherFn
 from gristmill.transforms.checking.verification import VerifyJob, plan_verify
 from gristmill.transforms.checking.verify_shard import ShardCheck

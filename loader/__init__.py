@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         FixedFeature,
         Ragged,
         RaggedFeature,
+        TokenDecoder,
     )
-    from gristmill.loader.decode.tokens import TokenDecoder
     from gristmill.loader.feed.feed import Feed
     from gristmill.loader.feed.jax_feed import JaxFeed, to_jax
     from gristmill.loader.feed.state import continued_batches

@@ -31,7 +31,7 @@ from gristmill.loader.order.shuffle import (
     ShuffleName,
     parse_shuffle,
 )
-from gristmill.loader.packed.check_decode import check_decode
+from gristmill.loader.packed.packed_rows import check_decode
 from gristmill.loader.provenance.trace import (
     FoundDocument,
     Location,

@@ -20,7 +20,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.anywhere import result_path_of
 from gristmill.pipelines.local.pool import call_apart, default_workers, run_job
 from gristmill.pipelines.local.progress import shown
-from gristmill.pipelines.text.conversion import Outcome, edition_notes
+from gristmill.pipelines.text.results import Outcome, edition_notes
 from gristmill.transforms.conversion.begin import (
     PlanConversion,
     input_notes,
@@ -196,7 +196,7 @@ def _run_beam(
     work: MakeShards, first: PreparedJob, beam_options: Sequence[str]
 ) -> ConversionResult:
     from gristmill.pipelines.beam.run_pipeline import run_pipeline
-    from gristmill.transforms.beam.convert_files import MakePlanned
+    from gristmill.transforms.beam.job_transforms import MakePlanned
 
     job = first.job
     path = result_path_of(job.output, job.name, first.write.key, first.write.id)

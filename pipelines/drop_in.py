@@ -26,7 +26,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.paths import path_text
-from gristmill.transforms.beam.convert_files import ConvertFiles
+from gristmill.transforms.beam.job_transforms import ConvertFiles
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.planning.shard_plan import PlanOptions
 

@@ -22,8 +22,8 @@ from gristmill.loader.decode.examples import RaggedFeature
 from gristmill.loader.decode.scan import scan_examples
 from gristmill.loader.provenance.stored_sources import find_places
 from gristmill.pipelines.anywhere import JobRun, result_path_of
-from gristmill.pipelines.text.facts import plural, size_text, whole_number
 from gristmill.pipelines.text.places import FilePlace
+from gristmill.pipelines.text.printer import plural, size_text, whole_number
 from gristmill.transforms.removal.removal_job import (
     Removal,
     RemovalJob,

@@ -159,7 +159,7 @@ def test_layers_count_imports_of_type_checkers_and_of_functions() -> None:
     graph = import_graph()
     assert graph.direct_import_exists(
         importer="gristmill.transforms",  # Under TYPE_CHECKING, and nowhere else.
-        imported="gristmill.transforms.beam.verify_dataset",
+        imported="gristmill.transforms.beam.job_transforms",
     )
     assert graph.direct_import_exists(
         importer="gristmill.dataset.storage.lookup",  # In a function.

@@ -13,8 +13,11 @@ from gristmill.dataset.base.lazy_names import lazy_names
 if TYPE_CHECKING:
     from gristmill.dataset.arrayrecord.writer_options import WriterOptions
     from gristmill.dataset.base.findings import Finding
-    from gristmill.transforms.beam.convert_files import ConvertFiles
-    from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
+    from gristmill.transforms.beam.job_transforms import (
+        ConvertFiles,
+        IndexArrayRecords,
+        VerifyDataset,
+    )
     from gristmill.transforms.beam.read_ranges import SourceRecord
     from gristmill.transforms.beam.read_records import (
         ReadAllRecords,
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
         ReadRecords,
         ReadTFRecords,
     )
-    from gristmill.transforms.beam.verify_dataset import VerifyDataset
     from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
     from gristmill.transforms.checking.verification import VerifyResult
     from gristmill.transforms.conversion.commit_shards import ConversionResult

@@ -54,7 +54,7 @@ from gristmill.dataset.base.errors import (
     StorageError,
     SystemLimitError,
 )
-from gristmill.dataset.storage.open_file import read_range
+from gristmill.dataset.storage.local import read_range
 
 CrcArray = npt.NDArray[np.uint32]
 

@@ -177,7 +177,7 @@ class Done(NamedTuple):
         stored_bytes: Size of the files that were read.
         records: Records in them.
         raw_bytes: Size of these.
-        counts: Additions to `job_metrics.COUNTERS` and `DISTRIBUTIONS`.
+        counts: Additions to `run_job.COUNTERS` and `DISTRIBUTIONS`.
     """
 
     path: str

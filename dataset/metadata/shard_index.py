@@ -33,7 +33,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata.shard_report import ShardReport
-from gristmill.dataset.storage.open_file import open_regular
+from gristmill.dataset.storage.local import open_regular
 
 MAGIC = b"GMINDEX\n"
 # Magic of an index without checksums and report: only caches of loaders hold these.

@@ -19,9 +19,10 @@ from gristmill.dataset.packed.example_rows import (
     encode_examples,
     not_a_row,
 )
-from gristmill.dataset.packed.message_spans import MessageSpans, counts_of
-from gristmill.dataset.packed.span_bytes import (
+from gristmill.dataset.packed.message_spans import (
+    MessageSpans,
     SpanError,
+    counts_of,
     cut,
     decode_spans,
     encode_spans,

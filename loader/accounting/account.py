@@ -18,8 +18,11 @@ from gristmill.loader.data.column import Column
 from gristmill.loader.data.dataset import Dataset, GoneDataset
 from gristmill.loader.data.part import Part
 from gristmill.loader.order.schedule import Passed
-from gristmill.loader.provenance.packed_shard import PackedShard, packed_of
-from gristmill.loader.provenance.stored_sources import stored_sources
+from gristmill.loader.provenance.stored_sources import (
+    PackedShard,
+    packed_of,
+    stored_sources,
+)
 
 SOURCE, DATASET = "source", "dataset"
 UNKNOWN = "the source was not kept"

@@ -19,7 +19,7 @@ from gristmill.loader.base.indices import IntArray, checked_count, checked_indic
 from gristmill.loader.data.batches import Batches, read_batch
 from gristmill.loader.feed.feed import Feed, RootIterator
 from gristmill.loader.feed.state import refuse_grains, resumed
-from gristmill.loader.grain.worker_process import allow_unparsed_flags, end_with_trainer
+from gristmill.loader.grain.record_source import allow_unparsed_flags, end_with_trainer
 from gristmill.loader.order.hosts import host_rows
 from gristmill.loader.order.schedule import MixedBatch
 

@@ -1,17 +1,15 @@
-"""A drop-in for `grain.sources.ArrayRecordDataSource` that reads whole batches.
-
-It does not import Grain, and has what Grain needs of a source: `__len__`,
-`__getitem__`, the batched `_getitems`, `paths`, pickling, and a stable `repr`, which
-the checkpoints of Grain's DataLoader compare.
-"""
+"""A drop-in for `grain.sources.ArrayRecordDataSource` that reads whole batches."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import multiprocessing
 import operator
 import os
 import re
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, Self, SupportsIndex, runtime_checkable
 
@@ -22,11 +20,43 @@ from gristmill.dataset.formats.file_formats import check_joined
 from gristmill.dataset.metadata.tfds import match_shards
 from gristmill.dataset.storage.paths import StrPath, has_magic, path_text
 from gristmill.loader.data.open_dataset import counted_shards
-from gristmill.loader.grain.worker_process import allow_unparsed_flags, end_with_trainer
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.host_cache import cache_dir_text, footer_cache
 from gristmill.loader.reading.read_plan import Verify
 from gristmill.loader.reading.shard_list import ShardList
+
+
+def allow_unparsed_flags() -> None:
+    """Lets Grain start worker processes in a script that never parses absl's flags.
+
+    Grain reads a flag when it starts workers, which raises before flags are parsed.
+    After this call flags have their defaults; a script can still parse them later.
+    """
+    flags = sys.modules.get("absl.flags")
+    if flags is not None and not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+
+
+_THREAD_NAME = "gristmill-worker-end"
+
+
+def end_with_trainer() -> None:
+    """Ends this process with its parent, if it is a worker process of Grain.
+
+    Grain's workers wait for a trainer that was killed, and hold their memory meanwhile.
+    """
+    process = multiprocessing.current_process()
+    parent = multiprocessing.parent_process()
+    watched = any(thread.name == _THREAD_NAME for thread in threading.enumerate())
+    if parent is None or watched or not process.name.startswith("grain-process"):
+        return
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, name=_THREAD_NAME, daemon=True).start()
+
 
 _log = logging.getLogger(__name__)
 

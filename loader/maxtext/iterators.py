@@ -17,12 +17,15 @@ from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.loader.maxtext.restore import ElasticRecords
-from gristmill.loader.maxtext.settings import Options, Side, check, refused
-from gristmill.loader.maxtext.sources import (
+from gristmill.loader.maxtext.settings import (
+    Options,
+    Side,
     Sources,
     are_packed,
     batches_of,
+    check,
     open_sources,
+    refused,
 )
 
 _VOCABULARY_CURE = "set vocab_size as the tokenizer that packed the rows has it"

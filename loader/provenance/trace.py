@@ -18,10 +18,11 @@ from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.batches import Batches, dataset_numbers, row_at
 from gristmill.loader.data.dataset import Dataset, Stored
 from gristmill.loader.order.schedule import Sighting
-from gristmill.loader.provenance.packed_shard import PackedShard, packed_of
 from gristmill.loader.provenance.stored_sources import (
+    PackedShard,
     StoredSources,
     find_places,
+    packed_of,
     stored_sources,
 )
 

@@ -41,7 +41,7 @@ from gristmill.dataset.base.errors import (
     StorageMissingError,
     SystemLimitError,
 )
-from gristmill.dataset.storage.open_file import OpenFile
+from gristmill.dataset.storage.local import OpenFile
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.read_plan import (
     ReadPlan,

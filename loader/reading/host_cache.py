@@ -33,7 +33,7 @@ from gristmill.dataset.metadata.shard_index import (
     index_of_footer,
     map_footer,
 )
-from gristmill.dataset.storage.open_file import open_regular
+from gristmill.dataset.storage.local import open_regular
 from gristmill.dataset.storage.paths import StrPath, path_text
 
 

@@ -23,9 +23,8 @@ from gristmill.loader.reading.host_cache import (
     locked,
     write_whole,
 )
-from gristmill.loader.reading.shard_copies import ShardCopies
+from gristmill.loader.reading.shard_copies import ShardCopies, StoredShards
 from gristmill.loader.reading.shard_file import ShardFile, StoredBytes
-from gristmill.loader.reading.stored_shards import StoredShards
 from gristmill.loader.remote.object_reads import ByteRange
 
 # How often to fetch an index that arrives damaged.

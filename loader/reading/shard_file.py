@@ -25,8 +25,8 @@ from gristmill.dataset.metadata.shard_index import (
     map_index,
     parse_index,
 )
+from gristmill.dataset.storage.local import OpenFile
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.storage.open_file import OpenFile
 from gristmill.loader.reading.host_cache import FooterCache
 
 

@@ -13,7 +13,7 @@ from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.message_spans import trained_counts
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import PackingOptions, usual_split
-from gristmill.pipelines.text.facts import fact_lines, plural
+from gristmill.pipelines.text.printer import fact_lines, plural
 from gristmill.pipelines.text.supervision import (
     BEGIN,
     END,
@@ -33,7 +33,7 @@ from gristmill.transforms.functions.user_functions import call, load_function
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.source import first_records
-from gristmill.transforms.tokens.fit import Misfit, misfits
+from gristmill.transforms.tokens.documents import Misfit, misfits
 from gristmill.transforms.tokens.load_tokenizer import find_tokenizer, load_texts
 from gristmill.transforms.tokens.tokenizer import Tokenizer
 

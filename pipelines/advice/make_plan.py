@@ -26,7 +26,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.pipelines.local.pool import default_workers, map_unordered
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions, command_of
-from gristmill.pipelines.text.facts import plural
+from gristmill.pipelines.text.printer import plural
 from gristmill.transforms.conversion.begin import list_inputs, plan_job
 from gristmill.transforms.conversion.make_shards import convert_shard
 from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob

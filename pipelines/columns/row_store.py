@@ -20,8 +20,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.columns.column_file import ColumnType, check_column_name
 from gristmill.dataset.commit.attached_split import AttachedSplit
-from gristmill.pipelines.columns.table_files import Rows
-from gristmill.pipelines.columns.typed_values import TypedValues, filled
+from gristmill.pipelines.columns.table_files import Rows, TypedValues, filled
 
 Int64 = npt.NDArray[np.int64]
 _NONE = -1

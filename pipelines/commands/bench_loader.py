@@ -139,7 +139,7 @@ def bench_loader(given: Any) -> None:
 
 def measured_text(measured: Measured) -> str:
     """Returns the measurements for people."""
-    from gristmill.pipelines.text.facts import fact_lines, size_text
+    from gristmill.pipelines.text.printer import fact_lines, size_text
 
     stats, seconds = measured.stats, measured.seconds
     facts = {

@@ -65,7 +65,7 @@ from gristmill.pipelines.options.job_options import (
 from gristmill.transforms.jobs.pack_options import Method, Rows
 
 if TYPE_CHECKING:
-    from gristmill.pipelines.text.conversion import Outcome
+    from gristmill.pipelines.text.results import Outcome
 
 
 Where = dict[str, Any]
@@ -322,7 +322,7 @@ def index(options: IndexOptions, where: Where) -> None:
     FILES are files or quoted glob patterns, all in one directory, or that directory.
     The files stay as they are; their indexes and dataset.json are written beside them.
     """
-    from gristmill.pipelines.index import index
+    from gristmill.pipelines.anywhere import index
     from gristmill.pipelines.text.split_editions import manifest_text
 
     manifest, directory = index(options, **where)
@@ -345,7 +345,7 @@ def verify(options: VerifyOptions, where: Where) -> None:
     DATASET is the directory of a committed dataset. Nothing is changed. If anything is
     wrong, the exit code is 3, and the output says what to do.
     """
-    from gristmill.pipelines.verify import verify
+    from gristmill.pipelines.anywhere import verify
 
     found = verify(**vars(options), **where)
     show(found)

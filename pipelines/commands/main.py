@@ -33,7 +33,7 @@ from gristmill.pipelines.commands.messages import tell
 
 # Purpose -> command -> its module.
 _SECTIONS = {
-    "Get started": {"demo": "demo", "doctor": "doctor"},
+    "Get started": {"demo": "get_started", "doctor": "get_started"},
     "Prepare data": {
         "plan": "jobs",
         "convert": "jobs",
@@ -41,22 +41,22 @@ _SECTIONS = {
         "index": "jobs",
         "audit": "jobs",
         "pack": "jobs",
-        "unique": "columns",
-        "attach": "columns",
-        "rollback": "editions",
-        "clean": "editions",
-        "remove": "editions",
+        "unique": "changes",
+        "attach": "changes",
+        "rollback": "changes",
+        "clean": "changes",
+        "remove": "changes",
     },
     "Check and look": {
         "verify": "jobs",
-        "inspect": "metadata",
-        "head": "head",
+        "inspect": "inspection",
+        "head": "inspection",
         "view": "view",
     },
     "Train": {
         "bench-loader": "bench_loader",
         "trace": "trace",
-        "account": "seen_documents",
+        "account": "trace",
     },
 }
 COMMANDS = {

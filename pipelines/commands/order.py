@@ -22,7 +22,7 @@ from gristmill.pipelines.commands.shared_options import (
     text,
     together,
 )
-from gristmill.pipelines.text.facts import whole_number
+from gristmill.pipelines.text.printer import whole_number
 
 if TYPE_CHECKING:
     from gristmill.loader import Dataset

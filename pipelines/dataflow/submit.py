@@ -30,11 +30,13 @@ from gristmill.pipelines.options.job_options import (
     Options,
     VerifyOptions,
 )
-from gristmill.pipelines.text.facts import plural
-from gristmill.pipelines.text.verification import Verification
-from gristmill.transforms.beam.convert_files import ConvertFiles
-from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
-from gristmill.transforms.beam.verify_dataset import VerifyDataset
+from gristmill.pipelines.text.printer import plural
+from gristmill.pipelines.text.results import Verification
+from gristmill.transforms.beam.job_transforms import (
+    ConvertFiles,
+    IndexArrayRecords,
+    VerifyDataset,
+)
 from gristmill.transforms.checking.verification import VerifyResult
 
 State = Literal["submitted", "done", "template", "dry run"]

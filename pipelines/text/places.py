@@ -28,7 +28,7 @@ from gristmill.loader.provenance.trace import (
     Location,
     without_message,
 )
-from gristmill.pipelines.text.facts import fact_lines, whole_number
+from gristmill.pipelines.text.printer import fact_lines, whole_number
 
 LINE_FORMATS = ("csv", "jsonl", "text", "tsv", "tsv-unquoted")
 _AT = {

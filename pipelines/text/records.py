@@ -10,8 +10,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.example import Values, decode_example
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
-from gristmill.pipelines.text.facts import plural
-from gristmill.pipelines.text.printer import json_value
+from gristmill.pipelines.text.printer import json_value, plural
 from gristmill.pipelines.text.supervision import (
     BEGIN,
     END,

@@ -16,7 +16,7 @@ from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.sources import read_inputs
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
-from gristmill.pipelines.text.facts import plural, size_text
+from gristmill.pipelines.text.printer import plural, size_text
 from gristmill.pipelines.text.supervision import supervision_facts
 
 _UNEVEN_RATIO = 2

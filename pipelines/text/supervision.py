@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
-from gristmill.pipelines.text.facts import plural
+from gristmill.pipelines.text.printer import plural
 
 if TYPE_CHECKING:
     from gristmill.transforms.tokens.tokenizer import Tokenizer

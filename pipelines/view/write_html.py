@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.loader.data.batches import Batches, order_text, row_at
 from gristmill.loader.data.dataset import Dataset
-from gristmill.pipelines.view.sections import described
-from gristmill.pipelines.view.shown_records import shown
+from gristmill.pipelines.view.sections import described, shown
 
 if TYPE_CHECKING:
     from gristmill.transforms.tokens.tokenizer import Tokenizer

@@ -17,7 +17,7 @@ from gristmill import loader
 from gristmill.dataset.base.errors import NotADatasetError, ReplacedError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.verify import verify
+from gristmill.pipelines.anywhere import verify
 from tests.changes import race_commands
 from tests.changes.changes import NAME
 from tests.changes.race_commands import RECORDS, records_of

@@ -18,9 +18,8 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.pipelines.index import index
+from gristmill.pipelines.anywhere import index, verify
 from gristmill.pipelines.options.job_options import IndexOptions
-from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks

@@ -24,10 +24,9 @@ from gristmill.dataset.metadata.manifest import (
     open_manifest,
     read_table,
 )
+from gristmill.pipelines.anywhere import index, verify
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.index import index
 from gristmill.pipelines.options.job_options import IndexOptions
-from gristmill.pipelines.verify import verify
 from tests.support.datasets import convert
 from tests.support.records import frames_of, text_records
 

@@ -17,13 +17,13 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.layout import DIRECTORIES
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.columns.attach import attach_tables
 from gristmill.pipelines.columns.row_store import JoinBy
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions
 from gristmill.pipelines.removal import Removed, remove
-from gristmill.pipelines.verify import verify
 from tests.faults.kills import Killer
 from tests.support.records import frames_of
 from tests.support.watched import at_storage

@@ -19,8 +19,8 @@ from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks

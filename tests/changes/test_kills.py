@@ -14,7 +14,7 @@ from gristmill.dataset.base.errors import NotADatasetError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.index import index
+from gristmill.pipelines.anywhere import index
 from gristmill.pipelines.options.job_options import IndexOptions
 from tests.changes.changes import (
     NAME,

@@ -15,9 +15,9 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import RESULT
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.text.printer import text_of
-from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from tests.servers.gcs_server import GcsServer

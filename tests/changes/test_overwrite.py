@@ -23,10 +23,10 @@ from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_manifest
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.convert import convert as run_conversion
-from gristmill.pipelines.text.unfinished import read_unfinished
-from gristmill.pipelines.verify import verify
-from gristmill.transforms.beam.convert_files import ConvertFiles
+from gristmill.pipelines.text.split_editions import read_unfinished
+from gristmill.transforms.beam.job_transforms import ConvertFiles
 from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
 from gristmill.transforms.checking.verification import plan_verify
 from gristmill.transforms.checking.verify_shard import verify_shard

@@ -10,7 +10,7 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError, JobChangedError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.pipelines.index import index
+from gristmill.pipelines.anywhere import index
 from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards

@@ -13,7 +13,7 @@ import pytest
 
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.pipelines.verify import verify
+from gristmill.pipelines.anywhere import verify
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import (

@@ -17,7 +17,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.loader.data.dataset import Dataset
-from gristmill.pipelines.verify import verify
+from gristmill.pipelines.anywhere import verify
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks

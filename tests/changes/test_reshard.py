@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from gristmill import loader
 from gristmill.dataset import Writer
 from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.verify import verify
 from tests.servers.buckets import upload
 from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import contents, dataset_of, read_output

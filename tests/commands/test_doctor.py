@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gristmill.pipelines.commands.doctor import examine
+from gristmill.pipelines.commands.get_started import examine
 from tests.commands.conftest import run
 from tests.servers.gcs_server import GcsServer
 from tests.support.datasets import convert

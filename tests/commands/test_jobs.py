@@ -14,7 +14,7 @@ import pytest
 from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.commands.main import main
 from gristmill.pipelines.options.conversion_jobs import parse_size
-from gristmill.pipelines.text.facts import whole_number
+from gristmill.pipelines.text.printer import whole_number
 from tests.support.records import text_records, write_array_records, write_tfrecords
 from tests.support.shell import gristmill, records_of, succeeded
 from tests.support.waiting import until

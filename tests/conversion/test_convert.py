@@ -22,8 +22,8 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.local.pool import run_job
-from gristmill.pipelines.verify import verify
 from gristmill.transforms import (
     ConvertFiles,
     IndexArrayRecords,
@@ -32,7 +32,7 @@ from gristmill.transforms import (
     VerifyDataset,
     WriteArrayRecords,
 )
-from gristmill.transforms.beam.convert_files import MakePlanned
+from gristmill.transforms.beam.job_transforms import MakePlanned
 from gristmill.transforms.beam.run_job import RunJob
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards

@@ -19,8 +19,8 @@ from gristmill.pipelines import (
     convert_tf_to_arrayrecord_disk,
     convert_tf_to_arrayrecord_gcs,
 )
+from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.convert import convert
-from gristmill.pipelines.verify import verify
 from gristmill.transforms import (
     ReadArrayRecords,
     ReadTFRecords,

@@ -24,7 +24,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion
-from gristmill.transforms.beam.convert_files import ConvertFiles, MakePlanned
+from gristmill.transforms.beam.job_transforms import ConvertFiles, MakePlanned
 from tests.support.conversion import (
     contents,
     convert,

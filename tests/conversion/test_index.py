@@ -11,9 +11,8 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import CorruptShardError, GristmillError, InputError
-from gristmill.pipelines.index import index
+from gristmill.pipelines.anywhere import index, verify
 from gristmill.pipelines.options.job_options import IndexOptions
-from gristmill.pipelines.verify import verify
 from gristmill.transforms import IndexArrayRecords
 from gristmill.transforms.indexing.index_job import index_shard, plan_index
 from tests.conversion.other_formats import MAKERS

@@ -20,8 +20,8 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
-from gristmill.transforms.sources.lines.json_array import ArrayLines
 from gristmill.transforms.sources.lines.json_source import JsonLines
+from gristmill.transforms.sources.lines.json_values import ArrayLines
 from gristmill.transforms.sources.lines.line_schema import LineSchema
 from gristmill.transforms.sources.lines.line_source import (
     BadLineError,

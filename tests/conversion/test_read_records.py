@@ -36,16 +36,18 @@ from gristmill.transforms import (
     RecordOptions,
     SourceRecord,
 )
-from gristmill.transforms.beam.find_ranges import (
+from gristmill.transforms.beam.read_ranges import (
     FilePart,
+    FileRange,
     FileWalk,
     Listing,
+    RecordCoder,
     by_file,
     cut_walks,
     list_parts,
+    read_range,
     walk_part,
 )
-from gristmill.transforms.beam.read_ranges import FileRange, RecordCoder, read_range
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.source import first_records

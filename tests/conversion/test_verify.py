@@ -14,9 +14,9 @@ import pytest
 from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.metadata import layout
+from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.text.printer import text_of
-from gristmill.pipelines.verify import verify
-from gristmill.transforms.beam.verify_dataset import VerifyDataset
+from gristmill.transforms.beam.job_transforms import VerifyDataset
 from gristmill.transforms.checking.verification import VerifyResult, plan_verify
 from gristmill.transforms.checking.verify_shard import verify_shard
 from tests.changes.changes import attach

@@ -30,7 +30,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.metadata.shard_index import map_index
-from gristmill.pipelines.verify import verify
+from gristmill.pipelines.anywhere import verify
 from gristmill.transforms import WriteArrayRecords
 from gristmill.transforms.writing.write_group import (
     GroupResult,

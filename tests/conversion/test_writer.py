@@ -33,8 +33,8 @@ from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.writer import writer as writer_module
+from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.verify import verify
 from tests.support.conversion import contents, convert, job_of
 from tests.support.records import AWKWARD_RECORDS, frames_of, text_records
 

@@ -18,7 +18,7 @@ from google.protobuf import json_format
 
 from gristmill.pipelines.commands.template import TEMPLATES, metadata, parameters_of
 from gristmill.pipelines.dataflow.defaults import MAX_WORKERS
-from gristmill.transforms.beam import job_metrics
+from gristmill.transforms.beam import run_job
 from tests.deploy import roles
 from tests.deploy.dataflow_server import DataflowServer
 from tests.deploy.gcloud_stand_in import JOB
@@ -307,4 +307,4 @@ def test_alerts_are_as_monitoring_takes_them():
         asked = condition.condition_threshold.filter
         assert 'resource.label.job_name = starts_with("gristmill-")' in asked
         if counter := re.search(r'metric_name = "([^"]+)"', asked):
-            assert counter[1] in job_metrics.COUNTERS
+            assert counter[1] in run_job.COUNTERS

@@ -14,11 +14,10 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.base.errors import CorruptInputError, JobError
 from gristmill.dataset.base.system import usable_cores
+from gristmill.pipelines.anywhere import index, verify
 from gristmill.pipelines.beam.run_pipeline import run_pipeline
 from gristmill.pipelines.convert import convert
-from gristmill.pipelines.index import index
 from gristmill.pipelines.options.job_options import IndexOptions
-from gristmill.pipelines.verify import verify
 from tests.support.conversion import contents, job_of
 from tests.support.pipelines import (
     BUNDLE_BASED,

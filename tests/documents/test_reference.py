@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from gristmill.pipelines.commands.main import cli, find_command
-from gristmill.transforms.beam import job_metrics
+from gristmill.transforms.beam import run_job
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
@@ -36,8 +36,8 @@ def test_the_table_of_metrics_is_what_the_code_says() -> None:
     rows = [
         f"| `{name}` | {kind} | {text.replace('|', chr(92) + '|')}. |"
         for kind, metrics in (
-            ("counter", job_metrics.COUNTERS),
-            ("distribution", job_metrics.DISTRIBUTIONS),
+            ("counter", run_job.COUNTERS),
+            ("distribution", run_job.DISTRIBUTIONS),
         )
         for name, text in metrics.items()
     ]

@@ -13,7 +13,7 @@ import pytest
 from gristmill import dataset
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
-from gristmill.pipelines.verify import verify
+from gristmill.pipelines.anywhere import verify
 from gristmill.transforms.conversion.make_shards import convert_shard
 from gristmill.transforms.jobs.pack_options import PackOptions
 from tests.faults.kills import Killer

@@ -25,9 +25,8 @@ from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.index import index
+from gristmill.pipelines.anywhere import index, verify
 from gristmill.pipelines.options.job_options import IndexOptions
-from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion import take_output as take_output_module
 from gristmill.transforms.conversion.begin import begin_job, list_inputs, plan_job
 from gristmill.transforms.conversion.commit_shards import commit_shards

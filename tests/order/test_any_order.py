@@ -14,8 +14,8 @@ from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.loader import open as open_dataset
+from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.convert import convert
-from gristmill.pipelines.verify import verify
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import job_of

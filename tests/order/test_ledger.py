@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.pipelines.verify import verify
+from gristmill.pipelines.anywhere import verify
 from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
 from gristmill.transforms.jobs.conversion_job import PreparedJob
 from tests.order.input_files import WRITERS, rows_of

@@ -21,13 +21,13 @@ import pytest
 from gristmill.dataset import Writer, commit_parts
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import GristmillError
+from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import AppendOptions
-from gristmill.pipelines.verify import verify
 from gristmill.transforms import WriteArrayRecords
 from gristmill.transforms.beam import run_job, same_code
-from gristmill.transforms.beam.convert_files import ConvertFiles
+from gristmill.transforms.beam.job_transforms import ConvertFiles
 from gristmill.transforms.conversion.make_shards import ShardResult, ShardTask
 from tests.order.input_files import WRITERS, rows_of
 from tests.order.ledger import FAULTS, FILE_FAULTS, LISTS, Case

@@ -15,7 +15,7 @@ from gristmill.dataset.base.errors import (
     UserFunctionError,
 )
 from gristmill.dataset.base.example import BYTES, INTS, encode_example, raw_features
-from gristmill.transforms.chat.document_inputs import document_records
+from gristmill.transforms.chat.conversation_reader import document_records
 from gristmill.transforms.conversion.begin import list_inputs
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import TFRECORD, RecordOptions, SourceSpec

@@ -13,7 +13,7 @@ import pytest
 
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.pipelines.verify import verify
+from gristmill.pipelines.anywhere import verify
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens import row_packer
 from gristmill.transforms.tokens.best_fit import Packing

@@ -28,9 +28,9 @@ from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.gcs_connection import emulator_url
 from gristmill.dataset.storage.lookup import delete_all, storage_for
 from gristmill.dataset.storage.prefetch_reader import PrefetchReader
+from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.commands.main import main
 from gristmill.pipelines.convert import convert
-from gristmill.pipelines.verify import verify
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.servers.gcs_server import GcsServer

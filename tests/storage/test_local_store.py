@@ -38,14 +38,12 @@ from gristmill.dataset.storage.directory_lock import (
     scratch_directory,
     unless_in_use,
 )
-from gristmill.dataset.storage.local import LocalStorage
+from gristmill.dataset.storage.local import LocalStorage, OpenFile, open_regular
 from gristmill.dataset.storage.lookup import version_of
-from gristmill.dataset.storage.open_file import OpenFile, open_regular
+from gristmill.pipelines.anywhere import index, verify
 from gristmill.pipelines.convert import convert as run
-from gristmill.pipelines.index import index
 from gristmill.pipelines.options.job_options import IndexOptions
-from gristmill.pipelines.text.unfinished import read_unfinished
-from gristmill.pipelines.verify import verify
+from gristmill.pipelines.text.split_editions import read_unfinished
 from tests.support.conversion import convert, job_of
 from tests.support.open_files import files_of_at_most, open_files
 from tests.support.records import frames_of, text_records

@@ -15,7 +15,7 @@ from apache_beam.runners.runner import PipelineResult
 from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark
 from apache_beam.transforms.window import GlobalWindows
 
-from gristmill.transforms.beam.job_metrics import NAMESPACE
+from gristmill.transforms.beam.run_job import NAMESPACE
 
 IN_MEMORY = ("--runner=FnApiRunner",)
 # Every bundle twice, as after a failure that nobody saw.

@@ -16,8 +16,16 @@ import apache_beam as beam
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.storage.paths import StrPath, path_texts
-from gristmill.transforms.beam.find_ranges import (
+from gristmill.transforms.beam.pipeline_input import (
+    FieldsShown,
+    check_begin,
+    check_collection,
+    check_known,
+    set_types,
+)
+from gristmill.transforms.beam.read_ranges import (
     Listing,
+    SourceRecord,
     by_file,
     cut_part,
     cut_walks,
@@ -26,15 +34,8 @@ from gristmill.transforms.beam.find_ranges import (
     list_looks,
     list_one,
     list_parts,
+    read_range,
 )
-from gristmill.transforms.beam.pipeline_input import (
-    FieldsShown,
-    check_begin,
-    check_collection,
-    check_known,
-    set_types,
-)
-from gristmill.transforms.beam.read_ranges import SourceRecord, read_range
 from gristmill.transforms.beam.run_job import gather
 from gristmill.transforms.beam.same_code import sent
 from gristmill.transforms.planning.shard_plan import check_positive

@@ -31,7 +31,6 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.transforms.beam.job_metrics import count, report_sink
 from gristmill.transforms.beam.pipeline_input import (
     check_collection,
     check_known,
@@ -39,7 +38,7 @@ from gristmill.transforms.beam.pipeline_input import (
     fields_of,
     set_types,
 )
-from gristmill.transforms.beam.run_job import gather
+from gristmill.transforms.beam.run_job import count, gather, report_sink
 from gristmill.transforms.beam.same_code import sent
 from gristmill.transforms.writing.write_group import (
     Element,

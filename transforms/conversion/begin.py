@@ -29,7 +29,7 @@ from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import has_file
-from gristmill.transforms.chat.document_inputs import (
+from gristmill.transforms.chat.conversation_reader import (
     document_records,
     reader_of,
 )
@@ -73,7 +73,7 @@ from gristmill.transforms.sources.shards.source_split import (
     find_split,
 )
 from gristmill.transforms.sources.source import SkippedRegions, first_records, source_of
-from gristmill.transforms.tokens.fit import check_fit
+from gristmill.transforms.tokens.documents import check_fit
 from gristmill.transforms.tokens.load_tokenizer import find_tokenizer
 
 _log = logging.getLogger(__name__)

@@ -57,7 +57,7 @@ from gristmill.transforms.sources.shards.source_split import (
     selected_records,
 )
 from gristmill.transforms.sources.source import nothing_read, source_of, too_much_damage
-from gristmill.transforms.tokens.fit import check_fit
+from gristmill.transforms.tokens.documents import check_fit
 from gristmill.transforms.tokens.row_packer import described_rows, row_features
 
 _log = logging.getLogger(__name__)

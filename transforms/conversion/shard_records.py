@@ -28,7 +28,7 @@ from gristmill.dataset.base.places import Places
 from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.transforms.chat.document_inputs import reader_of
+from gristmill.transforms.chat.conversation_reader import reader_of
 from gristmill.transforms.functions.user_functions import call, load_function
 from gristmill.transforms.jobs.conversion_job import PreparedJob
 from gristmill.transforms.jobs.pack_options import PackOptions

@@ -19,8 +19,7 @@ from gristmill.dataset.metadata.layout import join
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.functions.user_functions import code_digest
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
-from gristmill.transforms.tokens.tiktoken_ranks import TiktokenTokenizer
-from gristmill.transforms.tokens.tokenizer import Ends, Tokenizer
+from gristmill.transforms.tokens.tokenizer import Ends, TiktokenTokenizer, Tokenizer
 from gristmill.transforms.tokens.tokenizer_libraries import (
     FunctionTokenizer,
     GigatokenEncoder,

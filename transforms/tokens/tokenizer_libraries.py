@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError, UserFunctionError
 from gristmill.transforms.functions.user_functions import load_function
-from gristmill.transforms.tokens.tiktoken_ranks import find_encoding
 from gristmill.transforms.tokens.tokenizer import (
     Encoded,
     Ends,
@@ -30,6 +29,7 @@ from gristmill.transforms.tokens.tokenizer import (
     SpecialTexts,
     Tokenizer,
     end_to_end,
+    find_encoding,
 )
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from gristmill.loader.maxtext.iterators import (
     make_iterator,
     packed_batches,
 )
-from gristmill.loader.maxtext.settings import Options, Side
-from gristmill.loader.maxtext.sources import open_sources
+from gristmill.loader.maxtext.settings import Options, Side, open_sources
 from tests.trainers.maxtext.maxtext import LENGTH, config_of
 
 pytestmark = pytest.mark.usefixtures("maxtext")

@@ -6,8 +6,9 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset import InputError
-from gristmill.loader.maxtext.settings import Options, Side
-from gristmill.loader.maxtext.sources import (
+from gristmill.loader.maxtext.settings import (
+    Options,
+    Side,
     Sources,
     are_packed,
     batches_of,

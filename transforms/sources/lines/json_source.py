@@ -17,9 +17,9 @@ import pyarrow.json
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.lines.json_array import ArrayReader
 from gristmill.transforms.sources.lines.json_values import (
     JSON_TEXT,
+    ArrayReader,
     DifferentTypesError,
     UnfitError,
     column_value,
