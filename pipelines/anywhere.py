@@ -21,7 +21,7 @@ from gristmill.transforms.jobs.job import Begun, Job
 if TYPE_CHECKING:
     from gristmill.dataset.metadata.manifest import Manifest
     from gristmill.pipelines.options.job_options import IndexOptions
-    from gristmill.pipelines.text.results import Verification
+    from gristmill.pipelines.text.verification import Verification
 
 R = TypeVar("R")
 
@@ -114,7 +114,7 @@ def verify(
         NotADatasetError: The dataset is not committed.
         InvalidDatasetError: Its metadata cannot be read.
     """
-    from gristmill.pipelines.text.results import Verification
+    from gristmill.pipelines.text.verification import Verification
     from gristmill.transforms.checking.verification import VerifyJob
 
     started, run = time.monotonic(), JobRun(**how)
@@ -128,7 +128,7 @@ def verify(
     path = f"{directory}/.result-{uuid.uuid4().hex}"
     found = run.finish(VerifyJob(dataset, quick), None, path)
     seconds = time.monotonic() - started
-    return Verification(quick=quick, seconds=seconds, **found._asdict())
+    return Verification(quick=quick, seconds=seconds, **vars(found))
 
 
 def _temp_location(beam_options: Sequence[str]) -> str | None:

@@ -20,7 +20,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.anywhere import result_path_of
 from gristmill.pipelines.local.pool import call_apart, default_workers, run_job
 from gristmill.pipelines.local.progress import shown
-from gristmill.pipelines.text.results import Outcome, edition_notes
+from gristmill.pipelines.text.conversion import Outcome, edition_notes
 from gristmill.transforms.conversion.begin import (
     PlanConversion,
     input_notes,

@@ -261,7 +261,7 @@ class AttachedSplit:
     def __init__(self, dataset: str, split: str | None, *, overwrite: bool = False):
         self.dataset, self.overwrite = dataset, overwrite
         self.manifest = open_manifest(dataset)
-        self.name = chosen_split(dataset, self.manifest, split)
+        self.name = chosen_split(split, self.manifest.splits, dataset)
         self.split: Split = self.manifest.splits[self.name]
 
     def attachment(self, columns: Sequence[str], how: Any) -> Attachment:

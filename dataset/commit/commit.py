@@ -404,7 +404,7 @@ def roll_back(output: str, split: str, edition: int) -> Manifest:
     """
 
     def change(old: Manifest) -> Manifest:
-        there = old.splits[chosen_split(output, old, split)]
+        there = old.splits[chosen_split(split, old.splits, output)]
         state_of(output, there, edition)  # Raises where there is none.
         new = rolled_back(there, edition)
         for part in new.parts if new != there else ():

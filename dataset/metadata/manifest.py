@@ -10,7 +10,7 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from gristmill.dataset.base.errors import (
@@ -435,17 +435,19 @@ def _format(file: FileInfo) -> FileFormat | None:
         return None  # The error is about the dataset, not about this file.
 
 
-def chosen_split(dataset: str, manifest: Manifest, split: str | None) -> str:
+def chosen_split(split: str | None, splits: Collection[str], where: str) -> str:
     """Returns the name of a split, by default of the only one; raises InputError."""
-    if split is None and len(manifest.splits) == 1:
-        return next(iter(manifest.splits))
-    if split is None or split not in manifest.splits:
+    if split is None and len(splits) == 1:
+        return next(iter(splits))
+    if split is None or split not in splits:
         raise InputError(
-            "no such split" if split else "the dataset has several splits",
-            where=dataset,
-            expected=some_of(manifest.splits, 20),
+            "no split given" if split is None else "no such split",
+            where=where,
+            expected=f"one of {some_of(sorted(splits), 20)}"
+            if splits
+            else "(there is none)",
             got=split,
-            cure="choose one with --split",
+            cure="give one of these, as --split NAME or split=NAME",
         )
     return split
 

@@ -29,6 +29,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
     check_not_replaced,
+    chosen_split,
     open_manifest,
     read_manifest,
     read_split_table,
@@ -355,7 +356,7 @@ def _committed(
 ) -> _Opened:
     """Opens a committed dataset, by `dataset.json` and the table of shards."""
     path = place.path
-    own = _choose(place.split, tuple(manifest.splits), path)
+    own = chosen_split(place.split, manifest.splits, path)
     whole = manifest.splits[own]
     number, name = whole.edition, f"{path}, split {own}"
     if place.edition is not None:
@@ -433,7 +434,7 @@ def _tfds(place: _Place, how: HowToRead) -> _Opened:
             "pattern",
         ),
     )
-    own = _choose(place.split, tuple(splits), path)
+    own = chosen_split(place.split, splits, path)
     counts = np.array(splits[own].file_records, np.int64)
     name = f"{path} ({info['name']}, split {own})"
     shards = ShardList(
@@ -464,20 +465,6 @@ def _check_edition(edition: int, split: Split, where: str) -> int:
             "what made each",
         )
     return number
-
-
-def _choose(split: str | None, splits: Sequence[str], where: str) -> str:
-    if split is None and len(splits) == 1:
-        return splits[0]
-    if split is None or split not in splits:
-        raise InputError(
-            "no split given" if split is None else "no such split",
-            where=where,
-            expected=f"one of {some_of(splits, 20)}" if splits else "(there is none)",
-            got=split,
-            cure="give one of these, as --split NAME or split=NAME",
-        )
-    return split
 
 
 class _Under(Sequence[str]):

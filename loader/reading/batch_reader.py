@@ -48,6 +48,7 @@ from gristmill.loader.reading.read_plan import (
     Verify,
     Wanted,
     checks_of,
+    fetch_chunks,
     make_plan,
 )
 from gristmill.loader.reading.shard_file import READ_LIMITS, ReadLimits
@@ -288,8 +289,6 @@ class BatchReader:
 
     def _fetch_once(self, plan: ReadPlan, out: list[bytes], *, last: bool) -> list[int]:
         """Returns the chunks that arrived damaged, or raises."""
-        from gristmill.loader.reading.fetch_chunks import fetch_chunks
-
         damaged: list[int] = []
 
         def take(chunks: list[int], pieces: list[bytes]) -> None:

@@ -195,7 +195,7 @@ def rollback(given: Any) -> None:
     from gristmill.dataset.metadata.manifest import chosen_split, open_manifest
 
     dataset = given.dataset
-    name = chosen_split(dataset, open_manifest(dataset), given.split)
+    name = chosen_split(given.split, open_manifest(dataset).splits, dataset)
     now = roll_back(dataset, name, given.edition).splits[name]
     show(
         {

@@ -88,7 +88,7 @@ def inspect(given: Any) -> None:
         return
     unfinished = [] if edition or given.files else read_unfinished(dataset, manifest)
     if given.split or edition or given.files:
-        name = chosen_split(dataset, manifest, given.split)
+        name = chosen_split(given.split, manifest.splits, dataset)
         state = manifest.splits[name]
         if edition is not None:
             state = state_of(dataset, state, edition)

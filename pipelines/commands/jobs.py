@@ -65,7 +65,7 @@ from gristmill.pipelines.options.job_options import (
 from gristmill.transforms.jobs.pack_options import Method, Rows
 
 if TYPE_CHECKING:
-    from gristmill.pipelines.text.results import Outcome
+    from gristmill.pipelines.text.conversion import Outcome
 
 
 Where = dict[str, Any]

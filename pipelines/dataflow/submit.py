@@ -31,7 +31,7 @@ from gristmill.pipelines.options.job_options import (
     VerifyOptions,
 )
 from gristmill.pipelines.text.printer import plural
-from gristmill.pipelines.text.results import Verification
+from gristmill.pipelines.text.verification import Verification
 from gristmill.transforms.beam.job_transforms import (
     ConvertFiles,
     IndexArrayRecords,
@@ -115,7 +115,7 @@ def _report(result: VerifyResult, options: VerifyOptions) -> Verification:
 
     A service shows only the job's state. Retries write the same report again.
     """
-    found = Verification(quick=options.quick, **result._asdict())
+    found = Verification(quick=options.quick, **vars(result))
     if options.report is not None:
         found.write(options.report)
     if found.findings:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.loader.reading.fetch_chunks import plan_ranges
+from gristmill.loader.reading.read_plan import plan_ranges
 
 # (gap before the piece, its size, whether another file begins with it)
 PIECES = st.lists(

@@ -93,7 +93,7 @@ def _plain(value: Any) -> Any:
         plain = [*map(_plain, value)]
         return plain if fields is None else dict(zip(fields, plain, strict=True))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
+        return {name: _plain(one) for name, one in vars(value).items()}
     return value
 
 

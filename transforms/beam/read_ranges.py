@@ -29,6 +29,7 @@ from gristmill.dataset.base.errors import DataLossError, InputError, some_of
 from gristmill.dataset.formats.file_formats import check_joined
 from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import chosen_split
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import has_file
 from gristmill.dataset.storage.paths import StrPath, path_text
@@ -121,14 +122,8 @@ def _groups(
         return repository_inputs(directory, splits=asked)
     if len(inputs) == 1 and has_file(directory, layout.TFDS_INFO_JSON):
         splits = read_tfds_directory(directory).splits
-        if how.split is not None and how.split not in splits:
-            raise InputError(
-                "the input has no such split",
-                where=directory,
-                expected=f"one of {some_of(splits, 20)}",
-                got=how.split,
-                cure="choose one of these, or leave the split out to read all",
-            )
+        if how.split is not None:
+            chosen_split(how.split, splits, directory)
         return {
             name: (layout.join(glob.escape(directory), splits[name].pattern),)
             for name in (splits if how.split is None else (how.split,))

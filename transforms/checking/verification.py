@@ -297,7 +297,8 @@ def _owned_never(
                 )
 
 
-class VerifyResult(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class VerifyResult:
     """The result of a verification.
 
     Attributes:

@@ -271,7 +271,7 @@ def open_to_append(dataset: str, split: str | None) -> tuple[Manifest, str]:
             packed rows.
     """
     manifest = open_manifest(dataset)
-    split = chosen_split(dataset, manifest, split)
+    split = chosen_split(split, manifest.splits, dataset)
     if manifest.splits[split].packed is not None:
         raise InputError(
             "the split holds packed rows, to which no records can be appended",

@@ -18,6 +18,7 @@ from typing import Any
 from gristmill.dataset.base.errors import InputError, MissingPackageError, some_of
 from gristmill.dataset.formats.file_formats import parse_file_name
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import chosen_split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import compile_pattern, has_magic
 from gristmill.transforms.sources.find_inputs import (
@@ -207,14 +208,7 @@ def repository_inputs(
     directory = directory.rstrip("/") or "/"
     found = _splits(directory)
     for asked in splits or ():
-        if asked not in found:
-            raise InputError(
-                "the Hugging Face repository has no such split",
-                where=directory,
-                expected=f"one of {some_of(found, 20)}",
-                got=asked,
-                cure="choose one of these with --split, or leave it out to convert all",
-            )
+        chosen_split(asked, found, directory)
     return {
         split: tuple(layout.join(glob.escape(directory), p) for p in patterns)
         for split, patterns in found.items()

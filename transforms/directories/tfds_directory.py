@@ -21,6 +21,7 @@ import numpy as np
 from gristmill.dataset.base.errors import DataLossError, InputError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
+from gristmill.dataset.metadata.manifest import chosen_split
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.tfds import (
     INFORMATION,
@@ -158,14 +159,7 @@ def tfds_jobs(
             cure="choose another output; it can replace the input afterwards",
         )
     for asked in splits or ():
-        if asked not in source.splits:
-            raise InputError(
-                "the TFDS directory has no such split",
-                where=source.path,
-                expected=f"one of {some_of(source.splits, 20)}",
-                got=asked,
-                cure="choose one of these with --split, or leave it out to convert all",
-            )
+        chosen_split(asked, source.splits, source.path)
     for split in source.splits.values():
         _check_files(source.path, split)
     wanted = [

@@ -360,7 +360,11 @@ def index_shard(task: IndexTask) -> IndexedShard:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IndexJob:
-    """The job of indexing; attributes are as for `plan_index` and `commit_index`."""
+    """The job of indexing.
+
+    Attributes are as for `plan_index`; `keep_replaced` keeps replaced splits, for a
+    rollback.
+    """
 
     files: tuple[str, ...]
     name: str | None = None
@@ -388,62 +392,52 @@ class IndexJob:
         )
 
     def commit(self, indexed: Gathered) -> Manifest:
-        """Makes the directory a dataset."""
-        return commit_index(
-            indexed, inputs=self.files, keep_replaced=self.keep_replaced
+        """Makes the directory a dataset.
+
+        An existing split of the same files stays as it is.
+
+        Raises:
+            DataLossError: An index is gone.
+            JobChangedError: Another command has changed one of the splits meanwhile.
+        """
+        if not indexed.rows:
+            raise ValueError("no file was indexed")
+        task: IndexTask = next(iter(indexed.notes["task"].values()))
+        dataset, name = task.dataset, task.name
+        before = read_manifest(dataset)
+        kept: dict[str, Split] = {}
+        made: dict[Write, Split] = {}
+        for split in sorted(indexed.rows):
+            options = {o for s, o in indexed.notes["writer_options"] if s == split}
+            old = None if before is None else before.splits.get(split)
+            table, encoding = indexed.rows[split].table(), " | ".join(sorted(options))
+            if old is not None and _is_made_of(old, table, encoding, self.files):
+                kept[layout.write_key(split, old.write)] = old
+                continue
+            text = json.dumps([table.shards_digest, encoding, list(self.files)])
+            write = next_write(
+                *(dataset, name, split, hashlib.sha256(text.encode()).hexdigest()),
+                manifest=before,
+                replaces=True,
+                plain=False,
+            )
+            made[write] = write_table(
+                *(write, table),
+                writer_options=encoding,
+                source={"indexed": list(self.files)},
+            )
+        check_files(dataset, kept)
+        manifest = commit_dataset(
+            *(dataset, name, made), keep_replaced=self.keep_replaced
         )
-
-
-def commit_index(
-    indexed: Gathered, *, inputs: Sequence[str], keep_replaced: bool = False
-) -> Manifest:
-    """Makes the directory a dataset.
-
-    An existing split of the same files stays as it is.
-
-    Args:
-        indexed: All files that were planned.
-        inputs: The patterns, to record in `dataset.json`.
-        keep_replaced: Whether to keep replaced splits, for a rollback.
-
-    Raises:
-        DataLossError: An index is gone.
-        JobChangedError: Another command has changed one of the splits meanwhile.
-    """
-    if not indexed.rows:
-        raise ValueError("no file was indexed")
-    task: IndexTask = next(iter(indexed.notes["task"].values()))
-    dataset, name = task.dataset, task.name
-    before = read_manifest(dataset)
-    kept: dict[str, Split] = {}
-    made: dict[Write, Split] = {}
-    for split in sorted(indexed.rows):
-        options = {o for s, o in indexed.notes["writer_options"] if s == split}
-        old = None if before is None else before.splits.get(split)
-        table, encoding = indexed.rows[split].table(), " | ".join(sorted(options))
-        if old is not None and _is_made_of(old, table, encoding, inputs):
-            kept[layout.write_key(split, old.write)] = old
-            continue
-        text = json.dumps([table.shards_digest, encoding, list(inputs)])
-        write = next_write(
-            *(dataset, name, split, hashlib.sha256(text.encode()).hexdigest()),
-            manifest=before,
-            replaces=True,
-            plain=False,
-        )
-        made[write] = write_table(
-            *(write, table),
-            writer_options=encoding,
-            source={"indexed": list(inputs)},
-        )
-    check_files(dataset, kept)
-    manifest = commit_dataset(*(dataset, name, made), keep_replaced=keep_replaced)
-    for key, one in (kept | {write.key: one for write, one in made.items()}).items():
-        _log.info(
-            "%s: committed; split %s: %d records in %d shards",
-            *(dataset, key, one.records, one.shards),
-        )
-    return manifest
+        for key, one in (
+            kept | {write.key: one for write, one in made.items()}
+        ).items():
+            _log.info(
+                "%s: committed; split %s: %d records in %d shards",
+                *(dataset, key, one.records, one.shards),
+            )
+        return manifest
 
 
 def _is_made_of(

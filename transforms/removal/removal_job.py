@@ -251,7 +251,7 @@ def _editions(
 def open_split(dataset: str, split: str | None) -> tuple[Manifest, str]:
     """Returns the manifest of a dataset, and the name of the split to remove from."""
     manifest = open_manifest(dataset)
-    name = chosen_split(dataset, manifest, split)
+    name = chosen_split(split, manifest.splits, dataset)
     found = manifest.splits[name]
     if found.packed is not None:
         cure = "remove the documents from the inputs, then pack these again"

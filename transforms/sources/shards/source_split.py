@@ -31,6 +31,7 @@ from gristmill.dataset.metadata.column_table import (
     read_values,
 )
 from gristmill.dataset.metadata.manifest import (
+    chosen_split,
     open_manifest,
     read_split_table,
     read_table,
@@ -271,15 +272,8 @@ def find_split(
     """
     _check_options(options or RecordOptions())
     manifest = open_manifest(directory)
-    found = manifest.find(split) if editions else manifest.splits.get(split)
-    if found is None:
-        raise InputError(
-            "the dataset has no such split",
-            where=directory,
-            expected=f"one of {some_of(sorted(manifest.splits), 20)}",
-            got=split,
-            cure="choose one of these with --split, or leave it out to convert all",
-        )
+    found = manifest.find(split) if editions else None
+    found = found or manifest.splits[chosen_split(split, manifest.splits, directory)]
     table = read_split_table(directory, manifest, split)
     there = _listed(directory, table.paths)
     missing = [path for path in table.paths if path not in there]

@@ -1,22 +1,16 @@
-"""The results of a conversion and of a verification, and their summaries."""
+"""The result of a conversion, and its summary."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
 
 from gristmill.dataset.base.errors import GristmillError, some_of
-from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.layout import COLUMN, VALUES
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.text.printer import fact_lines, json_text, plural, size_text
-from gristmill.pipelines.text.split_facts import map_name, packed_facts, split_facts
+from gristmill.pipelines.text.printer import fact_lines, plural
+from gristmill.pipelines.text.split_facts import map_name, split_facts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,110 +133,3 @@ def _source_notes(edition: Split) -> list[str]:
         f"the columns {some_of(names)} of {inputs[0]} are not carried along: attach "
         "them to this dataset"
     ]
-
-
-_FINDINGS_SHOWN = 20
-_CURE = (
-    "restore these files from a copy; or delete them and run the same `gristmill "
-    "convert` or `gristmill pack` again, which makes missing shards"
-)
-_CURE_OF_COLUMNS = (
-    "attach the damaged columns again, with `gristmill attach --overwrite`"
-)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Verification:
-    """The result of a verification.
-
-    Attributes:
-        dataset: Directory of the dataset.
-        quick: Whether the contents of shards and indexes were skipped.
-        shards: Number of shards checked.
-        records: Number of records decoded and compared; None if quick.
-        raw_bytes: Their size in bytes; None if quick.
-        findings: The first 10,000 faults, at most one per file.
-        leftovers: The first 1,000 files of commands that were killed, or are running.
-        more_findings: Number of further findings.
-        more_leftovers: Number of further leftovers.
-        packed: Counts of packed rows; None if there are none.
-        seconds: Duration; 0 if not known.
-    """
-
-    also_shown = ("not_checked", "targets")
-
-    dataset: str
-    quick: bool
-    shards: int
-    records: int | None
-    raw_bytes: int | None
-    findings: Sequence[Finding]
-    leftovers: Sequence[str] = ()
-    more_findings: int = 0
-    more_leftovers: int = 0
-    packed: PackedCounts | None = None
-    seconds: float = 0.0
-
-    @property
-    def findings_count(self) -> int:
-        """Number of findings, listed or not."""
-        return len(self.findings) + self.more_findings
-
-    @property
-    def targets(self) -> int | None:
-        """The number of targets in packed rows."""
-        return None if self.packed is None else self.packed.targets
-
-    @property
-    def not_checked(self) -> tuple[str, ...]:
-        """Contents that were not checked."""
-        if not self.quick:
-            return ()
-        # The listing of a bucket has the checksum of every object.
-        shards = () if "://" in self.dataset else ("contents of shards",)
-        return (*shards, "contents of indexes")
-
-    @property
-    def title(self) -> str:
-        """The first findings, and the verdict."""
-        lines = [str(finding) for finding in self.findings[:_FINDINGS_SHOWN]]
-        count = self.findings_count
-        if count > len(lines):
-            lines.append(f"... and {count - len(lines):,} more")
-        verdict = "nothing wrong in what was checked" if self.quick else "whole"
-        if count:
-            verdict = f"DAMAGED: {plural(count, 'finding')}"
-        what = plural(self.shards, "shard")
-        if self.records is not None and self.raw_bytes is not None:
-            records = plural(self.records, "record")
-            what = f"{records} ({size_text(self.raw_bytes)}) in {what}, every byte"
-        seconds = f"in {self.seconds:,.1f} s"
-        return "\n".join([*lines, f"{self.dataset}: {verdict}; {what} {seconds}"])
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Further facts for people."""
-        facts = {} if self.packed is None else packed_facts(self.packed)
-        if self.quick:
-            unchecked = f"{', '.join(self.not_checked)}: leave out --quick"
-            facts["NOT checked"] = unchecked
-        if self.leftovers:
-            files = plural(len(self.leftovers) + self.more_leftovers, "file")
-            facts["left over"] = [
-                f"{files} of a command that was killed, or that still runs: "
-                f"{some_of(self.leftovers)}",
-                "gristmill clean deletes them; unfinished work, with --unfinished",
-            ]
-        of_columns = {
-            bool(VALUES.parse(finding.path) or COLUMN.parse(finding.path))
-            for finding in self.findings
-        }
-        cures = {False: _CURE, True: _CURE_OF_COLUMNS}
-        if of_columns:
-            facts["to do"] = [cures[kind] for kind in sorted(of_columns)]
-        return facts
-
-    def write(self, path: str) -> None:
-        """Writes the result to a file, as JSON."""
-        data = json_text(self) + "\n"
-        storage_for(path).write(path, data.encode("utf-8", "surrogateescape"))
