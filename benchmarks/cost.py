@@ -9,9 +9,8 @@ import os
 import resource
 import subprocess
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import psutil
 
@@ -52,8 +51,8 @@ def measure_command(
     """Runs a command to its end and measures it and its descendants.
 
     CPU time is the kernel's account of the processes that ended. Descendants that
-    outlive their parent are adopted, given a few seconds, killed, and counted. Memory
-    is sampled: a short peak can be missed.
+    outlive their parent are adopted, given a few seconds, killed, and counted; but for
+    Linux they are not seen. Memory is sampled: a short peak can be missed.
 
     Args:
         command: Program and arguments.
@@ -62,11 +61,8 @@ def measure_command(
         directory: Where it runs; this process's own by default.
     """
     before = {child.pid for child in psutil.Process().children()}
-    with (
-        _adopting_orphans(),
-        tempfile.TemporaryFile("w+") as out,
-        tempfile.TemporaryFile("w+") as err,
-    ):
+    _adopt_orphans(True)
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         cpu, begin = _children_cpu_seconds(), time.perf_counter()
         process = subprocess.Popen(
             command,
@@ -76,80 +72,69 @@ def measure_command(
             env={**os.environ, **(variables or {})},
             cwd=directory,
         )
-        with _sampled_memory(before) as peak_bytes:
-            grace = _ORPHAN_GRACE_SECONDS
-            try:
-                process.wait(timeout_seconds)
-            except subprocess.TimeoutExpired:
-                grace = 0.0
-                _kill(_descendants(before))
-                process.wait()
-            wall = time.perf_counter() - begin
-        _reap_orphans(before, grace)
+        peak, pause, until = 0, 0.0, begin + timeout_seconds
+        while _still_runs(process, pause):
+            if time.perf_counter() > until:
+                _kill(before)
+            sampled = time.perf_counter()
+            peak = max(peak, _memory_bytes(before))
+            # The kernel walks all pages meanwhile: with gigabytes, look less often.
+            pause = max(_SAMPLE_SECONDS, 50 * (time.perf_counter() - sampled))
+            pause = max(0, min(pause, until - time.perf_counter()))
+        end = time.perf_counter()
+        _reap_orphans(before, min(end + _ORPHAN_GRACE_SECONDS, until))
+        _adopt_orphans(False)
         for file in (out, err):
             file.seek(0)
         return Cost(
             exit_code=process.returncode,
-            wall_seconds=wall,
+            wall_seconds=end - begin,
             cpu_seconds=_children_cpu_seconds() - cpu,
-            peak_bytes=peak_bytes[0],
+            peak_bytes=peak,
             stdout=out.read(),
             stderr=err.read(),
         )
 
 
-@contextlib.contextmanager
-def _sampled_memory(before: set[int]) -> Iterator[list[int]]:
-    """Gives a list with the largest memory so far of this process's new descendants."""
-    peak, stopped = [0], threading.Event()
-
-    def sample() -> None:
-        pause = 0.0
-        while not stopped.wait(pause):
-            begin, tree = time.perf_counter(), 0
-            for process in _descendants(before):
-                # A process may end between being listed and being read.
-                with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                    memory = process.memory_full_info()
-                    tree += getattr(memory, "pss", memory.rss)
-            peak[0] = max(peak[0], tree)
-            # The kernel walks all pages meanwhile: with gigabytes, look less often.
-            pause = max(_SAMPLE_SECONDS, 50 * (time.perf_counter() - begin))
-
-    sampler = threading.Thread(target=sample, daemon=True)
-    sampler.start()
-    try:
-        yield peak
-    finally:
-        stopped.set()
-        sampler.join()
+def _still_runs(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return process.returncode is None
 
 
 def _descendants(before: set[int]) -> list[psutil.Process]:
     """Returns the processes below this one but for those there before the run."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        found = []
-        for child in psutil.Process().children():
-            if child.pid not in before:
-                found.append(child)
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    found += child.children(recursive=True)
-        return found
-    return []
+    found = []
+    for child in psutil.Process().children():
+        if child.pid not in before:
+            found.append(child)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += child.children(recursive=True)
+    return found
 
 
-def _kill(processes: Sequence[psutil.Process]) -> None:
-    for process in processes:
+def _memory_bytes(before: set[int]) -> int:
+    """Returns the memory of this process's new descendants."""
+    tree = 0
+    for process in _descendants(before):
+        # A process may end between being listed and being read.
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            memory = process.memory_full_info()
+            tree += getattr(memory, "pss", memory.rss)
+    return tree
+
+
+def _kill(before: set[int]) -> None:
+    for process in _descendants(before):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
 
 
-def _reap_orphans(before: set[int], grace_seconds: float) -> None:
+def _reap_orphans(before: set[int], until: float) -> None:
     """Waits for adopted processes, then kills them: only the ended are counted."""
-    deadline = time.monotonic() + grace_seconds
     while orphans := _descendants(before):
-        if time.monotonic() > deadline:
-            _kill(orphans)
+        if time.perf_counter() > until:
+            _kill(before)
         for orphan in orphans:
             # Grandchildren are not ours to wait for until their parent has ended.
             with contextlib.suppress(ChildProcessError):
@@ -157,18 +142,11 @@ def _reap_orphans(before: set[int], grace_seconds: float) -> None:
         time.sleep(0.02)
 
 
-@contextlib.contextmanager
-def _adopting_orphans() -> Iterator[None]:
+def _adopt_orphans(adopts: bool) -> None:
     """Makes this process, rather than init, the parent of descendants left behind."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is None:
-        yield  # Not Linux: what a worker that outlives its parent used is not seen.
-        return
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    if prctl is not None:
+        prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
 
 
 def _children_cpu_seconds() -> float:

@@ -64,7 +64,7 @@ from gristmill.transforms.conversion.make_shards import (
 from gristmill.transforms.conversion.take_output import take_output
 from gristmill.transforms.indexing.index_job import (
     IndexedShard,
-    commit_index,
+    IndexJob,
     plan_index,
 )
 from gristmill.transforms.planning.shard_plan import PlanOptions
@@ -381,7 +381,7 @@ def measure_index(steps: Steps, folder: str, shards: int) -> None:
         )
         for task in tasks
     )
-    steps.timed("commit", lambda: commit_index(found, inputs=[folder]))
+    steps.timed("commit", lambda: IndexJob((folder,)).commit(found))
 
 
 def _make_dataset(folder: str, shards: int) -> None:

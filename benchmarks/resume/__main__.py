@@ -14,72 +14,52 @@ the JSON as they are.
 from __future__ import annotations
 
 import argparse
-import ast
-import contextlib
-import dataclasses
 import json
+import os
 import pathlib
-import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.contest import describe_environment, say
+from benchmarks.contest import describe_environment
 from benchmarks.resume import report
-from benchmarks.resume.environments import LOADERS, QUICK, python_of, versions
-from benchmarks.resume.run import Runner
-from benchmarks.resume.trial import Size, Trial, has
+from benchmarks.resume.environments import LOADERS, QUICK, python_of
+from benchmarks.resume.records import SHARDS
 
-_FULL = Size(
-    shard_records=12_500,
-    workers=(2, 4),
-    timeout_seconds=900,
-)
-_QUICK = Size(
-    shard_records=100,
-    workers=(1, 2),
-    timeout_seconds=120,
-)
-# Their worker processes take most of the time to start.
-_QUICK_PEERS = dataclasses.replace(_QUICK, workers=(0, 0))
-_LOADERS = pathlib.Path(__file__).with_name("loaders")
-
-
-def facts_of(loader: str) -> dict[str, Any]:
-    """Returns the title and the packages of an adapter, without importing it."""
-    tree = ast.parse((_LOADERS / f"{loader}.py").read_text(encoding="utf-8"))
-    return {
-        statement.targets[0].id: ast.literal_eval(statement.value)
-        for statement in tree.body
-        if isinstance(statement, ast.Assign)
-        and isinstance(statement.targets[0], ast.Name)
-        and statement.targets[0].id in ("TITLE", "PACKAGES", "READERS_STAY")
-    }
+_ROOT = pathlib.Path(__file__).parents[2]
+# Records of a shard, worker processes before and after a stop, and the seconds after
+# which a run has failed.
+_FULL, _QUICK = (12_500, 2, 4, 900), (100, 1, 2, 120)
+# The worker processes of other loaders take most of the time to start.
+_QUICK_PEERS = (100, 0, 0, 120)
+_VARIABLES = {
+    "PYTHONPATH": str(_ROOT),
+    "CUDA_VISIBLE_DEVICES": "",
+    "HF_HUB_OFFLINE": "1",
+    "JAX_PLATFORMS": "cpu",
+    "OMP_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
 
 
-def try_loader(
-    loader: str, size: Size, python: pathlib.Path, work: pathlib.Path
-) -> dict[str, Any]:
+def try_loader(loader: str, python: pathlib.Path, work: str, *size: int) -> Any:
     """Returns the results of one loader."""
-    facts = facts_of(loader)
     begin = time.monotonic()
-    with contextlib.closing(Runner(loader, python, work, size.timeout_seconds)) as run:
-        trial = Trial(
-            run,
-            size,
-            readers_stay=facts.get("READERS_STAY", False),
-            packs_other_data=has(loader, "write_packed"),
-            folder=str(work / "data"),
-        )
-        found = trial.run(lambda text: say(f"{loader} {text}"))
+    command = [str(python), "-m", "benchmarks.resume.trial", loader, work]
+    done = subprocess.run(
+        [*command, *map(str, size)],
+        cwd=_ROOT,
+        env={**os.environ, **_VARIABLES, "HOME": work, "TMPDIR": work},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
     return {
-        "title": facts["TITLE"],
-        "packages": versions(python, facts["PACKAGES"]),
-        "date": describe_environment(())["date"],
+        **json.loads(done.stdout.splitlines()[-1]),
+        "date": describe_environment()["date"],
         "minutes": (time.monotonic() - begin) / 60,
-        **found,
     }
 
 
@@ -93,25 +73,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--envs", type=pathlib.Path, default=pathlib.Path("build", "resume")
     )
-    parser.add_argument("--work-dir", type=pathlib.Path, help="for temporary data")
+    parser.add_argument("--work-dir", help="for temporary data")
     parser.add_argument("--json", type=pathlib.Path, help="write what came of it here")
     args = parser.parse_args(argv)
     results: dict[str, Any] = {"loaders": {}}
     if args.loaders and args.json and args.json.exists():
         results = json.loads(args.json.read_text())
     results["environment"] = describe_environment(("numpy",))
-    results["records"] = (_QUICK if args.quick else _FULL).records
+    results["records"] = SHARDS * (_QUICK if args.quick else _FULL)[0]
     for loader in args.loaders or (QUICK if args.quick else LOADERS):
-        work = pathlib.Path(tempfile.mkdtemp(dir=args.work_dir, prefix="resume-"))
-        try:
-            python = python_of(loader, args.envs, quick=args.quick)
-            size = _FULL
-            if args.quick:
-                size = _QUICK if loader == "gristmill" else _QUICK_PEERS
-            found = try_loader(loader, size, python, work)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-        results["loaders"][loader] = found
+        python = python_of(loader, args.envs, quick=args.quick)
+        quick = _QUICK if loader == "gristmill" else _QUICK_PEERS
+        size = quick if args.quick else _FULL
+        with tempfile.TemporaryDirectory(dir=args.work_dir, prefix="resume-") as work:
+            results["loaders"][loader] = try_loader(loader, python, work, *size)
         if args.json:
             args.json.write_text(json.dumps(results, indent=1) + "\n")
     print("\n\n".join(report.parts(results).values()))

@@ -135,6 +135,26 @@ def loaded(kept: bytes) -> Any:
     return torch.load(io.BytesIO(kept), weights_only=False)
 
 
+class TorchLoader:
+    """What loaders of PyTorch's kind share; `_loader` is one, and `_job` the job."""
+
+    _data: Any = None
+
+    def restore(self, states: Sequence[bytes]) -> None:
+        """Goes to the state of this host."""
+        self._loader.load_state_dict(loaded(self._job.own(states)))
+
+    def next(self) -> Any:
+        """Returns the next batch; the first one starts worker processes."""
+        if self._data is None:
+            self._data = iter(self._loader)
+        return next(self._data)
+
+    def state(self) -> bytes:
+        """Returns the state."""
+        return saved(self._loader.state_dict())
+
+
 def run_module(name: str, *arguments: object) -> None:
     """Runs the command of a package, as `python -m` does."""
     command = [sys.executable, "-m", name, *map(str, arguments)]

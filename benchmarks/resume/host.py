@@ -1,33 +1,69 @@
-"""The hosts of the test of resuming: processes with a loader each.
+"""The hosts of a run: processes that load, keep their state, and end or are killed.
 
-    python -m benchmarks.resume.host LOADER
-
-imports the adapter, then reads a line of JSON for each host, forks it, and prints its
-process id: so the imports are made once. A host does what `host.json` in its folder
-says, and leaves `result.npz` and `result.json` there; one writes the data. This runs in
-the environment of the loader, and imports nothing of gristmill itself.
+They are forked by a process that has imported the loader, so that the imports are made
+once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import importlib
-import json
+import functools
 import logging
 import os
 import pathlib
+import pickle
 import re
 import signal
+import socket
 import sys
 import time
 import traceback
 import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.resume.protocol import Job, NotOfferedError
-from benchmarks.resume.write import write
+from benchmarks.resume.protocol import Job, NotOfferedError, Numbers
+
+_READ_ON_STEPS = 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What all hosts of a run do.
+
+    Attributes:
+        states: To begin from, one of each host that was saved; none to begin anew.
+        save_at: Steps after which the state is kept.
+        stop: Steps after which a host ends; None for the end of the epoch.
+        kill: Whether hosts are killed by SIGKILL some steps after they kept the state.
+    """
+
+    states: Sequence[bytes] = ()
+    save_at: int | None = None
+    stop: int | None = None
+    kill: bool = False
+
+
+@dataclasses.dataclass(kw_only=True)
+class Came:
+    """What a run gave, of one host or of all.
+
+    Attributes:
+        steps: The numbers in each batch.
+        states: The states that were kept.
+        error: What the first host said that failed; None if all ended well.
+        offered: Whether the loader has what the case needs.
+        said: Warnings up to the first batch.
+    """
+
+    steps: list[Numbers] = dataclasses.field(default_factory=list)
+    states: list[bytes] = dataclasses.field(default_factory=list)
+    error: str | None = None
+    offered: bool = True
+    said: list[str] = dataclasses.field(default_factory=list)
 
 
 class _Kept(logging.Handler):
@@ -41,116 +77,144 @@ class _Kept(logging.Handler):
         self.said.append(record.getMessage())
 
 
-@dataclasses.dataclass(kw_only=True)
-class Work:
-    """What a host does.
-
-    Attributes:
-        loader: Name of the adapter.
-        job: What to load.
-        states: Files with the states to begin from; none to begin anew.
-        save_at: Numbers of steps after which the state is kept, counted from where it
-            begins.
-        stop: Steps after which it ends; none for the end of the epoch.
-        until_killed: After the last of `save_at` and some steps, say so, and read on.
-    """
-
-    loader: str
-    job: Job
-    states: list[str]
-    save_at: list[int]
-    stop: int | None = None
-    until_killed: bool = False
-
-
-_READ_ON_STEPS = 20
-
-
-def run(work: Work, folder: pathlib.Path) -> dict[str, Any]:
-    """Loads, and returns the result."""
-    taken: list[np.ndarray] = []
-    kept = _Kept()
+def _load(adapter: Any, job: Job, plan: Plan, path: pathlib.Path) -> None:
+    """Loads as a host, and leaves what came in a file."""
+    came, kept = Came(), _Kept()
     logging.getLogger().addHandler(kept)
-    result: dict[str, Any] = {"error": None, "offered": True}
-    module = importlib.import_module(f"benchmarks.resume.loaders.{work.loader}")
-    loader = None
+    came.said, loader = kept.said, None
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            loader = module.Loader(work.job)
-            if work.states:
-                states = [pathlib.Path(path).read_bytes() for path in work.states]
-                loader.restore(states)
-            taken.append(np.asarray(loader.next()).ravel())
-        result["said"] = [*kept.said, *(str(each.message) for each in warned)]
-        while work.stop is None or len(taken) < work.stop:
-            if len(taken) in work.save_at:
-                saved = loader.state()
-                (folder / f"state-{len(taken)}").write_bytes(saved)
-            if work.until_killed and len(taken) == work.save_at[-1] + _READ_ON_STEPS:
-                _keep(taken, folder)
-                (folder / "ready").touch()
-            if work.until_killed and len(taken) > work.save_at[-1] + _READ_ON_STEPS:
+            loader = adapter.Loader(job)
+            if plan.states:
+                loader.restore(plan.states)
+            came.steps.append(np.ravel(loader.next()))
+        came.said = [*kept.said, *(str(each.message) for each in warned)]
+        while plan.stop is None or len(came.steps) < plan.stop:
+            if len(came.steps) == plan.save_at:
+                came.states.append(loader.state())
+            if plan.kill and len(came.steps) >= plan.save_at + _READ_ON_STEPS:
+                _keep(came, path)
                 time.sleep(0.02)
-            taken.append(np.asarray(loader.next()).ravel())
+            came.steps.append(np.ravel(loader.next()))
     except StopIteration:
         pass
     except NotOfferedError as error:
-        result |= {"offered": False, "error": str(error)}
+        came.offered, came.error = False, str(error)
     except Exception as error:  # What a user would see is the result.
         lines = [line for line in str(error).splitlines() if line.strip()]
         said = f"{type(error).__name__}: {' '.join(lines[:3])}"
         # Where an environment lies says nothing about the loader.
-        result["error"] = re.sub(r"/\S*/(?=site-packages/)", "", said)[:600]
+        came.error = re.sub(r"/\S*/(?=site-packages/)", "", said)[:600]
         traceback.print_exc()
-    result.setdefault("said", [*kept.said])
-    result["steps"] = len(taken)
-    _keep(taken, folder)
-    if loader is not None and hasattr(loader, "close"):
+    _keep(came, path)
+    if hasattr(loader, "close"):
         loader.close()
-    return result
 
 
-def _keep(taken: list[np.ndarray], folder: pathlib.Path) -> None:
-    sizes = np.array([len(each) for each in taken], np.int64)
-    numbers = np.concatenate([np.zeros(0, np.int64), *taken]).astype(np.int64)
-    np.savez(folder / "result.npz", sizes=sizes, numbers=numbers)
+def _keep(came: Came, path: pathlib.Path) -> None:
+    if not path.exists():
+        unfinished = path.with_suffix(".tmp")
+        unfinished.write_bytes(pickle.dumps(came))
+        unfinished.rename(path)
 
 
-def _work(folder: pathlib.Path, variables: dict[str, str]) -> None:
-    """Is a host, in a process and a session of its own."""
+def fork(
+    work: Callable[[], None], log: pathlib.Path, variables: Mapping[str, str]
+) -> int:
+    """Starts work in a process and a session of its own; returns the process's id."""
+    if pid := os.fork():
+        return pid
     os.setsid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
-    for mine, other in ((0, nothing), (1, log), (2, log)):
+    written = os.open(log, os.O_WRONLY | os.O_CREAT)
+    for mine, other in ((0, nothing), (1, written), (2, written)):
         os.dup2(other, mine)
     os.environ.update(variables)
-    said = json.loads((folder / "host.json").read_text())
-    if "write" in said:
-        write(said["loader"], pathlib.Path(said["write"]), *said["records"])
-        result: dict[str, Any] = {"error": None}
-    else:
-        job = said.pop("job")
-        for name in ("folders", "weights"):
-            job[name] = tuple(job[name])
-        result = run(Work(job=Job(**job), **said), folder)
-    (folder / "result.json").write_text(json.dumps(result))
+    work()
+    sys.exit()  # As any program: what was imported cleans up behind it.
 
 
-def main() -> None:
-    """Forks a host for each line."""
-    importlib.import_module(f"benchmarks.resume.loaders.{sys.argv[1]}")
-    # The kernel forgets hosts that ended.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for line in sys.stdin:
-        said = json.loads(line)
-        pid = os.fork()
-        if not pid:
-            _work(pathlib.Path(said["folder"]), said["variables"])
-            return
-        print(pid, flush=True)
+def variables(host: int = 0, hosts: int = 1, port: int = 0) -> dict[str, str]:
+    """Returns the variables that `torchrun` gives to a host, and LitData's own."""
+    return {
+        **dict.fromkeys(("RANK", "GLOBAL_RANK", "LOCAL_RANK"), str(host)),
+        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(hosts)),
+        "NNODES": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port or _free_port()),
+    }
 
 
-if __name__ == "__main__":
-    main()
+def load(
+    adapter: Any,
+    jobs: Sequence[Job],
+    plan: Plan,
+    folder: pathlib.Path,
+    timeout_seconds: float,
+) -> Came:
+    """Runs a host for each job, and returns the batches of all.
+
+    Args:
+        adapter: The module of the loader.
+        jobs: One for each host.
+        plan: What they do.
+        folder: A new one, for what they leave.
+        timeout_seconds: After which the run has failed.
+    """
+    folder.mkdir(parents=True)
+    port = _free_port()
+    paths = [folder / f"host-{job.host}" for job in jobs]
+    hosts = [
+        fork(
+            functools.partial(_load, adapter, job, plan, path),
+            path.with_suffix(".log"),
+            variables(job.host, len(jobs), port),
+        )
+        for job, path in zip(jobs, paths, strict=True)
+    ]
+    until, alive = time.monotonic() + timeout_seconds, hosts
+    late = None
+    while alive and not (plan.kill and all(path.exists() for path in paths)):
+        if time.monotonic() > until:
+            late = f"no end within {timeout_seconds:g} s"
+            break
+        time.sleep(0.02)
+        alive = [host for host in alive if not os.waitpid(host, os.WNOHANG)[0]]
+    for host in hosts:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(host, signal.SIGKILL)  # With whatever it has started.
+    for host in alive:
+        os.waitpid(host, 0)
+    each = [_left(path) for path in paths]
+    errors = [came.error for came in each if came.error] + [late]
+    return Came(
+        steps=[
+            np.hstack([c.steps[step] for c in each if step < len(c.steps)]).astype(int)
+            for step in range(max(len(came.steps) for came in each))
+        ],
+        states=[state for came in each for state in came.states],
+        error=errors[0] and _placeless(errors[0]),
+        offered=all(came.offered for came in each),
+        said=[_placeless(line) for line in each[0].said],
+    )
+
+
+def _left(path: pathlib.Path) -> Came:
+    """Returns what a host has left."""
+    if not path.exists():
+        log = path.with_suffix(".log").read_text(errors="replace").strip()
+        return Came(error=f"process ended: {log[-300:]}")
+    came: Came = pickle.loads(path.read_bytes())
+    return came
+
+
+def _placeless(text: str) -> str:
+    """Returns a message without the folder of the measurement."""
+    return re.sub(r"/\S*/resume-[^/\s]+/", "", text)
+
+
+def _free_port() -> int:
+    with socket.socket() as any_socket:
+        any_socket.bind(("127.0.0.1", 0))
+        return int(any_socket.getsockname()[1])

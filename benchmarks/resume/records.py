@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from benchmarks.resume.protocol import Numbers
-
-SHARDS = 16
-ADDED_SHARDS = 2
+SHARDS, ADDED_SHARDS = 16, 2
 # Numbers of the records of another dataset begin here.
-OTHER = 1_000_000
-
-
-def lengths(numbers: Numbers) -> Numbers:
-    """Returns how many tokens records have, 8 to 56, by their numbers."""
-    mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return (8 + (mixed >> np.uint64(40)) % np.uint64(49)).astype(np.int64)
+_OTHER = 1_000_000
 
 
 def shards_of(first: int, shards: int, shard_records: int) -> Iterator[list[bytes]]:
-    """Yields the records of shards, whose numbers follow each other."""
-    for shard in range(shards):
-        begin = first + shard * shard_records
-        numbers = np.arange(begin, begin + shard_records)
+    """Yields the records of shards: of 8 to 56 tokens, and numbered one by one."""
+    for shard in range(first, first + shards * shard_records, shard_records):
+        numbers = np.arange(shard, shard + shard_records, dtype="<u4")
+        mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        lengths = (8 + (mixed >> np.uint64(40)) % np.uint64(49)).tolist()
         yield [
-            np.full(length, number, "<u4").tobytes()
-            for number, length in zip(
-                numbers.tolist(), lengths(numbers).tolist(), strict=True
-            )
+            number.tobytes() * length
+            for number, length in zip(numbers, lengths, strict=True)
         ]
+
+
+def write(adapter: Any, folder: pathlib.Path, shard_records: int, append: bool) -> None:
+    """Writes all datasets, or adds records to one.
+
+    They are `plain`, `other` (as many records with other numbers), the parts `first`
+    and `second` of a mixture, and `packed` where the loader packs data of another kind.
+
+    Args:
+        adapter: The module of a loader.
+        folder: Where they are.
+        shard_records: Records of a shard.
+        append: Add records to `plain` instead.
+    """
+    if append:
+        added = shards_of(SHARDS * shard_records, ADDED_SHARDS, shard_records)
+        adapter.append(folder / "plain", added)
+        return
+    part = SHARDS * 3 // 4
+    for which, first, shards in (
+        ("plain", 0, SHARDS),
+        ("other", _OTHER, SHARDS),
+        ("first", 0, part),
+        ("second", part * shard_records, SHARDS - part),
+    ):
+        adapter.write(folder / which, shards_of(first, shards, shard_records))
+    if hasattr(adapter, "write_packed"):
+        packed = shards_of(0, SHARDS, shard_records)
+        adapter.write_packed(folder / "packed", packed)

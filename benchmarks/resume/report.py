@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.resume.cases import CASES
 from benchmarks.resume.environments import LOADERS
 from benchmarks.resume.promises import never_promised, reasons, source_of
+from benchmarks.resume.trial import CASES
 
 _Found = Mapping[str, Any]
-_SHORT = {
-    "stopped": "stopped",
-    "hosts": "other hosts",
-    "workers": "other workers",
-    "mixture": "mixture",
-    "packing": "packing",
-    "killed": "killed",
-    "added": "records added",
-    "other": "other data",
-}
 
 
 def is_exact(cases: Mapping[str, _Found]) -> bool:
@@ -44,10 +34,10 @@ def _cell(loader: str, case: str, found: _Found) -> str:
 
 
 def _outcomes(results: _Found) -> list[str]:
-    heads = ["loader", *_SHORT.values()]
-    lines = [f"| {' | '.join(heads)} |", "| --- |" + " --- |" * len(_SHORT)]
+    heads = ["loader", *CASES.values()]
+    lines = [f"| {' | '.join(heads)} |", "| --- |" + " --- |" * len(CASES)]
     for loader, found in results["loaders"].items():
-        cells = [_cell(loader, case, found["cases"][case]) for case in _SHORT]
+        cells = [_cell(loader, case, found["cases"][case]) for case in CASES]
         lines.append(f"| {found['title']} | {' | '.join(cells)} |")
     return lines
 
@@ -56,7 +46,7 @@ def _promises(results: _Found) -> list[str]:
     lines = []
     for loader, found in results["loaders"].items():
         parts = [
-            f"{', '.join(_SHORT[case] for case in cases)}: {reason}"
+            f"{', '.join(CASES[case] for case in cases)}: {reason}"
             for reason, cases in reasons(loader).items()
         ]
         versions = ", ".join(f"{k} {v}" for k, v in found["packages"].items())
@@ -78,7 +68,7 @@ def _ours(results: _Found) -> str:
             "in another batch, and the state of another dataset is refused."
         )
     failed = ", ".join(
-        f"{_SHORT[case]} ({_cell('gristmill', case, one)})"
+        f"{CASES[case]} ({_cell('gristmill', case, one)})"
         for case, one in cases.items()
         if one["outcome"] != ("refused" if case == "other" else "exact")
     )

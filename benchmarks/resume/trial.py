@@ -1,21 +1,45 @@
-"""All cases with one loader."""
+"""All cases with one loader, in the environment of the loader.
+
+    python -m benchmarks.resume.trial LOADER FOLDER SHARD_RECORDS WORKERS MORE TIMEOUT
+
+prints the results as JSON. A case has an uninterrupted run, from whose middle the state
+is, and a run that resumes from it. Cases share uninterrupted runs. This imports nothing
+of gristmill itself.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib
+import importlib.metadata
+import json
+import os
 import pathlib
 import random
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.resume.cases import CASES, Case, Run, cases
-from benchmarks.resume.compare import compare
-from benchmarks.resume.protocol import PACKED_TOKENS, SEED, Job
-from benchmarks.resume.records import SHARDS
-from benchmarks.resume.run import Came, Runner
+import numpy as np
 
-BATCH = 40
+from benchmarks.resume.host import Came, Plan, fork, load, variables
+from benchmarks.resume.protocol import PACKED_TOKENS, SEED, Job, Numbers
+from benchmarks.resume.records import SHARDS, write
+
+# Cases, with their titles on the page.
+CASES = {
+    "stopped": "stopped",
+    "hosts": "other hosts",
+    "workers": "other workers",
+    "mixture": "mixture",
+    "packing": "packing",
+    "killed": "killed",
+    "added": "records added",
+    "other": "other data",
+}
+_BATCH = 40
 _MEAN_TOKENS = 32
 # A resumed run that is not compared is read for so many steps.
 _FEW_STEPS = 5
@@ -23,132 +47,192 @@ _ABOUT_STATES = re.compile("state|resum|checkpoint|restor|edition|buffer|elastic
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Size:
-    """How much is read.
+class Run:
+    """How the hosts of a run read."""
 
-    Attributes:
-        shard_records: Records in each of the 16 shards.
-        workers: Worker processes before and after the stop, where there are some.
-        timeout_seconds: After which a run has failed.
+    data: str = "plain"
+    hosts: int = 2
+    workers: int = 0
+
+
+def cases(workers: int, more: int, *, readers_stay: bool) -> dict[str, tuple[Run, Run]]:
+    """Returns the uninterrupted run of each case, and the one that resumes.
+
+    Args:
+        workers: Worker processes before the stop, where there are some.
+        more: Those after it.
+        readers_stay: Whether the loader's documentation asks for the same product of
+            hosts and workers.
     """
-
-    shard_records: int
-    workers: tuple[int, int]
-    timeout_seconds: float
-
-    @property
-    def records(self) -> int:
-        """Records of the dataset."""
-        return SHARDS * self.shard_records
+    two, working = Run(), Run(hosts=1, workers=workers)
+    before, after = (Run(workers=2), 1) if readers_stay else (two, 0)
+    return {
+        "stopped": (two, two),
+        "hosts": (before, Run(hosts=4, workers=after)),
+        "workers": (working, Run(hosts=1, workers=more)),
+        "mixture": (Run(data="mixture"), Run(data="mixture")),
+        "packing": (Run(data="packing"), Run(data="packing")),
+        "killed": (working, working),
+        "other": (two, Run(data="other")),
+        # Last, as it changes the data.
+        "added": (two, two),
+    }
 
 
 class Trial:
     """Tries one loader.
 
     Args:
-        runner: Runs its hosts.
-        size: How much is read.
-        readers_stay: See `cases`.
-        packs_other_data: Whether the loader packs data of a kind of its own.
-        folder: Where its datasets are.
+        loader: Name of the adapter.
+        folder: For its datasets and runs.
+        shard_records: Records in each shard.
+        timeout_seconds: After which a run has failed.
     """
 
     def __init__(
         self,
-        runner: Runner,
-        size: Size,
-        *,
-        readers_stay: bool,
-        packs_other_data: bool,
-        folder: str,
+        loader: str,
+        folder: pathlib.Path,
+        shard_records: int,
+        timeout_seconds: float,
     ):
-        self._runner, self._size, self._folder = runner, size, folder
-        self._packs_other_data = packs_other_data
-        self._cases = cases(size.workers, readers_stay=readers_stay)
-        self._whole: dict[Run, tuple[int, Came]] = {}
+        self.adapter = importlib.import_module(f"benchmarks.resume.loaders.{loader}")
+        self._folder, self._shard_records = folder, shard_records
+        self._timeout_seconds = timeout_seconds
+        self._records = SHARDS * shard_records
+        self._steps = self._records // _BATCH
+        self._runs = 0
+        self.uninterrupted = functools.cache(self._uninterrupted)
 
-    def run(self, say: Callable[[str], None]) -> dict[str, Any]:
-        """Returns the result of each case."""
-        self._runner.write(self._size.shard_records)
-        found: dict[str, Any] = {}
-        for name, case in self._cases.items():
-            if name == "added":
-                # The uninterrupted run is one without the added records.
-                self._uninterrupted(case.before)
-                self._runner.write(self._size.shard_records, append=True)
-            found[name] = self._try(name, case)
-            say(f"{name}: {found[name]}")
-        return {"cases": {name: found[name] for name in CASES}}
+    def write(self, *, append: bool = False) -> None:
+        """Writes the data, or adds records to it, in another process.
 
-    def _jobs(self, run: Run) -> list[Job]:
-        folders, weights = (run.data,), (1.0,)
+        Raises:
+            RuntimeError: It failed.
+        """
+        log = self._folder / "write.log"
+        how = (self.adapter, self._folder / "data", self._shard_records, append)
+        _, status = os.waitpid(
+            fork(functools.partial(write, *how), log, variables()), 0
+        )
+        if status:
+            raise RuntimeError(log.read_text(errors="replace")[-2000:])
+
+    def _load(self, run: Run, **plan: Any) -> Came:
+        folders, weights = [run.data], (1.0,)
         if run.data == "mixture":
-            folders, weights = ("first", "second"), (0.75, 0.25)
+            folders, weights = ["first", "second"], (0.75, 0.25)
         if run.data == "packing":
-            folders = ("packed",) if self._packs_other_data else ("plain",)
-        return [
+            packs = hasattr(self.adapter, "write_packed")
+            folders = ["packed" if packs else "plain"]
+        jobs = [
             Job(
-                folders=tuple(f"{self._folder}/{folder}" for folder in folders),
+                folders=tuple(str(self._folder / "data" / name) for name in folders),
                 weights=weights,
-                batch=BATCH,
+                batch=_BATCH,
                 host=host,
                 hosts=run.hosts,
                 workers=run.workers,
                 packing=run.data == "packing",
-                epoch_steps=self._size.records // BATCH,
+                epoch_steps=self._steps,
             )
             for host in range(run.hosts)
         ]
-
-    def _stop_of(self, run: Run) -> int:
-        """Returns the step after which a run is stopped: any, of its middle."""
-        steps = self._size.records // BATCH
-        if run.data == "packing":
-            steps = steps * _MEAN_TOKENS // PACKED_TOKENS
-        return random.Random(f"{run} {SEED}").randrange(steps // 5, steps * 7 // 10)
+        self._runs += 1
+        folder = self._folder / f"run-{self._runs}"
+        return load(self.adapter, jobs, Plan(**plan), folder, self._timeout_seconds)
 
     def _uninterrupted(self, run: Run) -> tuple[int, Came]:
-        if run not in self._whole:
-            stop = self._stop_of(run)
-            came = self._runner.load(self._jobs(run), save_at=[stop])
-            self._whole[run] = stop, came
-        return self._whole[run]
+        """Returns the step after which a run is stopped, any of its middle, and all."""
+        steps = self._steps
+        if run.data == "packing":
+            steps = steps * _MEAN_TOKENS // PACKED_TOKENS
+        chance = random.Random(f"{run} {SEED}")
+        stop = chance.randrange(steps // 5, steps * 7 // 10)
+        return stop, self._load(run, save_at=stop)
 
-    def _try(self, name: str, case: Case) -> dict[str, Any]:
-        stop, whole = self._uninterrupted(case.before)
+    def result(self, name: str, before: Run, after: Run) -> dict[str, Any]:
+        """Returns the result of a case."""
+        stop, whole = self.uninterrupted(before)
         if not whole.offered:
             return {"outcome": "not offered", "error": whole.error}
-        states = whole.states.get(stop)
-        if whole.error or states is None:
-            return {"outcome": "failed", "error": whole.error or "no state"}
-        head = whole.steps[:stop]
-        if name == "killed":
-            killed = self._runner.load(
-                self._jobs(case.before), save_at=[stop], kill=True
-            )
-            if killed.error or stop not in killed.states:
-                return {"outcome": "failed", "error": killed.error}
-            states, head = killed.states[stop], killed.steps[:stop]
-        came = self._runner.load(
-            self._jobs(case.after),
-            states=states,
-            stop=_FEW_STEPS if name == "other" else None,
-        )
-        result: dict[str, Any] = {
-            "stopped_at": stop,
-            "said": [line[:300] for line in came.said if _ABOUT_STATES.search(line)],
-        }
+        saved = whole
+        if name == "killed" and not whole.error:
+            saved = self._load(before, save_at=stop, kill=True)
+        if saved.error or len(saved.states) < before.hosts:
+            return {"outcome": "failed", "error": saved.error or "no state"}
+        few = _FEW_STEPS if name == "other" else None
+        came = self._load(after, states=saved.states, stop=few)
+        said = [line[:300] for line in came.said if _ABOUT_STATES.search(line)]
+        result = {"stopped_at": stop, "said": said}
         if came.error:
             return {"outcome": "refused", "error": came.error, **result}
         if name == "other":
             return {"outcome": "accepted", **result}
-        counts = compare(whole.steps, [*head, *came.steps], self._size.records)
+        resumed = [*saved.steps[:stop], *came.steps]
+        counts = compare(whole.steps, resumed, self._records)
         exact = not (counts["lost"] or counts["repeated"] or counts["moved"])
         return {"outcome": "exact" if exact else "differs", **counts, **result}
 
 
-def has(loader: str, name: str) -> bool:
-    """Returns whether an adapter's file has a name, without importing its loader."""
-    path = pathlib.Path(__file__).with_name("loaders") / f"{loader}.py"
-    text = path.read_text(encoding="utf-8")
-    return re.search(rf"^(def )?{name}\b", text, re.MULTILINE) is not None
+def compare(
+    whole: Sequence[Numbers], resumed: Sequence[Numbers], records: int
+) -> dict[str, int]:
+    """Returns how many records are lost, repeated, or in another batch.
+
+    A record is counted once: lost if it, or some of its tokens, came less often than in
+    the uninterrupted run, repeated if more often, else moved if it came in other
+    batches.
+
+    Args:
+        whole: The numbers in each global batch of the uninterrupted run: of records, or
+            of tokens, which say their record.
+        resumed: Those of the run that was stopped, with what followed.
+        records: How many records there were. `new` are those that came later.
+    """
+    both = [np.concatenate([np.zeros(0, int), *steps]) for steps in (whole, resumed)]
+    size = max(records, *(1 + int(numbers.max(initial=0)) for numbers in both))
+    was, became = (np.bincount(numbers, minlength=size) for numbers in both)
+    lost, repeated = became < was, became > was
+    moved = np.zeros(size, bool)
+    most = max(len(whole), len(resumed))
+    placed = (_placed(steps, most, size) for steps in (whole, resumed))
+    moved[np.setxor1d(*placed) % size] = True
+    moved &= ~lost & ~repeated
+    counts = {"lost": lost, "repeated": repeated, "moved": moved}
+    found = {name: int(which[:records].sum()) for name, which in counts.items()}
+    return {**found, "new": int((became > 0)[records:].sum())}
+
+
+def _placed(steps: Sequence[Numbers], most: int, size: int) -> Numbers:
+    """Returns a number for each record of each step and how often it came there."""
+    found = [np.zeros(0, int)]
+    for step, numbers in enumerate(steps):
+        records, counts = np.unique(numbers, return_counts=True)
+        found.append((counts * most + step) * size + records)
+    return np.concatenate(found)
+
+
+def main(
+    loader: str, folder: str, shard_records: str, workers: str, more: str, timeout: str
+) -> None:
+    """Prints the results."""
+    trial = Trial(loader, pathlib.Path(folder), int(shard_records), float(timeout))
+    adapter = trial.adapter
+    trial.write()
+    found = {}
+    stay = getattr(adapter, "READERS_STAY", False)
+    for name, case in cases(int(workers), int(more), readers_stay=stay).items():
+        if name == "added":
+            # The uninterrupted run is one without the added records.
+            trial.uninterrupted(case[0])
+            trial.write(append=True)
+        found[name] = trial.result(name, *case)
+        print(f"{loader} {name}: {found[name]}", file=sys.stderr, flush=True)
+    packages = {name: importlib.metadata.version(name) for name in adapter.PACKAGES}
+    results = {name: found[name] for name in CASES}
+    print(json.dumps({"title": adapter.TITLE, "packages": packages, "cases": results}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

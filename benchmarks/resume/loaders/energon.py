@@ -7,7 +7,7 @@ import numpy as np
 from megatron import energon
 
 from benchmarks.resume.energon_tasks import Encoder, redistributed, write
-from benchmarks.resume.formats import loaded, saved
+from benchmarks.resume.formats import TorchLoader, loaded, saved
 from benchmarks.resume.protocol import number_of, tokens_of
 
 TITLE = "Megatron-Energon"
@@ -21,7 +21,7 @@ _MIXTURE = """{"__module__": "megatron.energon", "__class__": "MetadatasetV2",
 append = write
 
 
-class Loader:
+class Loader(TorchLoader):
     def __init__(self, job):
         self._job, self._parts = job, max(job.workers, 1)
         host = {"rank": job.host, "world_size": job.hosts}
@@ -42,7 +42,7 @@ class Loader:
             task_encoder=Encoder(),
             repeat=False,
         )
-        self._loader, self._data = energon.get_savable_loader(data), None
+        self._loader = energon.get_savable_loader(data)
 
     def restore(self, states):
         if len(states) != self._job.hosts:
@@ -50,9 +50,8 @@ class Loader:
         self._loader.restore_state_rank(loaded(states[self._job.host]))
 
     def next(self):
-        if self._data is None:
-            self._data = iter(self._loader)
-        batches = [next(self._data) for _ in range(self._parts)]
+        take = super().next
+        batches = [take() for _ in range(self._parts)]
         decode = tokens_of if self._job.packing else number_of
         return np.hstack([decode(each) for batch in batches for each in batch])
 

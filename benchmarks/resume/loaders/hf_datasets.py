@@ -1,14 +1,13 @@
 """Hugging Face datasets, streaming: its pages "Stream" and "Use with PyTorch"."""
 
 import functools
-import pickle
 
 import numpy as np
 from datasets import interleave_datasets, load_dataset
 from datasets.distributed import split_dataset_by_node
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from benchmarks.resume.formats import paths, write_files
+from benchmarks.resume.formats import TorchLoader, paths, write_files
 from benchmarks.resume.protocol import PACKED_TOKENS, SEED, number_of
 
 TITLE = "Hugging Face datasets, streaming"
@@ -29,7 +28,7 @@ def _numbers(samples):
     return np.array([number_of(sample["record"]) for sample in samples])
 
 
-class Loader:
+class Loader(TorchLoader):
     def __init__(self, job):
         parts = [self._part(folder, job) for folder in job.folders]
         data = parts[0]
@@ -41,20 +40,9 @@ class Loader:
             data = data.map(_rows, batched=True, remove_columns=["record"])
         how = {"batch_size": job.rows, "num_workers": job.workers, "drop_last": True}
         self._loader = StatefulDataLoader(data, collate_fn=_numbers, **how)
-        self._job, self._data = job, None
+        self._job = job
 
     def _part(self, folder, job):
         how = {"data_files": paths(folder, "parquet"), "split": "train"}
         data = load_dataset("parquet", streaming=True, **how)
         return data.shuffle(SEED, buffer_size=1000)
-
-    def restore(self, states):
-        self._loader.load_state_dict(pickle.loads(self._job.own(states)))
-
-    def next(self):
-        if self._data is None:
-            self._data = iter(self._loader)
-        return next(self._data)
-
-    def state(self):
-        return pickle.dumps(self._loader.state_dict())

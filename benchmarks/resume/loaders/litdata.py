@@ -10,7 +10,7 @@ from litdata import (
     TokensLoader,
 )
 
-from benchmarks.resume.formats import loaded, saved, write_chunks
+from benchmarks.resume.formats import TorchLoader, loaded, write_chunks
 from benchmarks.resume.protocol import PACKED_TOKENS, SEED, number_of
 
 TITLE = "LitData"
@@ -24,7 +24,7 @@ def _numbers(samples):
     return torch.tensor([number_of(sample["record"]) for sample in samples])
 
 
-class Loader:
+class Loader(TorchLoader):
     def __init__(self, job):
         how = {"shuffle": True, "seed": SEED}
         if job.packing:
@@ -36,15 +36,6 @@ class Loader:
         collate = None if job.packing else _numbers
         how = {"batch_size": job.rows, "num_workers": job.workers}
         self._loader = StreamingDataLoader(data, collate_fn=collate, **how)
-        self._data = None
 
     def restore(self, states):
         self._loader.load_state_dict(loaded(states[0]))
-
-    def next(self):
-        if self._data is None:
-            self._data = iter(self._loader)
-        return next(self._data).numpy()
-
-    def state(self):
-        return saved(self._loader.state_dict())

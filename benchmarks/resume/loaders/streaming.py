@@ -6,6 +6,7 @@ import torch
 from streaming import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
 from streaming.base.util import merge_index
 
+from benchmarks.resume.formats import TorchLoader
 from benchmarks.resume.protocol import SEED, NotOfferedError, number_of
 
 TITLE = "MosaicML Streaming"
@@ -32,7 +33,7 @@ def _collate(samples):
     return {"number": torch.tensor(numbers)}
 
 
-class Loader:
+class Loader(TorchLoader):
     def __init__(self, job):
         if job.packing:
             raise NotOfferedError("Streaming has no packing")
@@ -42,15 +43,12 @@ class Loader:
         self._loader = StreamingDataLoader(
             data, batch_size=job.rows, num_workers=job.workers, collate_fn=_collate
         )
-        self._data = None
 
     def restore(self, states):
         self._loader.load_state_dict(json.loads(states[0]))
 
     def next(self):
-        if self._data is None:
-            self._data = iter(self._loader)
-        return next(self._data)["number"].numpy()
+        return super().next()["number"]
 
     def state(self):
         return json.dumps(self._loader.state_dict()).encode()

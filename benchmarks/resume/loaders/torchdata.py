@@ -7,7 +7,7 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
-from benchmarks.resume.formats import loaded, paths, saved, write_files
+from benchmarks.resume.formats import TorchLoader, paths, write_files
 from benchmarks.resume.protocol import SEED, NotOfferedError
 
 TITLE = "torchdata `StatefulDataLoader`"
@@ -29,7 +29,7 @@ class Records(torch.utils.data.Dataset):
         return int(self._numbers[index])
 
 
-class Loader:
+class Loader(TorchLoader):
     def __init__(self, job):
         if job.packing or len(job.folders) > 1:
             raise NotOfferedError("it has no mixtures and no packing")
@@ -38,15 +38,4 @@ class Loader:
         sampler = StatefulDistributedSampler(data, shuffle=True, seed=SEED, **host)
         how = {"batch_size": job.rows, "num_workers": job.workers}
         self._loader = StatefulDataLoader(data, sampler=sampler, **how)
-        self._job, self._data = job, None
-
-    def restore(self, states):
-        self._loader.load_state_dict(loaded(self._job.own(states)))
-
-    def next(self):
-        if self._data is None:
-            self._data = iter(self._loader)
-        return next(self._data).numpy()
-
-    def state(self):
-        return saved(self._loader.state_dict())
+        self._job = job
