@@ -201,7 +201,7 @@ def load(
 
 
 def _left(path: pathlib.Path) -> Came:
-    """Returns what a host has left."""
+    """Returns the result that a host has left."""
     if not path.exists():
         log = path.with_suffix(".log").read_text(errors="replace").strip()
         return Came(error=f"process ended: {log[-300:]}")

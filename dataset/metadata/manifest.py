@@ -443,9 +443,7 @@ def chosen_split(split: str | None, splits: Collection[str], where: str) -> str:
         raise InputError(
             "no split given" if split is None else "no such split",
             where=where,
-            expected=f"one of {some_of(sorted(splits), 20)}"
-            if splits
-            else "(there is none)",
+            expected=f"one of {some_of(sorted(splits), 20)}" if splits else "(none)",
             got=split,
             cure="give one of these, as --split NAME or split=NAME",
         )
