@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 import pathlib
 import re
 from typing import Any
@@ -12,18 +14,19 @@ import numpy as np
 import pytest
 from apache_beam.coders import registry
 from apache_beam.options.value_provider import RuntimeValueProvider, StaticValueProvider
-from apache_beam.portability.api import schema_pb2
+from apache_beam.portability.api import beam_runner_api_pb2, schema_pb2
+from apache_beam.portability.common_urns import primitives
+from apache_beam.runners.portability.fn_api_runner import translations
 from apache_beam.transforms.display import DisplayData
 from apache_beam.typehints.decorators import TypeCheckError
 from apache_beam.typehints.schemas import named_tuple_to_schema
 
-from gristmill import loader
+from gristmill import loader, transforms
 from gristmill.dataset import (
     GristmillError,
     InputError,
     Manifest,
     PackedCounts,
-    Writer,
     WriterOptions,
     open_manifest,
 )
@@ -46,6 +49,10 @@ from gristmill.transforms import (
     WriteArrayRecords,
     WriteResult,
 )
+from gristmill.transforms.beam.run_job import RunJob
+from gristmill.transforms.columns.attach_job import ComputeJob
+from gristmill.transforms.columns.duplicates import DuplicatesJob
+from gristmill.transforms.removal.removal_job import RemovalJob
 from tests.support.conversion import dataset_of
 from tests.support.pipelines import run
 from tests.support.records import frames_of
@@ -61,12 +68,11 @@ class TestTypes:
     @pytest.mark.parametrize(
         ("make", "gives"),
         [
-            (lambda: ReadTFRecords("in"), bytes),
-            (lambda: ReadTFRecords("in", with_source=True), SourceRecord),
-            (lambda: ReadArrayRecords("in"), bytes),
-            (lambda: ReadArrayRecords("in", with_source=True), SourceRecord),
-            (lambda: ReadRecords("in"), bytes),
-            (lambda: ReadRecords("in", with_source=True), SourceRecord),
+            *(
+                (functools.partial(make, "in", with_source=with_source), gives)
+                for make in (ReadTFRecords, ReadArrayRecords, ReadRecords)
+                for with_source, gives in ((False, bytes), (True, SourceRecord))
+            ),
             (lambda: ConvertFiles(jobs=(job(),)), ConversionResult),
             (lambda: IndexArrayRecords(files="in"), Manifest),
             (lambda: VerifyDataset("in"), VerifyResult),
@@ -83,15 +89,10 @@ class TestTypes:
         ("elements", "keyed", "taken"),
         [
             ([b"a"], False, True),
-            ([(1, b"a")], True, True),
-            (
-                [(True, b"a"), (np.int64(1), b"a"), ("x", b"a"), (b"x", b"a")],
-                True,
-                True,
-            ),
+            ([(True, b"a"), (np.int64(1), b"a")], True, True),
+            ([("x", b"a"), (b"x", b"a")], True, True),
             *((elements, False, False) for elements in (["a"], [1], [(1, b"a")])),
-            *((elements, True, False) for elements in ([b"a"], [(1, "a")])),
-            ([(1.5, b"a")], True, False),
+            *((one, True, False) for one in ([b"a"], [(1, "a")], [(1.5, b"a")])),
         ],
     )
     def test_of_elements_that_are_written(self, elements, keyed, taken):
@@ -142,6 +143,64 @@ class TestTypes:
         assert run(beam.Create([b"d"]), write, *rows) == [("more", 1)]
 
 
+# Their graphs, by the groups and the other stages that Beam fuses them to.
+
+CONVERT, CREATE = ConvertFiles(jobs=(job(),)), beam.Create([b""])
+GRAPHS: dict[str, tuple[list[Any], tuple[int, int] | None]] = {
+    "convert": ([CONVERT], (4, 5)),
+    "append": ([ConvertFiles(jobs=(job(appends=True),))], (4, 5)),
+    "pack": ([ConvertFiles(jobs=(job(pack=PackOptions(length=64)),))], (4, 5)),
+    "overwrite": ([dataclasses.replace(CONVERT, overwrite=True)], (4, 5)),
+    "index": ([IndexArrayRecords(files="in")], (2, 3)),
+    "verify": ([VerifyDataset("in")], (2, 3)),
+    "quick": ([VerifyDataset("in", quick=True)], None),
+    "remove": ([RunJob(RemovalJob("in", {}))], (2, 3)),
+    "attach": ([RunJob(ComputeJob("in", "module:function"))], (2, 3)),
+    "unique": ([RunJob(DuplicatesJob("in"))], (2, 3)),
+    "read": ([ReadRecords("in")], (5, 6)),
+    "read TFRecords": ([ReadTFRecords("in")], (3, 4)),
+    "read ArrayRecords": ([ReadArrayRecords("in")], None),
+    "read all": ([beam.Create(["in"]), ReadAllRecords()], None),
+    "write": ([CREATE, WriteArrayRecords("out", num_shards=3)], None),
+    # It needs the number of shards, as a side input: one number.
+    "write by size": ([CREATE, WriteArrayRecords("out", shard_bytes=9)], None),
+}
+
+
+def test_no_transform_is_left_out():
+    public = [getattr(transforms, name) for name in transforms.__all__]
+    here = {type(chain[-1]) for chain, _ in GRAPHS.values()} - {RunJob}
+    assert here == {one for one in public if issubclass(one, beam.PTransform)}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_shuffles_and_stages_are_few_and_nothing_is_sent_to_all(name):
+    """No element, no side input is a list for all shards, which are a million."""
+    chain, expected = GRAPHS[name]
+    pipeline = beam.Pipeline()
+    functools.reduce(operator.or_, chain, pipeline)
+    proto = pipeline.to_runner_api()
+    leaves = [n for n in proto.components.transforms.values() if not n.subtransforms]
+    for node in leaves:
+        # That of a `CombineGlobally` which keeps its default carries the whole result.
+        assert "InjectDefault" not in node.unique_name
+        if node.spec.urn == primitives.PAR_DO.urn:
+            payload = beam_runner_api_pb2.ParDoPayload.FromString(node.spec.payload)
+            assert not payload.side_inputs or name == "write by size"
+    groups, starts = primitives.GROUP_BY_KEY.urn, primitives.IMPULSE.urn
+    _, fused = translations.create_and_optimize_stages(
+        proto,
+        phases=translations.standard_optimize_phases(),
+        known_runner_urns=frozenset({groups, starts}),
+    )
+    kinds = [{one.spec.urn for one in stage.transforms} for stage in fused]
+    found = (
+        sum(groups in kind for kind in kinds),
+        sum(not kind & {groups, starts} for kind in kinds),
+    )
+    assert expected in (None, found)
+
+
 TRANSFORMS: dict[type, dict[str, Any]] = {
     ReadRecords: {"inputs": "in"},
     ReadAllRecords: {},
@@ -179,115 +238,105 @@ def test_no_option_may_be_known_later(make, given, option):
         assert caught.value.cure
 
 
-def pack(**options: Any) -> PackOptions:
-    return PackOptions(**{"length": 8, **options})
-
-
-def chat(**options: Any) -> ChatOptions:
-    return ChatOptions(**{"template": "t", **options})
-
-
-def read(path: pathlib.Path, split: str | None = None, **records: Any) -> None:
-    run(ReadRecords(path, split=split, records=RecordOptions(**records)))
-
-
-def convert(folder: pathlib.Path, **options: Any) -> None:
-    options = {"inputs": (folder / "in",), "output": folder / "out"} | options
-    run(ConvertFiles(jobs=(job(**options),)))
-
-
-def convert_again(folder: pathlib.Path) -> None:
-    convert(folder)
-    convert(folder, map="os.path:basename")
-
-
-NOTHING = beam.Pipeline
-CALLS: list[tuple[str, Any]] = [
-    ("`on_corrupt`", lambda _: job(on_corrupt="stop")),
-    ("`name`", lambda _: job(name="a/b")),
-    ("`split`", lambda _: job(split="a/b")),
-    ("not the name of a function", lambda _: job(map=len)),
-    ("not the name of a function", lambda _: job(map="lower")),
-    ("`split`", lambda _: WriteArrayRecords("out", split="a/b")),
-    ("needs a PCollection of records", lambda _: NOTHING() | WriteArrayRecords("o")),
-    ("s3:// paths are not supported", lambda _: WriteArrayRecords("s3://b/out")),
-    ("s3:// paths are not supported", lambda _: VerifyDataset("s3://b/d")),
-    ("http:// paths are not supported", lambda _: ReadRecords("http://host/in")),
+read = functools.partial(ReadRecords, "in")
+write = functools.partial(WriteArrayRecords, "out")
+pack = functools.partial(PackOptions, length=8)
+chat = functools.partial(ChatOptions, template="t")
+# What is given, and what the error says; by default the first parameter's name.
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+    *((job, {name: "a/b"}, "") for name in ("on_corrupt", "name", "split")),
+    *((job, {"map": one}, "not the name of a function") for one in (len, "lower")),
+    *((write, {name: 0}, "") for name in ("num_shards", "shard_bytes")),
+    *((write, {"shard_bytes": one}, "not a whole number") for one in ("5", 2.5, [5])),
+    *((write, {name: "a b"}, "") for name in ("split", "name")),
+    *((read, {"range_bytes": one}, "") for one in (0, "5", 2.5, [5])),
+    (ReadAllRecords, {"range_bytes": 0}, ""),
+    (read, {"records": RecordOptions(select="a > 0")}, "selects no records"),
+    (ReadRecords, {"inputs": ()}, "no inputs given"),
+    (ReadRecords, {"inputs": "http://host/in"}, "http:// paths are not supported"),
+    (WriteArrayRecords, {"output": ""}, "the path of the output is empty"),
+    (WriteArrayRecords, {"output": "s3://b/out"}, "s3:// paths are not supported"),
+    (VerifyDataset, {"dataset": "s3://b/d"}, "s3:// paths are not supported"),
     *(
-        ("_bytes is not a whole number", call)
-        for value in ("5", 2.5, [5])
-        for call in (
-            lambda _, value=value: ReadTFRecords("in", range_bytes=value),
-            lambda _, value=value: ReadAllRecords(range_bytes=value),
-            lambda _, value=value: WriteArrayRecords("out", shard_bytes=value),
-        )
-    ),
-    *(
-        ("jobs are not conversions", lambda _, jobs=jobs: ConvertFiles(jobs=jobs))
+        (ConvertFiles, {"jobs": jobs}, "jobs are not conversions")
         for jobs in (job(), "in", ["in"], (job(), None))
     ),
-    ("`input_format`", lambda _: RecordOptions(input_format="avro")),
-    ("`nulls`", lambda _: RecordOptions(nulls="keep")),
-    ("`record`", lambda _: RecordOptions(record="rows")),
-    ("`columns`", lambda _: RecordOptions(columns=("a", "a"))),
-    ("`group_size`", lambda _: WriterOptions(group_size=0)),
-    ("`compression`", lambda _: WriterOptions(compression="x")),
-    ("`method`", lambda _: pack(method="first-fit")),
-    ("`length` is out of range", lambda _: pack(length=1)),
-    ("`length` is out of range", lambda _: pack(length=(1 << 24) + 1)),
-    ("`rows`", lambda _: pack(rows="json")),
-    ("`special_text`", lambda _: pack(special_text="x")),
-    ("`accept`", lambda _: pack(accept="x")),
-    ("`fast` has no effect without `tokenizer`", lambda _: pack(fast=True)),
-    ("`vocabulary_size` has no", lambda _: pack(vocabulary_size=3, tokenizer="t.json")),
-    ("`add_special_tokens` has no", lambda _: pack(add_special_tokens=True)),
-    ("`chat` without a tokenizer", lambda _: pack(chat=chat())),
-    ("`train`", lambda _: chat(train="x")),
-    ("`train_without`", lambda _: chat(train_without="x")),
-    ("`truncate_turns`", lambda _: chat(truncate_turns="x")),
-    ("`date`", lambda _: chat(date="x")),
-    ("`columns`", lambda folder: read(folder / "a.csv", columns=("zz",))),
-    ("`record`", lambda folder: read(folder / "a.jsonl", record="column:a")),
-    ("allow_empty_files", lambda folder: read(folder / "empty")),
-    ("split", lambda folder: read(folder / "data", "nope")),
-    ("`select`", lambda f: convert(f, records=RecordOptions(select="a > 1"))),
-    ("`split`", lambda folder: convert(folder, inputs=(f"{folder}/c-*",))),
-    ("`overwrite`", convert_again),
-    ("split=NAME", lambda folder: loader.open(folder / "data", split="nope")),
+    *((RecordOptions, {name: "x"}, "") for name in ("input_format", "nulls", "record")),
+    (RecordOptions, {"columns": ("a", "a")}, ""),
+    (WriterOptions, {"group_size": 0}, ""),
+    (WriterOptions, {"compression": "x"}, ""),
+    *((pack, {"length": one}, "`length` is out of") for one in (1, (1 << 24) + 1)),
+    *((pack, {name: "x"}, "") for name in ("method", "rows", "special_text", "accept")),
+    (pack, {"fast": True}, "`fast` has no effect without `tokenizer`"),
+    (pack, {"vocabulary_size": 3, "tokenizer": "t.json"}, "` has no effect"),
+    (pack, {"add_special_tokens": True}, "` has no effect"),
+    (pack, {"chat": chat()}, "`chat` without a tokenizer"),
+    *((chat, {name: "x"}, "") for name in ("train", "train_without", "date")),
+    (chat, {"truncate_turns": "x"}, ""),
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> pathlib.Path:
-    made = tmp_path_factory.mktemp("calls")
-    for name in ("in", "c-train.tfrecord", "c-test.tfrecord"):
-        (made / name).write_bytes(frames_of([b"a", b"b"]))
-    (made / "a.csv").write_text("a,b\n1,2\n")
-    (made / "a.jsonl").write_text('{"a": 1}\n')
-    (made / "empty").write_bytes(b"")
-    with Writer(made / "data") as writer:
-        writer.write(b"a")
-    return made
-
-
-@pytest.mark.parametrize(("name", "call"), CALLS)
-def test_an_error_names_parameters_and_no_options(folder, name, call):
-    with pytest.raises(GristmillError) as raised:
-        call(folder)
-    said = str(raised.value)
-    assert name in said
+def assert_names(error: GristmillError, what: str) -> None:
+    """Asserts that it names a parameter, and no option of a command."""
+    assert what in str(error)
     # But for those of a command that is named with them.
-    assert "--" not in re.sub(r"gristmill [a-z-]+[^;,`]*", "", said)
+    assert "--" not in re.sub(r"gristmill [a-z-]+[^;,`]*", "", str(error))
 
 
-SOURCES = [f"in/{n}" for n in range(9)]
+@pytest.mark.parametrize(("make", "given", "said"), REFUSED)
+def test_a_value_that_makes_no_sense_is_refused_at_once(make, given, said):
+    with pytest.raises(GristmillError) as raised:
+        make(**given)
+    assert_names(raised.value, said or f"{next(iter(given))}")
+
+
+def read_in(path: pathlib.Path, split: str | None = None, **records: Any) -> None:
+    run(ReadRecords(path, split=split, records=RecordOptions(**records)))
+
+
+def convert_in(folder: pathlib.Path, **options: Any) -> None:
+    options = {"inputs": (folder / "in",), "output": folder / "c"} | options
+    run(ConvertFiles(jobs=(job(**options),)))
+
+
+@pytest.mark.parametrize(
+    ("said", "call"),
+    [
+        ("`columns`", lambda folder: read_in(folder / "a.csv", columns=("zz",))),
+        ("`record`", lambda folder: read_in(folder / "a.jsonl", record="column:a")),
+        ("allow_empty_files", lambda folder: read_in(folder / "empty")),
+        ("split", lambda folder: read_in(folder / "out", "nope")),
+        ("`select`", lambda f: convert_in(f, records=RecordOptions(select="a > 1"))),
+        ("`split`", lambda folder: convert_in(folder, inputs=(f"{folder}/c-*",))),
+        (
+            "`overwrite`",
+            lambda f: [convert_in(f), convert_in(f, map="os.path:basename")],
+        ),
+        ("split=NAME", lambda folder: loader.open(folder / "out", split="nope")),
+    ],
+)
+def test_an_error_of_a_run_names_parameters(tmp_path, said, call):
+    dataset_of(tmp_path, [b"a"] * 3)
+    for name in ("in", "c-train.tfrecord", "c-test.tfrecord"):
+        (tmp_path / name).write_bytes(frames_of([b"a", b"b"]))
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n')
+    (tmp_path / "empty").write_bytes(b"")
+    with pytest.raises(GristmillError) as raised:
+        call(tmp_path)
+    assert_names(raised.value, said)
+
+
+def test_nothing_is_written_before_the_run(tmp_path):
+    pipeline = beam.Pipeline()
+    pipeline | beam.Create([b"a"]) | WriteArrayRecords(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match="needs a PCollection of records"):
+        pipeline | "Nothing" >> write()
+
+
 TOKENS = RecordOptions(input_format="jsonl", columns=("text",))
 PACKED = job(records=TOKENS, pack=pack(length=64, column="text"), map="module:function")
-
-
-def shown(transform: Any) -> dict[str, Any]:
-    """Returns label and value of all items, as a runner gets them."""
-    return {item.label: item.value for item in DisplayData.create_from(transform).items}
 
 
 @pytest.mark.parametrize(
@@ -302,13 +351,11 @@ def shown(transform: Any) -> dict[str, Any]:
             },
         ),
         (IndexArrayRecords(files="in", name="n", split="s"), {}),
-        (ReadRecords("in", split="s", records=TOKENS), {}),
         (ReadAllRecords(records=TOKENS), {}),
-        (ReadArrayRecords("in", split="s"), {}),
         (WriteArrayRecords("a/b", num_shards=3, shard_bytes=9), {"Name": "b"}),
         (VerifyDataset("in"), {}),
         (
-            ReadTFRecords(SOURCES, with_source=True),
+            ReadTFRecords([f"in/{n}" for n in range(9)], with_source=True),
             {
                 **{"Inputs": "in/0, in/1, in/2 and 6 more", "With source": True},
                 **{"Range bytes": 64 << 20, "Records": "input_format=tfrecord"},
@@ -318,25 +365,21 @@ def shown(transform: Any) -> dict[str, Any]:
     ids=lambda given: type(given).__name__,
 )
 def test_all_fields_that_are_set_are_shown(transform, values):
-    found = shown(transform)
+    items = DisplayData.create_from(transform).items
+    found = {item.label: item.value for item in items}
     assert found == found | values
     for field in dataclasses.fields(transform):
-        value = getattr(transform, field.name)
-        if value is not None and field.name != "jobs":
+        if getattr(transform, field.name) is not None and field.name != "jobs":
             assert field.name.replace("_", " ").capitalize() in found
-
-
-FINDING = Finding("a\udcff-00000", "wrong", "1", "2")
-FOUND = VerifyResult(
-    *("d", 3, None, None, (FINDING,), ("left",), 1, 2, PackedCounts(documents=5))
-)
 
 
 def test_results_come_back(tmp_path):
     """As a coder of their own encodes them, with which they can be keys."""
     manifest = open_manifest(dataset_of(tmp_path, [b"a", b"b", b"c"]))
+    findings, counts = (Finding("a\udcff-0", "x", "1", "2"),), PackedCounts(documents=5)
     for result in (
-        *(manifest, ConversionResult(manifest, ("train",)), FOUND),
+        *(manifest, ConversionResult(manifest, ("train",))),
+        VerifyResult("d", 3, None, None, findings, ("left",), 1, 2, counts),
         WriteResult("o", "train", 1, 2, 3, 4, True),
     ):
         coder = registry.get_coder(type(result))

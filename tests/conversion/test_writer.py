@@ -10,6 +10,7 @@ import os
 import pathlib
 import signal
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -55,15 +56,7 @@ def write(
     position: int | None = None,
     **options: Any,
 ) -> None:
-    """Writes records from the position on.
-
-    Args:
-        output: Where.
-        records: All of them.
-        stop: The number of one before which the program fails.
-        position: What the position has to be.
-        **options: Of the writer.
-    """
+    """Writes records from `position` on, and fails before the one at `stop`."""
     options = {"records_per_shard": 30, **options}
     with contextlib.suppress(StoppedError), Writer(output, **options) as writer:
         begin = writer.position_records
@@ -100,13 +93,6 @@ def data(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "data"
 
 
-@pytest.fixture
-def whole(tmp_path: pathlib.Path) -> dict[str, bytes]:
-    """The files of a writer that nothing stopped."""
-    write(tmp_path / "once" / "data")
-    return contents(tmp_path / "once" / "data")
-
-
 class TestWhatItLeaves:
     def test_the_shards_are_those_of_a_conversion(self, tmp_path, data):
         for number, at in enumerate(range(0, len(RECORDS), 30)):
@@ -120,10 +106,8 @@ class TestWhatItLeaves:
         )
         assert len(ours) == 4
         assert ours == theirs
-        split, other = (
-            open_manifest(tmp_path / name).splits["train"]
-            for name in ("data", "converted")
-        )
+        splits = (open_manifest(tmp_path / n).splits for n in ("data", "converted"))
+        split, other = (next(iter(one.values())) for one in splits)
         assert split.records_digest == other.records_digest
         assert split.writer_options == other.writer_options
         assert_whole(data, RECORDS)
@@ -142,54 +126,49 @@ class TestWhatItLeaves:
         self, tmp_path, monkeypatch
     ):
         monkeypatch.chdir(tmp_path)
-        lines = [b'{"n": %d}\n' % n for n in range(100)]
+        lines = [b'{"n": %d}\n' % n for n in range(50)]
         pathlib.Path("a.jsonl").write_bytes(b"".join(lines))
-        offsets = [sum(map(len, lines[:n])) for n in range(100)]
-        records = [line.strip() for line in lines]
-
-        def part(number: int, stop: int) -> None:
-            sources = {"other.parquet": "parquet", "a.jsonl": "jsonl"}
-            options = {"sources": sources, "records_per_shard": 7, "resume": True}
-            with Writer("data", part=number, parts=2, **options) as writer:
-                for n in range(50 * number + writer.position_records, stop):
+        offsets = [sum(map(len, lines[:n])) for n in range(50)]
+        sources = {"other.parquet": "parquet", "a.jsonl": "jsonl"}
+        options = {"sources": sources, "records_per_shard": 7, "resume": True}
+        for stop in (30, 50):
+            with contextlib.suppress(StoppedError), Writer("data", **options) as writer:
+                for n in range(writer.position_records, stop):
                     place = ("a.jsonl", offsets[n]) if n else ("other.parquet", 3)
-                    writer.write(records[n], source=place)
-                if stop % 50:
+                    writer.write(lines[n].strip(), source=place)
+                if stop < 50:
                     raise StoppedError
-
-        with pytest.raises(StoppedError):
-            part(0, 30)
-        part(0, 50)
-        part(1, 100)
-        commit_parts("data")
 
         def run(*arguments: object) -> str:
             result = CliRunner().invoke(cli, [*map(str, arguments)])
             assert result.exit_code == 0, result.output
             return result.stdout
 
-        def place_of(dataset: str, record: int) -> dict[str, Any]:
+        def places(*records: int) -> Iterator[list[Any]]:
             order = ("--batch-size", 1, "--shuffle", "none", "--row", 0)
-            return json.loads(run("trace", dataset, *order, "--step", record, "--json"))
+            for record in records:
+                text = run("trace", "data", *order, "--step", record, "--json")
+                names = ("path", "record", "offset_bytes", "line")
+                yield [json.loads(text).get(f"source_{name}") for name in names]
 
-        for dataset in ("data", "again"):
-            assert place_of(dataset, 0)["source_path"] == "other.parquet"
-            assert place_of(dataset, 0)["source_record"] == 3
-            for record in (1, 28, 50, 99):
-                found = place_of(dataset, record)
-                assert found["source_path"] == "a.jsonl"
-                assert found["source_offset_bytes"] == offsets[record]
-                assert found["source_line"] == record + 1
-            if dataset == "data":
-                run("convert", "data", "again", "--num-shards", 2)
+        first, *others = places(0, 1, 28, 49)
+        assert first[:2] == ["other.parquet", 3]
+        for n, found in zip((1, 28, 49), others, strict=True):
+            assert found == ["a.jsonl", n, offsets[n], n + 1]
         pathlib.Path("gone").write_text("a.jsonl@line:8\nother.parquet@3\n")
         run("remove", "data", "--records", "gone")
-        assert records_of("data") == [*records[1:7], *records[8:]]
-        assert place_of("data", 7)["source_offset_bytes"] == offsets[9]
-        assert verify("data").findings == ()
+        left = [*lines[1:7], *lines[8:]]
+        assert records_of("data") == [line.strip() for line in left]
+        assert next(places(7))[2] == offsets[9]
 
 
 class TestWhereItGoesOn:
+    @pytest.fixture
+    def whole(self, tmp_path: pathlib.Path) -> dict[str, bytes]:
+        """The files of a writer that nothing stopped."""
+        write(tmp_path / "once" / "data")
+        return contents(tmp_path / "once" / "data")
+
     @pytest.mark.parametrize("stops", [[0], [30, 30], [29, 59, 61], [100, 40, 100]])
     def test_restarts_do_not_change_a_byte(self, stops, data, whole):
         kept = 0
@@ -296,25 +275,19 @@ class TestWhatItRefuses:
             with pytest.raises(InputError, match="has ended"):
                 late()
 
-    @pytest.mark.parametrize(
-        "source", [None, ("b.jsonl", 1), ("a.jsonl", -1), ("a.jsonl", "1"), "a.jsonl"]
-    )
-    def test_a_source_that_it_does_not_know(self, data, source):
+    def test_sources_that_it_does_not_know(self, data):
+        for sources in (["a.jsonl"], {"a.jsonl": None}, {"": "jsonl"}, {}, "a.jsonl"):
+            with pytest.raises(InputError, match="sources are not described"):
+                Writer(data, sources=sources)
         with Writer(data, sources={"a.jsonl": "jsonl"}) as writer:
             writer.write(b"1", source=("a.jsonl", 0))
-            with pytest.raises(InputError, match="not the source of a record"):
-                writer.write(b"2", source=source)
+            for source in (None, ("b.jsonl", 1), ("a.jsonl", -1), ("a.jsonl", "1"), 1):
+                with pytest.raises(InputError, match="not the source of a record"):
+                    writer.write(b"2", source=source)
         assert records_of(data) == [b"1"]
         told = pytest.raises(InputError, match="was given no sources")
         with Writer(data, split="test") as writer, told:
             writer.write(b"1", source=("a.jsonl", 0))
-
-    @pytest.mark.parametrize(
-        "sources", [["a.jsonl"], {"a.jsonl": None}, {"": "jsonl"}, {}, "a.jsonl"]
-    )
-    def test_sources_without_their_formats(self, data, sources):
-        with pytest.raises(InputError, match="sources are not described"):
-            Writer(data, sources=sources)
 
     def test_a_description_that_is_damaged(self, data):
         write(data, stop=70)
@@ -446,10 +419,9 @@ class TestParts:
                 context.Process(target=write_third, args=(str(data), part, kill_at))
                 for part in parts
             ]
-            for process in processes:
-                process.start()
-            for process in processes:
-                process.join()
+            for step in ("start", "join"):
+                for process in processes:
+                    getattr(process, step)()
             return [process.exitcode for process in processes]
 
         # The second is killed in its third shard.

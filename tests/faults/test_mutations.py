@@ -1,9 +1,10 @@
-"""Damaged plain ArrayRecord files: every record given is one that was written."""
+"""Damaged ArrayRecord files: every record given is one that was written."""
 
 from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import pathlib
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from gristmill import loader
-from gristmill.dataset import GristmillError
+from gristmill.dataset import GristmillError, WriterOptions
+from gristmill.pipelines.anywhere import index, verify
+from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.transforms.beam.read_ranges import FileRange
 from gristmill.transforms.indexing.index_job import IndexTask, index_shard
 from gristmill.transforms.sources.shards.source_split import list_shards
 from gristmill.transforms.sources.source import source_of
+from tests.support.conversion import convert, job_of, read_output
 from tests.support.records import footer_of, write_array_records
 
 ENCODINGS = (
@@ -80,7 +84,7 @@ Piece = Callable[[], list[tuple[int, bytes]]]
 """Reads some records, each with its number."""
 
 
-def by_loader(path: str) -> Iterator[Piece]:
+def by_loader(path: pathlib.Path) -> Iterator[Piece]:
     """By batches, then record by record."""
     dataset = loader.open(path, cache_dir="")
     assert len(dataset) == len(RECORDS)
@@ -92,32 +96,42 @@ def by_loader(path: str) -> Iterator[Piece]:
             yield functools.partial(read, order[begin : begin + size])
 
 
-def by_transform(path: str) -> Iterator[Piece]:
+def by_transform(path: pathlib.Path) -> Iterator[Piece]:
     """As `ReadArrayRecords` does, without a pipeline."""
 
     def read(begin: int, end: int) -> list[tuple[int, bytes]]:
-        found: list[tuple[int, bytes]] = []
-        for batch in FileRange(file, begin, end).batches():
-            found += zip(batch.places, batch.records, strict=True)
-        return found
+        batches = [*FileRange(file, begin, end).batches()]
+        return [*itertools.chain(*(zip(b.places, b.records) for b in batches))]  # noqa: B905
 
-    (file,) = list_shards([path], None)
+    (file,) = list_shards([str(path)], None)
     for cut in source_of(file.spec).cut(file, range_bytes=16 << 10):
         yield functools.partial(read, *cut)
 
 
-def by_index(path: str) -> Iterator[Piece]:
-    """With the index that `gristmill index` makes."""
-    place = pathlib.Path(path)
-    size = place.stat().st_size
-    index_shard(IndexTask(str(place.parent), "mutated", "train", 0, place.name, size))
+def by_index(path: pathlib.Path) -> Iterator[Piece]:
+    """With the index that `gristmill index` makes of it."""
+    size = path.stat().st_size
+    index_shard(IndexTask(str(path.parent), "mutated", "train", 0, path.name, size))
     yield from by_loader(path)
 
 
-def is_refused(read: Callable[[str], Iterator[Piece]], path: pathlib.Path) -> bool:
+def by_copy(path: pathlib.Path) -> Iterator[Piece]:
+    """Of a shard of a dataset, whose chunks are copied."""
+    group, _, compression = ENCODING_OF[path.parent].partition(",")
+    options = WriterOptions(group_size=int(group[11:]), compression=compression)
+    out = path.parent.with_name(f"out-{len([*path.parent.parent.iterdir()])}")
+
+    def read() -> list[tuple[int, bytes]]:
+        convert(job_of(str(path.parent), out, writer=options))
+        return [*enumerate(read_output(out))]
+
+    yield read
+
+
+def is_refused(read: Callable[[pathlib.Path], Iterator[Piece]], path) -> bool:
     """Whether a reader refuses a part; what it gives is what was written."""
     given: set[int] = set()
-    refused, pieces = False, read(str(path))
+    refused, pieces = False, read(path)
     while True:
         try:
             if (piece := next(pieces, None)) is None:
@@ -132,18 +146,29 @@ def is_refused(read: Callable[[str], Iterator[Piece]], path: pathlib.Path) -> bo
     return refused
 
 
-READERS = (by_loader, by_transform, by_index)
+ENCODING_OF: dict[pathlib.Path, str] = {}
+READERS = (by_loader, by_transform, by_index, by_copy)
 every_encoding = pytest.mark.parametrize("encoding", ENCODINGS)
 
 
 def refusals(encoding: str, seeds: range, folder: pathlib.Path) -> collections.Counter:
-    """How often each reader refused a file, undamaged for the seed 0."""
-    write_array_records(folder / "good", RECORDS, options=encoding)
-    good, found = (folder / "good").read_bytes(), collections.Counter()
+    """How often each reader refused a file, undamaged for the seed 0.
+
+    That it is not the one that was written, a verification of the dataset always finds.
+    """
+    shard = folder / "dataset" / "x.array_record"
+    shard.parent.mkdir()
+    ENCODING_OF[shard.parent] = encoding
+    write_array_records(shard, RECORDS, options=encoding)
+    index(IndexOptions(files=(str(shard),)), workers=1)
+    good, found = shard.read_bytes(), collections.Counter()
     for seed in seeds:
-        path = folder / f"{seed}.array_record"
         data = damaged(good, random.Random(seed)) if seed else good
+        shard.write_bytes(data)
+        findings = verify(str(shard.parent), workers=1).findings
+        assert bool(findings) == (data != good), seed
         for read in READERS:
+            path = shard if read is by_copy else folder / f"{seed}.array_record"
             path.write_bytes(data)
             found[read] += is_refused(read, path)
     return found
