@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +19,10 @@ from gristmill.dataset.commit.clean import clean
 from tests.support.columns import example, examples
 from tests.support.editions import add_edition, files_of
 
-TYPES: dict[str, Any] = {"score": "float32", "vector": ("int16", (2,)), "note": "text"}
+TYPES = {"score": "float32", "vector": ("int16", (2,)), "note": "text"}
 
 
-def values_of(numbers: range) -> dict[str, Any]:
+def values_of(numbers):
     return {
         "score": [n / 7 for n in numbers],
         "vector": np.array([[n, -n] for n in numbers], np.int16).reshape(-1, 2),
@@ -31,7 +30,7 @@ def values_of(numbers: range) -> dict[str, Any]:
     }
 
 
-def check(output: str, records: int) -> None:
+def check(output, records):
     opened = loader.open(output)
     wanted = values_of(range(records))
     for name in TYPES:
@@ -40,7 +39,7 @@ def check(output: str, records: int) -> None:
 
 
 @pytest.fixture
-def output(tmp_path: pathlib.Path) -> str:
+def output(tmp_path):
     found = examples(tmp_path, [7, 0, 5])
     add_edition(tmp_path, found, 2, [example(12), example(13)])
     return found
@@ -50,7 +49,7 @@ class StoppedError(Exception):
     """Stops a writer."""
 
 
-def write(writer: ColumnWriter, rng: random.Random, stop: int | None = None) -> None:
+def write(writer, rng, stop=None):
     end = writer.records.stop
     with writer:
         while (begin := writer.position_records) < end:
@@ -61,11 +60,11 @@ def write(writer: ColumnWriter, rng: random.Random, stop: int | None = None) -> 
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_all_values_are_there_at_last(output: str, seed: int) -> None:
+def test_all_values_are_there_at_last(output, seed):
     rng = random.Random(seed)
     parts = rng.choice([None, 1, 2, 3, 9])
     for part in [None] if parts is None else rng.sample(range(parts), parts):
-        how: dict[str, Any] = {"source": "m", "part": part, "parts": parts}
+        how = {"source": "m", "part": part, "parts": parts}
         while True:
             writer = ColumnWriter(output, TYPES, resume=rng.random() < 0.7, **how)
             stop = rng.choice([None, rng.randrange(14)])
@@ -83,7 +82,7 @@ def test_all_values_are_there_at_last(output: str, seed: int) -> None:
     assert files_of(output) == made
 
 
-def test_what_is_left_of_another_run_is_not_taken(output: str) -> None:
+def test_what_is_left_of_another_run_is_not_taken(output):
     rng = random.Random(1)
     with pytest.raises(StoppedError):
         write(ColumnWriter(output, TYPES), rng, 8)
@@ -102,7 +101,7 @@ def test_what_is_left_of_another_run_is_not_taken(output: str) -> None:
     check(output, 14)
 
 
-def test_parts_that_are_missing_are_said(output: str) -> None:
+def test_parts_that_are_missing_are_said(output):
     with pytest.raises(DataLossError, match="values of 5 of 5 shards"):
         commit_columns(output, TYPES)
     write(ColumnWriter(output, TYPES, part=1, parts=2), random.Random(1))
@@ -116,7 +115,7 @@ def test_parts_that_are_missing_are_said(output: str) -> None:
         commit_columns(output, TYPES)
 
 
-def test_the_work_can_be_given_up(output: str) -> None:
+def test_the_work_can_be_given_up(output):
     writer = ColumnWriter(output, TYPES)
     writer.__enter__()
     writer.write(values_of(range(14)))
@@ -142,9 +141,7 @@ def test_the_work_can_be_given_up(output: str) -> None:
         (values_of(range(15)), "for more records than the 14"),
     ],
 )
-def test_other_values_are_refused(
-    output: str, values: dict[str, Any], message: str
-) -> None:
+def test_other_values_are_refused(output, values, message):
     with ColumnWriter(output, TYPES) as writer:
         writer.write(values_of(range(0)))
         with pytest.raises(InputError, match=message):
@@ -155,7 +152,7 @@ def test_other_values_are_refused(
     check(output, 14)
 
 
-def test_what_is_written_is_replaced_on_request_only(output: str) -> None:
+def test_what_is_written_is_replaced_on_request_only(output):
     with ColumnWriter(output, TYPES) as writer:
         writer.write(values_of(range(14)))
     with pytest.raises(InputError, match="takes no values"):

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import apache_beam as beam
 import pytest
@@ -49,19 +48,19 @@ def slow(record):
 """
 
 
-def free_port() -> int:
+def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> pathlib.Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("engines")
 
 
 @pytest.fixture(scope="module")
-def inputs(folder) -> pathlib.Path:
+def inputs(folder):
     (folder / "in").mkdir()
     (folder / "pids").mkdir()
     for number in range(3):
@@ -73,14 +72,14 @@ def inputs(folder) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def start(folder) -> Iterator:
+def start(folder):
     """Starts processes that import what lies in the folder, and ends them."""
     # Beam's worker pool starts whatever `python` it finds.
     path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
     environment = os.environ | {"PYTHONPATH": f"{folder}:{os.getcwd()}", "PATH": path}
     with contextlib.ExitStack() as stack:
 
-        def start(*command: str, port: int | None = None) -> subprocess.Popen:
+        def start(*command, port=None):
             log = stack.enter_context(open(folder / f"{len(os.listdir(folder))}", "w"))
             process = stack.enter_context(
                 subprocess.Popen(
@@ -106,7 +105,7 @@ def start(folder) -> Iterator:
 
 
 @pytest.fixture(scope="module")
-def dask_workers(start) -> tuple[str, list[subprocess.Popen]]:
+def dask_workers(start):
     """The address of a scheduler, and its two workers."""
     port = free_port()
     start(
@@ -130,7 +129,7 @@ def dask_workers(start) -> tuple[str, list[subprocess.Popen]]:
 
 
 @pytest.fixture(scope="module")
-def job_service(start) -> tuple[str, ...]:
+def job_service(start):
     """Options for a pipeline on a portable job service."""
     service, harness = free_port(), free_port()
     module = "apache_beam.runners"
@@ -149,7 +148,7 @@ def job_service(start) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def options(engine: str, request) -> tuple[str, ...]:
+def options(engine, request):
     """Options for a pipeline on an engine."""
     if engine == "job service":
         return request.getfixturevalue("job_service")
@@ -157,7 +156,7 @@ def options(engine: str, request) -> tuple[str, ...]:
     return DASK, f"--dask_client_address={address}", "--dask_partition_size=1"
 
 
-def run(transform: beam.PTransform, *options: str) -> None:
+def run(transform, *options):
     pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
     _ = pipeline | transform
     result = pipeline.run()
@@ -229,9 +228,9 @@ def test_a_dask_worker_that_is_killed(inputs, folder, dask_workers, tmp_path, op
         work = work_of(job)
     finally:
         sys.path.remove(str(folder))
-    killed: list[int] = []
+    killed = []
 
-    def kill_when_both_work() -> None:
+    def kill_when_both_work():
         while not all((folder / "pids" / str(w.pid)).exists() for w in workers):
             time.sleep(0.01)
         workers[0].send_signal(signal.SIGKILL)

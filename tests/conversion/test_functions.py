@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import google_crc32c
 import numpy as np
 import pytest
@@ -81,7 +79,7 @@ BEAM_PROCESSES = (
 
 
 @pytest.fixture
-def place(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+def place(tmp_path, monkeypatch):
     """The current directory, with inputs and modules of the user's."""
     name = f"mine_{tmp_path.name}"  # Processes keep what they have imported.
     seen = str(tmp_path / "seen")
@@ -96,20 +94,20 @@ def place(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pa
     return tmp_path
 
 
-def made(place: pathlib.Path, function: str, **options):
+def made(place, function, **options):
     job = job_of(place / "in", place / "out", map=spec(place, function), **options)
     return convert(job).manifest.splits["train"]
 
 
-def spec(place: pathlib.Path, function: str) -> str:
+def spec(place, function):
     return function if ":" in function else f"mine_{place.name}:{function}"
 
 
-def tried_on(place: pathlib.Path) -> list[bytes]:
+def tried_on(place):
     return (place / "seen").read_bytes().splitlines()
 
 
-def digest(records: list[bytes]) -> str:
+def digest(records):
     crc32cs = np.array([google_crc32c.value(r) for r in records], np.uint32)
     return RecordsDigest.of(crc32cs, np.array([*map(len, records)], np.int64)).hex
 
@@ -222,7 +220,7 @@ class TestWhatItLeavesRunning:
     """It keeps neither the commit nor the command."""
 
     @staticmethod
-    def run(place: pathlib.Path, function: str, *options: str):
+    def run(place, function, *options):
         argv = ("convert", "in/*", "out", "--num-shards", "2", "--map")
         return gristmill(*argv, spec(place, function), *options, cwd=place)
 

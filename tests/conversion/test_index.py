@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import shutil
 
 import pytest
@@ -26,23 +25,23 @@ from tests.support.records import (
 )
 
 
-def index_of(*patterns: object, **options):
+def index_of(*patterns, **options):
     files = tuple(map(str, patterns))
     return index(IndexOptions(files=files, **options), workers=1)[0]
 
 
-def tfds(name: str, split: str, count: int) -> list[str]:
+def tfds(name, split, count):
     return [f"{name}-{split}.array_record-{i:05d}-of-{count:05d}" for i in range(count)]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory) -> bytes:
+def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     return array_record_bytes([b"a"], options="group_size:1", folder=str(folder))
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+def folder(tmp_path):
     (tmp_path / "dir").mkdir()
     return tmp_path / "dir"
 

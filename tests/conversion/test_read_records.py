@@ -8,7 +8,6 @@ import gzip
 import itertools
 import json
 import os
-import pathlib
 import time
 from typing import Any
 
@@ -49,7 +48,6 @@ from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.source import first_records
 from tests.order.input_files import WRITERS, rows_of
 from tests.servers.buckets import overlapping
-from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import dataset_of, shards_of, varied_records
 from tests.support.pipelines import (
     BUNDLE_BASED,
@@ -68,12 +66,12 @@ from tests.support.records import (
 from tests.support.watched import watched
 
 
-def offsets_of(records: list[bytes]) -> list[int]:
+def offsets_of(records):
     return [*itertools.accumulate((16 + len(r) for r in records), initial=0)][:-1]
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_records_and_their_places(tmp_path: pathlib.Path, name: str) -> None:
+def test_records_and_their_places(tmp_path, name):
     WRITERS[name](tmp_path / "in", rows_of(1, 300))
     asked = RecordOptions(input_format=name)
     files = find_inputs([str(tmp_path / "in")], options=asked)
@@ -95,7 +93,7 @@ def test_records_and_their_places(tmp_path: pathlib.Path, name: str) -> None:
         ),
     ],
 )
-def test_files_of_all_kinds_in_several_parts(tmp_path, argv, read) -> None:
+def test_files_of_all_kinds_in_several_parts(tmp_path, argv, read):
     inner = frames_of([b"inner %d" % i for i in range(60)])
     files = {
         "a": (text_records(150), ""),
@@ -120,7 +118,7 @@ def test_files_of_all_kinds_in_several_parts(tmp_path, argv, read) -> None:
 
 
 @pytest.mark.slow
-def test_datasets_and_directories_have_splits(tmp_path: pathlib.Path) -> None:
+def test_datasets_and_directories_have_splits(tmp_path):
     every = {split: varied_records(90, seed=len(split)) for split in ("train", "test")}
     lengths = [{"name": name, "shardLengths": ["90"]} for name in every]
     made = tmp_path / "tfds"
@@ -142,7 +140,7 @@ def test_datasets_and_directories_have_splits(tmp_path: pathlib.Path) -> None:
         run(ReadRecords(f"{dataset}/*.array_record*", split="train"))
 
 
-def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog) -> None:
+def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog):
     for name in ("train-0", "test-0"):
         (tmp_path / name).write_bytes(frames_of([name.encode()]))
     with pytest.raises(Exception, match="several splits"):
@@ -152,7 +150,7 @@ def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog) -> N
     assert "splits are joined: test (1 file), train (1 file)" in caplog.text
 
 
-def test_empty_files(tmp_path: pathlib.Path) -> None:
+def test_empty_files(tmp_path):
     (tmp_path / "a").write_bytes(frames_of([b"one"]))
     (tmp_path / "b").write_bytes(b"")
     with pytest.raises(InputError, match="empty"):
@@ -161,10 +159,10 @@ def test_empty_files(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("make", [ReadRecords, ReadTFRecords])
-def test_requests_for_each_file_are_few(tmp_path, monkeypatch, make) -> None:
+def test_requests_for_each_file_are_few(tmp_path, monkeypatch, make):
     for number in range(30):
         (tmp_path / str(number)).write_bytes(frames_of([b"one"]))
-    made: collections.Counter[str] = collections.Counter()
+    made = collections.Counter()
     for name in ("list", "load", "match", "open", "read", "scan", "stat"):
         look = functools.partial(made.__class__.update, made, [name])
         watched(monkeypatch, LocalStorage, name, lambda *_, _add=look, **__: _add())
@@ -175,7 +173,7 @@ def test_requests_for_each_file_are_few(tmp_path, monkeypatch, make) -> None:
 
 
 @pytest.mark.slow
-def test_another_language_names_it(tmp_path: pathlib.Path) -> None:
+def test_another_language_names_it(tmp_path):
     """What Java's `PythonExternalTransform` sends is expanded, and runs."""
     (tmp_path / "a").write_bytes(frames_of([b"one", b"two"]))
     kind = FullyQualifiedNamedTransform
@@ -186,7 +184,7 @@ def test_another_language_names_it(tmp_path: pathlib.Path) -> None:
         assert sorted(run(read)) == [b"one", b"two"]
 
 
-def test_records_with_sources_are_keys(tmp_path: pathlib.Path) -> None:
+def test_records_with_sources_are_keys(tmp_path):
     """Of a shuffle, that is, which takes keys with deterministic coders alone."""
     records = text_records(20)
     path = tmp_path / os.fsdecode(b"in\xff")
@@ -206,14 +204,14 @@ FILES = {name: text_records(20, seed=seed) for seed, name in enumerate("abc")}
 
 class TestElementsThatNameTheInputs:
     @pytest.fixture
-    def inputs(self, tmp_path: pathlib.Path) -> pathlib.Path:
+    def inputs(self, tmp_path):
         """A TFRecord file, a compressed one, and an ArrayRecord file."""
         (tmp_path / "a").write_bytes(frames_of(FILES["a"]))
         (tmp_path / "b").write_bytes(gzip.compress(frames_of(FILES["b"])))
         write_array_records(tmp_path / "c", FILES["c"])
         return tmp_path
 
-    def test_patterns_and_paths_and_sources(self, inputs: pathlib.Path) -> None:
+    def test_patterns_and_paths_and_sources(self, inputs):
         named = beam.Create([f"{inputs}/[ab]", inputs / "c", inputs / "c"])
         read = ReadAllRecords(range_bytes=100, with_source=True)  # Parts of 1,600 B.
         assert sorted(run(named, read)) == sorted(
@@ -232,7 +230,7 @@ class TestElementsThatNameTheInputs:
         found = run(beam.Create([f"{inputs}/[ab]"]), frames)
         assert sorted(found) == sorted(FILES["a"] + FILES["b"])
 
-    def test_records_are_in_the_window_of_their_pattern(self, inputs) -> None:
+    def test_records_are_in_the_window_of_their_pattern(self, inputs):
         stamped = [
             TimestampedValue(str(inputs / name), n + 0.25)
             for n, name in enumerate("ab")
@@ -250,12 +248,12 @@ class TestElementsThatNameTheInputs:
             assert sorted(here) == sorted(FILES[name])
 
     @pytest.mark.parametrize("name", ["arrayrecord", "auto", "tfrecord"])
-    def test_one_that_matches_nothing(self, tmp_path: pathlib.Path, name: str) -> None:
+    def test_one_that_matches_nothing(self, tmp_path, name):
         read = ReadAllRecords(records=RecordOptions(input_format=name))
         with pytest.raises(Exception, match="matches"):
             run(beam.Create([f"{tmp_path}/none*"]), read)
 
-    def test_others_are_refused_at_once(self) -> None:
+    def test_others_are_refused_at_once(self):
         pipeline = beam.Pipeline()
         with pytest.raises(TypeCheckError, match="at ReadAll"):
             pipeline | "Numbers" >> beam.Create([1]) | ReadAllRecords()
@@ -263,7 +261,7 @@ class TestElementsThatNameTheInputs:
             pipeline | "NoPatterns" >> ReadAllRecords()
 
 
-def test_other_record_than_the_index_has_is_refused(tmp_path: pathlib.Path) -> None:
+def test_other_record_than_the_index_has_is_refused(tmp_path):
     dataset = dataset_of(tmp_path, [b"%03d" % number for number in range(300)])
     shard = dataset / shards_of(dataset)[1]
     records = [b"%03d" % number for number in range(100, 200)]
@@ -278,7 +276,7 @@ def test_other_record_than_the_index_has_is_refused(tmp_path: pathlib.Path) -> N
 
 
 @pytest.mark.parametrize("range_bytes", [64, 1 << 20])
-def test_damage_names_file_and_offset(tmp_path: pathlib.Path, range_bytes: int) -> None:
+def test_damage_names_file_and_offset(tmp_path, range_bytes):
     records = text_records(30)
     data = bytearray(frames_of(records))
     offset = offsets_of(records)[20]
@@ -290,7 +288,7 @@ def test_damage_names_file_and_offset(tmp_path: pathlib.Path, range_bytes: int) 
         run(ReadTFRecords(str(path), range_bytes=range_bytes))
 
 
-def test_a_file_of_another_format(tmp_path: pathlib.Path) -> None:
+def test_a_file_of_another_format(tmp_path):
     (tmp_path / "a").write_bytes(frames_of([b"a"]))
     (tmp_path / "b").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
     with pytest.raises(Exception, match=r"(?s)not a TFRecord file, but.*Parquet"):
@@ -300,13 +298,13 @@ def test_a_file_of_another_format(tmp_path: pathlib.Path) -> None:
 # What workers do: they walk through parts of files, and read ranges.
 
 
-def part_of(path: str, part_bytes: int = 0) -> FilePart:
+def part_of(path, part_bytes=0):
     records = RecordOptions(input_format="tfrecord")
     (part,) = list_parts((path,), Listing(None, records, False, part_bytes))
     return part
 
 
-def test_a_file_that_changes_meanwhile(tmp_path: pathlib.Path) -> None:
+def test_a_file_that_changes_meanwhile(tmp_path):
     path = tmp_path / "changing"
     path.write_bytes(frames_of(text_records(30)))
     part = part_of(str(path), 16_000)
@@ -317,7 +315,7 @@ def test_a_file_that_changes_meanwhile(tmp_path: pathlib.Path) -> None:
         list(read_range(pieces[1], with_source=False))
 
 
-def test_elements_are_small(tmp_path: pathlib.Path) -> None:
+def test_elements_are_small(tmp_path):
     """Some 210 bytes beside the path, and 10 more for each of 16 ranges of a part."""
     path, far = str(tmp_path / "file"), 1 << 39
     info = FileInfo(path, 1 << 40, "1700000000123456789", None, 1700000000123456789)
@@ -333,7 +331,7 @@ def test_elements_are_small(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.fixture
-def large(server: GcsServer, blocks_of) -> list[bytes]:
+def large(server, blocks_of):
     records = text_records(1000)
     server.objects.put("bucket", "large", frames_of(records))
     blocks_of(4096)
@@ -341,7 +339,7 @@ def large(server: GcsServer, blocks_of) -> list[bytes]:
 
 
 @pytest.mark.slow
-def test_objects_are_read_by_requests_that_overlap(server: GcsServer, large) -> None:
+def test_objects_are_read_by_requests_that_overlap(server, large):
     """In both passes over a file: of its headers, and of its records."""
     part = part_of("gs://bucket/large")
     # The frames of another part are searched for first.
@@ -353,7 +351,7 @@ def test_objects_are_read_by_requests_that_overlap(server: GcsServer, large) -> 
     assert overlapping(server, lambda: list(read_range(piece, False))) == large
 
 
-def test_objects_by_range_are_read_in_bounded_memory(server: GcsServer, large) -> None:
+def test_objects_by_range_are_read_in_bounded_memory(server, large):
     """What was requested and has not become records is a few blocks at most."""
     part = part_of("gs://bucket/large")
     (piece,) = cut_walks([*walk_part(part, 1 << 20)], 1 << 20)

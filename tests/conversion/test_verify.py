@@ -6,7 +6,7 @@ import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -41,17 +41,17 @@ CLOUD = "gs://bucket/sets/data"
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> pathlib.Path:
+def whole(tmp_path_factory):
     return dataset_of(tmp_path_factory.mktemp("whole"), RECORDS)
 
 
 @pytest.fixture
-def dataset(whole: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+def dataset(whole, tmp_path):
     return pathlib.Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
 @pytest.fixture
-def server(whole: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+def server(whole, monkeypatch):
     with GcsServer("bucket") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         upload(server, whole, "sets/data")
@@ -62,17 +62,17 @@ def server(whole: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gcs
 Change = Callable[[bytes], bytes | None]
 
 
-def flip(at: int | None = None) -> Change:
+def flip(at=None):
     """Returns what flips a bit of a file; of that in its middle by default."""
 
-    def change(data: bytes) -> bytes:
+    def change(data):
         place = (len(data) // 2 if at is None else at) % len(data)
         return data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :]
 
     return change
 
 
-def harm(place: pathlib.Path | GcsServer, name: str, change: Change) -> None:
+def harm(place, name, change):
     """Changes a file of the dataset; deletes it if nothing is left."""
     if isinstance(place, pathlib.Path):
         path = place / name
@@ -98,7 +98,7 @@ class Harm(NamedTuple):
     told_by: str = ""
 
 
-def others(_: bytes) -> bytes:
+def others(_):
     """Returns a shard that is sound in itself, but holds other records."""
     records = [RECORDS[1], RECORDS[0], *RECORDS[2:500]]
     with tempfile.TemporaryDirectory() as folder:
@@ -133,7 +133,7 @@ HARMS = {
 
 @pytest.mark.parametrize("harmed", HARMS.values(), ids=HARMS)
 @pytest.mark.parametrize("where", ["disk", "bucket"])
-def test_a_harmed_file_is_named(request, where, harmed: Harm):
+def test_a_harmed_file_is_named(request, where, harmed):
     place = request.getfixturevalue("dataset" if where == "disk" else "server")
     harm(place, harmed.path, harmed.change)
     path = str(place) if where == "disk" else CLOUD
@@ -174,7 +174,7 @@ def test_a_damaged_record_is_named_by_its_number(tmp_path, decoding, indexed):
 def test_a_table_that_cannot_be_read_for_a_moment(dataset, monkeypatch, failing):
     """It is never passed over."""
 
-    def fail() -> None:
+    def fail():
         raise StorageError("cannot read the file", where=str(dataset / TABLE))
 
     at_storage(monkeypatch, "read", str(dataset / TABLE), fail, skip=failing)

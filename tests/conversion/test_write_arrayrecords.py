@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import pathlib
 import random
-from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -33,7 +31,6 @@ from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.pipelines.anywhere import verify
 from gristmill.transforms import WriteArrayRecords
 from gristmill.transforms.writing.write_group import (
-    GroupResult,
     RecordSpool,
     assign_record,
     encode_task,
@@ -41,8 +38,6 @@ from gristmill.transforms.writing.write_group import (
 )
 from gristmill.transforms.writing.write_split import (
     WriteJob,
-    WritePlan,
-    WriteResult,
     begin_write,
     commit_write,
     content_hash,
@@ -65,30 +60,30 @@ RECORDS = [*text_records(700), b"", b"", bytes(range(256)), bytes(100_000)]
 
 
 def write(
-    output: pathlib.Path,
-    records: list[Any] = RECORDS,
+    output,
+    records=RECORDS,
     *,
-    argv: tuple[str, ...] = IN_MEMORY,
-    **options: Any,
-) -> WriteResult:
+    argv=IN_MEMORY,
+    **options,
+):
     transform = WriteArrayRecords(str(output), **options)
     (result,) = run(beam.Create(records), transform, argv=argv)
     return result
 
 
-def shard_contents(output: pathlib.Path) -> list[list[bytes]]:
+def shard_contents(output):
     """Reads the shards of a split one by one, with the official reader."""
     table = read_table(str(output), open_manifest(str(output)).splits["train"])
     return [read_array_records(output / path) for path in table.paths]
 
 
-def assert_whole(output: pathlib.Path) -> None:
+def assert_whole(output):
     found = verify(str(output), workers=1)
     assert (found.findings, found.leftovers) == ((), ())
 
 
 @pytest.fixture
-def out(tmp_path: pathlib.Path) -> pathlib.Path:
+def out(tmp_path):
     return tmp_path / "data"
 
 
@@ -234,12 +229,12 @@ class TestWhatItRefuses:
 
 
 def plan_of(
-    output: pathlib.Path,
-    records: Iterable[bytes],
-    groups: int,
-    shard_bytes: int | None = None,
-    **writer: Any,
-) -> WritePlan:
+    output,
+    records,
+    groups,
+    shard_bytes=None,
+    **writer,
+):
     job = WriteJob(
         output=str(output),
         name="data",
@@ -256,16 +251,14 @@ def plan_of(
     return begin_write(job, counts, groups=groups)
 
 
-def groups_of(plan: WritePlan, records: list[bytes]) -> list[list[bytes]]:
-    groups: list[list[bytes]] = [[] for _ in plan.parts]
+def groups_of(plan, records):
+    groups = [[] for _ in plan.parts]
     for record in records:
         groups[assign_record(record, len(groups))[0]].append(record)
     return groups
 
 
-def write_one(
-    plan: WritePlan, group: int, records: Iterable[bytes], *, tasks: int = 1
-) -> GroupResult:
+def write_one(plan, group, records, *, tasks=1):
     """Writes a group, which is read once, with the task in the middle."""
     task = encode_task(dict(plan.tasks())[group])
     elements = (assign_record(record, 1)[1] for record in records)
@@ -338,7 +331,7 @@ def test_what_the_disk_loses_is_noticed(tmp_path, damage):
 def test_memory_does_not_grow_with_the_shard(tmp_path, out):
     """240 MB go through a process that may take 120 MB more than it has."""
 
-    def records() -> Iterator[bytes]:
+    def records():
         chance = np.random.default_rng(0)
         return (chance.bytes(80_000) for _ in range(3000))
 

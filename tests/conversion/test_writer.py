@@ -10,8 +10,6 @@ import os
 import pathlib
 import signal
 import threading
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -49,13 +47,13 @@ class StoppedError(Exception):
 
 
 def write(
-    output: Any,
-    records: list[bytes] = RECORDS,
+    output,
+    records=RECORDS,
     *,
-    stop: int | None = None,
-    position: int | None = None,
-    **options: Any,
-) -> None:
+    stop=None,
+    position=None,
+    **options,
+):
     """Writes records from `position` on, and fails before the one at `stop`."""
     options = {"records_per_shard": 30, **options}
     with contextlib.suppress(StoppedError), Writer(output, **options) as writer:
@@ -67,29 +65,29 @@ def write(
             raise StoppedError
 
 
-def write_parts(output: Any, *parts: int, **options: Any) -> None:
+def write_parts(output, *parts, **options):
     for part in parts or range(len(PARTS)):
         given = {"part": part, "parts": len(PARTS), "records_per_shard": 10}
         write(output, PARTS[part], **given | options)
 
 
-def records_of(output: Any, split: str = "train") -> list[bytes]:
+def records_of(output, split="train"):
     dataset = loader.open(output, split)
     return dataset.read(range(len(dataset)))
 
 
-def shards_of(output: pathlib.Path) -> list[pathlib.Path]:
+def shards_of(output):
     return sorted(output.glob("data-train.array_record-*"))
 
 
-def assert_whole(output: pathlib.Path, records: list[bytes]) -> None:
+def assert_whole(output, records):
     assert records_of(output) == records
     found = verify(str(output), workers=1)
     assert (found.findings, found.leftovers) == ((), ())
 
 
 @pytest.fixture
-def data(tmp_path: pathlib.Path) -> pathlib.Path:
+def data(tmp_path):
     return tmp_path / "data"
 
 
@@ -139,12 +137,12 @@ class TestWhatItLeaves:
                 if stop < 50:
                     raise StoppedError
 
-        def run(*arguments: object) -> str:
+        def run(*arguments):
             result = CliRunner().invoke(cli, [*map(str, arguments)])
             assert result.exit_code == 0, result.output
             return result.stdout
 
-        def places(*records: int) -> Iterator[list[Any]]:
+        def places(*records):
             order = ("--batch-size", 1, "--shuffle", "none", "--row", 0)
             for record in records:
                 text = run("trace", "data", *order, "--step", record, "--json")
@@ -164,7 +162,7 @@ class TestWhatItLeaves:
 
 class TestWhereItGoesOn:
     @pytest.fixture
-    def whole(self, tmp_path: pathlib.Path) -> dict[str, bytes]:
+    def whole(self, tmp_path):
         """The files of a writer that nothing stopped."""
         write(tmp_path / "once" / "data")
         return contents(tmp_path / "once" / "data")
@@ -242,7 +240,7 @@ class TestWhatItRefuses:
 
     def test_a_record_that_gets_lost_inside(self, data, monkeypatch):
         class Losing(ShardWriter):
-            def write(self, records: Any, crc32cs: Any) -> None:
+            def write(self, records, crc32cs):
                 super().write(records[1:], crc32cs[1:])
 
         # Records that are lost in memory.
@@ -370,7 +368,7 @@ class TestParts:
     def test_all_begin_at_once_over_what_is_left(self, data):
         barrier = threading.Barrier(len(PARTS))
 
-        def write_one(part: int) -> None:
+        def write_one(part):
             barrier.wait()
             write_parts(data, part, overwrite=True)
 
@@ -414,7 +412,7 @@ class TestParts:
     def test_a_process_of_several_that_is_killed_goes_on(self, data):
         context = multiprocessing.get_context("spawn")
 
-        def run(*parts: int, kill_at: int | None = None) -> list[int | None]:
+        def run(*parts, kill_at=None):
             processes = [
                 context.Process(target=write_third, args=(str(data), part, kill_at))
                 for part in parts
@@ -436,7 +434,7 @@ class TestParts:
 THIRDS = [b"%03d " % number * 40 for number in range(25)]
 
 
-def write_third(output: str, part: int, kill_at: int | None) -> None:
+def write_third(output, part, kill_at):
     """Writes a third of the records, in a process of its own."""
     begin = 9 * part
     with Writer(output, part=part, parts=3, records_per_shard=3, resume=True) as writer:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-import pathlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -32,7 +31,7 @@ ENCODINGS = (
 BLOCK_BYTES = 1 << 16
 
 
-def make_records() -> list[bytes]:
+def make_records():
     """Records of many sizes, which compress and do not, for five blocks."""
     chance = random.Random(0)
     words = [chance.randbytes(chance.randint(2, 9)).hex().encode() for _ in range(300)]
@@ -48,7 +47,7 @@ def make_records() -> list[bytes]:
 RECORDS = make_records()
 
 
-def damaged(data: bytes, chance: random.Random) -> bytes:
+def damaged(data, chance):
     """Damages a file in one place, as often in a header as anywhere else."""
     out = bytearray(data)
     at = chance.randrange(len(data))
@@ -84,7 +83,7 @@ Piece = Callable[[], list[tuple[int, bytes]]]
 """Reads some records, each with its number."""
 
 
-def by_loader(path: pathlib.Path) -> Iterator[Piece]:
+def by_loader(path):
     """By batches, then record by record."""
     dataset = loader.open(path, cache_dir="")
     assert len(dataset) == len(RECORDS)
@@ -96,10 +95,10 @@ def by_loader(path: pathlib.Path) -> Iterator[Piece]:
             yield functools.partial(read, order[begin : begin + size])
 
 
-def by_transform(path: pathlib.Path) -> Iterator[Piece]:
+def by_transform(path):
     """As `ReadArrayRecords` does, without a pipeline."""
 
-    def read(begin: int, end: int) -> list[tuple[int, bytes]]:
+    def read(begin, end):
         batches = [*FileRange(file, begin, end).batches()]
         return [*itertools.chain(*(zip(b.places, b.records) for b in batches))]  # noqa: B905
 
@@ -108,29 +107,29 @@ def by_transform(path: pathlib.Path) -> Iterator[Piece]:
         yield functools.partial(read, *cut)
 
 
-def by_index(path: pathlib.Path) -> Iterator[Piece]:
+def by_index(path):
     """With the index that `gristmill index` makes of it."""
     size = path.stat().st_size
     index_shard(IndexTask(str(path.parent), "mutated", "train", 0, path.name, size))
     yield from by_loader(path)
 
 
-def by_copy(path: pathlib.Path) -> Iterator[Piece]:
+def by_copy(path):
     """Of a shard of a dataset, whose chunks are copied."""
     group, _, compression = ENCODING_OF[path.parent].partition(",")
     options = WriterOptions(group_size=int(group[11:]), compression=compression)
     out = path.parent.with_name(f"out-{len([*path.parent.parent.iterdir()])}")
 
-    def read() -> list[tuple[int, bytes]]:
+    def read():
         convert(job_of(str(path.parent), out, writer=options))
         return [*enumerate(read_output(out))]
 
     yield read
 
 
-def is_refused(read: Callable[[pathlib.Path], Iterator[Piece]], path) -> bool:
+def is_refused(read, path):
     """Whether a reader refuses a part; what it gives is what was written."""
-    given: set[int] = set()
+    given = set()
     refused, pieces = False, read(path)
     while True:
         try:
@@ -146,12 +145,12 @@ def is_refused(read: Callable[[pathlib.Path], Iterator[Piece]], path) -> bool:
     return refused
 
 
-ENCODING_OF: dict[pathlib.Path, str] = {}
+ENCODING_OF = {}
 READERS = (by_loader, by_transform, by_index, by_copy)
 every_encoding = pytest.mark.parametrize("encoding", ENCODINGS)
 
 
-def refusals(encoding: str, seeds: range, folder: pathlib.Path) -> collections.Counter:
+def refusals(encoding, seeds, folder):
     """How often each reader refused a file, undamaged for the seed 0.
 
     That it is not the one that was written, a verification of the dataset always finds.
@@ -174,9 +173,10 @@ def refusals(encoding: str, seeds: range, folder: pathlib.Path) -> collections.C
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(7)
 @every_encoding
-def test_no_wrong_byte_and_no_raw_error(encoding, tmp_path, decoding) -> None:
+def test_no_wrong_byte_and_no_raw_error(encoding, tmp_path, decoding):
     count = 6 if decoding == "compiled" else 3
     found = refusals(encoding, range(1, count + 1), tmp_path)
     assert all(found[read] > count / 2 for read in READERS)
@@ -184,11 +184,11 @@ def test_no_wrong_byte_and_no_raw_error(encoding, tmp_path, decoding) -> None:
 
 @pytest.mark.one_in(3)
 @every_encoding
-def test_good_files_are_read(encoding, tmp_path) -> None:
+def test_good_files_are_read(encoding, tmp_path):
     assert not refusals(encoding, range(1), tmp_path).total()
 
 
 @pytest.mark.soak
 @every_encoding
-def test_thousands_of_files(encoding, tmp_path) -> None:
+def test_thousands_of_files(encoding, tmp_path):
     refusals(encoding, range(1, 700), tmp_path)

@@ -7,12 +7,9 @@ import csv
 import gzip
 import io
 import json
-import pathlib
 import random
 import struct
 import tarfile
-from collections.abc import Callable
-from typing import Any
 
 import google_crc32c
 import pyarrow as pa
@@ -42,7 +39,7 @@ PIECES = [
 ]
 
 
-def mutated(data: bytes, chance: random.Random) -> bytes:
+def mutated(data, chance):
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
         at = chance.randrange(len(data) + 1)
         kind = chance.choice(("piece", "piece", "over", "cut", "drop", "twice", "flip"))
@@ -63,22 +60,22 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
     return chance.choice((b"", b"", b"", b"", codecs.BOM_UTF8)) + data
 
 
-def table_text(delimiter: str) -> bytes:
+def table_text(delimiter):
     file = io.StringIO()
     writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
     writer.writerows([["i", "s", "f"], *(row.values() for row in ROWS)])
     return file.getvalue().encode()
 
 
-def text_of(data: bytes) -> str:
+def text_of(data):
     text = data.removeprefix(codecs.BOM_UTF8).decode()
     if "\0" in text:
         raise ValueError("zero bytes")
     return text
 
 
-def strict_table(delimiter: str) -> Callable[[bytes], list[Any]]:
-    def read(data: bytes) -> list[Any]:
+def strict_table(delimiter):
+    def read(data):
         text = io.StringIO(text_of(data), newline="")
         header, *rows = filter(None, csv.reader(text, delimiter=delimiter, strict=True))
         if any(len(row) != len(header) for row in rows):
@@ -88,46 +85,46 @@ def strict_table(delimiter: str) -> Callable[[bytes], list[Any]]:
     return read
 
 
-def no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def no_twice(pairs):
     if len(dict(pairs)) < len(pairs):
         raise ValueError("a field twice")
     return dict(pairs)
 
 
-def refuse(name: str) -> None:
+def refuse(name):
     raise ValueError(name)
 
 
-def strict_value(text: str) -> Any:
+def strict_value(text):
     return json.loads(text, object_pairs_hook=no_twice, parse_constant=refuse)
 
 
-def objects(values: list[Any]) -> list[Any]:
+def objects(values):
     if not all(isinstance(one, dict) for one in values):
         raise ValueError("no object")
     json.dumps(values, ensure_ascii=False).encode()  # No half of a surrogate.
     return [{name: v for name, v in one.items() if v is not None} for one in values]
 
 
-def strict_json(data: bytes) -> list[Any]:
+def strict_json(data):
     lines = text_of(data).split("\n")
     return objects([strict_value(line) for line in lines if line.strip(" \t\r")])
 
 
-def strict_array(data: bytes) -> list[Any]:
+def strict_array(data):
     found = strict_value(text_of(data))
     if not isinstance(found, list):
         raise TypeError("no array")
     return objects(found)
 
 
-def strict_text(data: bytes) -> list[Any]:
+def strict_text(data):
     lines = text_of(data).replace("\r\n", "\n").split("\n")
     return [line.encode() for line in (lines if lines[-1] else lines[:-1])]
 
 
-def strict_frames(data: bytes) -> list[Any]:
-    def masked(part: bytes) -> int:
+def strict_frames(data):
+    def masked(part):
         crc = google_crc32c.value(part)
         return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -143,7 +140,7 @@ def strict_frames(data: bytes) -> list[Any]:
     return found
 
 
-def strict_tar(data: bytes) -> list[Any]:
+def strict_tar(data):
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
         members = tar.getmembers()
         names = [member.name for member in members]
@@ -152,14 +149,14 @@ def strict_tar(data: bytes) -> list[Any]:
         return [tar.extractfile(member).read() for member in members]  # type: ignore
 
 
-def strict_parquet(data: bytes) -> list[Any]:
+def strict_parquet(data):
     table = pq.read_table(io.BytesIO(data), page_checksum_verification=True)
     return [
         {k: v for k, v in row.items() if v is not None} for row in table.to_pylist()
     ]
 
 
-def tar_of() -> bytes:
+def tar_of():
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as tar:
         for n in range(4):
@@ -169,7 +166,7 @@ def tar_of() -> bytes:
     return file.getvalue()
 
 
-def parquet_of() -> bytes:
+def parquet_of():
     file = io.BytesIO()
     table = pa.Table.from_pylist(ROWS)
     pq.write_table(table, file, write_page_checksum=True, compression="gzip")
@@ -180,7 +177,7 @@ JSON = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 LINES = "".join(f"{row['s']}\n" for row in ROWS).encode()
 TYPED = ("i:string", "s:string", "f:string")
 # What is mutated, how it is read strictly, and how it is read here.
-FORMATS: dict[str, tuple[bytes, Callable[[bytes], list[Any]], dict[str, Any]]] = {
+FORMATS = {
     "csv": (table_text(","), strict_table(","), {"columns": TYPED}),
     "tsv": (table_text("\t"), strict_table("\t"), {"columns": TYPED}),
     "jsonl": (JSON, strict_json, {}),
@@ -207,7 +204,7 @@ FORMATS: dict[str, tuple[bytes, Callable[[bytes], list[Any]], dict[str, Any]]] =
 }
 
 
-def value_of(found: Any) -> Any:
+def value_of(found):
     """Returns a value with floats as 32 bits hold them, which are not refused."""
     if isinstance(found, float):
         return struct.unpack("<f", struct.pack("<f", found))[0]
@@ -216,7 +213,7 @@ def value_of(found: Any) -> Any:
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(1, marks=pytest.mark.soak),)])
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_same_records_or_an_error(tmp_path: pathlib.Path, name: str, seed) -> None:
+def test_the_same_records_or_an_error(tmp_path, name, seed):
     data, strict, asked = FORMATS[name]
     kind = name.partition(".")[0]
     options = RecordOptions(input_format=kind, **asked)
@@ -228,7 +225,7 @@ def test_the_same_records_or_an_error(tmp_path: pathlib.Path, name: str, seed) -
         path.write_bytes(changed)
         try:
             files = find_inputs([str(path)], options=options)
-            found: list[Any] = [one.record for one in first_records(files)]
+            found = [one.record for one in first_records(files)]
         except GristmillError:
             continue
         try:
