@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import os
@@ -23,7 +22,7 @@ from gristmill.transforms.sources.formats import RecordOptions
 from tests.order.input_files import WRITERS, rows_of
 from tests.support import conversion
 
-Fault = Callable[["Case"], contextlib.AbstractContextManager[Any]]
+Fault = Callable[["Case"], AbstractContextManager[Any]]
 FILES = 3
 SHARDS = 4
 
@@ -61,40 +60,40 @@ class Case:
 # --- Faults among records, wherever a list of them passes.
 
 
-def lose(records: list[Any], at: int) -> list[Any]:
-    return records[:at] + records[at + 1 :]
-
-
-def double(records: list[Any], at: int) -> list[Any]:
-    return records[: at + 1] + records[at:]
-
-
 def exchange(records: list[Any], at: int) -> list[Any]:
-    last = len(records) - 1
-    other = (at + 1) % len(records)
-    changed = list(records)
-    changed[at], changed[other] = records[other], records[at]
-    return changed if last else []
+    found, other = list(records), (at + 1) % len(records)
+    found[at], found[other] = records[other], records[at]
+    return found if len(records) > 1 else []
 
 
-def cut(records: list[Any], at: int) -> list[Any]:
-    return records[:at]
+def change(records: list[bytes], at: int) -> list[bytes]:
+    data = bytearray(records[at])
+    if data:
+        data[at % len(data)] ^= 1 << at % 8
+    return [*records[:at], bytes(data) or b"x", *records[at + 1 :]]
 
 
-LISTS = {"lose": lose, "double": double, "exchange": exchange, "cut": cut}
+LISTS: dict[str, Callable[[list[Any], int], list[Any]]] = {
+    "lose": lambda records, at: records[:at] + records[at + 1 :],
+    "double": lambda records, at: records[: at + 1] + records[at:],
+    "exchange": exchange,
+    "cut": lambda records, at: records[:at],
+}
+RECORDS = LISTS | {"change": change}
 
 
-def _change(record: bytes, chance: random.Random) -> bytes:
-    if not record:
-        return b"x"
-    at = chance.randrange(len(record))
-    return (
-        record[:at] + bytes([record[at] ^ 1 << chance.randrange(8)]) + record[at + 1 :]
-    )
+class Altered:
+    """An object of which an attribute is another."""
+
+    def __init__(self, real: Any, name: str, other: Any):
+        self._real = real
+        setattr(self, name, other)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
 
 
-@contextlib.contextmanager
-def in_source(case: Case, kind: str) -> Iterator[None]:
+def in_source(case: Case, kind: str) -> AbstractContextManager[Any]:
     """Faults in what a source gives, below all that counts."""
     real = converting.source_of
 
@@ -103,43 +102,26 @@ def in_source(case: Case, kind: str) -> Iterator[None]:
             if batch.records and case.once():
                 at = case.chance.randrange(len(batch.records))
                 if kind == "change":
-                    changed = list(batch.records)
-                    changed[at] = _change(changed[at], case.chance)
-                    batch = batch._replace(records=changed)
+                    batch = batch._replace(records=change(batch.records, at))
                 else:
                     rows = LISTS[kind](list(zip(*batch[:3], strict=True)), at)
-                    columns = zip(*rows, strict=True) if rows else ((), (), ())
-                    places, records, crc32cs = map(list, columns)
-                    batch = RecordBatch(places, records, crc32cs)
+                    batch = RecordBatch(*([row[n] for row in rows] for n in range(3)))
             yield batch
 
-    class Reader:
-        def __init__(self, reader: Any):
-            self._reader = reader
+    def source_of(spec: Any) -> Any:
+        source = real(spec)
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._reader, name)
+        def read(*given: Any, **options: Any) -> Any:
+            reader = source.read(*given, **options)
+            return Altered(reader, "batches", lambda: batches(reader))
 
-        def batches(self) -> Iterator[RecordBatch]:
-            return batches(self._reader)
-
-    class Source:
-        def __init__(self, source: Any):
-            self._source = source
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._source, name)
-
-        def read(self, *given: Any, **options: Any) -> Any:
-            return Reader(self._source.read(*given, **options))
+        return Altered(source, "read", read)
 
     # Records that a reader loses in memory: no file can have this fault.
-    with mock.patch.object(converting, "source_of", lambda spec: Source(real(spec))):
-        yield
+    return mock.patch.object(converting, "source_of", source_of)
 
 
-@contextlib.contextmanager
-def in_encoder(case: Case, kind: str) -> Iterator[None]:
+def in_encoder(case: Case, kind: str) -> AbstractContextManager[Any]:
     """Faults in what the encoder of a shard gets, behind what is counted."""
     real = ShardWriter.__init__
 
@@ -150,18 +132,13 @@ def in_encoder(case: Case, kind: str) -> Iterator[None]:
         def faulty(records: Any) -> None:
             if records and case.once():
                 at = case.chance.randrange(len(records))
-                if kind == "change":
-                    records = list(records)
-                    records[at] = _change(records[at], case.chance)
-                else:
-                    records = LISTS[kind](list(records), at)
+                records = RECORDS[kind](list(records), at)
             write(records)
 
         self._writer.write = faulty
 
     # The same between what counts records and what encodes them.
-    with mock.patch.object(ShardWriter, "__init__", begin):
-        yield
+    return mock.patch.object(ShardWriter, "__init__", begin)
 
 
 # --- Faults in files.
@@ -178,20 +155,19 @@ def truncate(path: pathlib.Path, chance: random.Random) -> None:
 
 
 def zero(path: pathlib.Path, chance: random.Random) -> None:
-    size = path.stat().st_size
-    begin = chance.randrange(size)
     data = path.read_bytes()
-    changed = data[:begin] + bytes(min(200, size - begin)) + data[begin + 200 :]
+    begin = chance.randrange(len(data))
+    end = min(begin + 200, len(data))
+    changed = data[:begin] + bytes(end - begin) + data[end:]
     path.write_bytes(changed if changed != data else changed[:-1] + b"\1")
 
 
 FILE_FAULTS = {"flip": flip, "truncate": truncate, "zero": zero}
 
 
-@contextlib.contextmanager
 def at_publishing(
     case: Case, fault: Callable[[str, dict[str, Any]], object]
-) -> Iterator[None]:
+) -> AbstractContextManager[Any]:
     """Calls `fault` with the finished file, and what else a shard's place is given."""
     real = ShardPlace.publish
 
@@ -201,18 +177,16 @@ def at_publishing(
         return real(self, local, *given, **options)
 
     # Nothing real comes between a file's check and its place.
-    with mock.patch.object(ShardPlace, "publish", publish):
-        yield
+    return mock.patch.object(ShardPlace, "publish", publish)
 
 
-def before_publishing(case: Case, kind: str) -> AbstractContextManager[None]:
+def before_publishing(case: Case, kind: str) -> AbstractContextManager[Any]:
     """Faults in the finished file, between its check and its place."""
     fault = FILE_FAULTS[kind]
     return at_publishing(case, lambda local, _: fault(pathlib.Path(local), case.chance))
 
 
-@contextlib.contextmanager
-def in_plan(case: Case, kind: str) -> Iterator[None]:
+def in_plan(case: Case, kind: str) -> AbstractContextManager[Any]:
     """Faults in the ranges of which a shard is made."""
     real = ShardPlan.ranges
 
@@ -220,37 +194,26 @@ def in_plan(case: Case, kind: str) -> Iterator[None]:
         found = list(real(self, shard))
         if found and case.once():
             at = case.chance.randrange(len(found))
-            if kind == "move":
-                part = found[at]
-                begin = max(0, part.begin_bytes - 150)
-                moved = {"begin_bytes": begin}
-                if not part.begin_bytes:
-                    moved = {"end_bytes": part.end_bytes // 2}
-                found[at] = dataclasses.replace(part, **moved)
-            else:
-                found = LISTS[kind](found, at)
+            if kind != "move":
+                return tuple(LISTS[kind](found, at))
+            part = found[at]
+            moved = {"begin_bytes": max(0, part.begin_bytes - 150)}
+            if not part.begin_bytes:
+                moved = {"end_bytes": part.end_bytes // 2}
+            found[at] = dataclasses.replace(part, **moved)
         return tuple(found)
 
     # Inputs cannot give a plan that is wrong.
-    with mock.patch.object(ShardPlan, "ranges", ranges):
-        yield
+    return mock.patch.object(ShardPlan, "ranges", ranges)
 
 
 FAULTS: dict[str, Fault] = {
-    **{
-        f"source: {kind}": functools.partial(in_source, kind=kind)
-        for kind in (*LISTS, "change")
-    },
-    **{
-        f"encoder: {kind}": functools.partial(in_encoder, kind=kind)
-        for kind in (*LISTS, "change")
-    },
-    **{
-        f"finished file: {kind}": functools.partial(before_publishing, kind=kind)
-        for kind in FILE_FAULTS
-    },
-    **{
-        f"plan: {kind}": functools.partial(in_plan, kind=kind)
-        for kind in ("lose", "double", "move")
-    },
+    f"{place}: {kind}": functools.partial(fault, kind=kind)
+    for place, fault, kinds in (
+        ("source", in_source, RECORDS),
+        ("encoder", in_encoder, RECORDS),
+        ("finished file", before_publishing, FILE_FAULTS),
+        ("plan", in_plan, ("lose", "double", "move")),
+    )
+    for kind in kinds
 }

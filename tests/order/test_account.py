@@ -124,53 +124,6 @@ MAKE = {
 }
 
 
-class Unit(NamedTuple):
-    """A document, or a piece of one."""
-
-    parts: dict[str, Any]  # By what to count -> value and note.
-    document: Any  # None for a piece that does not begin one.
-    piece: Any
-    tokens: int | None
-
-
-def _key(value: Any) -> tuple[Any, str | None]:
-    return (value, None) if value == value else (None, NAN)
-
-
-@functools.cache
-def chosen(root: pathlib.Path, kind: str) -> list[int]:
-    """Returns the numbers of the records that are selected."""
-    languages = loader.open(f"{root}/{kind}/out").column("language")[:]
-    return [number for number, one in enumerate(languages) if one == "de"]
-
-
-@functools.cache
-def truth(root: pathlib.Path, kind: str, edition: int) -> list[list[Unit]]:
-    """Returns what is in each record of an edition."""
-    real = loader.open(f"{root}/{kind}/out", edition=edition)
-    values = {n: real.column(n)[:].tolist() for n in ("language", "score")}
-    found = []
-    for number in range(len(real)):
-        at = locate_record(real, number)
-        parts = {n: _key(value[number]) for n, value in values.items()}
-        parts["dataset"] = (None, None)
-        units = []
-        for piece in at.pieces or [at]:
-            source = piece.source_path
-            note = UNKNOWN if source is None else None
-            own = parts | {"source": (source, note)}
-            if not at.pieces:
-                identity = real[number]
-                units.append(Unit(own, identity, None, None))
-            else:
-                identity = piece.source_path, piece.source_offset_bytes
-                begins = identity if piece.first_token == 0 else None
-                size = piece.end_token - piece.begin_token
-                units.append(Unit(own, begins, (number, piece.begin_token), size))
-        found.append(units)
-    return found
-
-
 class Source(NamedTuple):
     kind: str
     selected: bool
@@ -190,126 +143,143 @@ def opened(root: pathlib.Path, source: Source, edition: int) -> loader.Dataset:
     return dataset.select(SELECT) if source.selected else dataset
 
 
+class Unit(NamedTuple):
+    """A document, or a piece of one."""
+
+    source: str | None
+    document: Any  # None for a piece that does not begin one.
+    piece: Any = None
+    tokens: int | None = None
+
+
+@functools.cache
+def units(dataset: loader.Dataset, record: int) -> list[Unit]:
+    """Returns what is in a record, by where it comes from."""
+    at = locate_record(dataset, record)
+    if not at.pieces:
+        return [Unit(at.source_path, dataset[record])]
+    return [
+        Unit(
+            piece.source_path,
+            None
+            if piece.first_token
+            else (piece.source_path, piece.source_offset_bytes),
+            (record, piece.begin_token),
+            piece.end_token - piece.begin_token,
+        )
+        for piece in at.pieces
+    ]
+
+
+@functools.cache
+def column(dataset: loader.Dataset, name: str) -> list[Any]:
+    values: list[Any] = dataset.column(name)[:].tolist()
+    return values
+
+
 class Stage(NamedTuple):
     """Batches as they are from a step on, and the edition of each dataset."""
 
     step: int
     batches: Batches
-    editions: tuple[int, ...]
+    editions: dict[str, int]
 
 
 def random_run(
     root: pathlib.Path, chance: random.Random, kinds: list[str]
-) -> tuple[list[Source], list[Stage]]:
+) -> tuple[dict[str, Source], list[Stage]]:
     """Returns the datasets of a run, and its batches before and after each change."""
-    sources = []
-    for kind in chance.sample(kinds, min(len(kinds), chance.choice((1, 1, 2, 3)))):
-        selected = kind != "rows" and chance.random() < 0.3
-        sources.append(Source(kind, selected))
-    begun = [
-        source.editions[-1] if source.selected else chance.choice(source.editions)
-        for source in sources
-    ]
+    chosen = chance.sample(kinds, min(len(kinds), chance.choice((1, 1, 2, 3))))
+    sources = {
+        f"d{number}": Source(kind, kind != "rows" and chance.random() < 0.3)
+        for number, kind in enumerate(chosen)
+    }
+    editions = {
+        name: one.editions[-1] if one.selected else chance.choice(one.editions)
+        for name, one in sources.items()
+    }
+    given = {name: opened(root, one, editions[name]) for name, one in sources.items()}
     mixed = len(sources) > 1 or chance.random() < 0.2
-    names = [f"d{number}" for number in range(len(sources))]
-    first = [opened(root, *pair) for pair in zip(sources, begun, strict=True)]
-    named = dict(zip(names, first, strict=True))
-    weights = {name: chance.randrange(1, 5) for name in names}
+
+    def weights() -> Any:
+        return {name: chance.randrange(1, 5) for name in sources} if mixed else None
+
     batches: Batches = loader.global_batches(
-        named if mixed else first[0],
+        given if mixed else given["d0"],
         batch_size=chance.randrange(1, 12),
         seed=chance.randrange(9),
         shuffle=chance.choice(SHUFFLES),
         epochs=chance.choice((None, None, 9)),
-        weights=weights if mixed else None,
+        weights=weights(),
     )
-    stages, editions = [Stage(0, batches, tuple(begun))], [*begun]
-    limit = min(batches.steps or 60, 60)
-    for step in sorted(chance.sample(range(1, max(limit, 5)), chance.randrange(4))):
-        number = chance.randrange(len(sources))
-        later = [e for e in sources[number].editions if e > editions[number]]
+    stages = [Stage(0, batches, editions)]
+    limit = max(min(batches.steps or 60, 60), 5)
+    for step in sorted(chance.sample(range(1, limit), chance.randrange(4))):
+        name = chance.choice([*sources])
+        later = [e for e in sources[name].editions if e > editions[name]]
         what = chance.choice(("extended", "extended", "resized", "weights"))
-        if what == "extended" and later and not sources[number].selected:
-            edition = chance.choice(later)
-            new = opened(root, sources[number], edition)
-            try:
-                batches = batches.then(
-                    {names[number]: new} if mixed else new, step=step
-                )
-            except InputError:  # They end before.
-                break
-            editions[number] = edition
+        change: dict[str, Any] = {"batch_size": chance.randrange(1, 12)}
+        if what == "extended" and later and not sources[name].selected:
+            editions = editions | {name: chance.choice(later)}
+            new = opened(root, sources[name], editions[name])
+            change = {"datasets": {name: new} if mixed else new}
         elif what == "weights" and mixed:
-            weights = {name: chance.randrange(1, 5) for name in names}
-            try:
-                batches = batches.then(weights=weights, step=step)
-            except InputError:
-                break
-        else:
-            try:
-                batches = batches.then(batch_size=chance.randrange(1, 12), step=step)
-            except InputError:
-                break
-        stages.append(Stage(step, batches, tuple(editions)))
+            change = {"weights": weights()}
+        try:
+            batches = batches.then(**change, step=step)
+        except InputError:  # They end before.
+            break
+        stages.append(Stage(step, batches, editions))
     return sources, stages
 
 
 def counted(
-    root: pathlib.Path,
-    sources: list[Source],
-    stages: list[Stage],
-    steps: int,
-    by: str,
-    labels: dict[tuple[int, int], str],
+    sources: dict[str, Source], stages: list[Stage], steps: int, by: str, labels: Any
 ) -> dict[tuple[str, Any, str | None], tuple[int | None, ...]]:
     """Returns what the steps have, by looking at each row."""
     found = collections.defaultdict[Any, list[Any]](lambda: [0, set(), 0, {}])
     ends = [*(stage.step for stage in stages[1:]), steps]
     for stage, end in zip(stages, ends, strict=True):
-        schedule = stage.batches.schedule
-        rows = [schedule.positions(step) for step in range(stage.step, end)]
-        batch = schedule.batch_at(np.concatenate([[], *rows]).astype(np.int64))
-        names = stage.batches.names or ["d0"] * len(stage.batches.datasets)
-        which = [int(name[1:]) for name in names]
-        for entry, row in zip(*map(np.ndarray.tolist, batch), strict=True):
-            number = which[entry]
-            kind, selected = sources[number]
-            edition = stage.editions[number]
-            if selected:
-                row = chosen(root, kind)[row]
-            for unit in truth(root, kind, edition)[row]:
-                label = labels[number, sources[number].lineage(edition)]
-                totals = found[label, *unit.parts[by]]
-                if unit.document is not None:
-                    totals[0] += 1
-                    totals[1].add(unit.document)
-                if unit.tokens is None:
-                    totals[2] = None
-                else:
-                    totals[2] += unit.tokens
-                    totals[3][unit.piece] = unit.tokens
+        batches = stage.batches
+        names = batches.names or ["d0"] * len(batches.datasets)
+        for step in range(stage.step, end):
+            batch = batches.schedule.batch(step)
+            for number, record in zip(*map(np.ndarray.tolist, batch), strict=True):
+                name, dataset = names[number], batches.datasets[number]
+                label = labels[name, sources[name].lineage(stage.editions[name])]
+                for unit in units(dataset, record):
+                    value, note = None, None
+                    if by == "source":
+                        value, note = unit.source, None if unit.source else UNKNOWN
+                    elif by != "dataset":
+                        value = column(dataset, by)[record]
+                        value, note = (value, None) if value == value else (None, NAN)
+                    totals = found[label, value, note]
+                    if unit.document is not None:
+                        totals[0] += 1
+                        totals[1].add(unit.document)
+                    if unit.tokens is None:
+                        totals[2] = None
+                    else:
+                        totals[2] += unit.tokens
+                        totals[3][unit.piece] = unit.tokens
     return {
-        key: (
-            documents,
-            len(once),
-            tokens,
-            None if tokens is None else sum(each.values()),
-        )
-        for key, (documents, once, tokens, each) in found.items()
+        key: (seen, len(once), tokens, None if tokens is None else sum(each.values()))
+        for key, (seen, once, tokens, each) in found.items()
     }
 
 
 def labels_of(
-    batches: Batches, sources: list[Source], stages: list[Stage]
-) -> dict[tuple[int, int], str]:
+    batches: Batches, sources: dict[str, Source], stages: list[Stage]
+) -> dict[tuple[str, int], str]:
     """Returns what the parts of each dataset and lineage are called."""
-    found: dict[tuple[int, int], str] = {}
-    for number, source in enumerate(sources):
-        name = f"d{number}" if batches.names else batches.datasets[0].path
-        last = {source.lineage(s.editions[number]): s.editions[number] for s in stages}
+    found: dict[tuple[str, int], str] = {}
+    for name, source in sources.items():
+        label = name if batches.names else batches.datasets[0].path
+        last = {source.lineage(s.editions[name]): s.editions[name] for s in stages}
         for lineage, edition in last.items():
             suffix = f", edition {edition}" if len(last) > 1 else ""
-            found[number, lineage] = name + suffix
+            found[name, lineage] = label + suffix
     return found
 
 
@@ -320,28 +290,20 @@ def check_random_run(root: pathlib.Path, seed: int, kinds: list[str]) -> None:
     limit = min(batches.schedule.step_limit, 90)
     steps = chance.choice((chance.randint(0, limit), limit))
     stages = [stage for stage in stages if stage.step < max(steps, 1)]
-    if chance.random() < 0.5:
-        # The run had no later change, and its datasets have changed since.
+    if chance.random() < 0.5:  # The run had no later change.
         batches, known = stages[-1].batches, stages
-        if batches.schedule.step_limit < steps:
-            steps = batches.schedule.step_limit
-    if chance.random() < 0.7:
+        steps = min(steps, batches.schedule.step_limit)
+    if chance.random() < 0.7:  # Its datasets have changed since.
         state = json.loads(json.dumps(state_of(batches, steps)))
-        now = {
-            name: opened(root, source, source.editions[-1])
-            for name, source in zip(
-                dict.fromkeys(batches.names) or [""], sources, strict=True
-            )
-        }
-        batches = batches_of_state(now if batches.names else now[""], state)
+        now = {n: opened(root, one, one.editions[-1]) for n, one in sources.items()}
+        batches = batches_of_state(now if batches.names else now["d0"], state)
     labels = labels_of(batches, sources, known)
     for by in chance.sample(("source", "dataset", "language", "score"), 2):
-        expected = counted(root, sources, stages, steps, by, labels)
         got = {
             (part.dataset, part.value, part.note): tuple(part.counts)
             for part in account(batches, steps, by=by)
         }
-        assert got == expected, (seed, by, batches, steps)
+        assert got == counted(sources, stages, steps, by, labels), (seed, by)
 
 
 SHUFFLES = "none", "global", loader.BlockShuffle(block_records=4, window_blocks=2)
@@ -349,37 +311,32 @@ QUICK = ["plain", "written"]
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    root = tmp_path_factory.mktemp("quick")
-    for kind in QUICK:
-        MAKE[kind](root / kind)
-    return root
-
-
-@pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    root = tmp_path_factory.mktemp("account")
-    for kind, make in MAKE.items():
-        make(root / kind)
-    return root
+    return tmp_path_factory.mktemp("account")
+
+
+def made(root: pathlib.Path, kinds: list[str]) -> None:
+    for kind in kinds:
+        if not (root / kind).exists():
+            MAKE[kind](root / kind)
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_it_is_what_the_rows_have(quick: pathlib.Path, seed: int) -> None:
-    for number in (2 * seed, 2 * seed + 1):
-        check_random_run(quick, number, QUICK)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(25))
-def test_also_of_packed_rows_and_through_conversions(
-    root: pathlib.Path, seed: int
+@pytest.mark.parametrize(
+    "kinds",
+    [QUICK, pytest.param([*MAKE], marks=pytest.mark.slow)],
+    ids=["quick", "all"],
+)
+def test_it_is_what_the_rows_have(
+    root: pathlib.Path, kinds: list[str], seed: int
 ) -> None:
-    check_random_run(root, seed, [*MAKE])
+    made(root, kinds)
+    check_random_run(root, seed, kinds)
 
 
-def test_it_says_why_it_cannot_count(quick: pathlib.Path) -> None:
-    dataset = loader.open(f"{quick}/written/out")
+def test_it_says_why_it_cannot_count(root: pathlib.Path) -> None:
+    made(root, QUICK)
+    dataset = loader.open(f"{root}/written/out")
     batches = loader.global_batches(dataset, batch_size=4, epochs=2)
     assert account(batches, 0) == []
     with pytest.raises(InputError, match="steps is out of range"):

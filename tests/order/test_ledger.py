@@ -1,36 +1,47 @@
-"""Faults are put into every step of a conversion: none passes in silence.
+"""Faults are put into every step on the way to a dataset: none passes in silence.
 
 Records are lost, doubled, exchanged, cut or changed: where a source gives them, where
 they are written, between the finished file and its place, in what workers report, in
-the plan, in the inputs after they were listed, and in the files of the dataset. Each
-conversion then fails, or its dataset is exactly the one without a fault, or `verify`
-names what is wrong. Each fault has to have happened: one that was never reached fails.
+the plan, in elements of a pipeline, in parts of writers, in inputs after they were
+listed, and in the files of a dataset. The work then fails, or its dataset is exactly
+the one without a fault, or `verify` names what is wrong. Each fault has to have
+happened.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import pathlib
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest import mock
 
+import apache_beam as beam
 import pytest
 
+from gristmill.dataset import Writer, commit_parts
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.anywhere import verify
-from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
-from gristmill.transforms.jobs.conversion_job import PreparedJob
+from gristmill.transforms import WriteArrayRecords
+from gristmill.transforms.beam import run_job, same_code
+from gristmill.transforms.beam.job_transforms import ConvertFiles
+from gristmill.transforms.conversion.make_shards import (
+    ShardResult,
+    ShardTask,
+    make_shards,
+    shard_tasks,
+)
 from tests.order.input_files import WRITERS, rows_of
 from tests.order.ledger import FAULTS, FILE_FAULTS, FILES, LISTS, Case
 from tests.support import conversion
 from tests.support.conversion import prepared_of, read_output, shards_of
+from tests.support.records import text_records
 
-EACH = [
-    pytest.param(name, marks=() if name == "tfrecord" else pytest.mark.slow)
-    for name in WRITERS
-]
+RECORDS = text_records(90)
+WRITING = [name for name in FAULTS if name.startswith(("encoder", "finished file"))]
 
 
 def each_with(faults: Iterable[str]) -> list[Any]:
@@ -38,148 +49,281 @@ def each_with(faults: Iterable[str]) -> list[Any]:
 
     TFRecord always has all faults, and of the others each has every fifth.
     """
+    rare = (pytest.mark.slow, *[pytest.mark.soak] * 4)
     return [
         pytest.param(
-            name,
-            fault,
-            marks=()
-            if name == "tfrecord"
-            else pytest.mark.slow
-            if (at + number) % 5 == 0
-            else pytest.mark.soak,
+            name, fault, marks=() if name == "tfrecord" else rare[(at + number) % 5]
         )
         for at, name in enumerate(WRITERS)
         for number, fault in enumerate(faults)
     ]
 
 
-def results_of(case: Case, kind: str) -> list[Any]:
-    """Makes all shards, and returns their results with a fault among them."""
-    tasks = list(shard_tasks(prepared_of(case.job("out"))))
-    results = [result for task in tasks for result in make_shards(task)]
-    at = case.chance.randrange(len(results))
-    case.happened += 1
-    if kind == "twice":
-        return results + list(make_shards(tasks[at % len(tasks)]))
-    if kind == "other number":
-        report = dataclasses.replace(
-            results[at].report, shard_index=(at + 1) % len(results)
-        )
-        results[at] = results[at]._replace(report=report)
-        return results
-    return LISTS[kind](results, at)
-
-
-def _make_all(prepared: PreparedJob) -> None:
-    tasks = shard_tasks(prepared)
-    results = [result for task in tasks for result in make_shards(task)]
-    conversion.commit_shards((prepared.job,), results)
-
-
-def outcome(case: Case, convert: Callable[[], Any], expected: list[bytes]) -> str:
-    """Returns what came of a conversion with a fault in it."""
+def outcome(output: pathlib.Path, make: Callable[[], Any], expected: Any) -> str:
+    """Returns what came of work with a fault in it."""
     try:
-        convert()
+        make()
     except GristmillError:
         return "refused"
-    output = str(case.folder / "out")
-    if not verify(output, workers=1).findings:
-        assert read_output(output) == expected
-        return "right"
-    return "found by verify"
+    except RuntimeError as error:
+        # What Beam makes of our errors is one of its own, with theirs in its text.
+        if "gristmill.dataset.base.errors." not in str(error):
+            raise
+        return "refused"
+    if verify(str(output), workers=1).findings:
+        return "found by verify"
+    assert read_output(output) == expected
+    return "right"
 
 
-def clean(case: Case) -> list[bytes]:
-    conversion.convert(case.job("clean"))
-    return read_output(case.folder / "clean")
+def converted(case: Case, output: str, **_: Any) -> None:
+    conversion.convert(case.job(output))
 
 
-@pytest.fixture
-def folder() -> Iterator[pathlib.Path]:
-    with tempfile.TemporaryDirectory() as directory:
-        yield pathlib.Path(directory)
+def appended(case: Case, output: str, **_: Any) -> None:
+    """Appends other rows to what is there."""
+    (case.folder / "more").mkdir(exist_ok=True)
+    for number in (7, 8):
+        WRITERS[case.format](case.folder / "more" / f"{number}", rows_of(number))
+    job = dataclasses.replace(
+        case.job(output), inputs=(f"{case.folder}/more/*",), appends=True
+    )
+    conversion.convert(job)
 
 
-@pytest.mark.parametrize("format_name", EACH)
-def test_all_rows_are_there_without_a_fault(folder, format_name):
-    case = Case(folder, format_name, 0)
-    records = clean(case)
-    assert len(records) == len(set(records)) == FILES * len(rows_of(0))
-    for number in range(FILES):
-        for row in rows_of(number):
-            at = number * len(rows_of(0)) + int(row["key"].split("-")[1])
-            assert row["text"].encode() in records[at]
+def on_beam(case: Case, output: str, **_: Any) -> None:
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        pipeline | ConvertFiles(jobs=(case.job(output),))
+
+
+def write_on_beam(case: Case, output: str, **_: Any) -> None:
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        written = WriteArrayRecords(f"{case.folder}/{output}", num_shards=3)
+        pipeline | beam.Create(RECORDS) | written
+
+
+def write(
+    case: Case, output: str, records: list[bytes] = RECORDS, **options: Any
+) -> None:
+    options = {"name": "data", "writer": WriterOptions(group_size=4)} | options
+    path = f"{case.folder}/{output}"
+    with Writer(path, records_per_shard=20, **options) as writer:
+        for record in records[writer.position_records :]:
+            writer.write(record)
+
+
+def check(
+    case: Case,
+    fault: str,
+    make: Callable[..., None],
+    *,
+    before: Callable[..., None] | None = None,
+    finishes: bool = True,
+) -> None:
+    """Makes a dataset without and with a fault; after a refusal, once more.
+
+    Args:
+        case: The files.
+        fault: The fault.
+        make: Makes the dataset.
+        before: Makes what is there before.
+        finishes: Whether the same work goes on where it was refused.
+    """
+    if before:
+        before(case, "out")
+        before(case, "clean")
+    make(case, "clean")
+    there = read_output(case.folder / "out") if before else []
+    expected = read_output(case.folder / "clean")
+    assert len(expected) == len(set(expected)) > len(there)
+    with FAULTS[fault](case):
+        run = functools.partial(make, case, "out")
+        found = outcome(case.folder / "out", run, expected)
+    assert case.happened
+    if fault.startswith(("source", "encoder")):
+        assert found == "refused"
+    if found == "refused" and finishes and not fault.startswith("plan"):
+        # Who reads meanwhile reads what was there; run again, it is whole.
+        if before:
+            assert read_output(case.folder / "out") == there
+        make(case, "out", resume=True)
+        assert read_output(case.folder / "out") == expected
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_all_rows_are_there_without_a_fault(tmp_path: pathlib.Path, name: str) -> None:
+    case = Case(tmp_path, name, 0)
+    converted(case, "out")
+    rows = [row for number in range(FILES) for row in rows_of(number)]
+    for record, row in zip(read_output(tmp_path / "out"), rows, strict=True):
+        assert row["text"].encode() in record
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize(("format_name", "fault"), each_with(FAULTS))
-def test_no_fault_passes(folder, format_name, fault):
-    for seed in range(2):
-        case = Case(pathlib.Path(tempfile.mkdtemp(dir=folder)), format_name, seed)
-        expected = clean(case)
-        with FAULTS[fault](case):
-            convert = functools.partial(conversion.convert, case.job("out"))
-            found = outcome(case, convert, expected)
-        assert case.happened
-        if fault.startswith(("source", "encoder")):
-            assert found == "refused"
-        else:
-            assert found in ("refused", "right", "found by verify")
+@pytest.mark.parametrize(("name", "fault"), each_with(FAULTS))
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_fault_passes(
+    tmp_path: pathlib.Path, name: str, fault: str, seed: int
+) -> None:
+    check(Case(tmp_path, name, seed), fault, converted)
+
+
+@pytest.mark.one_in(5)
+@pytest.mark.parametrize("name", ["tfrecord", "parquet"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_fault_in_an_append_passes(
+    tmp_path: pathlib.Path, name: str, fault: str
+) -> None:
+    check(Case(tmp_path, name, 4), fault, appended, before=converted)
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_fault_on_beam_passes(tmp_path: pathlib.Path, fault: str) -> None:
+    check(Case(tmp_path, "tfrecord", 5), fault, on_beam, finishes=False)
+
+
+@pytest.mark.slow
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("fault", WRITING)
+def test_no_fault_in_a_write_on_beam_passes(tmp_path: pathlib.Path, fault: str) -> None:
+    check(Case(tmp_path, "tfrecord", 7), fault, write_on_beam, finishes=False)
+
+
+@pytest.mark.parametrize("fault", WRITING)
+def test_no_fault_in_a_writer_passes(tmp_path: pathlib.Path, fault: str) -> None:
+    # What is finished and damaged is refused again.
+    finishes = fault.startswith("encoder")
+    check(Case(tmp_path, "tfrecord", 8), fault, write, finishes=finishes)
 
 
 @pytest.mark.parametrize(
-    ("format_name", "kind"),
+    ("name", "kind"),
     each_with(["lose", "double", "exchange", "twice", "other number"]),
 )
-def test_no_fault_in_reports_passes(folder, format_name, kind):
-    case = Case(folder, format_name, 1)
-    expected = clean(case)
-    results = results_of(case, kind)
+def test_no_fault_in_reports_passes(
+    tmp_path: pathlib.Path, name: str, kind: str
+) -> None:
+    case = Case(tmp_path, name, 1)
+    converted(case, "clean")
+    tasks = list(shard_tasks(prepared_of(case.job("out"))))
+    results = [result for task in tasks for result in make_shards(task)]
+    at = case.chance.randrange(len(results))
+    if kind == "twice":
+        results += make_shards(tasks[at % len(tasks)])
+    elif kind == "other number":
+        report, other = results[at].report, (at + 1) % len(results)
+        report = dataclasses.replace(report, shard_index=other)
+        results[at] = results[at]._replace(report=report)
+    else:
+        results = LISTS[kind](results, at)
     commit = functools.partial(conversion.commit_shards, (case.job("out"),), results)
-    found = outcome(case, commit, expected)
+    found = outcome(tmp_path / "out", commit, read_output(tmp_path / "clean"))
     assert found == ("right" if kind in ("double", "exchange", "twice") else "refused")
+
+
+@contextlib.contextmanager
+def faulty_elements(case: Case, where: str, kind: str) -> Iterator[None]:
+    real = getattr(run_job, where)
+
+    @functools.wraps(real)  # Beam reads the signature.
+    def faulty(*given: Any, **options: Any) -> Iterator[Any]:
+        found = list(real(*given, **options))
+        if isinstance(found[0], ShardTask | ShardResult) and case.once():
+            found = LISTS[kind](found, case.chance.randrange(len(found)))
+        yield from found
+
+    # No runner here loses elements. Functions that came with a graph are kept.
+    with (
+        mock.patch.object(run_job, where, faulty),
+        mock.patch.object(same_code, "opened", same_code.opened.__wrapped__),
+    ):
+        yield
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("where", ["begun_tasks", "results_of"])
+@pytest.mark.parametrize("kind", ["lose", "double", "exchange"])
+def test_no_fault_in_elements_passes(
+    tmp_path: pathlib.Path, where: str, kind: str
+) -> None:
+    case = Case(tmp_path, "tfrecord", 6)
+    converted(case, "clean")
+    with faulty_elements(case, where, kind):
+        run = functools.partial(on_beam, case, "out")
+        found = outcome(tmp_path / "out", run, read_output(tmp_path / "clean"))
     assert case.happened
+    lost = kind == "lose" or (kind == "exchange" and where == "results_of")
+    assert found == ("refused" if lost else "right")
 
 
-@pytest.mark.parametrize(
-    ("format_name", "kind"), each_with([*FILE_FAULTS, "append", "delete", "exchange"])
-)
-def test_no_input_that_changes_passes(folder, format_name, kind):
-    case = Case(folder, format_name, 2)
-    clean(case)
-    prepared = prepared_of(case.job("out"))
-    path = case.inputs / str(case.chance.randrange(FILES))
+def hurt(path: pathlib.Path, kind: str, case: Case) -> None:
+    """Damages a file, deletes it, doubles it, or exchanges it with one beside it."""
     if kind == "append":
         path.write_bytes(path.read_bytes() * 2)
     elif kind == "delete":
         path.unlink()
     elif kind == "exchange":
-        other = case.inputs / str((int(path.name) + 1) % FILES)
-        data, others = path.read_bytes(), other.read_bytes()
-        path.write_bytes(others)
+        alike = path.name[:-1][:5]  # Inputs have names of one digit.
+        beside = (one for one in path.parent.iterdir() if one.name[:-1][:5] == alike)
+        other = min(one for one in beside if one != path)
+        data = path.read_bytes()
+        path.write_bytes(other.read_bytes())
         other.write_bytes(data)
     else:
         FILE_FAULTS[kind](path, case.chance)
-    with pytest.raises(GristmillError):
-        _make_all(prepared)
 
 
 @pytest.mark.parametrize(
-    ("format_name", "kind"), each_with([*FILE_FAULTS, "delete", "exchange"])
+    ("name", "kind"), each_with([*FILE_FAULTS, "append", "delete", "exchange"])
 )
-def test_no_damage_of_a_dataset_passes(folder, format_name, kind):
-    case = Case(folder, format_name, 3)
-    clean(case)
-    dataset = case.folder / "clean"
-    shards = shards_of(dataset)
-    path = dataset / case.chance.choice(shards)
-    if kind == "delete":
-        path.unlink()
-    elif kind == "exchange":
-        other = dataset / next(name for name in shards if name != path.name)
-        data, others = path.read_bytes(), other.read_bytes()
-        path.write_bytes(others)
-        other.write_bytes(data)
-    else:
-        FILE_FAULTS[kind](path, case.chance)
-    assert verify(str(dataset), workers=1).findings
+def test_no_input_that_changes_passes(
+    tmp_path: pathlib.Path, name: str, kind: str
+) -> None:
+    case = Case(tmp_path, name, 2)
+    prepared = prepared_of(case.job("out"))
+    hurt(case.inputs / str(case.chance.randrange(FILES)), kind, case)
+    with pytest.raises(GristmillError):
+        conversion.commit_shards(
+            (prepared.job,),
+            [made for task in shard_tasks(prepared) for made in make_shards(task)],
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), each_with([*FILE_FAULTS, "delete", "exchange"])
+)
+def test_no_damage_of_a_dataset_passes(
+    tmp_path: pathlib.Path, name: str, kind: str
+) -> None:
+    case = Case(tmp_path, name, 3)
+    converted(case, "out")
+    hurt(tmp_path / "out" / case.chance.choice(shards_of(tmp_path / "out")), kind, case)
+    assert verify(str(tmp_path / "out"), workers=1).findings
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    {
+        **dict.fromkeys(["truncate", "delete", "missing", "other"], "refused"),
+        **dict.fromkeys(["flip", "zero"], "found by verify"),
+        "twice": "right",
+    }.items(),
+)
+def test_no_fault_in_parts_passes(
+    tmp_path: pathlib.Path, kind: str, expected: str
+) -> None:
+    case = Case(tmp_path, "tfrecord", 9)
+    for part in (0, 1, 2):
+        if kind != "missing" or part != 1:
+            write(case, "out", RECORDS[30 * part :][:30], part=part, parts=3)
+    if kind == "twice":
+        write(case, "out", RECORDS[30:60], part=1, parts=3, overwrite=True)
+    elif kind == "other":
+        write(case, "out", RECORDS[30:60], part=1, parts=4)
+    elif kind != "missing":
+        shards = [path for path in (tmp_path / "out").rglob("*array_record*")]
+        shards = [path for path in shards if path.is_file() and path.suffix != ".index"]
+        hurt(case.chance.choice(sorted(shards)), kind, case)
+    commit = functools.partial(commit_parts, f"{tmp_path}/out", name="data")
+    assert outcome(tmp_path / "out", commit, RECORDS) == expected

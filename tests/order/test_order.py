@@ -200,14 +200,13 @@ def runs(draw: Any) -> tuple[Schedule, list[Phase]]:
             else None,
             batch_size=draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12])),
         )
-        try:
-            if number:
-                schedule = schedule.then(phase)
-            else:
-                schedule = Schedule(phases=(phase,), drop_remainder=draw(st.booleans()))
-        except InputError:  # The batches end before.
-            break
         given.append(phase)
+    schedule = Schedule(phases=(given[0],), drop_remainder=draw(st.booleans()))
+    for number, phase in enumerate(given[1:], 1):
+        try:
+            schedule = schedule.then(phase)
+        except InputError:  # The batches end before.
+            return schedule, given[:number]
     return schedule, given
 
 

@@ -1,0 +1,443 @@
+"""Columns beside the records: read, selected by, and given with batches."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import pickle
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.base.errors import (
+    InputError,
+    InvalidDatasetError,
+    ReplacedError,
+    StateMismatchError,
+)
+from gristmill.dataset.columns.column_file import ColumnType
+from gristmill.dataset.columns.expression import Expression
+from tests.order.packed_datasets import documents, packing, write_frames
+from tests.servers.buckets import upload
+from tests.servers.gcs_server import GcsServer
+from tests.support.columns import NUMBER, attach, attach_numbers, example, examples
+from tests.support.conversion import convert, job_of
+from tests.support.editions import add_edition
+from tests.support.removals import remove_from
+
+HOST: dict[str, Any] = {"host": (0, 1)}
+RECORDS = 9_000
+CONDITION = "score > 0.25 and language == 'de'"
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("column")
+    found = examples(folder, [RECORDS - 10, 0, 10])
+    attach_numbers(found, folder, RECORDS)
+    return found
+
+
+def made(folder: pathlib.Path, shards: list[int]) -> str:
+    found = examples(folder, shards)
+    attach_numbers(found, folder, sum(shards))
+    return found
+
+
+# --- Read.
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        *(0, -1, slice(None), slice(8_980, None, 3), slice(5, 2, -1), []),
+        *([8_999, 0, 4, 4, -2], np.arange(RECORDS) % 1_000 == 7),
+    ],
+    ids=str,
+)
+def test_a_column_is_indexed_as_an_array(output: str, index: Any) -> None:
+    column = loader.open(output).column("score")
+    whole = np.arange(RECORDS) / RECORDS
+    assert np.array_equal(column[index], whole[index])
+    assert (len(column), column.shape, column.dtype) == (RECORDS, (RECORDS,), "float64")
+
+
+def test_editions_and_joined_datasets(tmp_path: pathlib.Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    output = made(first, [4, 4])
+    add_edition(first, output, 2, [example(n) for n in range(8, 10)])
+    with pytest.raises(InputError, match="not all editions have the column") as caught:
+        loader.open(output).column("score")
+    assert "editions 1, 2" in str(caught.value)
+    attach_numbers(output, first, 10, overwrite=True)
+    tenths = [n / 10 for n in range(10)]
+    assert loader.open(output).column("score")[:].tolist() == tenths
+    old = loader.open(output, edition=1)
+    assert old.column("score")[:].tolist() == tenths[:8]
+    other = made(second, [5])
+    both = loader.open([output, other])
+    assert both.column("score")[[9, 10, 14]].tolist() == [0.9, 0.0, 0.8]
+    selected = both.select("score >= 0.5")
+    assert selected[:] == [both[n] for n in (5, 6, 7, 8, 9, 13, 14)]
+    numbers = {"id": [f"doc{n}" for n in range(5)], "score": [*range(5)]}
+    attach(other, second, numbers, overwrite=True)
+    with pytest.raises(InputError, match="joined datasets have the column 'score'"):
+        loader.open([output, other]).column("score")
+    with pytest.raises(InputError, match="has no column 'nothing'"):
+        both.column("nothing")
+
+
+def test_removed_records_leave_their_values(tmp_path: pathlib.Path) -> None:
+    output = made(tmp_path, [5, 5, 5])
+    before = loader.open(output).column("score")
+    remove_from(output, [0, 7, 8])
+    left = [n / 15 for n in range(15) if n not in (0, 7, 8)]
+    now = loader.open(output)
+    assert now.column("score")[:].tolist() == left
+    assert len(now.select("score >= 0.5")) == 6
+    old = loader.open(output, edition=1)
+    assert len(old.select("score >= 0.5")) == 7
+    assert old.column("score")[7] == 7 / 15
+    remove_from(output, [1], erase=True)  # Of those that are left: record 2.
+    again = loader.open(output)
+    assert again.column("score")[:].tolist() == [left[0], *left[2:]]
+    # What has the erased values is gone, and what has others is still read.
+    assert len([*pathlib.Path(output, "columns").iterdir()]) == 2 * 3
+    assert before[14] == 14 / 15
+    with pytest.raises(ReplacedError, match="open the dataset again"):
+        before[1]
+
+
+def test_values_of_other_records_are_refused(tmp_path: pathlib.Path) -> None:
+    mine, other = (
+        pathlib.Path(made(tmp_path / name, counts))
+        for name, counts in (("a", [5, 2]), ("b", [5, 3]))
+    )
+    # The file of another dataset's shard, in place of ours.
+    own, their = (
+        next((one / "columns").glob("*00001-of-00002.score-*")) for one in (mine, other)
+    )
+    own.write_bytes(their.read_bytes())
+    column = loader.open(mine).column("score")
+    assert column[4] == 4 / 7
+    with pytest.raises(InvalidDatasetError):
+        column[5]
+    # Its table, described by `dataset.json`.
+    fields, theirs = (
+        json.loads((one / "dataset.json").read_text()) for one in (mine, other)
+    )
+    entry = fields["splits"]["train"]["columns"]["score"]
+    entry |= theirs["splits"]["train"]["columns"]["score"]
+    (mine / entry["table"]).write_bytes((other / entry["table"]).read_bytes())
+    for change, message in (
+        ({}, "attached to other records"),
+        ({"dtype": "complex"}, "bad description of the column"),
+    ):
+        entry |= change
+        (mine / "dataset.json").write_text(json.dumps(fields))
+        with pytest.raises(InvalidDatasetError, match=message):
+            loader.open(mine).column("score")
+
+
+@pytest.mark.parametrize("records", [5_000, 20_000])
+def test_a_bucket_is_asked_once_for_each_shard(
+    tmp_path: pathlib.Path, server: GcsServer, records: int
+) -> None:
+    upload(server, made(tmp_path, [records // 2, 0, records // 2]), "out")
+    column, asked = loader.open("gs://bucket/out").column("score"), []
+    for seed in range(3):
+        server.requests.clear()
+        wanted = np.random.default_rng(seed).integers(0, records, 200)
+        assert np.array_equal(column[wanted], wanted / records)
+        asked.append(sum(server.requests.values()))
+    # With the first bytes of a file come all of a small one.
+    later = 2 if records > 5_000 else 0
+    assert asked == [2 + later, later, later]
+
+
+# --- Selected by: conditions mean what they mean in Python.
+
+
+KINDS = {
+    "small": "int8",
+    "whole": "int64",
+    "large": "uint64",
+    "half": "float16",
+    "score": "float32",
+    "exact": "float64",
+    "good": "bool",
+    "name": "text",
+}
+WHOLE = [0, 1, -1, 127, 128, -(2**63), 2**63 - 1, 2**70, 10**400, -(10**400)]
+WHOLE += [sign * (2**53 + n) for n in (-1, 0, 1, 2) for sign in (1, -1)]
+WHOLE += [2**63, 2**63 - 512, 2**63 + 1, 2**64 - 1, 2**64]
+FRACTIONS = [0.5, 0.1, -0.25, 2.0, 1e300, float(2**53), float("inf")]
+FRACTIONS += [-(2.0**53), 2.0**53 + 2, 2.0**63, -(2.0**63), 2.0**64, 2.0**63 - 1024]
+TEXTS = ["", "a", "ab", "Grüße", "b\0"]
+COLUMNS = {name: ColumnType(kind) for name, kind in KINDS.items()}
+
+
+def random_values(rng: random.Random, kind: str) -> Any:
+    if kind == "text":
+        return np.array([rng.choice(TEXTS) for _ in range(40)], object)
+    if kind == "bool":
+        return np.array([rng.random() < 0.5 for _ in range(40)])
+    dtype = np.dtype(kind)
+    if dtype.kind == "f":
+        most = float(np.finfo(dtype).max)
+        some = [n for n in FRACTIONS if abs(n) <= most]
+        some += [float(text) for text in ("nan", "inf", "-inf", "3")]
+        return np.array([rng.choice(some) for _ in range(40)], dtype)
+    limits = np.iinfo(dtype)
+    whole = [n for n in WHOLE if limits.min <= n <= limits.max]
+    return np.array([rng.choice(whole) for _ in range(40)], dtype)
+
+
+def random_condition(rng: random.Random, depth: int) -> str:
+    if depth and rng.random() < 0.6:
+        one, other = (random_condition(rng, depth - 1) for _ in range(2))
+        return rng.choice([f"({one} and {other})", f"({one} or {other})", f"not {one}"])
+    name = rng.choice([*KINDS])
+    if KINDS[name] == "bool" and rng.random() < 0.5:
+        return name
+    text = KINDS[name] == "text"
+    numbers = [*WHOLE, *(n for n in FRACTIONS if n != float("inf")), True]
+    shown = [repr(rng.choice(TEXTS if text else numbers)) for _ in range(3)]
+    other = name if text else rng.choice([n for n in KINDS if KINDS[n] != "text"])
+    compare = rng.choice(["<", "<=", "==", "!=", ">", ">="])
+    choices = [
+        f"{name} {compare} {shown[0]}",
+        f"{name} {compare} {other}",
+        f"{shown[0]} {compare} {name} {compare} {shown[1]}",
+        f"{name} {rng.choice(['in', 'not in'])} [{', '.join(shown)}]",
+    ]
+    return rng.choice(choices + [f"{shown[0]} in {name}"] * text)
+
+
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(n, marks=pytest.mark.soak) for n in range(2, 12))]
+)
+def test_conditions_mean_what_they_mean_in_python(seed: int) -> None:
+    rng = random.Random(seed)
+    values = {name: random_values(rng, kind) for name, kind in KINDS.items()}
+    lists = {name: column.tolist() for name, column in values.items()}
+    for _ in range(300):
+        text = random_condition(rng, 3)
+        expression = Expression(text, COLUMNS)
+        found = expression.evaluate({n: values[n] for n in expression.names})
+        rows = (
+            {name: column[row] for name, column in lists.items()} for row in range(40)
+        )
+        assert found.tolist() == [bool(eval(text, {}, row)) for row in rows], text
+
+
+def test_large_whole_numbers_are_not_rounded() -> None:
+    values = {
+        "whole": np.array([2**53 + 1, 2**53, 2**63 - 1, -(2**53) - 1]),
+        "exact": np.array([2.0**53, 2.0**53, 2.0**63, -(2.0**53)]),
+    }
+    for condition, expected in {
+        "whole == exact": [False, True, False, False],
+        "whole > exact": [True, False, False, False],
+        "exact > whole": [False, False, True, True],
+        f"whole in [{2.0**53}, {2.0**63}]": [False, True, False, False],
+    }.items():
+        assert Expression(condition, COLUMNS).evaluate(values).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "cannot be read"),
+        ("score >", "cannot be read"),
+        ("score > 1; score", "cannot be read"),
+        ("not " * 5_000 + "score", "cannot be read"),
+        ("scores > 1", "names no column 'scores'"),
+        ("score", "no condition"),
+        ("__import__('os').system('x')", "no condition"),
+        ("[x for x in score]", "no condition"),
+        ("score > '1'", "compares a text with a number"),
+        ("name in ['de', 1]", "compares a text with a number"),
+        ("vector > 1", "compares arrays"),
+        ("1 < 2", "compares two constants"),
+        ("score > None", "not allowed"),
+        ("score is 1", "not allowed"),
+        ("score + 1 > 1", "not allowed"),
+        ("score > len('a')", "not allowed"),
+        ("score.real > 1", "not allowed"),
+        ("score in score", "not allowed"),
+        ("(lambda: 1)() == score", "not allowed"),
+        ("1 in name", "no text"),
+    ],
+)
+def test_other_conditions_are_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Expression(text, COLUMNS | {"vector": ColumnType("float32", (2,))})
+
+
+def test_a_selection_is_a_dataset(output: str) -> None:
+    whole = loader.open(output)
+    found = whole.select(CONDITION)
+    numbers = [n for n in range(RECORDS) if n / RECORDS > 0.25 and n % 3]
+    assert found[:] == whole[numbers]
+    assert found[-1] == whole[numbers[-1]]
+    assert found.column("score")[[0, -1]].tolist() == [
+        n / RECORDS for n in (numbers[0], numbers[-1])
+    ]
+    mask = np.isin(np.arange(RECORDS), numbers)
+    twice = found.select("score > 0.5")
+    assert twice[:] == [whole[n] for n in numbers if n / RECORDS > 0.5]
+    assert twice.facts == whole.select(f"({CONDITION}) and score > 0.5").facts
+    for other in (whole.select(mask), pickle.loads(pickle.dumps(found))):
+        assert other.facts == found.facts
+    assert f"{len(numbers):,} of {RECORDS:,} records" in repr(found)
+    assert sum(found.shard(n).records for n in range(3)) == len(numbers)
+    with pytest.raises(InputError, match="neither by an expression nor by booleans"):
+        whole.select(mask[1:])
+
+
+@pytest.mark.parametrize("shuffle", ["global", "block", "none"])
+def test_batches_have_each_selected_record_once(output: str, shuffle: Any) -> None:
+    found = loader.open(output).select("score > 0.9 and language == 'en'")
+    batches = loader.global_batches(
+        found, batch_size=16, epochs=2, shuffle=shuffle, drop_remainder=False
+    )
+    seen = [record for step in range(batches.steps) for record in batches.read(step)]
+    assert sorted(seen) == sorted([*found[:], *found[:]])
+    place = batches.locate(3, 5)
+    record = batches.read(3)[5]
+    assert record == found[place.record]
+    assert loader.open([place.shard])[place.record_in_shard] == record
+    ((_, step, row),) = batches.find(place.record, stop_epoch=1)
+    assert batches.read(step)[row] == record
+
+
+def test_states_bind_the_selection(output: str) -> None:
+    whole = loader.open(output)
+
+    def feed(dataset: loader.Dataset, step: int = 0) -> Any:
+        batches = loader.global_batches(dataset, batch_size=8, epochs=2)
+        return batches.feed(host=(0, 1), start_step=step)
+
+    state = feed(whole.select(CONDITION), 5).get_state()
+    same = "score > 0.25 and language != 'en'"  # The same records.
+    feed(whole.select(same)).set_state(state)
+    # As many records, and others.
+    for other in (whole.select("score < 0.75 and language == 'de'"), whole):
+        with pytest.raises(StateMismatchError):
+            feed(other).set_state(state)
+    with pytest.raises(StateMismatchError):
+        feed(whole.select(CONDITION)).set_state(feed(whole, 5).get_state())
+
+
+# --- Given with batches.
+
+
+def ids(records: list[bytes]) -> dict[str, Any]:
+    texts = (record.partition(b"doc")[2].partition(b"\n")[0] for record in records)
+    return {"id": np.array([*map(int, texts)])}
+
+
+def given(records: list[bytes], columns: dict[str, Any]) -> dict[str, Any]:
+    return ids(records) | columns
+
+
+def check(batch: dict[str, Any]) -> None:
+    there = batch.get("there", slice(None))
+    numbers = batch["id"][there]
+    assert batch["score"][there].tolist() == [n / RECORDS for n in numbers]
+    languages = ["de" if n % 3 else "en" for n in numbers]
+    assert batch["language"][there].tolist() == languages
+
+
+@pytest.mark.parametrize("decode", [ids, given])
+@pytest.mark.parametrize("seed", range(6))
+def test_each_record_has_its_values(output: str, seed: int, decode: Any) -> None:
+    rng = random.Random(seed)
+    opened = loader.open(output)
+    some = opened.select(f"score > {rng.random() * 0.7}")
+    batches = loader.global_batches(
+        rng.choice([opened, some, {"a": some, "b": opened}]),
+        batch_size=rng.choice([2, 4, 6]),
+        seed=seed,
+        shuffle=rng.choice(["global", "block", "none"]),
+    )
+    how = {"decode": decode, "columns": ["score", "language"], "host": (seed % 2, 2)}
+    with batches.feed(**how) as feed:
+        for _ in range(rng.randrange(5)):
+            check(next(feed))
+        state = feed.get_state()
+        expected = [next(feed) for _ in range(2)]
+    with batches.feed(**how) as feed:
+        feed.set_state(state)
+        for batch in expected:
+            again = next(feed)
+            check(again)
+            assert again["id"].tolist() == batch["id"].tolist()
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("decode", [ids, given])
+def test_a_last_batch_is_filled_up(output: str, workers: int, decode: Any) -> None:
+    batches = loader.global_batches(
+        loader.open(output), batch_size=7_000, epochs=1, drop_remainder=False
+    )
+    how = {"decode": decode, "columns": ["score", "language"], "mask": "there"}
+    seen = 0
+    for host in range(2):
+        with batches.feed(**how, host=(host, 2), workers=workers) as feed:
+            for batch in feed:
+                check(batch)
+                assert batch["score"].shape == (3_500,)
+                assert not batch["score"][~batch["there"]].any()
+                seen += int(batch["there"].sum())
+    assert seen == RECORDS
+
+
+def test_packed_rows_get_a_value_a_row(tmp_path: pathlib.Path) -> None:
+    write_frames(tmp_path / "in" / "x.tfrecord", documents(60, seed=3))
+    found = str(tmp_path / "out")
+    convert(job_of(tmp_path / "in", found, pack=packing(16)))
+    rows = len(loader.open(found))
+    scores = np.random.default_rng(1).random(rows, np.float32)
+    attach(found, tmp_path, {"number": [*range(rows)], "score": scores}, NUMBER)
+    opened = loader.open(found)
+    batches = loader.global_batches(opened, batch_size=4)
+    decode = loader.PackedRows.of(opened)
+    with batches.feed(decode=decode, columns=["score"], **HOST) as feed:
+        for step in range(5):
+            batch = next(feed)
+            assert batch["score"].dtype == np.float32
+            assert (batch["score"] == scores[batches.indices(step)]).all()
+
+
+def test_what_has_no_columns_is_said(tmp_path: pathlib.Path, output: str) -> None:
+    opened, bare = loader.open(output), loader.open(examples(tmp_path, [9]))
+    values = {"number": [*range(9)], "score": [*range(9)]}
+    other = examples(tmp_path / "other", [9])
+    attach(other, tmp_path, values, NUMBER)
+
+    def mixed(dataset: loader.Dataset) -> loader.GlobalBatches:
+        return loader.global_batches({"a": opened, "b": dataset}, batch_size=4)
+
+    batches = loader.global_batches(opened, batch_size=4)
+    right = {"columns": ["score"], "decode": ids}
+    for feeding, how, message in (
+        (batches, {"columns": "score", "decode": ids}, "not a list of names"),
+        (batches, {"columns": ["score"]}, "the feed makes no arrays"),
+        (batches, {"decode": given}, "the feed has no columns"),
+        (batches, {"columns": ["scores"], "decode": ids}, "no column 'scores'"),
+        (mixed(bare), right, "no column 'score'"),
+        (mixed(loader.open(other)), right, "other types"),
+    ):
+        with pytest.raises(InputError, match=message):
+            feeding.feed(**how, **HOST)
+    for decode in (len, lambda records: {"score": 1}):
+        with (
+            batches.feed(columns=["score"], decode=decode, **HOST) as feed,
+            pytest.raises(InputError, match="dict that columns can be added to"),
+        ):
+            next(feed)

@@ -1,0 +1,488 @@
+"""`loader.open`: datasets of any kind and size, joined ones, and what is no dataset."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import pathlib
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import time
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import (
+    CorruptShardError,
+    GristmillError,
+    InputError,
+    InvalidDatasetError,
+    NotADatasetError,
+    OutOfRangeError,
+    StorageError,
+)
+from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
+from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
+from gristmill.loader.reading.host_cache import FooterCache
+from tests.conversion.other_formats import MAKERS
+from tests.servers.buckets import upload
+from tests.servers.gcs_server import GcsServer
+from tests.support.datasets import convert
+from tests.support.memory import peak_memory
+from tests.support.open_files import open_files
+from tests.support.records import (
+    checksums,
+    frames_of,
+    text_records,
+    write_array_records,
+)
+
+FILES = (text_records(30, seed=1), [], text_records(25, seed=2), text_records(1), [])
+RECORDS = [record for file in FILES for record in file]
+WEEK = [text_records(17, seed=3), text_records(13, seed=4)]
+BOTH = [*RECORDS, *WEEK[0], *WEEK[1]]
+NAMES = [f"d-train.array_record-{i:05d}-of-00005" for i in range(5)]
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory) -> str:
+    """A dataset with the splits train and week2."""
+    folder = tmp_path_factory.mktemp("converted")
+    convert(folder, WEEK, split="week2")
+    return convert(folder, FILES, group_size=4)
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory) -> str:
+    return convert(tmp_path_factory.mktemp("second"), WEEK)
+
+
+@pytest.fixture(scope="module")
+def tfds(tmp_path_factory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("tfds")
+    for name, records in zip(NAMES, FILES, strict=True):
+        write_array_records(folder / name, records)
+    split = {
+        "name": "train",
+        "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+        "shardLengths": [str(len(records)) for records in FILES],
+    }
+    info = {"name": "d", "version": "1.0.0", "fileFormat": "array_record"}
+    (folder / "dataset_info.json").write_text(json.dumps(info | {"splits": [split]}))
+    return folder
+
+
+def store(dataset: str, table: ShardTable, **source: Any) -> None:
+    """Commits a dataset of a table, whatever files there are."""
+    encoded = table.encode()
+    split = Split.of_table(
+        table,
+        encoded,
+        path="index/d-train.shards.npz",
+        writer_options="group_size:1",
+        source=source,
+    )
+    pathlib.Path(dataset, "index").mkdir(parents=True, exist_ok=True)
+    pathlib.Path(dataset, split.table).write_bytes(encoded)
+    text = Manifest(name="d", splits={"train": split}).encode()
+    pathlib.Path(dataset, "dataset.json").write_bytes(text)
+
+
+def test_records_and_what_is_known_of_them(converted: str) -> None:
+    dataset = loader.open(converted, "train")
+    assert [*dataset] == RECORDS
+    lengths = np.array([len(record) for record in RECORDS])
+    digest = RecordsDigest.of(checksums(RECORDS), lengths)
+    assert dataset.facts.records_digest == digest.hex
+    shards = [dataset.shard(number) for number in range(dataset.facts.shards)]
+    assert [shard.records for shard in shards] == [30, 0, 25, 1, 0]
+    assert [shard.first_record for shard in shards] == [0, 30, 30, 55, 56]
+    sizes = [pathlib.Path(shard.path).stat().st_size for shard in shards]
+    assert [shard.file_bytes for shard in shards] == sizes
+    assert shards[2].spans[0].records == 25
+    assert "56 records in 5 shards" in repr(dataset)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        *(0, -1, np.uint64(55), [], [3, 3, 3], [55, 0, -1, 30, -56], (1, 2)),
+        *(range(5, 9), np.array([9, 2], np.int32), np.array([9, 2], np.uint64)),
+        *(slice(None), slice(-3, None), slice(40, 10, -7), slice(90, 99)),
+        *(56, -57, [0, 56], [-57], 1 << 62, np.uint64(56)),
+    ],
+    ids=repr,
+)
+def test_it_is_indexed_as_a_list(converted: str, index: Any) -> None:
+    dataset, records = loader.open(converted, "train"), np.array(RECORDS, object)
+    try:
+        expected = records[index if isinstance(index, slice) else np.array(index, int)]
+    except (IndexError, OverflowError):
+        with pytest.raises(OutOfRangeError, match="out of range"):
+            dataset[index]
+        return
+    assert dataset[index] == (expected if type(expected) is bytes else [*expected])
+
+
+def test_a_split_is_named_where_there_are_several(converted: str, second: str) -> None:
+    assert loader.open(second).facts.split == "train"
+    assert loader.open(converted, "week2")[:] == [*WEEK[0], *WEEK[1]]
+    for given, message in ((None, "week2, train"), ("test", r"got: .*test")):
+        with pytest.raises(InputError, match=message):
+            loader.open(converted, given)
+    with pytest.raises(InputError, match="no splits"):
+        loader.open(second + "/*.array_record-*", "train")
+
+
+@pytest.mark.parametrize("kind", ["splits", "datasets", "same split"])
+def test_joined_datasets_are_as_one(
+    kind: str, converted: str, second: str, tmp_path: pathlib.Path
+) -> None:
+    if kind == "splits":
+        joined = loader.open(converted, ["train", "week2"])
+    else:
+        split = "train" if kind == "same split" else ["train", "train"]
+        joined = loader.open([converted, second], split)
+    whole = loader.open(convert(tmp_path, [*FILES, *WEEK]))
+    assert joined[:] == BOTH
+    assert joined.facts.records_digest == whole.facts.records_digest
+    assert joined.facts.order_digest == whole.facts.order_digest
+    assert joined.facts.edition is None
+    wanted = [85, 0, 56, 55, 17, 56]
+    assert joined.read(wanted) == [BOTH[number] for number in wanted]
+    assert [*map(np.ndarray.tolist, joined.find([0, 55, 56, 85]))] == [
+        [0, 3, 5, 6],
+        [0, 0, 0, 12],
+    ]
+    assert [joined.shard(n).first_record for n in (3, 5, 6)] == [55, 56, 73]
+    batches = [loader.global_batches(data, batch_size=8) for data in (joined, whole)]
+    state = batches[0].feed(host=(0, 1), start_step=3).get_state()
+    with batches[1].feed(host=(0, 1)) as feed:
+        feed.set_state(state)
+        assert next(feed) == batches[0].read(3)
+    # Its beginning is the first dataset, and not the second.
+    first = loader.global_batches(loader.open(converted, "train"), batch_size=8)
+    assert first.then(joined, step=4).find(20, stop_epoch=9)
+    other = loader.global_batches(loader.open(second), batch_size=8)
+    with pytest.raises(InputError, match="other numbers in an earlier phase"):
+        other.then(joined, step=2).find(20, stop_epoch=9)
+
+
+def test_files_and_datasets_are_joined_and_damage_names_its_own(
+    second: str, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "more.array_record"
+    write_array_records(path, FILES[0])
+    joined = loader.open([second, path], ["train", None])
+    assert joined[:] == [*WEEK[0], *WEEK[1], *FILES[0]]
+    assert joined.facts.records_digest is None
+    data = bytearray(path.read_bytes())
+    data[140] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptShardError, match=path.name):
+        joined[30:60]
+    assert joined[:17] == WEEK[0]
+
+
+def test_what_cannot_be_joined_is_refused(converted: str, second: str) -> None:
+    for paths, split, message in (
+        (converted, ["train", "week2", "train"], "there twice"),
+        ([converted, second], ["train"], "not as many as the datasets"),
+        (converted, [], "not as many as the datasets"),
+        ([converted, second], None, "no split given"),
+        ([second, converted], ["train", "week3"], "no such split"),
+    ):
+        with pytest.raises(InputError, match=message):
+            loader.open(paths, split)
+    with pytest.raises(NotADatasetError):
+        loader.open([converted, f"{second}/nothing"], "train")
+
+
+@pytest.mark.slow
+def test_joined_datasets_in_buckets_are_copied_and_repaired(
+    converted: str, second: str, tmp_path: pathlib.Path, server: GcsServer
+) -> None:
+    for number, place in enumerate((converted, second)):
+        upload(server, place, f"{number}")
+    places = ["gs://bucket/0", "gs://bucket/1"]
+    options = {"cache_dir": tmp_path, "cache_bytes": 1_000_000}
+    with pytest.raises(InputError, match="not joined with others"):
+        loader.open([places[0], second], "train")
+    joined = loader.open(places, "train", **options)
+    assert joined[:] == BOTH
+    assert joined.facts.requests.requests > 0
+    while not joined.facts.cache.hits:
+        assert joined[:] == BOTH
+        time.sleep(0.01)
+    for copy in tmp_path.rglob("*"):
+        if copy.is_file() and "index" not in copy.parts:
+            copy.write_bytes(bytes(copy.stat().st_size))
+    assert loader.open(places, "train", **options)[:] == BOTH
+
+
+def test_tfds_directories_and_plain_files(
+    tfds: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    dataset = loader.open(tfds, "train")
+    assert dataset[:] == RECORDS
+    assert dataset.facts.records_digest is None
+    assert dataset.shard(2).records == 25
+    backwards = [record for records in FILES[::-1] for record in records]
+    for given, expected in (
+        (f"{tfds}/d-train*", RECORDS),
+        ([tfds / name for name in NAMES[::-1]], backwards),
+        (tfds / NAMES[2], FILES[2]),
+        ([f"{tfds}/d-*0-of*", f"{tfds}/d-*2-of*"], FILES[0] + FILES[2]),
+    ):
+        assert loader.open(given)[:] == expected
+    for nothing, message in (
+        (f"{tfds}/nothing*", "nothing"),
+        ([], "no files"),
+        (tfds / "nowhere", "nowhere"),
+    ):
+        with pytest.raises(NotADatasetError, match=message):
+            loader.open(nothing)
+    copy = shutil.copytree(tfds, tmp_path / "copy")
+    path = copy / "dataset_info.json"
+    path.write_text(path.read_text().replace('"25"', '"26"'))
+    with pytest.raises(GristmillError, match=r"26 records"):
+        loader.open(copy)[40]
+
+
+@pytest.mark.parametrize("open_it", [loader.open, loader.ArrayRecordDataSource])
+def test_splits_are_joined_by_a_list_and_not_by_a_pattern(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, open_it: Any
+) -> None:
+    for number, split in ((1, "train"), (0, "train"), (0, "validation")):
+        name = f"d-{split}.array_record-{number:05d}-of-00002"
+        write_array_records(tmp_path / name, [f"{split} {number}".encode()])
+    write_array_records(tmp_path / "odd[1].array_record", [b"odd"])
+    with pytest.raises(InputError, match="several splits") as caught:
+        open_it(f"{tmp_path}/d-*")
+    for part in (f"{tmp_path}/d-*", "train (2 files), validation (1 file)", "a list"):
+        assert part in str(caught.value)
+    train, validation = f"{tmp_path}/d-train*", f"{tmp_path}/d-vali?ation*"
+    assert [*open_it(train)] == [b"train 0", b"train 1"]
+    found = open_it([f"{tmp_path}/odd[1].array_record", validation])
+    assert [*found] == [b"odd", b"validation 0"]
+    assert not caplog.records
+    both = open_it([train, validation])
+    assert [*both] == [b"train 0", b"train 1", b"validation 0"]
+    pickle.loads(pickle.dumps(both))
+    (record,) = caplog.records
+    assert "splits are joined: train (2 files), validation (1 file)" in record.message
+
+
+@pytest.mark.parametrize("name", ["TFRecord", "Parquet", "JSON lines"])
+def test_files_of_other_formats_are_named(tmp_path: pathlib.Path, name: str) -> None:
+    data = frames_of([b"a"] * 9) if name == "TFRecord" else MAKERS[name]()
+    # Also of a size that an ArrayRecord file can have.
+    for size in (0, 1 << 17):
+        path = tmp_path / "in"
+        path.write_bytes(data.ljust(size, b" "))
+        for open_it in (loader.open, loader.ArrayRecordDataSource):
+            with pytest.raises(CorruptShardError) as caught:
+                open_it(str(path))
+            assert f"not an ArrayRecord file, but {name}" in str(caught.value)
+            assert caught.value.where == str(path)
+            assert "`gristmill convert`" in str(caught.value.cure)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../d", "a/../../b", "gs://b/c", ""])
+def test_paths_that_leave_the_dataset_are_refused(
+    tmp_path: pathlib.Path, path: str
+) -> None:
+    place = convert(tmp_path, FILES[:2])
+    split = read_manifest(place).splits["train"]  # type: ignore[union-attr]
+    columns = read_table(place, split).columns
+    paths = [path, "d-train.array_record-00001-of-00002"]
+    store(place, ShardTable(paths=paths, columns=columns), **split.source)
+    with pytest.raises(InvalidDatasetError, match="outside"):
+        loader.open(place)
+
+
+def test_opening_touches_no_shard(second: str, tmp_path: pathlib.Path) -> None:
+    there = shutil.copytree(second, tmp_path / "bare")
+    for path in [*there.glob("*.array_record-*"), *there.glob("index/*.index")]:
+        path.unlink()
+    assert len(loader.open(there)) == 30
+
+
+def test_files_are_closed_when_a_dataset_is_let_go(second: str) -> None:
+    gc.disable()  # Not by the way, when memory is searched for circles.
+    try:
+        dataset = loader.open(second)
+        assert dataset.read([0]) == WEEK[0][:1]
+        held = {each for each in open_files() if second in each[1]}
+        assert held
+        del dataset
+        assert not held & open_files()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["committed", "tfds", "plain"])
+def test_it_pickles_small_and_opens_in_another_process(
+    second: str, tfds: pathlib.Path, kind: str
+) -> None:
+    place: Any = {"committed": second, "tfds": tfds}.get(
+        kind, [tfds / name for name in NAMES]
+    )
+    dataset = loader.open(place)
+    expected = dataset[[5, -1, 20]]
+    pickled = pickle.dumps(dataset)
+    assert len(pickled) < 3_000
+    code = (
+        "import pickle, sys; d = pickle.load(sys.stdin.buffer);"
+        "sys.stdout.buffer.write(b''.join(d[[5, -1, 20]]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=pickled, capture_output=True, check=True
+    )
+    assert done.stdout == b"".join(expected)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_worker_refuses_a_dataset_that_was_replaced(
+    second: str, tmp_path: pathlib.Path, joined: bool
+) -> None:
+    place = convert(tmp_path / "a", FILES)
+    pickled = pickle.dumps(loader.open([second, place] if joined else place, "train"))
+    other = convert(tmp_path / "b", FILES[:3])
+    shutil.rmtree(place)
+    shutil.copytree(other, place)
+    with pytest.raises(InvalidDatasetError, match="replaced"):
+        pickle.loads(pickled)
+
+
+def test_a_trillion_records_in_a_hundred_thousand_shards(
+    tmp_path: pathlib.Path,
+) -> None:
+    shards, each = 100_000, 10**7
+    digest = RecordsDigest(records=each, raw_bytes=each * 2000, low=3, high=5)
+    report = ShardReport(
+        path="d",
+        shard_index=0,
+        job="made up",
+        file_bytes=1 << 33,
+        file_crc32c=google_crc32c.value(b""),
+        read=digest,
+        written=digest,
+    )
+    one = ShardTable.of([report])
+    columns = {name: np.repeat(column, shards) for name, column in one.columns.items()}
+    paths = [f"d-train.array_record-{i:06d}-of-{shards:06d}" for i in range(shards)]
+    store(str(tmp_path), ShardTable(paths=paths, columns=columns))
+    del columns, paths
+    with peak_memory() as peak:
+        dataset = loader.open(tmp_path)
+        assert len(dataset) == 10**12
+        assert len(pickle.dumps(dataset)) < 1_000
+    assert peak.bytes < 200 << 20
+    found = dataset.find([0, 10**12 - 1, 123_456_789_012])
+    assert found[0].tolist() == [0, 99_999, 12_345]
+    assert found[1].tolist() == [0, 9_999_999, 6_789_012]
+    assert dataset.shard(99_999).path.endswith("-099999-of-100000")
+
+
+class TestFootersOfPlainFiles:
+    """Each is read once per host; the cache is repaired, and not required."""
+
+    @pytest.fixture
+    def path(self, tmp_path: pathlib.Path) -> pathlib.Path:
+        write_array_records(tmp_path / "plain.array_record", RECORDS)
+        return tmp_path / "plain.array_record"
+
+    @pytest.fixture
+    def cache(self, tmp_path: pathlib.Path) -> pathlib.Path:
+        return tmp_path / "cache"
+
+    @staticmethod
+    def entries(cache: pathlib.Path) -> list[pathlib.Path]:
+        return sorted(cache.glob("footers/*"))
+
+    @pytest.mark.parametrize(
+        ("open_it", "given"),
+        [
+            (loader.open, "{}"),
+            (loader.ArrayRecordDataSource, "{}"),
+            (loader.ArrayRecordDataSource, "{}[0:56]"),
+        ],
+    )
+    def test_they_are_read_again_for_another_file(
+        self, path, cache, open_it, given
+    ) -> None:
+        for records in (RECORDS, text_records(56, seed=9)):
+            about = path.stat()
+            write_array_records(path, records)
+            # As old as before.
+            os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+            for _ in range(2):
+                source = open_it([given.format(path)], cache_dir=cache)
+                assert [*source] == records
+        assert len(self.entries(cache)) == 2
+
+    def test_damage_is_noticed_and_repaired(self, path, cache) -> None:
+        loader.open(path, cache_dir=cache)
+        (entry,) = self.entries(cache)
+        good = entry.read_bytes()
+        bad = [good[:cut] for cut in (0, 1, 79, 80, len(good) - 1)]
+        for at in range(0, len(good), 7):
+            bad.append(good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :])
+        for data in bad:
+            entry.write_bytes(data)
+            assert loader.open(path, cache_dir=cache)[::3] == RECORDS[::3]
+            assert entry.read_bytes() == good
+
+    @pytest.mark.slow
+    def test_many_open_at_once_and_map_the_same_pages(self, path, cache) -> None:
+        paths = [shutil.copy(path, f"{path}-{i}") for i in range(8)]
+        program = """
+import re, sys
+from gristmill import loader
+dataset = loader.open(sys.argv[2:], cache_dir=sys.argv[1])
+right = dataset[::56] == dataset[:1] * 8
+with open("/proc/self/smaps") as file:
+    dirty = re.findall(r"\\.footer\\n(?:.*\\n)+?Private_Dirty: +(\\d+)", file.read())
+print(len(dataset), right, {*dirty})
+"""
+        command = [sys.executable, "-c", program, str(cache), *paths]
+        runs = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(3)]
+        assert {run.communicate()[0] for run in runs} == {b"448 True {'0'}\n"}
+        assert [entry.suffix for entry in self.entries(cache)] == [".footer"] * 8
+
+    def test_those_of_least_recent_use_are_deleted_first(self, path, cache) -> None:
+        paths = [shutil.copy(path, f"{path}-{i}") for i in range(4)]
+        datasets = [loader.open(one, cache_dir=cache) for one in paths]
+        by_age = sorted(self.entries(cache), key=lambda one: one.stat().st_mtime_ns)
+        for age, entry in enumerate(by_age):
+            os.utime(entry, (10**9 + age, 10**9 + age))
+        loader.open(paths[0], cache_dir=cache)  # Has been used now.
+        size = by_age[0].stat().st_blocks * 512
+        FooterCache(str(cache / "footers")).trim(most_bytes=2 * size)
+        assert {*self.entries(cache)} == {by_age[0], by_age[3]}
+        assert [dataset[5] for dataset in datasets] == [RECORDS[5]] * 4
+
+    def test_an_unusable_cache_is_told_and_not_required(
+        self, path, tmp_path, monkeypatch, caplog
+    ) -> None:
+        (tmp_path / "file").write_bytes(b"")
+        place = str(tmp_path / "file" / "cache")
+        monkeypatch.setenv("GRISTMILL_CACHE_DIR", place)
+        with caplog.at_level(logging.WARNING):
+            assert loader.open(path)[7] == RECORDS[7]
+        assert re.search(r"not cached.*file/cache", caplog.text, re.DOTALL)
+        with pytest.raises(StorageError, match=r"(?s)/file/cache.*as cache_dir"):
+            loader.open(path, cache_dir=place)

@@ -1,0 +1,360 @@
+"""Records from local shards: whole, damaged, truncated in use, by many threads."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import os
+import pathlib
+import shutil
+import signal
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill import loader
+from gristmill.dataset.base.errors import (
+    CorruptShardError,
+    GristmillError,
+    TransposedChunkError,
+)
+from gristmill.dataset.metadata.shard_index import map_index
+from gristmill.loader.reading.batch_reader import BatchReader
+from gristmill.loader.reading.fetch_chunks import plan_ranges
+from gristmill.loader.reading.shard_file import ReadLimits
+from tests.support.datasets import convert
+from tests.support.memory import peak_memory
+from tests.support.records import (
+    AWKWARD_RECORDS,
+    read_array_records,
+    text_records,
+    write_array_records,
+)
+
+FILES = (text_records(70, seed=1), [], [*AWKWARD_RECORDS], text_records(1, seed=2), [])
+RECORDS = [record for file in FILES for record in file]
+ENCODINGS = {
+    "zstd-1": ("zstd:3", 1),
+    "zstd-16": ("zstd:3", 16),
+    "uncompressed-1": ("uncompressed", 1),
+    "brotli-3": ("brotli:3", 3),
+    "snappy-16": ("snappy", 16),
+}
+
+
+def shard_paths(dataset: str) -> list[pathlib.Path]:
+    return sorted(pathlib.Path(dataset).glob("*.array_record-*"))
+
+
+def index_of(shard: pathlib.Path) -> pathlib.Path:
+    return shard.parent / "index" / f"{shard.name}.index"
+
+
+def flip(path: pathlib.Path, *places: int, by: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    for at in places:
+        data[at] ^= by
+    path.write_bytes(data)
+
+
+@pytest.fixture(scope="module", params=ENCODINGS)
+def encoded(request: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    compression, group_size = ENCODINGS[request.param]
+    folder = tmp_path_factory.mktemp("encoded")
+    return convert(folder, FILES, compression=compression, group_size=group_size)
+
+
+@pytest.fixture(scope="module", params=[1, 16], ids="group{}".format)
+def converted(request: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("converted")
+    return convert(folder, FILES, group_size=request.param)
+
+
+@pytest.fixture
+def copy(converted: str, tmp_path: pathlib.Path) -> str:
+    return str(shutil.copytree(converted, tmp_path / "copy"))
+
+
+@settings(max_examples=40)
+@given(wanted=st.lists(st.integers(0, len(RECORDS) - 1), max_size=60))
+def test_any_records_in_any_order_with_repeats(encoded: str, wanted: list[int]) -> None:
+    assert loader.open(encoded)[wanted] == [RECORDS[i] for i in wanted]
+
+
+def test_all_records_are_those_of_the_official_reader(encoded: str) -> None:
+    official = map(read_array_records, shard_paths(encoded))
+    assert [*itertools.chain(*official)] == RECORDS
+    dataset = loader.open(encoded)
+    assert [*map(dataset.__getitem__, range(len(RECORDS)))] == RECORDS
+
+
+def test_a_transposed_file_is_refused(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "plain.array_record"
+    write_array_records(path, FILES[0], options="group_size:1,transpose:true")
+    for wanted in ([40], [3, 50, 40]):
+        with pytest.raises(TransposedChunkError, match=r"dataset\.Writer") as caught:
+            loader.open(path)[wanted]
+        assert str(path) in (caught.value.where or "")
+
+
+@pytest.mark.parametrize("part_bytes", [1_000, 1 << 20])
+def test_threads_read_what_one_does(copy: str, part_bytes: int) -> None:
+    limits = ReadLimits(part_bytes=part_bytes, thread_bytes=1_000)
+    reader = BatchReader(loader.open(copy).stored.shards, limits=limits)
+    order = np.random.default_rng(4).integers(0, len(RECORDS), 200)
+    for threads in (1, 2, 7):
+        assert reader.read(order, threads=threads) == [RECORDS[i] for i in order]
+    # The first of several damaged records is named, whichever thread is first.
+    path = shard_paths(copy)[0]
+    found = map_index(str(index_of(path))).find_records([20, 40, 60])
+    flip(path, *{(begin + end) // 2 for _, begin, end, _, _ in found})
+    errors = set()
+    for threads in (1, 2, 7):
+        with pytest.raises(CorruptShardError) as caught:
+            reader.read(np.arange(len(RECORDS)), threads=threads)
+        errors.add(str(caught.value))
+    assert len(errors) == 1
+
+
+@pytest.mark.slow
+def test_a_fork_while_a_thread_reads_a_record(converted: str) -> None:
+    """The thread that reads, and what it holds, are not in the child."""
+    dataset, stop = loader.open(converted), threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            assert dataset[7] == RECORDS[7]
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read)
+        for _ in range(5):
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                os._exit(dataset[7] != RECORDS[7])
+            assert os.waitpid(child, 0)[1] == 0
+        stop.set()
+        reading.result()
+
+
+def errors_of_flips(path: pathlib.Path, places: Any, read: Any) -> Iterator[str | None]:
+    """Changes each of some bytes in turn; yields what a reader says to it."""
+    good = path.read_bytes()
+    # The file stays mapped: the dataset sees each change.
+    with open(path, "r+b", buffering=0) as file:
+        for at in places:
+            file.seek(at)
+            file.write(bytes([good[at] ^ (0xFF if at % 2 else 1 << at % 8)]))
+            try:
+                read()
+                yield None
+            except CorruptShardError as error:
+                yield str(error)
+            file.seek(at)
+            file.write(good[at : at + 1])
+    read()
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("wanted", [[20], [3, 20, 20, 22, 60]])
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
+def test_a_flipped_byte_of_a_chunk_is_an_error_or_does_not_matter(
+    copy: str, step: int, wanted: list[int], decoding: None
+) -> None:
+    path, dataset = shard_paths(copy)[0], loader.open(copy)
+    ((_, begin, end, _, _),) = map_index(str(index_of(path))).find_records([20])
+
+    def read() -> None:
+        assert dataset[wanted] == [RECORDS[i] for i in wanted]
+
+    errors = [*filter(None, errors_of_flips(path, range(begin, end, step), read))]
+    assert all(f"byte offset {begin:,}" in error for error in errors)
+    # The hashes of the chunk do not matter, nor do records that are not wanted.
+    assert len(errors) > 0.1 * (end - begin) / step
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("codec", ["zstd:3", "uncompressed"])
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
+def test_a_flipped_byte_of_a_plain_file_is_an_error_that_says_where(
+    tmp_path: pathlib.Path, codec: str, step: int, decoding: None
+) -> None:
+    """Without an index, the hashes of chunks are compared."""
+    path = tmp_path / "plain.array_record"
+    write_array_records(path, FILES[0], options=f"group_size:4,{codec}")
+    dataset = loader.open(path, cache_dir="")
+    begin, end = map(dataset.stored.offset_bytes, (20, 24))
+    places = [*range(begin, begin + 48), *range(begin + 48, end, 29)][::step]
+    for wanted in ([22], [3, 21, 22, 60]):
+
+        def read(wanted: list[int] = wanted) -> None:
+            assert dataset[wanted] == [FILES[0][i] for i in wanted]
+
+        for error in errors_of_flips(path, places, read):
+            assert f"{path}, record 2" in str(error)
+            assert f"byte offset {begin:,}" in str(error)
+
+
+def test_block_headers_that_are_read(tmp_path: pathlib.Path, decoding: None) -> None:
+    path = tmp_path / "long.array_record"
+    records = [np.random.default_rng(i).bytes(50_000) for i in range(6)]
+    write_array_records(path, records)
+    starts = [*map(loader.open(path, cache_dir="").stored.offset_bytes, range(6))]
+    for block, at in itertools.product(range(1, 5), (0, 7, 8, 23)):
+        hit = int(np.searchsorted(starts, block * 65_536, side="right")) - 1
+        flip(path, block * 65_536 + at, by=0x10)
+        dataset = loader.open(path, cache_dir="")
+        for wanted in (hit, [hit, hit]):
+            with pytest.raises(CorruptShardError, match=f"record {hit} of"):
+                dataset[wanted]
+        other = (hit + 2) % 6
+        assert [dataset[other], *dataset[[other, other]]] == [records[other]] * 3
+        flip(path, block * 65_536 + at, by=0x10)
+
+
+def test_what_is_compared_depends_on_the_file(
+    copy: str, tmp_path: pathlib.Path, decoding: None
+) -> None:
+    plain, shard = tmp_path / "a.array_record", shard_paths(copy)[0]
+    write_array_records(plain, FILES[0])
+    both = loader.open([plain, shard], cache_dir="")
+    # Of a shard, the records are compared, and not the hashes of chunks.
+    flip(shard, int(map_index(str(index_of(shard))).find_records([40])[0][1]))
+    assert both[[3, 70, 75, 110]] == [FILES[0][i] for i in (3, 0, 5, 40)]
+    at = both.stored.offset_bytes(3)
+    flip(plain, at + 16)  # In the hash of the data itself.
+    for wanted in ([3, 70], [70, 3, 75]):
+        with pytest.raises(CorruptShardError, match=r"a\.array_record, record 3 "):
+            loader.open([plain, shard], cache_dir="")[wanted]
+    unchecked = loader.open(plain, verify="never")
+    assert [unchecked[3], *unchecked[[3, 1]]] == [FILES[0][i] for i in (3, 3, 1)]
+
+
+def test_a_wrong_checksum_is_found_unless_verify_is_never(copy: str) -> None:
+    path = index_of(shard_paths(copy)[0])
+    crc32cs = map_index(str(path)).crc32cs
+    flip(path, path.read_bytes().index(crc32cs.tobytes()) + 4 * 20)
+    with pytest.raises(CorruptShardError, match=r"record 20 of the shard") as caught:
+        loader.open(copy)[[3, 20, 21]]
+    assert f"{google_crc32c.value(RECORDS[20]):#010x}" in str(caught.value)
+    assert loader.open(copy, verify="never")[[3, 20]] == [RECORDS[3], RECORDS[20]]
+    assert loader.open(copy)[[3, 21]] == [RECORDS[3], RECORDS[21]]
+
+
+@settings(max_examples=100)
+@given(
+    at=st.integers(16, 1_000),
+    value=st.binary(min_size=1, max_size=8),
+    record=st.integers(0, 69),
+)
+def test_a_damaged_index_never_gives_a_wrong_record(
+    tmp_path_factory: Any, converted: str, at: int, value: bytes, record: int
+) -> None:
+    copy = tmp_path_factory.getbasetemp() / f"i-{pathlib.Path(converted).parent.name}"
+    if not copy.exists():
+        shutil.copytree(converted, copy)
+    good = index_of(shard_paths(converted)[0])
+    data = bytearray(good.read_bytes())
+    at = min(at, len(data) - len(value))
+    data[at : at + len(value)] = value
+    (copy / "index" / good.name).write_bytes(data)
+    try:
+        found = loader.open(copy)[record]
+    except GristmillError as error:
+        where = str(error)
+    else:
+        where = str(copy)
+        assert found == RECORDS[record]
+    assert str(copy) in where
+
+
+def test_an_index_of_another_shard_is_an_error(copy: str) -> None:
+    first, _, third, *_ = shard_paths(copy)
+    shutil.copy(index_of(third), index_of(first))
+    with pytest.raises(GristmillError, match=first.name):
+        loader.open(copy)[3]
+
+
+def test_a_chunk_that_claims_to_be_huge_is_refused_before_it_is_allocated(
+    copy: str,
+) -> None:
+    path = shard_paths(copy)[0]
+    at = loader.open(copy).stored.offset_bytes(20)
+    data = bytearray(path.read_bytes())
+    data[at + 32 : at + 40] = struct.pack("<Q", 1 << 40)
+    path.write_bytes(data)
+    dataset = loader.open(copy, verify="never")
+    with peak_memory() as peak, pytest.raises(CorruptShardError, match="limit"):
+        dataset[[20, 21]]
+    assert peak.bytes < 4 << 20
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("singly", [False, True])
+@pytest.mark.parametrize("verify", [None, "never"])
+def test_a_shard_that_is_truncated_in_use_is_named_and_read_when_it_is_back(
+    encoded: str, tmp_path: pathlib.Path, verify: Any, singly: bool
+) -> None:
+    """By renaming, as a copy from elsewhere is: the file that was open stays bad."""
+    copy = shutil.copytree(encoded, tmp_path / "copy")
+    dataset = loader.open(copy, verify=verify)
+    order = np.random.default_rng(0).permutation(len(RECORDS)).tolist()
+
+    def read() -> list[bytes]:
+        return [dataset[i] for i in order] if singly else dataset[order]
+
+    expected = [RECORDS[i] for i in order]
+    assert read() == expected
+    path = dataset.shard(2).path
+    data = pathlib.Path(path).read_bytes()
+    os.truncate(path, 0)
+    for _ in range(2):
+        with pytest.raises(CorruptShardError) as caught:
+            read()
+        assert (caught.value.where, caught.value.got) == (path, "0 bytes")
+        assert "restore it from a copy" in str(caught.value.cure)
+    assert dataset[:70] == FILES[0]  # The other shards can still be read.
+    pathlib.Path(f"{path}.copy").write_bytes(data)
+    os.replace(f"{path}.copy", path)
+    assert read() == expected
+
+
+@given(
+    pieces=st.lists(
+        st.tuples(st.integers(0, 50), st.integers(1, 40), st.booleans()), max_size=30
+    ),
+    most_gap=st.integers(0, 50),
+    most_range=st.integers(1, 200),
+)
+def test_requested_ranges_hold_every_piece_and_little_else(
+    pieces: list[tuple[int, int, bool]], most_gap: int, most_range: int
+) -> None:
+    laid, file, at = list[tuple[int, int, int]](), 0, 64
+    for gap, size, is_new in pieces:
+        file, at = (file + 1, 64) if is_new else (file, at)
+        laid.append((file, at + gap, at + gap + size))
+        at += gap + size
+    columns = np.array(laid, np.int64).reshape(-1, 3).T
+    plan = plan_ranges(*columns, most_gap_bytes=most_gap, most_range_bytes=most_range)
+    assert plan.firsts.tolist() == [0, *plan.ends.tolist()][: len(plan.firsts)]
+    assert [*plan.ends.tolist()][-1:] == [len(laid)][: len(laid)]
+    wanted, asked = sum(end - begin for _, begin, end in laid), 0
+    for first, last, begin, end in zip(*map(np.ndarray.tolist, plan), strict=True):
+        inside = laid[first:last]
+        assert len({file for file, _, _ in inside}) == 1
+        assert (begin, end) == (inside[0][1], inside[-1][2])
+        assert end - begin <= most_range or len(inside) == 1
+        for one, other in itertools.pairwise(inside):
+            assert other[1] - one[2] <= most_gap
+        asked += end - begin
+        # Neighbours that touch are always joined.
+        if last < len(laid) and wanted <= most_range:
+            assert laid[last][0] != inside[-1][0] or laid[last][1] != end
+    assert asked <= wanted * 1.04

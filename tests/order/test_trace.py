@@ -1,0 +1,412 @@
+"""Rows followed to the bytes of their sources, and documents to their rows.
+
+The text of a record says its number, and every token of a packed row its document, so
+what is stored of sources is compared with the records themselves.
+"""
+
+from __future__ import annotations
+
+import collections
+import csv
+import dataclasses
+import gzip
+import io
+import json
+import pathlib
+import shutil
+import tarfile
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset import Writer
+from gristmill.dataset.base.errors import InputError, InvalidDatasetError
+from gristmill.dataset.packed.row_format import RowFormat, decode_rows
+from gristmill.loader.provenance.trace import SourcePlace
+from gristmill.pipelines.text.places import located
+from gristmill.transforms.sources.formats import RecordOptions
+from tests.order.packed_datasets import (
+    MAPPED,
+    STRIDE,
+    documents,
+    number_of,
+    packing,
+    tokens_of,
+)
+from tests.servers.buckets import upload
+from tests.servers.gcs_server import GcsServer
+from tests.support.conversion import convert, job_of, skipped_in
+from tests.support.records import frames_of, write_array_records
+
+LENGTH = 32
+TEXTS = documents(160, seed=1)
+TABLE = {"records": RecordOptions(record="column:text")}
+SHARDS = {"plan": ("num_shards", 3)}
+
+
+def frames(folder: pathlib.Path, texts: list[bytes] = TEXTS) -> str:
+    """Three files of one name: plain, by gzip, by zlib."""
+    size = -(-len(texts) // 3)
+    for number, compress in enumerate((bytes, gzip.compress, zlib.compress)):
+        (folder / f"{number}").mkdir(parents=True)
+        data = frames_of(texts[number * size :][:size])
+        (folder / f"{number}" / "x.tfrecord").write_bytes(compress(data))
+    return f"{folder}/*/x.tfrecord"
+
+
+def damaged(folder: pathlib.Path) -> str:
+    """Frames of which some are damaged, and bytes between them lost."""
+    for number, path in enumerate(map(pathlib.Path, sorted_paths(frames(folder)))):
+        data = bytearray(inflated(path))
+        sizes = np.cumsum([len(text) + 16 for text in TEXTS[number * 54 :][:54]])
+        data[sizes[4] + 3] ^= 1  # A length.
+        data[sizes[20] - 1] ^= 1  # A record's checksum,
+        data[sizes[21] - 1] ^= 1  # and that of the next.
+        del data[sizes[40] + 5 : sizes[40] + 25]
+        # A name with what Python takes for the end of a line.
+        path.rename(path.with_name("x\u2028.tfrecord"))
+        data = zlib.compress(data) if number == 2 else bytes(data[:-7])
+        path.with_name("x\u2028.tfrecord").write_bytes(data)
+    return f"{folder}/*/x*"
+
+
+def sorted_paths(pattern: str) -> list[str]:
+    root, _, rest = pattern.partition("*")
+    return sorted(map(str, pathlib.Path(root).glob(f"*{rest}")))
+
+
+def json_lines(folder: pathlib.Path) -> str:
+    lines = [json.dumps({"n": 1, "text": text.decode()}) + "\n" for text in TEXTS]
+    (folder / "in.jsonl").write_text("".join(lines))
+    return str(folder / "in.jsonl")
+
+
+def compressed_csv(folder: pathlib.Path) -> str:
+    text = "text,n\n" + "".join(f'"{text.decode()}",1\n' for text in TEXTS)
+    (folder / "in.csv.gz").write_bytes(gzip.compress(text.encode()))
+    return str(folder / "in.csv.gz")
+
+
+def parquet(folder: pathlib.Path) -> str:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({"text": [text.decode() for text in TEXTS]})
+    pq.write_table(table, folder / "in.parquet", row_group_size=50)
+    return str(folder / "in.parquet")
+
+
+def samples(folder: pathlib.Path) -> str:
+    with tarfile.open(folder / "in.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        for number, text in enumerate(TEXTS):
+            member = tarfile.TarInfo(f"{number:04d}.text")
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text))
+    return str(folder / "in.tar")
+
+
+def written(folder: pathlib.Path) -> str:
+    """Shards whose sources nobody knows are sources themselves."""
+    with Writer(folder / "written", shard_bytes=3_000) as writer:
+        for text in TEXTS:
+            writer.write(text)
+    convert(job_of(str(folder / "written"), folder / "again", plan=("num_shards", 2)))
+    return str(folder / "again")
+
+
+def of_datasets(folder: pathlib.Path) -> str:
+    """A dataset of a dataset, which is gone."""
+    convert(job_of(frames(folder), folder / "first", **SHARDS))
+    convert(job_of(str(folder / "first"), folder / "second", plan=("num_shards", 2)))
+    shutil.rmtree(folder / "first")
+    return str(folder / "second")
+
+
+def inflated(path: pathlib.Path) -> bytes:
+    data = path.read_bytes()
+    if data[:2] == b"\x1f\x8b":
+        return gzip.decompress(data)
+    return zlib.decompress(data) if data[:1] == b"\x78" else data
+
+
+def read_at(place: SourcePlace) -> bytes:
+    """Reads the text at a place of a source, where that is easy without gristmill."""
+    path, at = pathlib.Path(str(place.source_path)), place.source_offset_bytes
+    if place.source_format == "parquet":
+        import pyarrow.parquet as pq
+
+        text: str = pq.read_table(path)["text"][place.source_record].as_py()
+        return text.encode()
+    if place.source_format == "arrayrecord":
+        return loader.open([path])[place.source_record or 0]
+    data = inflated(path)
+    assert (place.source_compression == "none") == (data == path.read_bytes())
+    assert at is not None, place.source_note
+    data = data[at:]
+    if place.source_format == "tfrecord":
+        return data[12 : 12 + int.from_bytes(data[:8], "little")]
+    if place.source_format == "webdataset":
+        assert data.startswith(f"{place.source_sample}.text\0".encode())
+        return data[512 : 512 + int(data[124:135], 8)]
+    line = data.partition(b"\n")[0].decode()
+    if place.source_format == "csv":
+        return next(csv.reader([line]))[0].encode()
+    return str(json.loads(line)["text"]).encode()
+
+
+Place = tuple[str | None, int | None]
+Seen = tuple[int, int, int, int, int]  # Step, row, begin, end, first token.
+
+
+def key_of(place: SourcePlace) -> Place:
+    number = place.source_record
+    return place.source_path, place.source_offset_bytes if number is None else number
+
+
+def source_of(document: int) -> int:
+    """Returns the number of the record of which `--map` has made a document."""
+    return document if document < 100_000 else (document - 100_000) // 10
+
+
+def pieces_in(row: bytes, rows: str) -> list[tuple[int, int, int, int]]:
+    """Returns (document, begin, end, first token) of each piece, by the tokens."""
+    if rows == "records":
+        return [(number_of(row), 0, 0, 0)]
+    batch, found, at = decode_rows(RowFormat(LENGTH, 4, rows), [row]), [], 0
+    for length, first in zip(batch.lengths, batch.firsts, strict=True):
+        document, token = divmod(int(batch.tokens[at]), STRIDE)
+        assert token == first
+        found.append((document, at, at + int(length), token))
+        at += int(length)
+    return found
+
+
+def check(
+    batches: loader.GlobalBatches, steps: int, *, rows: str = "packed", every: int = 7
+) -> set[int]:
+    """Follows each row to its source, and some documents back to all their rows."""
+    seen = collections.defaultdict[Place, set[Seen]](set)
+    read, found = dict[Place, int](), set[int]()
+    for step in range(steps):
+        for row, data in enumerate(batches.read(step)):
+            location = batches.locate(step, row)
+            which = batches.schedule.batch(step).datasets[row]
+            assert batches.datasets[which][location.record] == data
+            shard = loader.open([location.shard])
+            assert shard[location.record_in_shard] == data
+            offset = shard.stored.offset_bytes(location.record_in_shard)
+            assert location.offset_bytes == offset
+            pieces: Any = [location] if rows == "records" else location.pieces
+            wanted = pieces_in(data, rows)
+            for piece, (document, *tokens) in zip(pieces, wanted, strict=True):
+                key = key_of(piece)
+                if key not in read:
+                    read[key] = number_of(read_at(piece))
+                assert read[key] == source_of(document)
+                if rows != "records":
+                    told = piece.begin_token, piece.end_token, piece.first_token
+                    assert [*told] == tokens
+                seen[key].add((step, row, *tokens))
+                found.add(document)
+    if rows != "records":
+        for key in sorted(seen, key=str)[::every]:
+            shown = {
+                (one.step, one.row, p.begin_token, p.end_token, p.first_token)
+                for document in batches.find_document(*key, stop_epoch=99)
+                for p in document.pieces
+                for one in p.sightings
+            }
+            assert {one for one in shown if one[0] < steps} == seen[key]
+    return found
+
+
+def in_order(output: pathlib.Path, **options: Any) -> loader.GlobalBatches:
+    options = {"batch_size": 4, "shuffle": "none", "epochs": 1} | options
+    return loader.global_batches(loader.open(output), drop_remainder=False, **options)
+
+
+CASES: dict[str, tuple[Callable[[pathlib.Path], str], dict[str, Any]]] = {
+    "frames": (frames, {}),
+    "frames-mapped": (frames, {"map": MAPPED}),
+    "damaged": (damaged, {"on_corrupt": "skip"}),
+    "datasets-mapped": (of_datasets, {"map": MAPPED}),
+    "written": (written, {}),
+    "json-lines": (json_lines, TABLE),
+    "csv-gzip": (compressed_csv, TABLE),
+    "parquet-mapped": (parquet, TABLE | {"map": MAPPED}),
+    "tar": (samples, TABLE),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", ["records", "packed", "concat", "example"])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.one_in(2)
+def test_there_is_the_record_or_the_text_of_the_tokens(
+    tmp_path: pathlib.Path, case: str, rows: str
+) -> None:
+    make, options = CASES[case]
+    (tmp_path / "in").mkdir()
+    if rows != "records":
+        pack = packing(LENGTH, "concat" if rows == "concat" else "best-fit")
+        rows = "packed" if rows == "concat" else rows
+        options = options | {"pack": dataclasses.replace(pack, rows=rows)}
+    convert(job_of(make(tmp_path / "in"), tmp_path / "out", **SHARDS, **options))
+    batches = in_order(tmp_path / "out")
+    found = check(batches, batches.steps or 0, rows=rows)
+    assert len(found) > (60 if case == "damaged" else 90)
+    assert ("on_corrupt" in options) == (len(skipped_in(tmp_path / "out")) >= 8)
+
+
+@pytest.mark.slow
+def test_a_mixture_of_editions_and_joined_datasets(tmp_path: pathlib.Path) -> None:
+    def packed(name: str, first: int, *, edition: int = 1, **options: Any) -> None:
+        texts = documents(200, seed=first, first=first)
+        source = frames(tmp_path / f"in-{first}", texts)
+        pack = packing(LENGTH, "concat" if name == "b" else "best-fit")
+        options |= {"pack": pack, "appends": edition > 1}
+        convert(job_of(source, tmp_path / name, **SHARDS, **options))
+
+    packed("a", 0, map=MAPPED)
+    for number in (1, 2):
+        packed("b", 1_000 * number, edition=number)
+        packed(f"c{number}", 10_000 * number)
+    opened = {
+        "a": loader.open(tmp_path / "a"),
+        "b": loader.open(tmp_path / "b"),
+        "c": loader.open([tmp_path / "c1", tmp_path / "c2"]),
+    }
+    weights = {"a": 5, "b": 2, "c": 1}
+    batches = loader.global_batches(opened, batch_size=8, seed=3, weights=weights)
+    batches = batches.then(weights={"a": 1, "b": 1, "c": 1}, step=12)
+    assert len(check(batches, 40)) > 400
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("packed")
+    pack = packing(LENGTH)
+    convert(job_of(frames(folder / "in"), folder / "out", pack=pack, map=MAPPED))
+    return folder
+
+
+def test_a_token_has_its_piece_and_padding_none(packed: pathlib.Path) -> None:
+    batches = in_order(packed / "out")
+    rows = len(batches.datasets[0])
+    places = [
+        (*divmod(n, 4), batches.locate(*divmod(n, 4)).pieces) for n in range(rows)
+    ]
+    step, row, pieces = next(one for one in places if one[2][-1].end_token < LENGTH)
+    assert batches.locate(step, row, LENGTH - 1).pieces == ()
+    for piece in pieces:
+        for token in (piece.begin_token, piece.end_token - 1):
+            assert batches.locate(step, row, token).pieces == (piece,)
+    with pytest.raises(InputError, match=r"token is out of range(.|\n)*0 to 31"):
+        batches.locate(step, row, LENGTH)
+
+
+def test_what_is_no_document_names_the_nearest(packed: pathlib.Path) -> None:
+    batches = in_order(packed / "out")
+    ends = np.cumsum([0, *(len(text) + 16 for text in TEXTS[:40])]).tolist()
+    texts = zip(TEXTS, ends, strict=False)
+    kept = [at for text, at in texts if number_of(text) % 3 and len(tokens_of(text))]
+    path = f"{packed}/in/0/x.tfrecord"
+    for place, told in (
+        (kept[5] + 1, f"{kept[5]:,} and {kept[6]:,}"),
+        (kept[6] - 1, f"{kept[5]:,} and {kept[6]:,}"),
+        (0, f"{kept[0]:,}"),  # The function dropped it.
+    ):
+        with pytest.raises(InputError, match="no document begins there") as caught:
+            batches.find_document(path, place)
+        assert str(caught.value.expected) == f"the nearest begin at {told}".replace(
+            "begin at 0", "begins at 0"
+        )
+    (empty,) = [
+        at
+        for text, at in zip(TEXTS, ends, strict=False)
+        if number_of(text) % 3 and not len(tokens_of(text))
+    ][:1]
+    for place in (10**9, empty):
+        with pytest.raises(InputError, match="no document begins there"):
+            batches.find_document(path, place)
+    with pytest.raises(InputError, match="no rows were made of such a file") as caught:
+        batches.find_document("/elsewhere/x.tfrecord", 0)
+    files = ", ".join(f"{packed}/in/{number}/x.tfrecord" for number in range(3))
+    assert caught.value.expected == files
+    with pytest.raises(InputError, match="a single dataset has no name"):
+        batches.find_document(path, kept[0], "other")
+
+
+def test_a_row_of_parquet_has_its_row_group(tmp_path: pathlib.Path) -> None:
+    tmp_path.joinpath("in").mkdir()
+    convert(job_of(parquet(tmp_path / "in"), tmp_path / "out", **TABLE))
+    batches = in_order(tmp_path / "out")
+    for number in (0, 49, 50, 159):
+        location = batches.locate(*divmod(number, 4))
+        told = located(location, batches.datasets)
+        assert (told["source_row_group"], told["source_row_in_group"]) == divmod(
+            number, 50
+        )
+
+
+def test_what_was_made_of_a_record_is_numbered(tmp_path: pathlib.Path) -> None:
+    convert(job_of(frames(tmp_path / "in"), tmp_path / "out", map=MAPPED))
+    batches = in_order(tmp_path / "out")
+    notes = [batches.locate(*divmod(n, 4)).source_note for n in range(6)]
+    assert notes == [None] * 3 + [f"{n} of 3 that were made of it" for n in (1, 2, 3)]
+
+
+def test_other_files_know_no_source(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "plain.array_record"
+    write_array_records(path, TEXTS[:20])
+    place = loader.global_batches(loader.open(path), batch_size=4).locate(2, 1)
+    assert place.source_path is place.source_offset_bytes is None
+    assert "not stored" in str(place.source_note)
+
+
+@pytest.mark.parametrize("damage", ["gone", "another", "cut"])
+@pytest.mark.parametrize("kind", ["segments", "inputs.npz"])
+def test_what_is_stored_of_sources_is_not_used_if_it_is_not_the_one(
+    tmp_path: pathlib.Path, kind: str, damage: str
+) -> None:
+    pack = packing(LENGTH) if kind == "segments" else None
+    for name, source in (("a", frames(tmp_path / "in-a")), ("b", written(tmp_path))):
+        convert(job_of(source, tmp_path / name, pack=pack))
+    found, other = (
+        next((tmp_path / name / "index").glob(f"*.{kind}")) for name in ("a", "b")
+    )
+    if damage == "gone":
+        found.unlink()
+    elif damage == "another":
+        shutil.copy(other, found)
+    else:
+        found.write_bytes(found.read_bytes()[:-1])
+    batches = in_order(tmp_path / "a")
+    if kind == "segments":
+        with pytest.raises(InvalidDatasetError, match="segment index") as caught:
+            batches.locate(0, 0)
+        assert str(found) in str(caught.value.where)
+        return
+    place = batches.locate(0, 0)
+    assert place.source_path is None
+    assert "list of source files" in str(place.source_note)
+
+
+def test_a_bucket_is_asked_little(
+    packed: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, packed / "out", "out")
+        dataset = loader.open("gs://bucket/out", cache_dir=tmp_path)
+        batches = loader.global_batches(dataset, batch_size=16, seed=9)
+        server.log.clear()
+        piece = batches.locate(1, 3).pieces[0]
+        assert len(server.log) == 5
+        server.log.clear()
+        found = batches.find_document(*key_of(piece), stop_epoch=1)  # type: ignore[arg-type]
+        assert len(server.log) <= len(found)  # A row for each.
