@@ -27,7 +27,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.loader.reading.batch_reader import BatchReader
-from gristmill.loader.reading.fetch_chunks import plan_ranges
+from gristmill.loader.reading.read_plan import plan_ranges
 from gristmill.loader.reading.shard_file import ReadLimits
 from tests.support.datasets import convert
 from tests.support.memory import peak_memory
