@@ -19,7 +19,6 @@ from gristmill.dataset.commit.attached_split import (
     Written,
     write_values,
 )
-from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.directory_lock import scratch_directory
 from gristmill.loader import Dataset
 from gristmill.loader import open as open_dataset
@@ -43,6 +42,7 @@ from gristmill.pipelines.columns.table_files import BLOCK_RECORDS, Tables, featu
 from gristmill.pipelines.local.pool import run_job, run_steps
 from gristmill.pipelines.text.printer import plural
 from gristmill.transforms.columns.attach_job import (
+    AttachResult,
     BegunColumns,
     ComputeJob,
     WriteColumns,
@@ -164,34 +164,24 @@ def write_joined(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Attached:
-    """The result of attaching columns.
+class Attached(AttachResult):
+    """The result of attaching columns, and of matching them to records.
 
     Attributes:
-        manifest: The dataset after the commit.
-        split: The split.
-        columns: The types of the columns, by name.
-        file_bytes: Size of the files of their values.
         rows: Number of rows of the tables; None for a function.
         records: Number of records with a row.
         missing: Number of records without a row or a value.
         repeated: Number of rows with the key of another row.
         unmatched: Number of rows without a record.
         shown: Keys of some of the last three, by kind.
-        done_before: Whether the same columns were attached already.
     """
 
-    manifest: Manifest
-    split: str
-    columns: Mapping[str, ColumnType]
-    file_bytes: int
     rows: int | None = None
     records: int = 0
     missing: int = 0
     repeated: int = 0
     unmatched: int = 0
     shown: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
-    done_before: bool = False
 
     @property
     def title(self) -> str:
@@ -253,7 +243,7 @@ def attach_tables(
         attachment = target.attachment([*kinds], how)
         if target.is_done(attachment):
             before = attached_before(target, attachment)
-            return Attached(**before._asdict())
+            return Attached(**vars(before))
         last = by.repeated == "last"
         problems = writer.finish(*keys_of(writer, by))
         if problems.repeated and by.repeated == "error":
@@ -306,7 +296,7 @@ def attach_tables(
         begun_columns = BegunColumns(target, attachment, kinds, source)
         made = run_job(WriteColumns(begun_columns, write), **run)
     return Attached(
-        **made._asdict(),
+        **vars(made),
         rows=writer.rows,
         records=found,
         missing=missing,
@@ -354,7 +344,7 @@ def attach_computed(
         show_progress=show_progress,
     )
     records = made.manifest.splits[made.split].records
-    return Attached(**made._asdict(), records=0 if made.done_before else records)
+    return Attached(**vars(made), records=0 if made.done_before else records)
 
 
 def run_anywhere(

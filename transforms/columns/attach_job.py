@@ -38,7 +38,8 @@ from gristmill.transforms.sources.shards.open_shard import (
 )
 
 
-class AttachResult(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class AttachResult:
     """The result of attaching columns.
 
     Attributes:
