@@ -36,28 +36,8 @@ EXTRAS = {
     "loader": {"gcs", "loader"},
     "pipelines": {"beam", "gcs", "loader", "parquet", "tf"},
 }
-# Packages that must not come in with any module of ours, directly or through another.
-FOREIGN = {
-    "dataset": {
-        *("apache_beam", "grain", "jax", "pyarrow"),
-        *("tensorflow", "tensorflow_datasets"),
-    },
-    "transforms": {"grain", "jax"},
-    "loader": {"apache_beam", "tensorflow", "tensorflow_datasets"},
-}
 # Inside a package, and a user of its face as any other; the package imports none.
 USERS = {"gristmill.loader.maxtext"}
-HEAVY = {
-    "apache_beam",
-    "array_record",
-    "grain",
-    "jax",
-    "matplotlib",
-    "numpy",
-    "pyarrow",
-    "tensorflow",
-    "tensorflow_datasets",
-}
 
 
 def modules_of(package: str) -> list[str]:
@@ -70,21 +50,6 @@ def relative_stems(package: str) -> Iterator[pathlib.Path]:
     for path in sorted((ROOT / package).rglob("*.py")):
         if path.name != "__init__.py":
             yield path.relative_to(ROOT / package).with_suffix("")
-
-
-def loaded_after(code: str) -> set[str]:
-    """Runs code in a fresh interpreter and returns the top-level modules it loaded."""
-    report = "\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code + report],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    modules = json.loads(done.stdout.splitlines()[-1])
-    return {name.partition(".")[0] for name in modules}
 
 
 def imports_of(source: str, package: str) -> Iterator[tuple[int, str]]:
@@ -115,21 +80,6 @@ def normalized(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("import gristmill.loader as x", ["gristmill.loader"]),
-        ("from gristmill import loader", ["gristmill.loader"]),
-        ("from gristmill.loader import y", ["gristmill.loader.y"]),
-        ("from ..loader import y", ["gristmill.loader.y"]),
-        ("from . import y", ["gristmill.dataset.y"]),
-        ("def f():\n  import jax.numpy, os", ["jax.numpy", "os"]),
-    ],
-)
-def test_import_finder_sees_every_form(source: str, expected: list[str]) -> None:
-    assert [name for _, name in imports_of(source, "gristmill.dataset")] == expected
-
-
 packages_distributions = functools.cache(importlib.metadata.packages_distributions)
 
 
@@ -153,18 +103,6 @@ def test_imports_keep_the_layers() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_layers_count_imports_of_type_checkers_and_of_functions() -> None:
-    graph = import_graph()
-    assert graph.direct_import_exists(
-        importer="gristmill.transforms",  # Under TYPE_CHECKING, and nowhere else.
-        imported="gristmill.transforms.beam.job_transforms",
-    )
-    assert graph.direct_import_exists(
-        importer="gristmill.dataset.storage.lookup",  # In a function.
-        imported="gristmill.dataset.storage.gcs",
-    )
 
 
 @pytest.mark.parametrize("package", EXTRAS)
@@ -249,25 +187,6 @@ def test_third_party_imports_are_declared(package: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("package", FOREIGN)
-def test_modules_bring_in_nothing_foreign(package: str) -> None:
-    code = "\n".join(f"import {name}" for name in modules_of(package))
-    assert loaded_after(code) & FOREIGN[package] == set()
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["convert", "--help"]])
-def test_help_starts_without_heavy_imports(arguments: list[str]) -> None:
-    code = (
-        "import sys\n"
-        f"sys.argv = ['gristmill', *{arguments!r}]\n"
-        "from gristmill.pipelines.commands.main import main\n"
-        "try:\n    main()\n"
-        "except SystemExit as e:\n    assert not e.code, e.code\n"
-    )
-    assert loaded_after(code) & HEAVY == set()
-
-
 def core_distributions() -> set[str]:
     """Returns what `pip install gristmill` installs, without an extra."""
     wanted = [*setup_arguments()["install_requires"]]
@@ -335,58 +254,97 @@ def test_packages_of_extras_say_how_to_install_them() -> None:
     assert sorted(unnamed) == []
 
 
-def test_the_command_line_begins_without_numpy() -> None:
-    loaded = loaded_after("import gristmill.pipelines.commands.main")
-    assert "numpy" not in loaded
-    assert "rich" not in loaded
+RUN = """
+import sys
+from gristmill.pipelines.commands.main import main
+sys.argv[1:] = {arguments!r}
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+"""
+FIRST_RECORDS = """
+from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.source import first_records
+assert len([*first_records(find_inputs([{path!r}]))]) == 2
+"""
+HEAVY = {
+    *("apache_beam", "array_record", "grain", "jax", "matplotlib", "numpy"),
+    *("pyarrow", "rich", "tensorflow", "tensorflow_datasets"),
+}
+# Packages that no module brings in, directly or through another.
+FOREIGN = {
+    "dataset": {
+        *("apache_beam", "grain", "jax", "pyarrow"),
+        *("tensorflow", "tensorflow_datasets"),
+    },
+    "transforms": {"grain", "jax"},
+    "loader": {"apache_beam", "tensorflow", "tensorflow_datasets"},
+}
+SLOW = {"tensorflow", "tensorflow_datasets", "matplotlib"}
 
 
-def test_a_small_conversion_imports_no_masked_arrays(tmp_path) -> None:
-    (tmp_path / "in.txt").write_text("a line\n" * 10)
-    # `np.unique` without its indices would import numpy.ma.
-    code = (
-        "import sys\nfrom gristmill.pipelines.commands.main import main\n"
-        "try:\n"
-        f"    main(['convert', '{tmp_path}/in.txt', '{tmp_path}/out', '--workers=1'])\n"
-        "finally:\n    assert 'numpy.ma' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    assert (tmp_path / "out" / "dataset.json").exists()
-
-
-def test_workers_of_a_conversion_import_nothing_of_the_command_line() -> None:
-    code = (
-        "import sys\nimport gristmill.transforms.conversion.make_shards\n"
-        "found = [name for name in sys.modules if name.startswith('gristmill.pipe')]\n"
-        "assert not found, found"
-    )
-    assert "numpy" in loaded_after(code)
-    job = MakeShards(jobs=())
-    module = b"gristmill.transforms.conversion.make_shards"
-    assert re.findall(rb"gristmill[\w.]+", pickle.dumps(job.step)) == [module]
-
-
-@pytest.mark.parametrize("package", EXTRAS)
-def test_package_import_is_lazy_about_heavy_optional_libraries(package: str) -> None:
-    # TensorFlow alone takes seconds: nobody who imports a package asked for it.
-    loaded = loaded_after(f"import gristmill.{package}")
-    assert loaded & {"tensorflow", "tensorflow_datasets", "matplotlib"} == set()
-
-
-@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
-def test_tables_are_read_without_pandas(tmp_path: pathlib.Path, ending: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        pytest.param(RUN.format(arguments=["--help"]), HEAVY, id="help"),
+        pytest.param(
+            RUN.format(arguments=["convert", "--help"]), HEAVY, id="convert-help"
+        ),
+        pytest.param(  # `np.unique` without its indices would import numpy.ma.
+            RUN.format(arguments=["convert", "in.jsonl", "out", "--workers=1"]),
+            {"numpy.ma", "pandas"},
+            id="convert",
+        ),
+        pytest.param(
+            "import gristmill.transforms.conversion.make_shards",
+            {"gristmill.pipelines"},
+            id="worker-of-a-conversion",
+        ),
+        *(
+            pytest.param(FIRST_RECORDS.format(path=path), {"pandas"}, id=path)
+            for path in ("in.jsonl", "in.parquet")
+        ),
+        *(
+            pytest.param(f"import gristmill.{package}", SLOW, id=f"face-of-{package}")
+            for package in EXTRAS
+        ),
+        *(
+            pytest.param(
+                "\n".join(f"import {name}" for name in modules_of(package)),
+                FOREIGN[package],
+                id=f"all-of-{package}",
+                marks=pytest.mark.slow,
+            )
+            for package in FOREIGN
+        ),
+    ],
+)
+def test_nothing_heavy_is_imported(
+    code: str,
+    absent: set[str],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
     rows = [
         {"n": None, "f": [0.5], "s": "a", "b": True},
         {"n": 1, "f": None, "s": None, "b": None},
     ]
-    path = tmp_path / f"in.{ending}"
-    if ending == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    code = (
-        "from gristmill.transforms.sources.find_inputs import find_inputs\n"
-        "from gristmill.transforms.sources.source import first_records\n"
-        f"assert len([*first_records(find_inputs([{str(path)!r}]))]) == 2"
+    pq.write_table(pa.Table.from_pylist(rows), "in.parquet")
+    pathlib.Path("in.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    report = "\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code + report],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
-    assert "pandas" not in loaded_after(code)
+    assert done.returncode == 0, done.stderr
+    assert absent & {*json.loads(done.stdout.splitlines()[-1])} == set()
+
+
+def test_processes_of_a_conversion_unpickle_one_module() -> None:
+    found = re.findall(rb"gristmill[\w.]+", pickle.dumps(MakeShards(jobs=()).step))
+    assert found == [b"gristmill.transforms.conversion.make_shards"]

@@ -175,11 +175,6 @@ except ValueError as error:
     assert "record 7 of" in printed
 
 
-def test_it_runs_as_a_module(tmp_path: pathlib.Path) -> None:
-    printed = checked(sys.executable, "-m", "gristmill", "--help", cwd=tmp_path)
-    assert printed.startswith("Usage: gristmill ")
-
-
 VERSION = "import gristmill; print(gristmill.__version__)"
 IMPORT = """\
 import importlib

@@ -84,17 +84,10 @@ def test_setup_names_every_python_from_the_oldest() -> None:
     assert f"Python {VERSIONS[0]} to {VERSIONS[-1]}" in text
 
 
-def test_interpreter_finds_this_python_and_no_other() -> None:
-    version = "{}.{}".format(*sys.version_info[:2])
-    assert interpreter(version) is not None
-    assert interpreter("3.999") is None
-
-
 def test_no_pattern_repeats_a_group_possessively() -> None:
     """Python 3.11.0 to 3.11.4 matches too little then (cpython issue 106052)."""
     folders = ("dataset", "transforms", "pipelines", "loader")
     sources = [path for name in folders for path in (ROOT / name).rglob("*.py")]
-    assert len(sources) > 250
     wrong = re.compile(r"\)(?:[*+?]|\{[0-9,]+\})\+")
     assert all(map(wrong.search, ("(?:a|b)*+", "(ab){1,2}+")))
     found = [str(path) for path in sources if wrong.search(path.read_text("utf-8"))]

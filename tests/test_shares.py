@@ -8,11 +8,6 @@ from hypothesis import strategies as st
 from tests.shares import always
 
 
-def test_one_list_is_taken_in_steps():
-    cases = [{"name": number, "expected": number} for number in range(8)]
-    assert always(cases, 3) == {0, 3, 6}
-
-
 @hypothesis.given(
     st.lists(st.integers(2, 5), min_size=2, max_size=3), st.integers(1, 9)
 )
@@ -25,8 +20,3 @@ def test_every_value_of_several_lists_is_in_one(sizes, every):
     for name, size in enumerate(sizes):
         assert {cases[number][str(name)] for number in kept} == set(range(size))
     assert len(cases) / every <= len(kept) <= len(cases) / every + sum(sizes)
-
-
-def test_the_fewest_cases_that_have_each_value():
-    cases = [{"a": a, "b": b} for a in range(3) for b in range(3)]
-    assert always(cases, 9) == {0, 4, 8}
