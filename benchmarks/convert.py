@@ -5,11 +5,8 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
-import pathlib
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
 
 from benchmarks import c4_like
 from benchmarks.contest import (
@@ -29,7 +26,7 @@ _TEXT, _BINARY = "text of 2.2 KB", "token ids, 100 KB a record"
 _BEAM = ("apache_beam", "array_record", "tensorflow")
 
 
-def count_records(output: pathlib.Path) -> int:
+def count_records(output):
     """Returns the records of the ArrayRecord files below a directory."""
     from array_record.python.array_record_module import ArrayRecordReader
 
@@ -72,16 +69,25 @@ class Convert(Contest):
     )
     peers = (
         Peer(
-            *("`array_record.beam`", "array-record", "TFRecords to shards; 2 workers"),
-            *("gristmill_2", "array_record_beam", _TEXT, True),
+            "`array_record.beam`",
+            "array-record",
+            "TFRecords to shards; 2 workers",
+            "gristmill_2",
+            "array_record_beam",
+            _TEXT,
+            True,
         ),
         Peer(
-            *("`tfds convert_format`", "tensorflow-datasets", "the same"),
-            *("gristmill_2", "tfds", _TEXT),
+            "`tfds convert_format`",
+            "tensorflow-datasets",
+            "the same",
+            "gristmill_2",
+            "tfds",
+            _TEXT,
         ),
     )
 
-    def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
+    def cases(self):
         """Writes the inputs."""
         write = functools.partial(c4_like.write_dataset, files=self.args.files)
         self._input = self.work / "text"
@@ -93,7 +99,7 @@ class Convert(Contest):
         )
         yield _BINARY, ["gristmill_1", "gristmill_2", "bare", "bare_2"]
 
-    def _command(self, key: str, output: pathlib.Path) -> list[str]:
+    def _command(self, key, output):
         paths = self._written.paths
         name, _, workers = key.rpartition("_")
         if name == "gristmill":
@@ -110,7 +116,7 @@ class Convert(Contest):
             return [sys.executable, "-m", module, *folders, *how]
         return self.program("bare", workers if name == "bare" else 1, output, *paths)
 
-    def measure(self, case: str, key: str) -> dict[str, Any]:
+    def measure(self, case, key):
         """Converts once."""
         output = self.work / "out"
         shutil.rmtree(output, ignore_errors=True)
@@ -122,7 +128,7 @@ class Convert(Contest):
         return {**run, "work": work / 1e6, "size": written / work}
 
 
-def _convert_file(job: tuple[str, str]) -> None:
+def _convert_file(job):
     from array_record.python.array_record_module import ArrayRecordWriter
 
     writer = ArrayRecordWriter(job[1], WRITER_OPTIONS)
@@ -132,7 +138,7 @@ def _convert_file(job: tuple[str, str]) -> None:
     writer.close()
 
 
-def run_bare(workers: str, output: str, *inputs: str) -> None:
+def run_bare(workers, output, *inputs):
     """Converts each input into one output with nothing around the loop."""
     os.makedirs(output, exist_ok=True)
     jobs = [(path, f"{output}/{n}.array_record") for n, path in enumerate(inputs)]
@@ -144,7 +150,7 @@ def run_bare(workers: str, output: str, *inputs: str) -> None:
         pool.map(_convert_file, jobs, chunksize=1)
 
 
-def run_array_record_beam(pattern: str, prefix: str, num_shards: str) -> None:
+def run_array_record_beam(pattern, prefix, num_shards):
     """Runs the pipeline of array_record.beam on Beam's own runner."""
     # It reads the command line when it is imported.
     sys.argv = sys.argv[:1]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -58,13 +56,15 @@ class Feed(Contest):
     packages = ("grain", "numpy", "tokenizers", "zstandard")
     peers = (
         Peer(
-            *("Grain, packing on the fly", "grain"),
+            "Grain, packing on the fly",
+            "grain",
             "packed rows beside tokenising and first-fit packing in the trainer",
-            *("gristmill", "grain"),
+            "gristmill",
+            "grain",
         ),
     )
 
-    def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
+    def cases(self):
         """Writes documents, packed rows of them, and bare rows of the same tokens."""
         from gristmill import loader
         from gristmill.dataset import Writer
@@ -86,7 +86,7 @@ class Feed(Contest):
         self._tokens_of_row = tokens / len(rows)
         yield "", [*self.contestants]
 
-    def measure(self, case: str, key: str) -> dict[str, Any]:
+    def measure(self, case, key):
         """Feeds for a while, in a process of its own."""
         command = self.program(key, self.work, self.args.seconds)
         variables = {"GRISTMILL_CACHE_DIR": str(self.work / "cache")}
@@ -96,7 +96,7 @@ class Feed(Contest):
         return {**run, "work": run["work"] * self._tokens_of_row / 1e6}
 
 
-def _feed(path: str, decode: Any, shuffle: str) -> Iterator[int]:
+def _feed(path, decode, shuffle):
     """Yields the rows of each batch of a dataset, without end."""
     from gristmill import loader
 
@@ -110,18 +110,18 @@ def _feed(path: str, decode: Any, shuffle: str) -> Iterator[int]:
             yield len(batch["inputs"] if isinstance(batch, dict) else batch)
 
 
-def _packed(place: str, shuffle: str, work: str) -> Iterator[int]:
+def _packed(place, shuffle, work):
     return _feed(f"{place or f'{work}/bucket'}/packed", None, shuffle)
 
 
-def _bare(work: str) -> Iterator[int]:
+def _bare(work):
     from gristmill import loader
 
     decode = loader.TokenDecoder(length=_LENGTH, stored="uint16")
     return _feed(f"{work}/bare", decode, "global")
 
 
-def _grain(work: str) -> Iterator[float]:
+def _grain(work):
     """Yields rows of each batch, less their padding, made as by MaxText."""
     import grain
     from tokenizers import Tokenizer
@@ -136,7 +136,7 @@ def _grain(work: str) -> Iterator[float]:
 
         max_fan_out = 4096
 
-        def flat_map(self, records: Any) -> list[dict[str, Any]]:
+        def flat_map(self, records):
             pieces = []
             texts = [each.decode() for each in text(records)["text"].tolist()]
             for encoding in tokenizer.encode_batch_fast(texts):
@@ -159,7 +159,7 @@ def _grain(work: str) -> Iterator[float]:
         yield np.count_nonzero(batch["inputs_segment_ids"]) / _LENGTH
 
 
-_FEEDS: dict[str, Callable[[str], Iterator[float]]] = {
+_FEEDS = {
     "gristmill": functools.partial(_packed, "", "global"),
     "gristmill_block": functools.partial(_packed, "gs://bench", "block"),
     "gristmill_global": functools.partial(_packed, "gs://bench", "global"),
@@ -168,7 +168,7 @@ _FEEDS: dict[str, Callable[[str], Iterator[float]]] = {
 }
 
 
-def feed(key: str, work: str, seconds: str) -> Any:
+def feed(key, work, seconds):
     """Measures a feed in rows."""
     rows = _FEEDS[key](work)
     warm = 1 if key == "grain" else _WARM_ROWS

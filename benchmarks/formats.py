@@ -9,8 +9,6 @@ import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
-from typing import Any
 
 from benchmarks import c4_like
 from benchmarks.contest import (
@@ -62,13 +60,15 @@ class Formats(Contest):
     packages = ("apache-beam", "array-record", "pyarrow", "tensorflow", "zstandard")
     peers = (
         Peer(
-            *("Google's `arrayrecord-converter`", "arrayrecord-converter"),
+            "Google's `arrayrecord-converter`",
+            "arrayrecord-converter",
             "JSON lines to shards; the template keeps the lines as they are",
-            *("gristmill_jsonl", "google_text"),
+            "gristmill_jsonl",
+            "google_text",
         ),
     )
 
-    def versions(self) -> dict[str, str]:
+    def versions(self):
         """Returns the version of Google's template: the Git hash of its program."""
         if not self.args.converter:
             return {}
@@ -76,7 +76,7 @@ class Formats(Contest):
         found = subprocess.check_output(command, text=True)
         return {"arrayrecord-converter": f"main.py {found[:12]}"}
 
-    def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
+    def cases(self):
         """Writes the same rows as TFRecord, JSON lines and Parquet."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -85,7 +85,7 @@ class Formats(Contest):
             (self.work / kind).mkdir()
         self._records = 0
         for number in range(_FILES):
-            rows: list[dict[str, str]] = []
+            rows = []
             left = self.args.bytes // _FILES
             with (
                 open(self.work / "tfrecord" / f"{number}.tfrecord", "wb") as frames,
@@ -102,7 +102,7 @@ class Formats(Contest):
             self._records += len(rows)
         yield "", [*self.contestants]
 
-    def measure(self, case: str, key: str) -> dict[str, Any]:
+    def measure(self, case, key):
         """Converts once."""
         if key == "google_text":
             return self._google()
@@ -119,7 +119,7 @@ class Formats(Contest):
         expect(count_records(output), self._records, "records")
         return {**run, "work": self.args.bytes / 1e6}
 
-    def _google(self) -> dict[str, Any]:
+    def _google(self):
         pattern = f"{self.work}/jsonl/*.jsonl"
         command = self.program("google_text", self.args.converter, pattern)
         with GcsProcess(_BUCKET) as server:
@@ -131,7 +131,7 @@ class Formats(Contest):
         return {**run, "work": self.args.bytes / 1e6}
 
 
-def _write_rows(path: str, output: str, rows: Iterator[dict[str, Any]]) -> None:
+def _write_rows(path, output, rows):
     import tensorflow as tf
     from array_record.python.array_record_module import ArrayRecordWriter
 
@@ -148,7 +148,7 @@ def _write_rows(path: str, output: str, rows: Iterator[dict[str, Any]]) -> None:
     writer.close()
 
 
-def run_jsonl_loop(output: str, *inputs: str) -> None:
+def run_jsonl_loop(output, *inputs):
     """Converts lines one by one, with nothing around the loop."""
     os.makedirs(output, exist_ok=True)
     for path in inputs:
@@ -156,7 +156,7 @@ def run_jsonl_loop(output: str, *inputs: str) -> None:
             _write_rows(path, output, map(json.loads, lines))
 
 
-def run_parquet_loop(output: str, *inputs: str) -> None:
+def run_parquet_loop(output, *inputs):
     """Converts rows one by one, with nothing around the loop."""
     import pyarrow.parquet as pq
 
@@ -166,7 +166,7 @@ def run_parquet_loop(output: str, *inputs: str) -> None:
         _write_rows(path, output, (row for each in batches for row in each.to_pylist()))
 
 
-def run_converter(checkout: str, pattern: str) -> None:
+def run_converter(checkout, pattern):
     """Runs Google's template, as it is, over lines of text."""
     sys.path.insert(0, checkout)
     import main as template

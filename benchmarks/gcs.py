@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import pathlib
@@ -10,8 +9,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -67,27 +65,30 @@ class Gcs(Contest):
     packages = ("array-record", "grain", "numpy", "zstandard")
     peers = (
         Peer(
-            *("Grain's `ArrayRecordDataSource`", "grain"),
+            "Grain's `ArrayRecordDataSource`",
+            "grain",
             "a global shuffle of 2 KB records in a bucket, 20 ms",
-            *("gristmill_global", "grain", "text of 2 KB"),
+            "gristmill_global",
+            "grain",
+            "text of 2 KB",
         ),
     )
 
-    def __init__(self, args: argparse.Namespace, work: pathlib.Path):
+    def __init__(self, args, work):
         super().__init__(args, work)
         self._bucket = work / "bucket"
 
-    def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
+    def cases(self):
         """Makes the datasets."""
         for case, (kind, group) in _CASES.items():
             make_dataset(self._bucket / f"{kind}-{group}", kind, group, self.args.bytes)
             yield case, [k for k in self.contestants if group == 1 or k in _ANY_GROUP]
 
-    def measure(self, case: str, key: str) -> dict[str, Any]:
+    def measure(self, case, key):
         """Reads in a process of its own."""
         return self.read(case, key)
 
-    def read(self, case: str, *program: str) -> dict[str, Any]:
+    def read(self, case, *program):
         """Runs a reader of a case beside the server."""
         kind, group = _CASES[case]
         local = self._bucket / f"{kind}-{group}"
@@ -104,7 +105,7 @@ class Gcs(Contest):
             )
 
 
-def make_dataset(output: pathlib.Path, kind: str, group: int, size_bytes: int) -> None:
+def make_dataset(output, kind, group, size_bytes):
     """Converts generated records."""
     with tempfile.TemporaryDirectory() as work:
         folder = pathlib.Path(work)
@@ -117,7 +118,7 @@ def make_dataset(output: pathlib.Path, kind: str, group: int, size_bytes: int) -
 Reader = Callable[[pathlib.Path, int], Iterator[int]]
 
 
-def _ours(local: pathlib.Path, batch: int, *, shuffle: str) -> Iterator[int]:
+def _ours(local, batch, *, shuffle):
     from gristmill import loader
 
     with tempfile.TemporaryDirectory() as cache_dir:
@@ -136,13 +137,13 @@ def _ours(local: pathlib.Path, batch: int, *, shuffle: str) -> Iterator[int]:
                 yield len(next(feed))
 
 
-def _client(local: pathlib.Path, batch: int) -> Iterator[int]:
+def _client(local, batch):
     from gristmill.dataset.metadata.layout import index_path
     from gristmill.dataset.metadata.shard_index import map_index
     from gristmill.loader.remote.object_reads import ByteRange
     from gristmill.loader.remote.range_fetcher import RangeFetcher
 
-    ranges: list[ByteRange] = []
+    ranges = []
     for path in local.glob("*.array_record-*"):
         index = map_index(str(local / index_path(path.name)))
         name = f"gs://{BUCKET}/{local.name}/{path.name}"
@@ -154,7 +155,7 @@ def _client(local: pathlib.Path, batch: int) -> Iterator[int]:
     # All at once, so that it never waits for the last of a batch.
     for begin, end in ((0, batch), (batch, (1 + _STEPS) * batch)):
         numbers = order[np.arange(begin, end) % len(order)].tolist()
-        arrived: list[bytes] = []
+        arrived = []
         fetcher.fetch(
             [ranges[n] for n in numbers],
             lambda _, data, arrived=arrived: arrived.append(data),
@@ -162,7 +163,7 @@ def _client(local: pathlib.Path, batch: int) -> Iterator[int]:
         yield len(arrived)
 
 
-def _grain(local: pathlib.Path, batch: int) -> Iterator[int]:
+def _grain(local, batch):
     import grain
 
     names = sorted(path.name for path in local.glob("*.array_record-*"))
@@ -176,7 +177,7 @@ def _grain(local: pathlib.Path, batch: int) -> Iterator[int]:
         yield sum(bool(next(records)) for _ in range(batch))
 
 
-READERS: dict[str, Reader] = {
+READERS = {
     "gristmill_global": functools.partial(_ours, shuffle="global"),
     "gristmill_block": functools.partial(_ours, shuffle="block"),
     "client": _client,
@@ -184,14 +185,14 @@ READERS: dict[str, Reader] = {
 }
 
 
-def counters(url: str) -> dict[str, float]:
+def counters(url):
     """Returns the counters of the server."""
     with urllib.request.urlopen(f"{url}/counters") as answer:
-        found: dict[str, float] = json.load(answer)
+        found = json.load(answer)
     return found
 
 
-def read(key: str, url: str, local: str, batch: str) -> dict[str, Any]:
+def read(key, url, local, batch):
     """Measures a reader once its first batch is there."""
     reader = READERS[key](pathlib.Path(local), int(batch))
     next(reader)

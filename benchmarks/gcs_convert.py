@@ -6,8 +6,6 @@ import pathlib
 import shutil
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
-from typing import Any
 
 from benchmarks import c4_like
 from benchmarks.contest import Contest, Contestant, Option, gristmill, main, size
@@ -40,7 +38,7 @@ class GcsConvert(Contest):
         "files": Option(int, 16, 2, "and shards"),
     }
 
-    def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
+    def cases(self):
         """Writes the inputs to the disk and to the bucket."""
         folder = self.work / "in"
         written = c4_like.write_dataset(
@@ -54,11 +52,11 @@ class GcsConvert(Contest):
                 urllib.request.urlopen(url, pathlib.Path(path).read_bytes()).close()
             yield "", [*self.contestants]
 
-    def measure(self, case: str, key: str) -> dict[str, Any]:
+    def measure(self, case, key):
         """Converts once."""
         latency_ms = _LATENCY_MS[key]
         self._runs = getattr(self, "_runs", 0) + 1
-        output: object = f"gs://out/{self._runs}"
+        output = f"gs://out/{self._runs}"
         source = "gs://in"
         if latency_ms is None:
             output, source = self.work / "out", str(self.work / "in")

@@ -8,7 +8,7 @@ import itertools
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,32 +74,49 @@ class Load(Contest):
     packages = ("array-record", "grain", "tensorflow", "zstandard", "numpy")
     peers = (
         Peer(
-            *("Grain's `ArrayRecordDataSource`", "grain"),
+            "Grain's `ArrayRecordDataSource`",
+            "grain",
             "`batches.feed` beside the pipeline of Grain's guide",
-            *("gristmill_feed", "grain_guide", _FIRST, True),
+            "gristmill_feed",
+            "grain_guide",
+            _FIRST,
+            True,
         ),
         Peer(
-            *("Grain's `ArrayRecordDataSource`", "grain"),
+            "Grain's `ArrayRecordDataSource`",
+            "grain",
             "`dataset.read` beside `source[i]`; text, random order",
-            *("gristmill_read", "grain_getitem", _FIRST),
+            "gristmill_read",
+            "grain_getitem",
+            _FIRST,
         ),
         Peer(
-            *("`ArrayRecordReader`", "array-record", _READ),
-            *("gristmill_read", "array_record", _FIRST),
+            "`ArrayRecordReader`",
+            "array-record",
+            _READ,
+            "gristmill_read",
+            "array_record",
+            _FIRST,
         ),
         Peer(
-            *("`ArrayRecordReader`", "array-record"),
+            "`ArrayRecordReader`",
+            "array-record",
             "the same with 16 records a chunk, which it decodes in 2 threads",
-            *("gristmill_read", "array_record", [*_CASES][1]),
+            "gristmill_read",
+            "array_record",
+            [*_CASES][1],
         ),
         Peer(
-            *("`tf.data`", "tensorflow"),
+            "`tf.data`",
+            "tensorflow",
             "`batches.feed` beside TFRecords through a shuffle buffer",
-            *("gristmill_feed", "tf_data", _FIRST),
+            "gristmill_feed",
+            "tf_data",
+            _FIRST,
         ),
     )
 
-    def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
+    def cases(self):
         """Writes TFRecords and converts them."""
         for case, (kind, group) in _CASES.items():
             source = self.work / kind
@@ -110,10 +127,10 @@ class Load(Contest):
             output = self.work / f"{kind}-{group}"
             how = ("--match-shards", "--compression=zstd:3", f"--group-size={group}")
             make("convert", *written.paths, output, "--workers=1", *how)
-            self._checksum: dict[str, int] = {}
+            self._checksum = {}
             yield case, [k for k in self.contestants if group == 1 or k != "tf_data"]
 
-    def measure(self, case: str, key: str) -> dict[str, Any]:
+    def measure(self, case, key):
         """Reads for a while, in a process of its own."""
         kind, group = _CASES[case]
         place = self.work / f"{kind}-{group}", self.work / kind
@@ -135,7 +152,7 @@ class Shards(NamedTuple):
     batch: int
 
     @property
-    def paths(self) -> list[str]:
+    def paths(self):
         """The shards, in order."""
         return sorted(glob.glob(f"{self.directory}/*.array_record-*"))
 
@@ -149,10 +166,8 @@ class Reader(NamedTuple):
     pick: Callable[[Any], Sequence[bytes]] | None = None
 
 
-def _by_batches(
-    shards: Shards, records: int, read: Callable[[Any], Sequence[bytes]]
-) -> Reader:
-    def batches() -> Iterator[Any]:
+def _by_batches(shards, records, read):
+    def batches():
         chance, batch = np.random.default_rng(0), min(shards.batch, records)
         while True:
             order = chance.permutation(records)
@@ -162,14 +177,14 @@ def _by_batches(
     return Reader(lambda: len(read(next(given))), 0, records, read)
 
 
-def _gristmill_read(shards: Shards) -> Reader:
+def _gristmill_read(shards):
     from gristmill import loader
 
     dataset = loader.open(shards.directory)
     return _by_batches(shards, len(dataset), dataset.read)
 
 
-def _gristmill_plain(shards: Shards) -> Reader:
+def _gristmill_plain(shards):
     """The same shards without their indexes: the hash of every chunk is compared."""
     from gristmill import loader
 
@@ -181,7 +196,7 @@ def _gristmill_plain(shards: Shards) -> Reader:
     return _by_batches(shards, len(dataset), dataset.read)
 
 
-def _gristmill_feed(shards: Shards, *, workers: int = 0) -> Reader:
+def _gristmill_feed(shards, *, workers=0):
     from gristmill import loader
 
     dataset = loader.open(shards.directory)
@@ -193,17 +208,17 @@ def _gristmill_feed(shards: Shards, *, workers: int = 0) -> Reader:
     return Reader(lambda: len(next(feed)), (4 + 2 * workers) * batch)
 
 
-def _array_record(shards: Shards) -> Reader:
+def _array_record(shards):
     from array_record.python.array_record_module import ArrayRecordReader
 
     # The options that array_record's own data source reads with.
-    options: Any = {"options": "readahead_buffer_size:0"}
+    options = {"options": "readahead_buffer_size:0"}
     options["file_reader_buffer_size"] = 32768
     readers = [ArrayRecordReader(path, **options) for path in shards.paths]
     ends = np.cumsum([reader.num_records() for reader in readers])
 
-    def read(numbers: Any) -> list[bytes]:
-        out: list[bytes] = [b""] * len(numbers)
+    def read(numbers):
+        out = [b""] * len(numbers)
         which = np.searchsorted(ends, numbers, side="right")
         for shard, reader in enumerate(readers):
             places = np.flatnonzero(which == shard)
@@ -217,32 +232,32 @@ def _array_record(shards: Shards) -> Reader:
     return _by_batches(shards, int(ends[-1]), read)
 
 
-def _grain_source(shards: Shards) -> Any:
+def _grain_source(shards):
     import grain
 
     return grain.sources.ArrayRecordDataSource(shards.paths)
 
 
-def _gristmill_source(shards: Shards) -> Any:
+def _gristmill_source(shards):
     from gristmill import loader
 
     return loader.ArrayRecordDataSource(shards.paths)
 
 
-def _grain_getitems(shards: Shards) -> Reader:
+def _grain_getitems(shards):
     source = _grain_source(shards)
     read = source.__getitems__
     return _by_batches(shards, len(source), lambda numbers: read(numbers.tolist()))
 
 
-def _grain_getitem(shards: Shards) -> Reader:
+def _grain_getitem(shards):
     source = _grain_source(shards)
     return _by_batches(
         shards, len(source), lambda numbers: [source[n] for n in numbers.tolist()]
     )
 
 
-def _guide(shards: Shards, *, source: Callable[[Shards], Any]) -> Reader:
+def _guide(shards, *, source):
     """The pipeline of Grain's guide; repeated, to be read for as long as it takes."""
     import grain
 
@@ -253,7 +268,7 @@ def _guide(shards: Shards, *, source: Callable[[Shards], Any]) -> Reader:
     )
 
 
-def _tf_data(shards: Shards) -> Reader:
+def _tf_data(shards):
     import tensorflow as tf
 
     files = sorted(glob.glob(f"{shards.tfrecords}/*.tfrecord-*"))
@@ -271,7 +286,7 @@ def _tf_data(shards: Shards) -> Reader:
     return Reader(lambda: len(next(records)), 4 * shards.batch)
 
 
-_READERS: dict[str, Callable[[Shards], Reader]] = {
+_READERS = {
     "gristmill_read": _gristmill_read,
     "gristmill_plain": _gristmill_plain,
     "gristmill_feed": _gristmill_feed,
@@ -285,14 +300,12 @@ _READERS: dict[str, Callable[[Shards], Reader]] = {
 }
 
 
-def read(
-    key: str, directory: str, tfrecords: str, batch: str, seconds: str
-) -> dict[str, Any]:
+def read(key, directory, tfrecords, batch, seconds):
     """Measures a reader, and returns a checksum of some records."""
     import google_crc32c
 
     reader = _READERS[key](Shards(directory, tfrecords, int(batch)))
-    run: dict[str, Any] = steadily(
+    run = steadily(
         lambda: reader.step() / 1000,
         warm=(reader.ahead + 4 * int(batch)) / 1000,
         seconds=float(seconds),

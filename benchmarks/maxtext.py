@@ -6,8 +6,6 @@ import functools
 import pathlib
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
 
 from benchmarks.contest import (
     Contest,
@@ -62,18 +60,25 @@ class MaxText(Contest):
     }
     peers = (
         Peer(
-            *("MaxText's own Grain pipeline", "maxtext"),
+            "MaxText's own Grain pipeline",
+            "maxtext",
             "rows that `gristmill pack` made before; 1 worker, the default",
-            *("gristmill_packed", "maxtext", _WORKER),
+            "gristmill_packed",
+            "maxtext",
+            _WORKER,
         ),
         Peer(
-            *("MaxText's own Grain pipeline", "maxtext"),
+            "MaxText's own Grain pipeline",
+            "maxtext",
             "the same work on records by gristmill; 1 worker, the default",
-            *("gristmill_records", "maxtext", _WORKER, True),
+            "gristmill_records",
+            "maxtext",
+            _WORKER,
+            True,
         ),
     )
 
-    def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
+    def cases(self):
         """Writes documents, and packed rows of them."""
         from tests.with_maxtext import environment
 
@@ -92,11 +97,11 @@ class MaxText(Contest):
         for case in _CASES:
             yield case, [*self.contestants]
 
-    def versions(self) -> dict[str, str]:
+    def versions(self):
         """Returns those of MaxText's environment."""
         return getattr(self, "_versions", {})
 
-    def measure(self, case: str, key: str) -> dict[str, Any]:
+    def measure(self, case, key):
         """Feeds for a while, in MaxText's environment."""
         from tests.with_maxtext import environment
 
@@ -105,11 +110,11 @@ class MaxText(Contest):
         )
         command = environment.in_namespace([self._python, *program[1:]])
         run = self.run(command, directory=environment.ROOT, timeout_seconds=180)
-        self._versions: dict[str, str] = run.pop("packages")
+        self._versions = run.pop("packages")
         return run
 
 
-def feed(key: str, work: str, workers: str, package: str, seconds: str) -> Any:
+def feed(key, work, workers, package, seconds):
     """Measures MaxText's data iterator, in M tokens."""
     import numpy as np
     from absl import flags
@@ -142,7 +147,7 @@ def feed(key: str, work: str, workers: str, package: str, seconds: str) -> Any:
     # To count all would be a good part of the time that packed rows take.
     tokens = np.count_nonzero(next(batches)["inputs_segmentation"])
 
-    def step() -> int:
+    def step():
         next(batches)
         return 1
 

@@ -11,8 +11,7 @@ import pathlib
 import random
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from benchmarks import c4_like
 from benchmarks.contest import (
@@ -83,21 +82,33 @@ class Pack(Contest):
     packages = ("gigatoken", "numpy", "tokenizers", "zstandard")
     peers = (
         Peer(
-            *("Megatron-LM's `preprocess_data_fast.py`", "Megatron-LM"),
+            "Megatron-LM's `preprocess_data_fast.py`",
+            "Megatron-LM",
             "text to tokens, 2 workers; `gristmill pack --fast` packs rows, too",
-            *("gristmill_fast", "megatron_fast", _CASES[1], True),
+            "gristmill_fast",
+            "megatron_fast",
+            _CASES[1],
+            True,
         ),
         Peer(
-            *("Megatron-LM's `preprocess_data.py`", "Megatron-LM", "the same"),
-            *("gristmill_fast", "megatron", _CASES[1]),
+            "Megatron-LM's `preprocess_data.py`",
+            "Megatron-LM",
+            "the same",
+            "gristmill_fast",
+            "megatron",
+            _CASES[1],
         ),
         Peer(
-            *("datatrove's `DocumentTokenizer`", "datatrove", "the same"),
-            *("gristmill_fast", "datatrove", _CASES[1]),
+            "datatrove's `DocumentTokenizer`",
+            "datatrove",
+            "the same",
+            "gristmill_fast",
+            "datatrove",
+            _CASES[1],
         ),
     )
 
-    def versions(self) -> dict[str, str]:
+    def versions(self):
         """Returns the versions of datatrove and Megatron-LM."""
         found, checkout = {}, self.args.megatron_checkout
         if self.args.datatrove:
@@ -106,10 +117,10 @@ class Pack(Contest):
             found["Megatron-LM"] = commit_in(checkout)
         return found
 
-    def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
+    def cases(self):
         """Writes documents, conversations and a tokenizer."""
         self._tokenizer = train_tokenizer(self.work, self.args.bytes)
-        self._tokens: int | None = None
+        self._tokens = None
         self._bytes = write_texts(self.work / "in", self.args.bytes)
         self._lines = self.work / "lines" / "all.jsonl"
         self._lines.parent.mkdir()
@@ -122,7 +133,7 @@ class Pack(Contest):
         self._bytes = _write_conversations(self.work, self.args.bytes)
         yield _CASES[2], ["gristmill_chat", "gristmill_text"]
 
-    def _command(self, key: str, output: pathlib.Path) -> list[str]:
+    def _command(self, key, output):
         name, _, way = key.partition("_")
         inputs = self.work / "in"
         if name == "bare":
@@ -151,7 +162,7 @@ class Pack(Contest):
         fast = ["--fast"] if way else []
         return gristmill("pack", inputs, output, *how, *fast)
 
-    def measure(self, case: str, key: str) -> dict[str, Any]:
+    def measure(self, case, key):
         """Packs once."""
         output = self.work / "out"
         shutil.rmtree(output, ignore_errors=True)
@@ -166,7 +177,7 @@ class Pack(Contest):
         return {**run, "work": self._bytes / 1e6}
 
 
-def _tokens_in(output: pathlib.Path) -> int:
+def _tokens_in(output):
     """Returns the tokens of a dataset, or of files of two bytes a token."""
     if (output / "dataset.json").exists():
         fields = json.loads((output / "dataset.json").read_text())
@@ -176,11 +187,11 @@ def _tokens_in(output: pathlib.Path) -> int:
     return sum(path.stat().st_size for path in files) // 2
 
 
-def _line(record: dict[str, Any]) -> bytes:
+def _line(record):
     return json.dumps(record, ensure_ascii=False).encode() + b"\n"
 
 
-def write_texts(directory: pathlib.Path, size_bytes: int) -> int:
+def write_texts(directory, size_bytes):
     """Writes TFRecord files of documents; returns the bytes of text."""
     from gristmill.dataset import encode_example, encode_frame
 
@@ -195,12 +206,12 @@ def write_texts(directory: pathlib.Path, size_bytes: int) -> int:
     return written
 
 
-def _batched(items: Iterator[_T]) -> Iterator[list[_T]]:
+def _batched(items):
     while batch := list(itertools.islice(items, _BATCH)):
         yield batch
 
 
-def _texts_of(path: pathlib.Path) -> Iterator[str]:
+def _texts_of(path):
     from gristmill import loader
 
     decode = loader.ExampleDecoder({"text": loader.FixedFeature(bytes)})
@@ -208,7 +219,7 @@ def _texts_of(path: pathlib.Path) -> Iterator[str]:
         yield from (text.decode() for text in decode(records)["text"].tolist())
 
 
-def _write_conversations(work: pathlib.Path, size_bytes: int) -> int:
+def _write_conversations(work, size_bytes):
     """Writes conversations, their text, and the template; returns bytes of text."""
     chance, texts = random.Random(0), c4_like.generate_texts(0)
     written = 0
@@ -234,7 +245,7 @@ def _write_conversations(work: pathlib.Path, size_bytes: int) -> int:
     return written
 
 
-def train_tokenizer(folder: pathlib.Path, size_bytes: int) -> pathlib.Path:
+def train_tokenizer(folder, size_bytes):
     """Writes a byte-level BPE `tokenizer.json`, trained on text of another seed."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -260,13 +271,13 @@ def train_tokenizer(folder: pathlib.Path, size_bytes: int) -> pathlib.Path:
 
 
 @functools.cache
-def _fast(path: str) -> Any:
+def _fast(path):
     from gigatoken import Tokenizer
 
     return Tokenizer(path)
 
 
-def _encode(job: tuple[str, str, bool]) -> int:
+def _encode(job):
     """Encodes a file with one thread and drops the ids; returns how many."""
     path, file, fast = job
     texts = _texts_of(pathlib.Path(file))
@@ -279,7 +290,7 @@ def _encode(job: tuple[str, str, bool]) -> int:
     return sum(len(each) for batch in batches for each in batch)
 
 
-def run_bare(fast: bool, tokenizer: str, *inputs: str) -> dict[str, int]:
+def run_bare(fast, tokenizer, *inputs):
     """Encodes files in a pool of two that writes nothing."""
     jobs = [(tokenizer, path, fast) for path in inputs]
     with multiprocessing.get_context("spawn").Pool(2) as pool:

@@ -6,8 +6,6 @@ import functools
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -44,7 +42,7 @@ class Padding(Contest):
     options = {"documents": Option(int, 20_000, 500, "of each case")}
     packages = ("grain", "numpy")
 
-    def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
+    def cases(self):
         """Writes the documents."""
         from gristmill.dataset import Writer, encode_example
 
@@ -57,7 +55,7 @@ class Padding(Contest):
                     writer.write(encode_example({"tokens": tokens}))
             yield case, [*self.contestants]
 
-    def measure(self, case: str, key: str) -> dict[str, Any]:
+    def measure(self, case, key):
         """Packs once."""
         count = self.args.documents
         name, _, method = key.partition("_")
@@ -81,7 +79,7 @@ class Padding(Contest):
         }
 
 
-def lengths_of(case: str, documents: int) -> Any:
+def lengths_of(case, documents):
     """Returns the lengths of made-up documents, each at least 2."""
     mean, sigma = _CASES[case]
     chance = np.random.default_rng(0)
@@ -89,7 +87,7 @@ def lengths_of(case: str, documents: int) -> Any:
     return np.maximum(lengths, 2).astype(np.int64)
 
 
-def run_grain(packer: str, case: str, documents: str) -> dict[str, float]:
+def run_grain(packer, case, documents):
     """Packs pieces no longer than a row, and returns the padding."""
     import grain
 

@@ -14,8 +14,6 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any
 
 from benchmarks.frames import read_frames
 
@@ -23,7 +21,7 @@ _BATCH = 256
 _WARM_RECORDS = 8 * _BATCH
 
 
-def pack_datatrove(tokenizer: str, source: str, output: str) -> None:
+def pack_datatrove(tokenizer, source, output):
     """Writes the tokens of JSON lines; documents stay in order, which is less work."""
     from datatrove.executor import LocalPipelineExecutor
     from datatrove.pipeline.readers import JsonlReader
@@ -44,14 +42,14 @@ def pack_datatrove(tokenizer: str, source: str, output: str) -> None:
     ).run()
 
 
-def mds_write(compression: str, output: str, *inputs: str) -> dict[str, float]:
+def mds_write(compression, output, *inputs):
     """Writes the records of TFRecord files, as they are, to shards of 64 MiB.
 
     Compressed shards have a hash, as nothing else would show that one was damaged.
     """
     from streaming import MDSWriter
 
-    how: dict[str, Any] = {}
+    how = {}
     if compression:
         how = {"compression": compression, "hashes": ["xxh64"]}
     cpu, started = time.process_time(), time.perf_counter()
@@ -65,7 +63,7 @@ def mds_write(compression: str, output: str, *inputs: str) -> dict[str, float]:
     }
 
 
-def mds_read(directory: str, seconds: str) -> dict[str, float]:
+def mds_read(directory, seconds):
     """Reads shards for a whole epoch in its own shuffle; or at random, some seconds.
 
     For less than an epoch its threads would have looked up more than was asked for: by
@@ -79,7 +77,7 @@ def mds_read(directory: str, seconds: str) -> dict[str, float]:
     clean_stale_shared_memory()
     dataset = StreamingDataset(local=directory, shuffle=True, batch_size=_BATCH)
 
-    def at_random() -> Iterator[Any]:
+    def at_random():
         chance = random.Random(0)
         while True:
             for number in chance.sample(range(len(dataset)), len(dataset)):

@@ -22,8 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import apache_beam as beam
 import numpy as np
@@ -95,11 +94,11 @@ class Steps:
             file, `gathered_bytes` of the largest one about many.
     """
 
-    def __init__(self) -> None:
-        self.found: dict[str, float] = {"element_bytes": 0, "gathered_bytes": 0}
+    def __init__(self):
+        self.found = {"element_bytes": 0, "gathered_bytes": 0}
         self._coder = beam.coders.registry.get_coder(object)
 
-    def timed(self, name: str, work: Callable[[], _T]) -> _T:
+    def timed(self, name, work):
         """Returns the result of `work`; adds its CPU time to that of the step."""
         begin = time.process_time()
         result = work()
@@ -107,30 +106,23 @@ class Steps:
         self.found[f"{name}_seconds"] = self.found.get(f"{name}_seconds", 0) + seconds
         return result
 
-    def sent(self, element: Any, key: str = "element_bytes") -> Any:
+    def sent(self, element, key="element_bytes"):
         """Passes an element through Beam's coder, as between two stages."""
         encoded = self._coder.encode(element)
         self.found[key] = max(self.found[key], len(encoded))
         return self._coder.decode(encoded)
 
-    def gathered(self, results: Iterable[Any]) -> Gathered:
+    def gathered(self, results):
         """Gathers results, made up some at a time, and sends them."""
         gathered, waiting = Gathered(), iter(results)
-
-        def gather(some: list[Any]) -> None:
-            for result in some:
-                result.gather(gathered)
-
         while some := list(itertools.islice(waiting, _SOME)):
-            self.timed("gather", functools.partial(gather, some))
-        sent = functools.partial(self.sent, gathered, "gathered_bytes")
-        found: Gathered = self.timed("gather", sent)
-        return found
+            self.timed("gather", lambda some=some: [r.gather(gathered) for r in some])
+        return self.timed("gather", lambda: self.sent(gathered, "gathered_bytes"))
 
 
-def _link(names: Iterable[str], sizes: Iterable[int], head: bytes = b"") -> None:
+def _link(names, sizes, head=b""):
     """Makes files of no content but a head: links, where sizes are the same."""
-    known: dict[int, tuple[str, int]] = {}
+    known = {}
     for name, size in zip(names, sizes, strict=True):
         first, links = known.get(size, ("", _MOST_LINKS))
         if links < _MOST_LINKS:
@@ -144,18 +136,18 @@ def _link(names: Iterable[str], sizes: Iterable[int], head: bytes = b"") -> None
         known[size] = name, 1
 
 
-def _file_bytes(shard: int) -> int:
+def _file_bytes(shard):
     return 120_000_000 + shard % _KINDS * 65_521
 
 
-def _make_shards(folder: str, paths: list[str]) -> None:
+def _make_shards(folder, paths):
     """Makes the files of all shards, and an index of nothing for each."""
     _link((f"{folder}/{path}" for path in paths), map(_file_bytes, range(len(paths))))
     indexes = (f"{folder}/{layout.index_path(path)}" for path in paths)
     _link(indexes, (0 for _ in paths))
 
 
-def _report(path: str, shard: int, job: str, records: int, **more: Any) -> ShardReport:
+def _report(path, shard, job, records, **more):
     """Returns a report of a shard that a worker could give."""
     low, high = (hash((shard, lane)) & (1 << 64) - 1 for lane in (1, 2))
     raw_bytes = records * (_RECORD_BYTES - 16)
@@ -172,7 +164,7 @@ def _report(path: str, shard: int, job: str, records: int, **more: Any) -> Shard
     )
 
 
-def _expect(found: int, wanted: int) -> None:
+def _expect(found, wanted):
     # A number of records in each file makes some shards more or fewer.
     if abs(found - wanted) > wanted // 1000:
         raise RuntimeError(f"planned {found}, wanted {wanted}")
@@ -181,7 +173,7 @@ def _expect(found: int, wanted: int) -> None:
 # --- Conversion, and an append to it.
 
 
-def _make_inputs(directory: str, shards: int) -> int:
+def _make_inputs(directory, shards):
     """Makes input files of some four shards each, and returns all their bytes."""
     pathlib.Path(directory).mkdir()
     kinds = np.arange(max(1, -(-shards // 4))) % _KINDS
@@ -193,11 +185,11 @@ def _make_inputs(directory: str, shards: int) -> int:
     return int(sizes.sum())
 
 
-def _frame_after(position: int) -> int:
+def _frame_after(position):
     return -(-position // _RECORD_BYTES) * _RECORD_BYTES
 
 
-def _results(prepared: Any) -> Iterator[ShardResult]:
+def _results(prepared):
     """Yields what the shards of a plan would report, shuffled."""
     for shard in np.random.default_rng(1).permutation(prepared.plan.shards).tolist():
         spans = []
@@ -226,7 +218,7 @@ def _results(prepared: Any) -> Iterator[ShardResult]:
         yield ShardResult(ShardTask(prepared.write, shard, prepared.fresh), made)
 
 
-def _convert(steps: Steps, folder: str, inputs: str, shards: int) -> None:
+def _convert(steps, folder, inputs, shards):
     total_bytes = _make_inputs(f"{folder}/{inputs}", shards)
     job = ConversionJob(
         inputs=f"{folder}/{inputs}/*.tfrecord",
@@ -250,18 +242,18 @@ def _convert(steps: Steps, folder: str, inputs: str, shards: int) -> None:
     steps.timed("open", lambda: loader.open(job.output))
 
 
-def measure_convert(steps: Steps, folder: str, shards: int) -> None:
+def measure_convert(steps, folder, shards):
     """Plans and commits a conversion by size, and opens its result."""
     _convert(steps, folder, "in", shards)
 
 
-def measure_append(steps: Steps, folder: str, shards: int) -> None:
+def measure_append(steps, folder, shards):
     """Appends one shard in a hundred to a conversion, which does not count."""
     _convert(Steps(), folder, "in", shards)
     _convert(steps, folder, "more", max(1, shards // 100))
 
 
-def measure_read(steps: Steps, folder: str, shards: int) -> None:
+def measure_read(steps, folder, shards):
     """Lists and cuts what `ReadRecords` reads: as many small files as shards.
 
     The looks into the files are those of many workers, and do not count.
@@ -283,7 +275,7 @@ def measure_read(steps: Steps, folder: str, shards: int) -> None:
 # --- Records of a PCollection into shards.
 
 
-def measure_write(steps: Steps, folder: str, shards: int) -> None:
+def measure_write(steps, folder, shards):
     """Plans and commits `WriteArrayRecords`: one group in ten is cut in two."""
     size = 256 << 20
     job = WriteJob(
@@ -319,7 +311,7 @@ def measure_write(steps: Steps, folder: str, shards: int) -> None:
     steps.timed("open", lambda: loader.open(job.output))
 
 
-def _gathered(rows: Any) -> bytes:
+def _gathered(rows):
     """Gathers rows as a runner does, from many bundles."""
     gather, parts = _GatherFn(), []
     size, data = rows.dtype.itemsize, rows.tobytes()
@@ -328,29 +320,24 @@ def _gathered(rows: Any) -> bytes:
         for at in range(begin, min(begin + _SOME * size, len(data)), size):
             part = gather.add_input(part, data[at : at + size])
         parts.append(part)
-    found: bytes = gather.extract_output(gather.merge_accumulators(parts))
+    found = gather.extract_output(gather.merge_accumulators(parts))
     return found
 
 
-def _written(plan: Any) -> Iterator[GroupResult]:
+def _written(plan):
     """Yields the results that the groups of a plan would give."""
     first = 0
     for group, parts in enumerate(plan.parts.tolist()):
-        digest = RecordsDigest.unpack(plan.digests[group].tobytes())
-        # Of two shards of a group, each has about the half of the records.
-        halves = [digest]
-        if parts > 1:
-            whole = dataclasses.asdict(digest)
-            half = {name: number // 2 for name, number in whole.items()}
-            rest = {name: number - half[name] for name, number in whole.items()}
-            halves = [RecordsDigest(**half), RecordsDigest(**rest)]
+        # Of two shards of a group, one has all records.
+        digests = [RecordsDigest.unpack(plan.digests[group].tobytes())]
+        digests += [RecordsDigest()] * (parts - 1)
         reports = [
             dataclasses.replace(
                 _report(plan.write.shard_path(shard), shard, plan.write.own.id, 1),
                 read=own,
                 written=own,
             )
-            for shard, own in enumerate(halves, first)
+            for shard, own in enumerate(digests, first)
         ]
         yield GroupResult(plan.write, tuple(reports))
         first += parts
@@ -359,11 +346,11 @@ def _written(plan: Any) -> Iterator[GroupResult]:
 # --- Indexing, columns and verification.
 
 
-def _names(shards: int) -> list[str]:
+def _names(shards):
     return [layout.shard_name("c4", "train", shard, shards) for shard in range(shards)]
 
 
-def measure_index(steps: Steps, folder: str, shards: int) -> None:
+def measure_index(steps, folder, shards):
     """Plans and commits the index of files that exist."""
     _make_shards(folder, _names(shards))
     tasks = steps.timed("plan", lambda: plan_index([folder]))
@@ -381,10 +368,10 @@ def measure_index(steps: Steps, folder: str, shards: int) -> None:
         )
         for task in tasks
     )
-    steps.timed("commit", lambda: IndexJob((folder,)).commit(found))
+    steps.timed("commit", lambda: IndexJob(files=(folder,)).commit(found))
 
 
-def _make_dataset(folder: str, shards: int) -> None:
+def _make_dataset(folder, shards):
     """Makes a dataset of shards without content."""
     names = _names(shards)
     _make_shards(folder, names)
@@ -401,7 +388,7 @@ def _make_dataset(folder: str, shards: int) -> None:
     commit_dataset(folder, "c4", {write: split})
 
 
-def measure_columns(steps: Steps, folder: str, shards: int) -> None:
+def measure_columns(steps, folder, shards):
     """Commits a column, with what a search for duplicates gathers beside it."""
     _make_dataset(folder, shards)
     target = AttachedSplit(folder, None)
@@ -410,7 +397,7 @@ def measure_columns(steps: Steps, folder: str, shards: int) -> None:
     attachment.begin()
     steps.sent(tasks[-1])
 
-    def results() -> Iterator[Any]:
+    def results():
         for task in tasks:
             path = layout.column_path(task.shard, "duplicate_of", "0" * 16)
             yield Digested(task, task.digest.records)
@@ -422,14 +409,14 @@ def measure_columns(steps: Steps, folder: str, shards: int) -> None:
     steps.timed("commit", commit)
 
 
-def measure_verify(steps: Steps, folder: str, shards: int) -> None:
+def measure_verify(steps, folder, shards):
     """Plans and sums up a verification, of which each hundredth shard is damaged."""
     _make_dataset(folder, shards)
     plan = steps.timed("plan", lambda: plan_verify(folder, shards_too=False))
     _expect(len(plan.tasks), shards)
     steps.sent(next(iter(plan.tasks)))
 
-    def checks() -> Iterator[ShardCheck]:
+    def checks():
         for number, task in enumerate(plan.tasks):
             bad = (Finding(task.path, "record 7 is not", "1", "2"),)
             found = bad if number % 100 == 7 else ()
@@ -451,11 +438,11 @@ PATHS = {
 }
 
 
-def _peak_bytes() -> int:
+def _peak_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(path: str, shards: int) -> dict[str, float]:
+def measure(path, shards):
     """Runs one path in this process; its memory is that above the imports alone."""
     imports_bytes = 0
     for count in (8, shards):  # All that is imported late is imported now.
@@ -473,7 +460,7 @@ def measure(path: str, shards: int) -> dict[str, float]:
     }
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv=None):
     """Measures each path and number of shards in a process of its own."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale")
     parser.add_argument("paths", nargs="*", metavar="PATH", help="|".join(PATHS))
@@ -484,7 +471,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.one:
         print(json.dumps(measure(args.paths[0], args.shards[0])))
         return 0
-    found: dict[str, list[dict[str, float]]] = {}
+    found = {}
     for path in args.paths or PATHS:
         found[path] = []
         for shards in args.shards:

@@ -8,8 +8,6 @@ import pathlib
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
 
 from benchmarks import c4_like
 from benchmarks.contest import (
@@ -68,23 +66,30 @@ class Streaming(Contest):
     packages = ("numpy", "zstandard")
     peers = (
         Peer(
-            *("MosaicML Streaming", "mosaicml-streaming"),
+            "MosaicML Streaming",
+            "mosaicml-streaming",
             "`batches.feed` beside `StreamingDataset` on 1 processor; uncompressed",
-            *("gristmill_plain", "mds", _READING, True),
+            "gristmill_plain",
+            "mds",
+            _READING,
+            True,
         ),
         Peer(
-            *("MosaicML Streaming", "mosaicml-streaming"),
+            "MosaicML Streaming",
+            "mosaicml-streaming",
             "records to shards with `zstd:3`, `Writer` beside `MDSWriter`; 1 process",
-            *("gristmill_zstd", "mds_zstd", _WRITING),
+            "gristmill_zstd",
+            "mds_zstd",
+            _WRITING,
         ),
     )
 
-    def versions(self) -> dict[str, str]:
+    def versions(self):
         """Returns that of the peer."""
         python, package = self.args.streaming, "mosaicml-streaming"
         return {package: version_in(python, package)} if python else {}
 
-    def cases(self) -> Iterator[tuple[str, Sequence[str]]]:
+    def cases(self):
         """Writes the inputs; readers have the shards that were written last."""
         self._written = c4_like.write_dataset(
             self.work / "in", size_bytes=self.args.bytes, files=4
@@ -92,15 +97,15 @@ class Streaming(Contest):
         yield _WRITING, [*_WRITERS, "mds", "mds_zstd"]
         yield _READING, ["gristmill_zstd", "gristmill_plain", "mds", "mds_getitem"]
 
-    def measure(self, case: str, key: str) -> dict[str, Any]:
+    def measure(self, case, key):
         """Writes or reads, in a process of its own."""
         return self._write(key) if case == _WRITING else self._read(key)
 
-    def _peer(self, name: str, *arguments: object) -> dict[str, Any]:
+    def _peer(self, name, *arguments):
         command = [self.args.streaming, "-m", "benchmarks.peers", name, *arguments]
         return self.run([str(word) for word in command])
 
-    def _write(self, key: str) -> dict[str, Any]:
+    def _write(self, key):
         output, inputs = self.work / key, self._written.paths
         shutil.rmtree(output, ignore_errors=True)
         if key.startswith("mds"):
@@ -116,7 +121,7 @@ class Streaming(Contest):
         stored /= self._written.size_bytes
         return {**run, "work": records / 1000, "stored": stored}
 
-    def _read(self, key: str) -> dict[str, Any]:
+    def _read(self, key):
         seconds = self.args.seconds
         if key.startswith("mds"):
             held = seconds if key == "mds_getitem" else ""
@@ -124,7 +129,7 @@ class Streaming(Contest):
         return self.run(self.program("feed", self.work / key, seconds))
 
 
-def write(key: str, output: str, *inputs: str) -> dict[str, float]:
+def write(key, output, *inputs):
     """Measures `Writer`."""
     from gristmill.dataset import Writer, WriterOptions
 
@@ -141,7 +146,7 @@ def write(key: str, output: str, *inputs: str) -> dict[str, float]:
     }
 
 
-def feed(path: str, seconds: str) -> Any:
+def feed(path, seconds):
     """Measures a feed of records."""
     from gristmill import loader
 

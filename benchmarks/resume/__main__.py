@@ -21,8 +21,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from typing import Any
 
 from benchmarks.contest import describe_environment
 from benchmarks.resume import report
@@ -45,7 +43,7 @@ _VARIABLES = {
 }
 
 
-def try_loader(loader: str, python: pathlib.Path, work: str, *size: int) -> Any:
+def try_loader(loader, python, work, *size):
     """Returns the results of one loader."""
     begin = time.monotonic()
     command = [str(python), "-m", "benchmarks.resume.trial", loader, work]
@@ -63,7 +61,7 @@ def try_loader(loader: str, python: pathlib.Path, work: str, *size: int) -> Any:
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv=None):
     """Runs the test; 1 where gristmill is not exact in every case."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.resume", description=__doc__.splitlines()[0]
@@ -76,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--work-dir", help="for temporary data")
     parser.add_argument("--json", type=pathlib.Path, help="write what came of it here")
     args = parser.parse_args(argv)
-    results: dict[str, Any] = {"loaders": {}}
+    results = {"loaders": {}}
     if args.loaders and args.json and args.json.exists():
         results = json.loads(args.json.read_text())
     results["environment"] = describe_environment(("numpy",))

@@ -6,22 +6,20 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from typing import Any
 
 from megatron import energon
 from megatron.energon.edataclass import edataclass
 
 from benchmarks.resume.formats import write_files
-from benchmarks.resume.protocol import PACKED_TOKENS, Shards
+from benchmarks.resume.protocol import PACKED_TOKENS
 
 
-def _command(*arguments: str) -> None:
+def _command(*arguments):
     command = [str(pathlib.Path(sys.executable).with_name("energon")), *arguments]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def write(folder: pathlib.Path, shards: Shards) -> None:
+def write(folder, shards):
     """Writes tars, after those that are there, and prepares the dataset."""
     write_files(folder, shards, "tar")
     how = ["--non-interactive", "--split-ratio=1,0,0", "--num-workers=2"]
@@ -29,7 +27,7 @@ def write(folder: pathlib.Path, shards: Shards) -> None:
     _command("prepare", str(folder), *how)
 
 
-def redistributed(states: Sequence[bytes], hosts: int) -> list[bytes]:
+def redistributed(states, hosts):
     """Returns states for another number of hosts."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -48,7 +46,7 @@ class _Record(energon.Sample):
 
 
 @energon.stateless
-def _cook(sample: dict[str, Any]) -> Any:
+def _cook(sample):
     return _Record(**energon.basic_sample_keys(sample), record=sample["bin"])
 
 
@@ -58,7 +56,7 @@ class Encoder(energon.DefaultTaskEncoder):
     cookers = (energon.Cooker(_cook),)
     decoder = None
 
-    def select_samples_to_pack(self, samples: Sequence[Any]) -> list[list[Any]]:
+    def select_samples_to_pack(self, samples):
         """Fills rows one after the other."""
         rows, left = [], 0
         for sample in samples:
@@ -69,11 +67,11 @@ class Encoder(energon.DefaultTaskEncoder):
         return rows
 
     @energon.stateless
-    def pack_selected_samples(self, samples: Sequence[Any]) -> Any:
+    def pack_selected_samples(self, samples):
         """Joins the records of a row."""
         joined = b"".join(sample.record for sample in samples)
         return _Record.derive_from(samples[0], record=joined)
 
-    def batch(self, samples: Sequence[Any]) -> list[bytes]:
+    def batch(self, samples):
         """Returns the rows of a batch."""
         return [sample.record for sample in samples]

@@ -10,7 +10,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 
 # gristmill's extra `dev` installs what the others need.
 _OWN = {
@@ -27,7 +26,7 @@ LOADERS = (*_HERE, *_OWN)
 QUICK = ("gristmill", "grain_map", "tf_data", "webdataset")
 
 
-def python_of(loader: str, folder: pathlib.Path, *, quick: bool) -> pathlib.Path:
+def python_of(loader, folder, *, quick):
     """Returns the Python of a loader's environment, which is made if there is none.
 
     Args:
@@ -52,7 +51,7 @@ def python_of(loader: str, folder: pathlib.Path, *, quick: bool) -> pathlib.Path
     return python
 
 
-def versions(python: pathlib.Path, packages: Sequence[str]) -> dict[str, str]:
+def versions(python, packages):
     """Returns the versions of packages in an environment."""
     code = "import sys, importlib.metadata as m; "
     code += "print(*(m.version(name) for name in sys.argv[1:]))"

@@ -7,17 +7,17 @@ import pathlib
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.resume.protocol import Shards, tokens_of
+from benchmarks.resume.protocol import tokens_of
 
 _Writer = Callable[[pathlib.Path, Sequence[bytes]], None]
 
 
-def _array_record(path: pathlib.Path, records: Sequence[bytes]) -> None:
+def _array_record(path, records):
     from array_record.python.array_record_module import ArrayRecordWriter
 
     writer = ArrayRecordWriter(str(path), "group_size:1")
@@ -26,7 +26,7 @@ def _array_record(path: pathlib.Path, records: Sequence[bytes]) -> None:
     writer.close()
 
 
-def _tfrecord(path: pathlib.Path, records: Sequence[bytes]) -> None:
+def _tfrecord(path, records):
     import tensorflow as tf
 
     with tf.io.TFRecordWriter(str(path)) as writer:
@@ -34,7 +34,7 @@ def _tfrecord(path: pathlib.Path, records: Sequence[bytes]) -> None:
             writer.write(record)
 
 
-def _tar(path: pathlib.Path, records: Sequence[bytes]) -> None:
+def _tar(path, records):
     """Writes what `webdataset.TarWriter` does, but for times, four times as fast."""
     with open(path, "wb") as file:
         for place, record in enumerate(records):
@@ -45,7 +45,7 @@ def _tar(path: pathlib.Path, records: Sequence[bytes]) -> None:
         file.write(bytes(2 * tarfile.BLOCKSIZE))
 
 
-def _parquet(path: pathlib.Path, records: Sequence[bytes]) -> None:
+def _parquet(path, records):
     import pyarrow
     from pyarrow import parquet
 
@@ -53,13 +53,13 @@ def _parquet(path: pathlib.Path, records: Sequence[bytes]) -> None:
     parquet.write_table(table, path, row_group_size=1000)
 
 
-def _npz(path: pathlib.Path, records: Sequence[bytes]) -> None:
+def _npz(path, records):
     """The bytes of all records, and where each ends."""
     ends = np.cumsum([len(record) for record in records])
     np.savez(path, ends=ends, tokens=np.frombuffer(b"".join(records), "<u4"))
 
 
-_WRITERS: dict[str, _Writer] = {
+_WRITERS = {
     "array_record": _array_record,
     "npz": _npz,
     "parquet": _parquet,
@@ -68,31 +68,31 @@ _WRITERS: dict[str, _Writer] = {
 }
 
 
-def paths(folder: str | pathlib.Path, suffix: str) -> list[str]:
+def paths(folder, suffix):
     """Returns the files of a dataset, in order."""
     return sorted(map(str, pathlib.Path(folder).glob(f"*.{suffix}")))
 
 
-def write_files(folder: pathlib.Path, shards: Shards, suffix: str) -> None:
+def write_files(folder, shards, suffix):
     """Writes a file for each shard, after those that are there."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, shard in enumerate(shards, len(paths(folder, suffix))):
         _WRITERS[suffix](folder / f"records-{number:05}.{suffix}", shard)
 
 
-def _samples(shard: Sequence[bytes]) -> Iterator[dict[str, bytes]]:
+def _samples(shard):
     for record in shard:
         yield {"record": record}
 
 
-def _tensors(shard: Sequence[bytes]) -> Iterator[Any]:
+def _tensors(shard):
     import torch
 
     for record in shard:
         yield torch.from_numpy(tokens_of(record).astype(np.int32))
 
 
-def write_chunks(folder: pathlib.Path, shards: Shards, row_tokens: int = 0) -> None:
+def write_chunks(folder, shards, row_tokens=0):
     """Writes chunks of LitData, after those that are there.
 
     Args:
@@ -103,7 +103,7 @@ def write_chunks(folder: pathlib.Path, shards: Shards, row_tokens: int = 0) -> N
     from litdata import TokensLoader, optimize
 
     inputs = [*shards]
-    how: dict[str, Any] = {"chunk_size": len(inputs[0])}
+    how = {"chunk_size": len(inputs[0])}
     if row_tokens:
         how = {"chunk_size": 4000 * row_tokens, "item_loader": TokensLoader(row_tokens)}
     if folder.exists():
@@ -119,7 +119,7 @@ def write_chunks(folder: pathlib.Path, shards: Shards, row_tokens: int = 0) -> N
     )
 
 
-def saved(state: Any) -> bytes:
+def saved(state):
     """Returns the bytes that `torch.save` writes."""
     import torch
 
@@ -128,7 +128,7 @@ def saved(state: Any) -> bytes:
     return kept.getvalue()
 
 
-def loaded(kept: bytes) -> Any:
+def loaded(kept):
     """Returns the state that was saved."""
     import torch
 
@@ -140,22 +140,22 @@ class TorchLoader:
 
     _data: Any = None
 
-    def restore(self, states: Sequence[bytes]) -> None:
+    def restore(self, states):
         """Goes to the state of this host."""
         self._loader.load_state_dict(loaded(self._job.own(states)))
 
-    def next(self) -> Any:
+    def next(self):
         """Returns the next batch; the first one starts worker processes."""
         if self._data is None:
             self._data = iter(self._loader)
         return next(self._data)
 
-    def state(self) -> bytes:
+    def state(self):
         """Returns the state."""
         return saved(self._loader.state_dict())
 
 
-def run_module(name: str, *arguments: object) -> None:
+def run_module(name, *arguments):
     """Runs the command of a package, as `python -m` does."""
     command = [sys.executable, "-m", name, *map(str, arguments)]
     subprocess.run(command, check=True)

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import logging
 import os
-import pathlib
 import pickle
 import re
 import signal
@@ -20,12 +19,11 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.resume.protocol import Job, NotOfferedError, Numbers
+from benchmarks.resume.protocol import NotOfferedError, Numbers
 
 _READ_ON_STEPS = 20
 
@@ -69,15 +67,15 @@ class Came:
 class _Kept(logging.Handler):
     """Keeps what is logged as a warning."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(logging.WARNING)
-        self.said: list[str] = []
+        self.said = []
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record):
         self.said.append(record.getMessage())
 
 
-def _load(adapter: Any, job: Job, plan: Plan, path: pathlib.Path) -> None:
+def _load(adapter, job, plan, path):
     """Loads as a host, and leaves what came in a file."""
     came, kept = Came(), _Kept()
     logging.getLogger().addHandler(kept)
@@ -112,16 +110,14 @@ def _load(adapter: Any, job: Job, plan: Plan, path: pathlib.Path) -> None:
         loader.close()
 
 
-def _keep(came: Came, path: pathlib.Path) -> None:
+def _keep(came, path):
     if not path.exists():
         unfinished = path.with_suffix(".tmp")
         unfinished.write_bytes(pickle.dumps(came))
         unfinished.rename(path)
 
 
-def fork(
-    work: Callable[[], None], log: pathlib.Path, variables: Mapping[str, str]
-) -> int:
+def fork(work, log, variables):
     """Starts work in a process and a session of its own; returns the process's id."""
     if pid := os.fork():
         return pid
@@ -135,7 +131,7 @@ def fork(
     sys.exit()  # As any program: what was imported cleans up behind it.
 
 
-def variables(host: int = 0, hosts: int = 1, port: int = 0) -> dict[str, str]:
+def variables(host=0, hosts=1, port=0):
     """Returns the variables that `torchrun` gives to a host, and LitData's own."""
     return {
         **dict.fromkeys(("RANK", "GLOBAL_RANK", "LOCAL_RANK"), str(host)),
@@ -147,12 +143,12 @@ def variables(host: int = 0, hosts: int = 1, port: int = 0) -> dict[str, str]:
 
 
 def load(
-    adapter: Any,
-    jobs: Sequence[Job],
-    plan: Plan,
-    folder: pathlib.Path,
-    timeout_seconds: float,
-) -> Came:
+    adapter,
+    jobs,
+    plan,
+    folder,
+    timeout_seconds,
+):
     """Runs a host for each job, and returns the batches of all.
 
     Args:
@@ -200,21 +196,21 @@ def load(
     )
 
 
-def _left(path: pathlib.Path) -> Came:
+def _left(path):
     """Returns the result that a host has left."""
     if not path.exists():
         log = path.with_suffix(".log").read_text(errors="replace").strip()
         return Came(error=f"process ended: {log[-300:]}")
-    came: Came = pickle.loads(path.read_bytes())
+    came = pickle.loads(path.read_bytes())
     return came
 
 
-def _placeless(text: str) -> str:
+def _placeless(text):
     """Returns a message without the folder of the measurement."""
     return re.sub(r"/\S*/resume-[^/\s]+/", "", text)
 
 
-def _free_port() -> int:
+def _free_port():
     with socket.socket() as any_socket:
         any_socket.bind(("127.0.0.1", 0))
         return int(any_socket.getsockname()[1])

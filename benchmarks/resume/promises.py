@@ -60,19 +60,19 @@ _NEVER = {
 }
 
 
-def never_promised(loader: str, case: str) -> str | None:
+def never_promised(loader, case):
     """Returns why a case counts as not promised; None where it is."""
     return _NEVER.get(loader, {}).get(case)
 
 
-def source_of(loader: str) -> str:
+def source_of(loader):
     """Returns where the documentation was read."""
     return _SOURCES.get(loader, "docs/concepts/determinism.md, clauses 10 and 11")
 
 
-def reasons(loader: str) -> dict[str, list[str]]:
+def reasons(loader):
     """Returns the cases that were never promised, by reason."""
-    found: dict[str, list[str]] = {}
+    found = {}
     for case, reason in _NEVER.get(loader, {}).items():
         found.setdefault(reason, []).append(case)
     return found

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 
 SHARDS, ADDED_SHARDS = 16, 2
@@ -13,7 +9,7 @@ SHARDS, ADDED_SHARDS = 16, 2
 _OTHER = 1_000_000
 
 
-def shards_of(first: int, shards: int, shard_records: int) -> Iterator[list[bytes]]:
+def shards_of(first, shards, shard_records):
     """Yields the records of shards: of 8 to 56 tokens, and numbered one by one."""
     for shard in range(first, first + shards * shard_records, shard_records):
         numbers = np.arange(shard, shard + shard_records, dtype="<u4")
@@ -25,7 +21,7 @@ def shards_of(first: int, shards: int, shard_records: int) -> Iterator[list[byte
         ]
 
 
-def write(adapter: Any, folder: pathlib.Path, shard_records: int, append: bool) -> None:
+def write(adapter, folder, shard_records, append):
     """Writes all datasets, or adds records to one.
 
     They are `plain`, `other` (as many records with other numbers), the parts `first`

@@ -12,13 +12,13 @@ from benchmarks.resume.trial import CASES
 _Found = Mapping[str, Any]
 
 
-def is_exact(cases: Mapping[str, _Found]) -> bool:
+def is_exact(cases):
     """Returns whether nothing was lost, repeated or moved, and other data refused."""
     wanted = {case: "refused" if case == "other" else "exact" for case in CASES}
     return {case: found["outcome"] for case, found in cases.items()} == wanted
 
 
-def _cell(loader: str, case: str, found: _Found) -> str:
+def _cell(loader, case, found):
     """Returns a cell of the table: lost, repeated, moved."""
     mark = "†" if never_promised(loader, case) else ""
     said = " (warns)" if found.get("said") else ""
@@ -33,7 +33,7 @@ def _cell(loader: str, case: str, found: _Found) -> str:
     return outcome if outcome == "not offered" else f"{outcome}{mark}"
 
 
-def _outcomes(results: _Found) -> list[str]:
+def _outcomes(results):
     heads = ["loader", *CASES.values()]
     lines = [f"| {' | '.join(heads)} |", "| --- |" + " --- |" * len(CASES)]
     for loader, found in results["loaders"].items():
@@ -42,7 +42,7 @@ def _outcomes(results: _Found) -> list[str]:
     return lines
 
 
-def _promises(results: _Found) -> list[str]:
+def _promises(results):
     lines = []
     for loader, found in results["loaders"].items():
         parts = [
@@ -58,7 +58,7 @@ def _promises(results: _Found) -> list[str]:
     return lines
 
 
-def _ours(results: _Found) -> str:
+def _ours(results):
     if "gristmill" not in results["loaders"]:
         return "gristmill was not tried."
     cases = results["loaders"]["gristmill"]["cases"]
@@ -75,7 +75,7 @@ def _ours(results: _Found) -> str:
     return f"gristmill fails in: {failed}."
 
 
-def parts(results: _Found) -> dict[str, str]:
+def parts(results):
     """Returns the parts of the page that are made of the results, by name."""
     environment = results["environment"]
     days = sorted({found["date"] for found in results["loaders"].values()})

@@ -19,13 +19,11 @@ import pathlib
 import random
 import re
 import sys
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from benchmarks.resume.host import Came, Plan, fork, load, variables
-from benchmarks.resume.protocol import PACKED_TOKENS, SEED, Job, Numbers
+from benchmarks.resume.host import Plan, fork, load, variables
+from benchmarks.resume.protocol import PACKED_TOKENS, SEED, Job
 from benchmarks.resume.records import SHARDS, write
 
 # Cases, with their titles on the page.
@@ -55,7 +53,7 @@ class Run:
     workers: int = 0
 
 
-def cases(workers: int, more: int, *, readers_stay: bool) -> dict[str, tuple[Run, Run]]:
+def cases(workers, more, *, readers_stay):
     """Returns the uninterrupted run of each case, and the one that resumes.
 
     Args:
@@ -91,10 +89,10 @@ class Trial:
 
     def __init__(
         self,
-        loader: str,
-        folder: pathlib.Path,
-        shard_records: int,
-        timeout_seconds: float,
+        loader,
+        folder,
+        shard_records,
+        timeout_seconds,
     ):
         self.adapter = importlib.import_module(f"benchmarks.resume.loaders.{loader}")
         self._folder, self._shard_records = folder, shard_records
@@ -104,7 +102,7 @@ class Trial:
         self._runs = 0
         self.uninterrupted = functools.cache(self._uninterrupted)
 
-    def write(self, *, append: bool = False) -> None:
+    def write(self, *, append=False):
         """Writes the data, or adds records to it, in another process.
 
         Raises:
@@ -118,7 +116,7 @@ class Trial:
         if status:
             raise RuntimeError(log.read_text(errors="replace")[-2000:])
 
-    def _load(self, run: Run, **plan: Any) -> Came:
+    def _load(self, run, **plan):
         folders, weights = [run.data], (1.0,)
         if run.data == "mixture":
             folders, weights = ["first", "second"], (0.75, 0.25)
@@ -142,7 +140,7 @@ class Trial:
         folder = self._folder / f"run-{self._runs}"
         return load(self.adapter, jobs, Plan(**plan), folder, self._timeout_seconds)
 
-    def _uninterrupted(self, run: Run) -> tuple[int, Came]:
+    def _uninterrupted(self, run):
         """Returns the step after which a run is stopped, any of its middle, and all."""
         steps = self._steps
         if run.data == "packing":
@@ -151,7 +149,7 @@ class Trial:
         stop = chance.randrange(steps // 5, steps * 7 // 10)
         return stop, self._load(run, save_at=stop)
 
-    def result(self, name: str, before: Run, after: Run) -> dict[str, Any]:
+    def result(self, name, before, after):
         """Returns the result of a case."""
         stop, whole = self.uninterrupted(before)
         if not whole.offered:
@@ -175,9 +173,7 @@ class Trial:
         return {"outcome": "exact" if exact else "differs", **counts, **result}
 
 
-def compare(
-    whole: Sequence[Numbers], resumed: Sequence[Numbers], records: int
-) -> dict[str, int]:
+def compare(whole, resumed, records):
     """Returns how many records are lost, repeated, or in another batch.
 
     A record is counted once: lost if it, or some of its tokens, came less often than in
@@ -204,7 +200,7 @@ def compare(
     return {**found, "new": int((became > 0)[records:].sum())}
 
 
-def _placed(steps: Sequence[Numbers], most: int, size: int) -> Numbers:
+def _placed(steps, most, size):
     """Returns a number for each record of each step and how often it came there."""
     found = [np.zeros(0, int)]
     for step, numbers in enumerate(steps):
@@ -213,9 +209,7 @@ def _placed(steps: Sequence[Numbers], most: int, size: int) -> Numbers:
     return np.concatenate(found)
 
 
-def main(
-    loader: str, folder: str, shard_records: str, workers: str, more: str, timeout: str
-) -> None:
+def main(loader, folder, shard_records, workers, more, timeout):
     """Prints the results."""
     trial = Trial(loader, pathlib.Path(folder), int(shard_records), float(timeout))
     adapter = trial.adapter
