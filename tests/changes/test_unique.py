@@ -197,7 +197,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path, dataset) -> None:
     found = run("unique", lines).output
     assert "record 0" in found
     assert "not a tf.train.Example" in found
-    assert "choose one with --split" in run("unique", two_splits(tmp_path)).output
+    assert "as --split NAME" in run("unique", two_splits(tmp_path)).output
     assert "not a committed dataset" in run("unique", tmp_path).output
 
 
