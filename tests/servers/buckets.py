@@ -1,18 +1,12 @@
 """What tests do with objects of the test server."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import pathlib
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
-
-from tests.servers.gcs_server import GcsServer
 
 
-def upload(server: GcsServer, folder: str | pathlib.Path, prefix: str) -> None:
+def upload(server, folder, prefix):
     """Stores every file below a folder in the server's bucket `bucket`."""
     for path in sorted(pathlib.Path(folder).rglob("*")):
         if path.is_file():
@@ -20,7 +14,7 @@ def upload(server: GcsServer, folder: str | pathlib.Path, prefix: str) -> None:
             server.objects.put("bucket", name, path.read_bytes())
 
 
-def overlapping(server: GcsServer, call: Callable[[], Any]) -> Any:
+def overlapping(server, call):
     """Returns what a call gives that sends requests while one is not answered.
 
     The third read of an object waits until there was a fourth.

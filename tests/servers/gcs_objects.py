@@ -4,8 +4,6 @@ It is strict where servers made for tests are not: preconditions hold for every 
 upload, checksums are compared, resumable uploads keep to the protocol.
 """
 
-from __future__ import annotations
-
 import base64
 import email.utils
 import hashlib
@@ -15,7 +13,7 @@ import re
 import sys
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 import google_crc32c
@@ -42,29 +40,29 @@ class Reply(NamedTuple):
 
 
 class RefusalError(Exception):
-    def __init__(self, status: int, message: str, **headers: str):
+    def __init__(self, status, message, **headers):
         self.reply = error_reply(status, message, **headers)
 
 
-def error_reply(status: int, message: str, **headers: str) -> Reply:
+def error_reply(status, message, **headers):
     detail = {"message": message, "domain": "global", "reason": "made"}
     error = {"code": status, "message": message, "errors": [detail]}
     return json_reply({"error": error}, status=status, **headers)
 
 
-def json_reply(document: Any, *, status: int = 200, **headers: str) -> Reply:
+def json_reply(document, *, status=200, **headers):
     kind = {"Content-Type": "application/json; charset=UTF-8"}
     return Reply(status, kind | headers, json.dumps(document).encode())
 
 
-def _checksums(data: bytes) -> dict[str, str]:
+def _checksums(data):
     digests = {"crc32c": google_crc32c.Checksum(data).digest()}
     if len(data) <= MOST_MD5_BYTES:
         digests["md5Hash"] = hashlib.md5(data).digest()
     return {kind: base64.b64encode(digest).decode() for kind, digest in digests.items()}
 
 
-def _hashes(found: StoredObject) -> str:
+def _hashes(found):
     return ",".join(
         f"{kind.removesuffix('Hash')}={value}"
         for kind, value in found.checksums.items()
@@ -81,28 +79,23 @@ class Objects:
             is `US`.
         denied: Permissions that the caller has in no bucket.
         granted: Permissions that the caller has, by bucket; None for all.
-        words: What is said of a missing `bucket` or `object` in the place of the
-            service's own words.
         leaves_out_zeros: Whether an empty object has no `size`.
         lock: Held while one request is carried out.
     """
 
-    def __init__(self, *buckets: str):
-        self.buckets: dict[str, dict[str, StoredObject]] = {
-            name: {} for name in buckets
-        }
+    def __init__(self, *buckets):
+        self.buckets = {name: {} for name in buckets}
         # Where clients find the objects, for links to them.
         self.url = ""
         self.page_size = 1000
-        self.places: dict[str, dict[str, Any]] = {}
-        self.denied: set[str] = set()
-        self.granted: dict[str, set[str]] | None = None
-        self.words: dict[str, str] = {}
+        self.places = {}
+        self.denied = set()
+        self.granted = None
         self.leaves_out_zeros = False
-        self.uploads: dict[str, dict[str, Any]] = {}
+        self.uploads = {}
         self.lock = threading.RLock()
 
-    def put(self, bucket: str, name: str, data: bytes, *, encoding: str = "") -> int:
+    def put(self, bucket, name, data, *, encoding=""):
         """Stores an object and returns its generation."""
         checksums = _checksums(data)
         with self.lock:
@@ -112,19 +105,19 @@ class Objects:
             )
         return generation
 
-    def tamper(self, bucket: str, name: str, how: str) -> None:
+    def tamper(self, bucket, name, how):
         """Lets somebody `replace` an object by other bytes, or `remove` it."""
         with self.lock:
             found = self.buckets[bucket].pop(name, None)
             if found is not None and how == "replace":
                 self.put(bucket, name, found.data[::-1])
 
-    def may(self, bucket: str, permission: str) -> bool:
+    def may(self, bucket, permission):
         """Returns whether the caller has a permission in a bucket."""
         granted = self.granted is None or permission in self.granted.get(bucket, ())
         return granted and permission not in self.denied
 
-    def demand(self, bucket: str, *permissions: str) -> None:
+    def demand(self, bucket, *permissions):
         """Refuses, as the service does, unless the caller has all permissions."""
         self._bucket(bucket)
         for permission in permissions:
@@ -136,7 +129,7 @@ class Objects:
                     "resource (or it may not exist).",
                 )
 
-    def find(self, bucket: str, name: str, query: dict[str, str]) -> StoredObject:
+    def find(self, bucket, name, query):
         objects = self._bucket(bucket)
         found = objects.get(name)
         wanted = query.get("generation")
@@ -145,18 +138,16 @@ class Objects:
             self.demand(bucket, "storage.objects.list")
         if found is None or wanted not in (None, str(found.generation)):
             text = f"No such object: {bucket}/{name}"
-            raise RefusalError(404, self.words.get("object", text))
+            raise RefusalError(404, text)
         self._check_generation(found, query)
         return found
 
-    def delete(self, bucket: str, name: str, query: dict[str, str]) -> Reply:
+    def delete(self, bucket, name, query):
         self.find(bucket, name, query)
         del self.buckets[bucket][name]
         return Reply(204, {})
 
-    def insert(
-        self, bucket: str, about: dict[str, Any], data: bytes, query: dict[str, str]
-    ) -> Reply:
+    def insert(self, bucket, about, data, query):
         objects, name = self._bucket(bucket), about["name"]
         self._check_generation(objects.get(name), query)
         for field, value in _checksums(data).items():
@@ -167,23 +158,23 @@ class Objects:
         self.put(bucket, name, data, encoding=about.get("contentEncoding", ""))
         return json_reply(self.resource(bucket, name))
 
-    def bucket(self, bucket: str) -> Reply:
+    def bucket(self, bucket):
         self._bucket(bucket)
         about = {"name": bucket, "location": "US", "projectNumber": "1"}
         return json_reply(about | self.places.get(bucket, {}))
 
-    def permissions(self, bucket: str, wanted: list[str]) -> Reply:
+    def permissions(self, bucket, wanted):
         self._bucket(bucket)
         granted = [name for name in wanted if self.may(bucket, name)]
         return json_reply({"permissions": granted})
 
-    def list(self, bucket: str, query: dict[str, str]) -> Reply:
+    def list(self, bucket, query):
         objects = self._bucket(bucket)
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         most = min(int(query.get("maxResults", self.page_size)), self.page_size)
         token = base64.b64decode(query.get("pageToken", "")).decode()
-        items: list[str] = []
-        prefixes: list[str] = []
+        items = []
+        prefixes = []
         for name in sorted(name for name in objects if name.startswith(prefix)):
             tail = name[len(prefix) :]
             cut = tail.find(delimiter) if delimiter else -1
@@ -200,11 +191,11 @@ class Objects:
         found = [self.resource(bucket, name) for name in items]
         return json_reply({"items": found, "prefixes": prefixes} | more)
 
-    def stat(self, bucket: str, name: str, query: dict[str, str]) -> Reply:
+    def stat(self, bucket, name, query):
         self.find(bucket, name, query)
         return json_reply(self.resource(bucket, name))
 
-    def resource(self, bucket: str, name: str) -> dict[str, Any]:
+    def resource(self, bucket, name):
         found = self.buckets[bucket][name]
         place = f"{self.url}/download/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
         size = {"size": str(len(found.data))}
@@ -227,9 +218,7 @@ class Objects:
             ),
         }
 
-    def media(
-        self, bucket: str, name: str, query: dict[str, str], sent_range: str
-    ) -> Reply:
+    def media(self, bucket, name, query, sent_range):
         found = self.find(bucket, name, query)
         size = len(found.data)
         begin, end, status = 0, size, 200
@@ -261,9 +250,7 @@ class Objects:
             headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
         return Reply(status, headers, found.data[begin:end])
 
-    def start(
-        self, url: str, bucket: str, about: dict[str, Any], query: dict[str, str]
-    ) -> Reply:
+    def start(self, url, bucket, about, query):
         self._check_generation(self._bucket(bucket).get(about["name"]), query)
         key = str(len(self.uploads))
         upload = {"bucket": bucket, "about": about, "query": query, "data": bytearray()}
@@ -271,10 +258,10 @@ class Objects:
         path = f"/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={key}"
         return Reply(200, {"Location": url + path})
 
-    def name_of_upload(self, key: str) -> str:
+    def name_of_upload(self, key):
         return self.uploads[key]["about"]["name"] if key in self.uploads else ""
 
-    def lose(self, key: str, *, all_of_it: bool) -> Reply:
+    def lose(self, key, *, all_of_it):
         """Loses what has arrived of an upload, or all that is known of it."""
         with self.lock:
             self.uploads[key]["data"].clear()
@@ -285,12 +272,12 @@ class Objects:
 
     def chunk(
         self,
-        key: str,
-        data: bytes,
-        content_range: str,
+        key,
+        data,
+        content_range,
         *,
-        keep_bytes: int = sys.maxsize,
-    ) -> Reply:
+        keep_bytes=sys.maxsize,
+    ):
         """Takes a piece of an upload, or all but its end."""
         upload = self.uploads.get(key)
         if upload is None:
@@ -317,15 +304,13 @@ class Objects:
         have = {"Range": f"bytes=0-{len(received) - 1}"} if received else {}
         return Reply(308, have)
 
-    def _bucket(self, bucket: str) -> dict[str, StoredObject]:
+    def _bucket(self, bucket):
         if bucket not in self.buckets:
             text = "The specified bucket does not exist."
-            raise RefusalError(404, self.words.get("bucket", text))
+            raise RefusalError(404, text)
         return self.buckets[bucket]
 
-    def _check_generation(
-        self, found: StoredObject | None, query: dict[str, str]
-    ) -> None:
+    def _check_generation(self, found, query):
         wanted = query.get("ifGenerationMatch")
         if wanted is not None and int(wanted) != (found.generation if found else 0):
             raise RefusalError(

@@ -1,12 +1,9 @@
 """The small Google Cloud Storage in a process of its own, so that it takes no GIL."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import urllib.request
-from typing import Any
 
 from tests.servers.gcs_server import CONTROL_PATH, GcsServer
 
@@ -18,11 +15,11 @@ class GcsProcess:
         url: Where it listens.
     """
 
-    def __init__(self, *buckets: str, **settings: Any):
+    def __init__(self, *buckets, **settings):
         self._buckets = buckets
         self._settings = settings
 
-    def __enter__(self) -> GcsProcess:
+    def __enter__(self):
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.servers.gcs_process", *self._buckets],
             stdin=subprocess.PIPE,
@@ -34,11 +31,11 @@ class GcsProcess:
         self.control(set=self._settings)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         # It ends with its input: also when this process is killed.
         self._process.communicate()
 
-    def come_up(self) -> None:
+    def come_up(self):
         """Lets a server that went down listen again."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -46,7 +43,7 @@ class GcsProcess:
         self._process.stdin.flush()
         self._process.stdout.readline()
 
-    def control(self, **orders: Any) -> dict[str, Any]:
+    def control(self, **orders):
         """Gives orders, and returns what was counted before; see `GcsServer.control`.
 
         Args:
@@ -55,7 +52,7 @@ class GcsProcess:
         """
         data = json.dumps(orders).encode()
         with urllib.request.urlopen(self.url + CONTROL_PATH, data) as reply:
-            counted: dict[str, Any] = json.load(reply)
+            counted = json.load(reply)
         return counted
 
 

@@ -1,14 +1,12 @@
 """What a request to a small Google Cloud Storage asks for, of its JSON API."""
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tests.servers.gcs_objects import Objects, Reply, error_reply
+from tests.servers.gcs_objects import error_reply
 
 _PATH = re.compile(r"(/upload|/download)?/storage/v1/b/([^/]+)(?:/o(?:/([^/]+))?)?")
 _PERMISSIONS = re.compile(r"/storage/v1/b/([^/]+)/iam/testPermissions")
@@ -50,12 +48,12 @@ class Request(NamedTuple):
 
 
 def parse(
-    command: str,
-    target: str,
-    headers: Mapping[str, str],
-    data: bytes,
-    objects: Objects,
-) -> Request:
+    command,
+    target,
+    headers,
+    data,
+    objects,
+):
     """Finds out what a request asks for.
 
     Args:
@@ -69,7 +67,7 @@ def parse(
     query = dict(urllib.parse.parse_qsl(url.query))
     headers = {field.lower(): value for field, value in headers.items()}
 
-    def request(operation: str, bucket: str, name: str, **about: Any) -> Request:
+    def request(operation, bucket, name, **about):
         unquoted = urllib.parse.unquote(name)
         return Request(operation, bucket, unquoted, query, about, data, headers)
 
@@ -99,7 +97,7 @@ def parse(
     return request("media" if query.get("alt") == "media" else "stat", bucket, name)
 
 
-def carry_out(objects: Objects, request: Request, url: str) -> Reply:
+def carry_out(objects, request, url):
     """Does what a request asks for.
 
     Args:
@@ -139,7 +137,7 @@ def carry_out(objects: Objects, request: Request, url: str) -> Reply:
     return error_reply(404, f"Not Found: {name}")
 
 
-def _upload_parts(content_type: str, data: bytes) -> tuple[dict[str, Any], bytes]:
+def _upload_parts(content_type, data):
     """Splits a multipart/related body into metadata and content."""
     boundary = content_type.partition("boundary=")[2].strip("\"'").encode()
     _, first, rest = data.split(b"--" + boundary, 2)

@@ -1,7 +1,5 @@
 """A small Google Cloud Storage on loopback: its JSON API over HTTP, with faults."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import dataclasses
@@ -12,8 +10,6 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
-from typing import Any
 
 from tests.servers.gcs_objects import Objects, RefusalError, Reply, json_reply
 from tests.servers.gcs_requests import Request, carry_out, parse
@@ -69,7 +65,7 @@ class Fault:
     lasts_seconds: float = 0.0
     began: float = 0.0
 
-    def hits(self, operation: str, name: str) -> bool:
+    def hits(self, operation, name):
         if self.operation not in ("", operation) or self.name not in name:
             return False
         if self.skip or not self.times:
@@ -99,56 +95,56 @@ class GcsServer:
         demand: Called with the headers of each request; it may raise RefusalError.
     """
 
-    def __init__(self, *buckets: str):
+    def __init__(self, *buckets):
         self.objects = Objects(*buckets)
-        self.faults: list[Fault] = []
-        self.requests: collections.Counter[str] = collections.Counter()
-        self.log: list[tuple[str, str, str]] = []
+        self.faults = []
+        self.requests = collections.Counter()
+        self.log = []
         self.sent_bytes = 0
         self.latency_seconds = 0.0
         self.connections = 0
         self.closing = threading.Event()
         self.held = threading.Event()
         self.release = threading.Event()
-        self.demand: Callable[[Mapping[str, str]], None] = lambda headers: None
+        self.demand = lambda headers: None
         self._http = self._listen(0)
         self._port = self._http.server_address[1]
         self.url = self.objects.url = f"http://127.0.0.1:{self._port}"
 
-    def _listen(self, port: int) -> _HttpServer:
+    def _listen(self, port):
         handler = type("Handler", (_Handler,), {"store": self})
         return _HttpServer(("127.0.0.1", port), handler)
 
-    def __enter__(self) -> GcsServer:
+    def __enter__(self):
         serve = self._http.serve_forever
         threading.Thread(target=serve, args=(0.02,), daemon=True).start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self.go_down()
         # Each is a thread here, which would keep all objects for as long as its client
         # keeps the connection.
         self._http.hang_up()
 
-    def go_down(self) -> None:
+    def go_down(self):
         """Refuses connections and ends those that there are."""
         self.closing.set()
         self.release.set()
         self._http.shutdown()
         self._http.server_close()
 
-    def come_up(self) -> None:
+    def come_up(self):
         """Listens again, at the same address and with the same objects."""
         self.closing.clear()
         self.release.clear()
         self._http = self._listen(self._port)
         self.__enter__()
 
-    def fail(self, kind: str, operation: str = "", **options: Any) -> None:
+    def fail(self, kind, operation="", **options):
         """Adds a fault; see `Fault`."""
         self.faults.append(Fault(kind, operation, **options))
 
-    def control(self, orders: dict[str, Any]) -> Reply:
+    def control(self, orders):
         """Follows orders from another process, and answers with what was counted.
 
         Args:
@@ -173,7 +169,7 @@ class GcsServer:
                 self.fail(**fault)
         return json_reply(counted)
 
-    def fault_of(self, request: Request, sent_range: str) -> Fault:
+    def fault_of(self, request, sent_range):
         """Counts a request and says what goes wrong with it: nothing, if no kind."""
         operation, name = request.operation, request.name
         with self.objects.lock:
@@ -187,21 +183,21 @@ class _HttpServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, *arguments):
         super().__init__(*arguments)
-        self._open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._open = weakref.WeakSet()
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request, client_address):
         self._open.add(request)
         super().process_request(request, client_address)
 
-    def hang_up(self) -> None:
+    def hang_up(self):
         """Ends all connections."""
         for connection in list(self._open):
             with contextlib.suppress(OSError):  # It has ended already.
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request, client_address):
         """Says nothing: clients that hang up are part of the tests."""
 
 
@@ -211,14 +207,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     wbufsize = -1  # Header and body leave together.
 
-    def setup(self) -> None:
+    def setup(self):
         super().setup()
         self.store.connections += 1
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format, *args):
         """Says nothing."""
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         request = self._parse()
         if request.operation == "control":
             self._send(self.store.control(json.loads(request.data)), Fault(""))
@@ -274,14 +270,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815
 
-    def _parse(self) -> Request:
+    def _parse(self):
         data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.path == CONTROL_PATH:
             return Request("control", "", self.path, {}, {}, data, {})
         headers = dict(self.headers.items())
         return parse(self.command, self.path, headers, data, self.store.objects)
 
-    def _send(self, reply: Reply, about: Fault) -> None:
+    def _send(self, reply, about):
         fault = about.kind
         if fault == "lost":
             self._reset()
@@ -313,7 +309,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if fault in ("cut", "stall"):
             self._reset()
 
-    def _drip(self, data: bytes, seconds: float) -> None:
+    def _drip(self, data, seconds):
         for byte in data:
             self.wfile.write(bytes([byte]))
             self.wfile.flush()
@@ -321,7 +317,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 break
         self.close_connection = True
 
-    def _reset(self) -> None:
+    def _reset(self):
         """Ends the connection as a crash does."""
         linger = struct.pack("ii", 1, 0)
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -329,6 +325,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
 
 
-def _flipped(data: bytes) -> bytes:
+def _flipped(data):
     middle = len(data) // 2
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]

@@ -1,9 +1,6 @@
 """Riegeli chunks and ArrayRecord files made by hand, to lie in any field of them."""
 
-from __future__ import annotations
-
 import struct
-from collections.abc import Sequence
 
 import cramjam
 import zstandard
@@ -15,7 +12,7 @@ FIRST_CHUNK = 64  # After the file's signature.
 MAGIC = 0x71930E704FDAE05E
 
 
-def varint(value: int) -> bytes:
+def varint(value):
     """Returns a number as protocol buffers and Riegeli write it."""
     out = bytearray()
     while value >= 0x80:
@@ -25,7 +22,7 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def message(fields: Sequence[tuple[int, int | bytes]]) -> bytes:
+def message(fields):
     """Returns a protocol buffer message of varints and byte strings."""
     out = b""
     for number, value in fields:
@@ -36,7 +33,7 @@ def message(fields: Sequence[tuple[int, int | bytes]]) -> bytes:
     return out
 
 
-def part(data: bytes, compression: str, *, claims: int | None = None) -> bytes:
+def part(data, compression, *, claims=None):
     """Returns one compressed part of a chunk, which may lie about its size."""
     if compression == "\0":
         return data
@@ -50,18 +47,18 @@ def part(data: bytes, compression: str, *, claims: int | None = None) -> bytes:
 
 
 def chunk(
-    records: Sequence[bytes],
+    records,
     *,
-    compression: str = "\0",
-    kind: str = "r",
-    record_count: int | None = None,
-    decoded_bytes: int | None = None,
-    sizes: bytes | None = None,
-    sizes_claim: int | None = None,
-    values_claim: int | None = None,
-    sizes_bytes: int | None = None,
-    frame: bytes | None = None,
-) -> bytes:
+    compression="\0",
+    kind="r",
+    record_count=None,
+    decoded_bytes=None,
+    sizes=None,
+    sizes_claim=None,
+    values_claim=None,
+    sizes_bytes=None,
+    frame=None,
+):
     """Returns a chunk; every argument after the compression overrides a true field.
 
     A `frame` is the records compressed by zstd elsewhere. The two hashes are right for
@@ -85,30 +82,28 @@ def chunk(
     return hashed(struct.pack("<4Q", *words)) + body
 
 
-def hashed(header: bytes) -> bytes:
+def hashed(header):
     """Returns the rest of a header with its hash before it."""
     return struct.pack("<Q", hash_bytes(header)) + header
 
 
-def footer_entry(offset: int, decoded_bytes: int, records: int) -> bytes:
+def footer_entry(offset, decoded_bytes, records):
     """Returns the footer's record of one chunk."""
     return message([(1, offset), (2, decoded_bytes), (3, records)])
 
 
-def footer_metadata(
-    chunks: int, records: int, options: bytes = b"group_size:1"
-) -> bytes:
+def footer_metadata(chunks, records, options=b"group_size:1"):
     """Returns the footer's first record."""
     return message([(1, message([(1, 1), (2, chunks), (3, records), (4, options)]))])
 
 
 def array_record_file(
-    chunks: Sequence[bytes],
-    footer: Sequence[bytes],
+    chunks,
+    footer,
     *,
-    postscript: bytes | None = None,
-    footer_chunk: bytes | None = None,
-) -> bytes:
+    postscript=None,
+    footer_chunk=None,
+):
     """Returns a file of two blocks: chunks, and a footer of these records."""
     data = bytes(FIRST_CHUNK) + b"".join(chunks)
     footer_at = len(data)

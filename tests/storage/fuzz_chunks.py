@@ -6,8 +6,6 @@ MODULE is a compiled part to try instead of the installed one, such as one with 
 sanitizer. It prints how many cases the compiled part left to Python.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import random
@@ -34,7 +32,7 @@ from tests.storage.chunks import BLOCK_BYTES, chunk, hashed
 from tests.support.records import text_records
 
 
-def bases(chance: random.Random) -> list[tuple[list[bytes], bytes]]:
+def bases(chance):
     """Returns records, and the chunk that holds them: of every kind and size."""
 
     found = []
@@ -57,7 +55,7 @@ def bases(chance: random.Random) -> list[tuple[list[bytes], bytes]]:
     return found
 
 
-def damaged(data: bytes, chance: random.Random) -> bytes:
+def damaged(data, chance):
     """Returns a chunk with some damage, hashes usually right for it."""
 
     bad = bytearray(data)
@@ -83,7 +81,7 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
     return bytes(bad[:cut])
 
 
-def physical(data: bytes, begin: int) -> bytes:
+def physical(data, begin):
     """Returns the bytes of a file that has a short chunk at an offset."""
 
     rest = -begin % BLOCK_BYTES
@@ -91,7 +89,7 @@ def physical(data: bytes, begin: int) -> bytes:
     return data[:rest] + header + data[rest:] if rest < len(data) else data
 
 
-def check(chance: random.Random, whole: list[tuple[list[bytes], bytes]]) -> bool:
+def check(chance, whole):
     """Compares the two decoders on one case; returns whether Python alone decoded."""
 
     records, data = chance.choice(whole)
@@ -115,7 +113,7 @@ def check(chance: random.Random, whole: list[tuple[list[bytes], bytes]]) -> bool
         else -1
         for row in rows
     ]
-    out: list[Any] = [None] * len(rows)
+    out = [None] * len(rows)
     descriptor = os.memfd_create("chunk")
     os.pwrite(descriptor, bad, begin)
     given = {"buffer": bad, "pieces": [bad], "file": None}[how]
@@ -152,10 +150,10 @@ def check(chance: random.Random, whole: list[tuple[list[bytes], bytes]]) -> bool
     return bool(left)
 
 
-def main() -> None:
+def main():
     """See above."""
     path, seed, count = sys.argv[1:]
-    spec: Any = importlib.util.spec_from_file_location("_compiled", path)
+    spec = importlib.util.spec_from_file_location("_compiled", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     compiled.part = compiled.prepared(module)

@@ -1,20 +1,15 @@
 """Google's names on loopback: Cloud Storage with TLS, tokens, a proxy before it."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import http.server
 import itertools
 import json
-import pathlib
 import socket
 import socketserver
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
 
-import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -26,14 +21,14 @@ NAME = "storage.googleapis.com"
 
 
 @contextlib.contextmanager
-def listening(talk: Callable[[socket.socket], None]) -> Iterator[str]:
+def listening(talk):
     """Talks to everyone who connects, until they hang up; yields the address."""
 
-    def serve(connection: socket.socket) -> None:
+    def serve(connection):
         with connection, contextlib.suppress(OSError):
             talk(connection)
 
-    def accept() -> None:
+    def accept():
         with contextlib.suppress(OSError):
             while True:
                 given = server.accept()[:1]
@@ -43,6 +38,17 @@ def listening(talk: Callable[[socket.socket], None]) -> Iterator[str]:
         threading.Thread(target=accept, daemon=True).start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
+
+
+def request_on(connection):
+    """Receives a request without a body."""
+    received = b""
+    while not received.endswith(b"\r\n\r\n"):
+        data = connection.recv(4096)
+        if not data:
+            raise ConnectionError
+        received += data
+    return received
 
 
 class GoogleNetwork:
@@ -55,19 +61,21 @@ class GoogleNetwork:
         tokens: Those that were given.
         valid: Those that are taken.
         lifetime_seconds: Of a token.
+        asked: How often a token was asked for.
+        drips: How many answers with a token trickle.
+        refuses: Whether no token is given.
         pays: The project that pays for requests; "" if the bucket's own does.
         tunnels: What the proxy was asked for.
     """
 
-    def __init__(
-        self, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *buckets: str
-    ):
+    def __init__(self, folder, monkeypatch, *buckets):
         self.server = GcsServer(*buckets)
-        self.tokens: list[str] = []
-        self.valid: set[str] = set()
+        self.tokens = []
+        self.valid = set()
         self.lifetime_seconds = 3600
+        self.asked, self.drips, self.refuses = 0, 0, False
         self.pays = ""
-        self.tunnels: list[str] = []
+        self.tunnels = []
         self._numbers = itertools.count(1)
         certificate = _write_certificate(folder)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -91,7 +99,7 @@ class GoogleNetwork:
         }.items():
             monkeypatch.setenv(name, value)
 
-    def __enter__(self) -> GoogleNetwork:
+    def __enter__(self):
         for server in (self._http, self._proxy):
             threading.Thread(
                 target=server.serve_forever, args=(0.02,), daemon=True
@@ -99,37 +107,37 @@ class GoogleNetwork:
         self.server.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self.server.__exit__()
         self.stop_tokens()
         self._proxy.shutdown()
         self._proxy.server_close()
 
-    def give_token(self) -> str:
+    def give_token(self):
         """Returns a new token, which is valid."""
         token = f"token-{next(self._numbers)}"
         self.tokens.append(token)
         self.valid.add(token)
         return token
 
-    def stop_tokens(self) -> None:
+    def stop_tokens(self):
         """Ends the server of tokens: no others are given."""
         self._http.shutdown()
         self._http.server_close()
 
     @property
-    def storage_address(self) -> tuple[str, int]:
+    def storage_address(self):
         """Where Cloud Storage listens."""
         host, port = self.server._http.server_address[:2]
         return str(host), port
 
-    def _demand(self, headers: Mapping[str, str]) -> None:
+    def _demand(self, headers):
         if headers.get("authorization", "").removeprefix("Bearer ") not in self.valid:
             raise RefusalError(401, "Invalid Credentials")
         if self.pays and headers.get("x-goog-user-project") != self.pays:
             raise RefusalError(400, "Bucket is a requester pays bucket but no user pr")
 
-    def _write_key(self, folder: pathlib.Path) -> str:
+    def _write_key(self, folder):
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         pem = key.private_bytes(
             serialization.Encoding.PEM,
@@ -151,25 +159,34 @@ class GoogleNetwork:
 class _Tokens(http.server.BaseHTTPRequestHandler):
     network: GoogleNetwork
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format, *args):
         """Says nothing."""
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
-        seconds = self.network.lifetime_seconds
-        about = {"access_token": self.network.give_token(), "expires_in": seconds}
-        data = json.dumps(about | {"token_type": "Bearer"}).encode()
-        self.send_response(200)
+        network = self.network
+        network.asked += 1
+        about = {"expires_in": network.lifetime_seconds, "token_type": "Bearer"}
+        if not network.refuses:
+            about["access_token"] = network.give_token()
+        data = json.dumps(about).encode()
+        self.send_response(400 if network.refuses else 200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        if network.drips:
+            network.drips -= 1
+            for byte in data:
+                self.wfile.write(bytes([byte]))
+                threading.Event().wait(0.5)
+        else:
+            self.wfile.write(data)
 
 
 class _Tunnel(socketserver.StreamRequestHandler):
     network: GoogleNetwork
 
-    def handle(self) -> None:
+    def handle(self):
         words = self.rfile.readline().decode().split()
         while self.rfile.readline().strip():
             pass
@@ -186,7 +203,7 @@ class _Tunnel(socketserver.StreamRequestHandler):
             back.join()
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
+def _pump(source, target):
     try:
         while data := source.recv(1 << 16):
             target.sendall(data)
@@ -195,7 +212,7 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
         pass  # One of them hung up.
 
 
-def _write_certificate(folder: pathlib.Path) -> pathlib.Path:
+def _write_certificate(folder):
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
     now = datetime.datetime.now(datetime.UTC)

@@ -1,7 +1,5 @@
 """tf.train.Example without TensorFlow, against TensorFlow and TFDS."""
 
-from __future__ import annotations
-
 import contextlib
 import http
 import json
@@ -23,27 +21,29 @@ from gristmill.dataset.base.example import (
 )
 from gristmill.dataset.metadata.tfds import parse_tfds_features
 from gristmill.loader import ExampleDecoder
-from tests.support import examples
-from tests.support.examples import UNUSUAL, parsed, tf_example
+from tests.support.examples import (
+    BYTES,
+    FLOATS,
+    INT64S,
+    UNUSUAL,
+    parsed,
+    tf_example,
+)
 from tests.support.tensorflow_process import with_tensorflow
 
-VALUES = st.one_of(
-    st.lists(examples.BYTES, max_size=5),
-    st.lists(examples.INT64S, max_size=5),
-    st.lists(examples.FLOATS, max_size=5),
-)
+VALUES = st.one_of(*(st.lists(each, max_size=5) for each in (BYTES, INT64S, FLOATS)))
 FEATURES = st.dictionaries(st.text(max_size=8), VALUES, max_size=5)
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_whatever_protocol_buffers_allow(name: str) -> None:
+def test_whatever_protocol_buffers_allow(name):
     record = UNUSUAL[name]
     assert decode_example(record) == parsed(record)
     assert decode_example(canonical_example(record)) == parsed(record)
 
 
 @given(st.data(), FEATURES)
-def test_damaged_records_are_errors_or_what_others_read(data, features) -> None:
+def test_damaged_records_are_errors_or_what_others_read(data, features):
     record = bytearray(tf_example(features))
     assert decode_example(bytes(record)) == features
     for _ in range(data.draw(st.integers(1, 3))):
@@ -55,11 +55,10 @@ def test_damaged_records_are_errors_or_what_others_read(data, features) -> None:
 
 
 GIVEN = st.one_of(
-    *(st.text(max_size=8), examples.BYTES, examples.INT64S, st.booleans()),
-    examples.FLOATS,
-    st.lists(examples.BYTES | st.text(max_size=4), max_size=20),
-    st.lists(examples.INT64S | st.booleans(), max_size=40),
-    st.lists(examples.FLOATS, max_size=40).map(tuple),
+    *(st.text(max_size=8), BYTES, INT64S, st.booleans(), FLOATS),
+    st.lists(BYTES | st.text(max_size=4), max_size=20),
+    st.lists(INT64S | st.booleans(), max_size=40),
+    st.lists(FLOATS, max_size=40).map(tuple),
     npst.arrays(
         st.sampled_from(["?", "u1", "<i2", ">i4", "i8", "f2", ">f4", "<f4"]),
         npst.array_shapes(max_dims=3, max_side=4, min_side=0),
@@ -76,7 +75,7 @@ def as_lists(value):
 
 
 @given(st.dictionaries(st.text(max_size=8), GIVEN, max_size=6))
-def test_tensorflow_and_we_read_what_was_given(features) -> None:
+def test_tensorflow_and_we_read_what_was_given(features):
     record = encode_example(features)
     expected = {name: as_lists(value) for name, value in features.items()}
     np.testing.assert_equal(parsed(record), expected)
@@ -84,7 +83,7 @@ def test_tensorflow_and_we_read_what_was_given(features) -> None:
 
 
 @given(FEATURES, st.randoms())
-def test_the_bytes_are_those_of_tensorflow_in_any_order(features, random) -> None:
+def test_the_bytes_are_those_of_tensorflow_in_any_order(features, random):
     # TensorFlow's empty list has a kind, which an array has as well.
     features = {name: values or np.array([], "S1") for name, values in features.items()}
     items = list(features.items())
@@ -112,7 +111,7 @@ def test_the_bytes_are_those_of_tensorflow_in_any_order(features, random) -> Non
         (jnp.arange(3), [0, 1, 2]),
     ],
 )
-def test_values_of_other_types(value, expected) -> None:
+def test_values_of_other_types(value, expected):
     assert parsed(encode_example({"x": value})) == {"x": expected}
 
 
@@ -137,13 +136,10 @@ def test_values_of_other_types(value, expected) -> None:
         ("\ud800", "not Unicode"),
     ],
 )
-def test_an_error_names_the_feature(value, message: str) -> None:
+def test_an_error_names_the_feature(value, message):
     with pytest.raises(InputError, match=message) as caught:
         encode_example({"fine": 1, "odd": value})
     assert caught.value.where == "feature 'odd'"
-
-
-# Records of TFDS decode without a schema by hand.
 
 
 @with_tensorflow
@@ -153,7 +149,7 @@ def made_by_tfds(folder):
 
     f = tfds.features
     pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
-    box = tfds.features.BBox(0.0, 0.25, 0.5, 1.0)
+    box = f.BBox(0.0, 0.25, 0.5, 1.0)
     described = {
         "small": (f.Scalar(np.uint8), 250),
         "wide": (np.float64, 0.5),
@@ -172,17 +168,16 @@ def made_by_tfds(folder):
     feature = f.FeaturesDict({name: kind for name, (kind, _) in described.items()})
     feature.save_config(folder)
     values = {name: value for name, (_, value) in described.items()}
-    others = ({}, {"objects": []})
-    return [feature.serialize_example(values | more) for more in others]
+    return [feature.serialize_example(values | more) for more in ({}, {"objects": []})]
 
 
 @pytest.mark.slow
-def test_records_of_tfds_decode_without_a_schema_by_hand(tmp_path) -> None:
+def test_records_of_tfds_decode_without_a_schema_by_hand(tmp_path):
     records = made_by_tfds(tmp_path)
     features = parse_tfds_features(json.loads((tmp_path / "features.json").read_text()))
     assert {"ragged", "video"}.isdisjoint(features)
-    kinds = {name: features[name].type for name in ("image", "wide", "label")}
-    assert kinds == {"image": "image", "wide": "double", "label": "class_label"}
+    kinds = [features[name].type for name in ("image", "wide", "label")]
+    assert kinds == ["image", "double", "class_label"]
     batch = ExampleDecoder.of(types.SimpleNamespace(features=features))(records)
     assert (batch["small"].dtype, batch["wide"].dtype) == (np.uint8, np.float32)
     assert batch["image"][0].startswith(b"\x89PNG")

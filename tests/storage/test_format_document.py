@@ -1,7 +1,5 @@
 """Numbers of docs/reference/format.md: digests, and rows as bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +11,7 @@ from tests.support.records import checksums
 MASK = (1 << 64) - 1
 
 
-def mixed(word: int, key: int) -> int:
+def mixed(word, key):
     """SplitMix64's finaliser in plain Python."""
     z = (word + key) & MASK
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
@@ -21,13 +19,13 @@ def mixed(word: int, key: int) -> int:
     return z ^ z >> 31
 
 
-def digest_of(records: list[bytes]) -> RecordsDigest:
+def digest_of(records):
     lengths = np.array([len(record) for record in records], np.int64)
     return RecordsDigest.of(checksums(records), lengths)
 
 
 @given(st.lists(st.binary(max_size=20), max_size=30), st.integers(0, 30))
-def test_a_digest_is_a_sum_over_records(records: list[bytes], cut: int) -> None:
+def test_a_digest_is_a_sum_over_records(records, cut):
     """So order does not matter, and parts add up."""
     words = [
         crc | len(record) << 32
@@ -43,7 +41,7 @@ def test_a_digest_is_a_sum_over_records(records: list[bytes], cut: int) -> None:
     assert RecordsDigest.total(parts) == parts[0] + parts[1] == digest
 
 
-def test_rows_as_bytes() -> None:
+def test_rows_as_bytes():
     row = bytes.fromhex("02000080 01000000 02000000 00000000 05000000 0100 0200 0300")
     (first, document), (position, rest) = packed_reader.read_row(row, id_bytes=2)
     assert (first, document.tolist()) == (0, [1])

@@ -1,18 +1,10 @@
 """Cloud Storage over real HTTP: what only objects do, uploads, faults, refusals."""
 
-from __future__ import annotations
-
 import gzip
 import json
-import os
-import pathlib
 import random
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
-from typing import Any
 
 import google_crc32c
 import pytest
@@ -23,11 +15,9 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
     StorageError,
 )
-from gristmill.dataset.storage.base import Content
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.gcs_connection import emulator_url
-from gristmill.dataset.storage.lookup import delete_all, storage_for
-from gristmill.dataset.storage.prefetch_reader import PrefetchReader
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.commands.main import main
 from gristmill.pipelines.convert import convert
@@ -40,12 +30,13 @@ DATA = random.Random(1).randbytes(300_000)
 K256 = 256 << 10
 LARGE = random.Random(3).randbytes(5 * K256 + 5)  # Three pieces.
 A, C = "gs://bucket/a", "gs://bucket/c"
+ALWAYS = 10**6
 
 pytestmark = pytest.mark.usefixtures("small_pieces")
 
 
 @pytest.fixture
-def storage(server: GcsServer) -> GcsStorage:
+def storage(server):
     """A storage that asks once for what a busy machine answers late."""
     return GcsStorage(timeout_seconds=30, deadline_seconds=60)
 
@@ -53,25 +44,16 @@ def storage(server: GcsServer) -> GcsStorage:
 # What only objects do.
 
 
-def test_what_pretends_to_be_a_directory_is_no_file(
-    server: GcsServer, storage: GcsStorage
-) -> None:
+def test_what_pretends_to_be_a_directory_is_no_file(server, storage):
     server.objects.put("bucket", "in/", b"")
     storage.write("gs://bucket/in/a", DATA)
-    for found in (
-        storage.match("gs://bucket/in/*"),
-        storage.match("gs://bucket/**"),
-        storage.list("gs://bucket/in"),
-    ):
-        assert found == [storage.stat("gs://bucket/in/a")]
-        assert found[0].crc32c == google_crc32c.value(DATA)
-    delete_all(storage.scan("gs://bucket/in", deep=True))
-    assert list(server.objects.buckets["bucket"]) == ["in/"]
+    expected = storage.stat("gs://bucket/in/a")
+    assert expected.crc32c == google_crc32c.value(DATA)
+    for found in (storage.match("gs://bucket/**"), storage.list("gs://bucket/in")):
+        assert found == [expected]
 
 
-def test_encoded_objects_come_as_they_are_stored(
-    server: GcsServer, storage: GcsStorage
-) -> None:
+def test_encoded_objects_come_as_they_are_stored(server, storage):
     stored = gzip.compress(DATA)
     server.objects.put("bucket", "a", stored, encoding="gzip")
     assert storage.read(A) == stored
@@ -80,9 +62,7 @@ def test_encoded_objects_come_as_they_are_stored(
         assert file.read() == stored[5:]
 
 
-def test_the_storage_follows_the_configured_server(
-    server: GcsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_storage_follows_the_configured_server(server, monkeypatch):
     assert storage_for("gs://other/b") is storage_for(A)
     with GcsServer("bucket") as second:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", second.url)
@@ -91,41 +71,23 @@ def test_the_storage_follows_the_configured_server(
     assert not server.objects.buckets["bucket"]
 
 
-@pytest.mark.parametrize("deleted", [False, True])
-def test_an_object_that_is_replaced_while_it_is_read_is_named(
-    server: GcsServer, storage: GcsStorage, deleted: bool
-) -> None:
+@pytest.mark.parametrize("how", ["remove", "replace"])
+def test_an_object_that_is_replaced_while_it_is_read_is_named(server, storage, how):
     storage.block_bytes = 10_000
     generation = server.objects.put("bucket", "a", DATA)
     with storage.open(A) as file:
         assert file.read(5) == DATA[:5]
-        server.objects.tamper("bucket", "a", "remove" if deleted else "replace")
+        server.objects.tamper("bucket", "a", how)
         message = f"(?s){A}.*version {generation}"
         with pytest.raises(StorageChangedError, match=message):
             file.read()
 
 
-def test_a_known_range_is_requested_at_once() -> None:
-    """With version and end known, the second request need not wait for the first."""
-    barrier = threading.Barrier(4)
-
-    def fetch(begin: int, stop: int, version: str | None) -> Content:
-        if begin < 40:
-            barrier.wait(60)
-        return Content(DATA[begin:stop], "7", 100)
-
-    with PrefetchReader(fetch, end=100, version="7", block_bytes=10) as reader:
-        assert reader.read() == DATA[:100]
-
-
-def test_a_size_that_is_left_out_is_0(server: GcsServer, storage: GcsStorage) -> None:
-    """As some servers do for empty objects; consoles make such for directories."""
-    for name, data in (("d/", b""), ("d/empty", b""), ("d/full", DATA)):
-        server.objects.put("bucket", name, data)
+def test_a_size_that_is_left_out_is_0(server, storage):
+    """As some servers do for empty objects."""
+    server.objects.put("bucket", "d/empty", b"")
     server.objects.leaves_out_zeros = True
-    found = storage.list("gs://bucket/d")
-    assert [info.size_bytes for info in found] == [0, len(DATA)]
-    assert storage.stat("gs://bucket/d/empty") == found[0]
+    assert storage.list("gs://bucket/d") == [storage.stat("gs://bucket/d/empty")]
     storage.write("gs://bucket/d/other", b"", replaces="")
     item = '{"items": [{"name": "a", "generation": "1", "crc32c": "AAAAAQ=="}]}'
     server.fail("other", "list", answer=(200, "application/json", item))
@@ -135,39 +97,36 @@ def test_a_size_that_is_left_out_is_0(server: GcsServer, storage: GcsStorage) ->
 
 # Uploads arrive whole, or end with an error.
 
-FAULTS: dict[str, list[dict[str, Any]]] = {
+FAULTS = {
     "damaged twice": [{"kind": "flip", "times": 2}],
-    "a part of the first piece": [{"kind": "part", "after_bytes": K256}],
-    "a part of a later piece": [{"kind": "part", "after_bytes": K256, "skip": 1}],
-    "a part of the last piece": [{"kind": "part", "after_bytes": K256, "skip": 2}],
+    **{
+        f"a part of piece {skip}": [{"kind": "part", "after_bytes": K256, "skip": skip}]
+        for skip in range(3)
+    },
     "a part of every piece": [{"kind": "part", "after_bytes": K256, "times": 4}],
     "nothing of a piece": [{"kind": "part", "after_bytes": 0, "skip": 1}],
-    "no Range": [{"kind": "forget", "skip": 1}],
-    "no Range at the last piece": [{"kind": "forget", "skip": 2}],
-    "the session is gone": [{"kind": "gone"}],
-    "the session is gone later": [{"kind": "gone", "skip": 2}],
-    "410": [{"kind": "410", "skip": 1}],
-    "404": [{"kind": "404", "skip": 1}],
-    "the session is gone when it is asked for": [
-        {"kind": "503", "skip": 1},
-        {"kind": "gone"},
-    ],
-    "more is kept than was sent": [
-        {"kind": "part", "headers": {"Range": f"bytes=0-{1 << 20}"}, "after_bytes": 1}
-    ],
-    "all is kept, and it is no object": [
-        {
-            **{"kind": "part", "after_bytes": 1, "skip": 2},
-            "headers": {"Range": f"bytes=0-{len(LARGE) - 1}"},
-        }
-    ],
+    **{
+        f"{kind} at piece {skip}": [{"kind": kind, "skip": skip}]
+        for kind, skip in (
+            *(("forget", 1), ("forget", 2), ("gone", 0), ("gone", 2)),
+            *(("410", 1), ("404", 1)),
+        )
+    },
+    "gone when it is asked for": [{"kind": "503", "skip": 1}, {"kind": "gone"}],
+    **{
+        f"{size} are kept": [
+            {
+                **{"kind": "part", "after_bytes": 1, "skip": skip},
+                "headers": {"Range": f"bytes=0-{size - 1}"},
+            }
+        ]
+        for size, skip in (((1 << 20) + 1, 0), (len(LARGE), 2))
+    },
 }
 
 
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
-def test_the_whole_file_arrives(
-    server: GcsServer, storage: GcsStorage, tmp_path: pathlib.Path, faults
-) -> None:
+def test_the_whole_file_arrives(server, storage, tmp_path, faults):
     (tmp_path / "shard").write_bytes(LARGE)
     server.fail("flip", "insert", times=2)
     for fault in faults:
@@ -182,10 +141,10 @@ def test_the_whole_file_arrives(
 
 
 @pytest.mark.parametrize("kind", ["gone", "forget", "410", "503", "part", "flip"])
-def test_an_upload_ends_with_the_deadline(server: GcsServer, kind: str) -> None:
+def test_an_upload_ends_with_the_deadline(server, kind):
     storage = GcsStorage(timeout_seconds=1, deadline_seconds=1)
-    server.fail(kind, "chunk", skip=1, times=10**6, after_bytes=1)
-    server.fail("flip", "insert", times=10**6)
+    server.fail(kind, "chunk", skip=1, times=ALWAYS, after_bytes=1)
+    server.fail("flip", "insert", times=ALWAYS)
     begin = time.monotonic()
     for data, says in ((LARGE, "crc32c" if kind == "flip" else ""), (DATA, "crc32c")):
         with pytest.raises(StorageError, match=rf"(?s){A}.*{says}"):
@@ -194,17 +153,7 @@ def test_an_upload_ends_with_the_deadline(server: GcsServer, kind: str) -> None:
     assert not server.objects.buckets["bucket"]
 
 
-def test_an_object_that_holds_other_bytes_is_told(
-    server: GcsServer, storage: GcsStorage
-) -> None:
-    server.objects.put("bucket", "c", DATA[::-1])
-    about = json.dumps(server.objects.resource("bucket", "c"))
-    server.fail("other", "insert", answer=(200, "application/json", about))
-    with pytest.raises(StorageError, match="does not hold what was written"):
-        storage.write(A, DATA)
-
-
-def test_conflicts_of_uploads(server: GcsServer, storage: GcsStorage) -> None:
+def test_conflicts_of_uploads(server, storage):
     """A reply that is lost is told apart; what is there is not replaced."""
     for name in ("ours", "theirs"):
         server.fail("lost", "insert", name=name)
@@ -221,6 +170,11 @@ def test_conflicts_of_uploads(server: GcsServer, storage: GcsStorage) -> None:
     server.fail("404", "start", message="The specified bucket does not exist.")
     with pytest.raises(StorageError, match="bucket does not exist"):
         storage.write(C, LARGE)
+    server.objects.put("bucket", "c", DATA[::-1])
+    about = json.dumps(server.objects.resource("bucket", "c"))
+    server.fail("other", "insert", answer=(200, "application/json", about))
+    with pytest.raises(StorageError, match="does not hold what was written"):
+        storage.write(A, DATA)
 
 
 # Answers of every kind.
@@ -230,10 +184,8 @@ def test_conflicts_of_uploads(server: GcsServer, storage: GcsStorage) -> None:
 @pytest.mark.parametrize(
     "operation", ["stat", "media", "insert", "start", "chunk", "list", "delete"]
 )
-def test_a_server_is_left_alone_as_long_as_it_asks(
-    server: GcsServer, operation: str
-) -> None:
-    def seconds(deadline_seconds: float, retry_after: str) -> float:
+def test_a_server_is_left_alone_as_long_as_it_asks(server, operation):
+    def seconds(deadline_seconds, retry_after):
         storage = GcsStorage(timeout_seconds=30, deadline_seconds=deadline_seconds)
         server.fail("503", operation, headers={"Retry-After": retry_after})
         begin = time.monotonic()
@@ -250,12 +202,12 @@ def test_a_server_is_left_alone_as_long_as_it_asks(
     assert seconds(4, "999") < 60
 
 
-WRITES: list[Callable[[GcsStorage], object]] = [
+WRITES = [
     lambda storage: storage.write(A, DATA),
     lambda storage: storage.write(A, LARGE),
     lambda storage: storage.delete(A),
 ]
-CALLS: list[Callable[[GcsStorage], object]] = [
+CALLS = [
     lambda storage: storage.read(A),
     lambda storage: storage.stat(A),
     lambda storage: storage.match("gs://bucket/*"),
@@ -271,32 +223,19 @@ CALLS: list[Callable[[GcsStorage], object]] = [
         ("401", "credentials", "gcloud auth application-default login"),
         ("400", "Some reason", "run the same command again"),
         # These are no questions of roles.
-        (
-            "403",
-            "Object 'bucket/a' is subject to bucket's retention policy or object "
-            "retention and cannot be deleted or overwritten until 2027-01-01",
-            "wait until then, or choose another output",
-        ),
-        (
-            "403",
-            "Object 'bucket/a' is under active Temporary hold and cannot be deleted, "
-            "overwritten or archived until hold is removed.",
-            "release the hold, or choose another output",
-        ),
+        ("403", "Object is subject to bucket's retention policy", "wait until then, "),
+        ("403", "Object is under active Temporary hold", "release the hold, or choose"),
     ],
 )
-def test_a_refusal_is_told_with_its_reason(
-    server: GcsServer, storage: GcsStorage, status: str, message: str, cure: str
-) -> None:
+def test_a_refusal_is_told_with_its_reason(server, storage, status, message, cure):
     server.objects.put("bucket", "a", DATA)
     server.fail(status, times=99, message=message)
     begin = time.monotonic()
-    for call in WRITES if "choose" in cure else CALLS:
+    for call in WRITES if "Object" in message else CALLS:
         with pytest.raises(StorageError) as caught:
             call(storage)
-        assert "gs://bucket/" in str(caught.value)
-        assert message[:40] in str(caught.value)
-        assert cure in str(caught.value)
+        for part in ("gs://bucket/", message, cure):
+            assert part in str(caught.value)
         assert ("role" in str(caught.value)) == (cure == "objectUser")
     assert time.monotonic() - begin < 100  # Not at the deadline.
 
@@ -312,7 +251,7 @@ def test_a_refusal_is_told_with_its_reason(
         "[" * 100_000,
     ],
 )
-def test_any_body_of_any_answer(server: GcsServer, status: int, body: str) -> None:
+def test_any_body_of_any_answer(server, status, body):
     storage = GcsStorage(timeout_seconds=60, deadline_seconds=0.01)
     server.fail("other", answer=(status, "application/json", body), times=99)
     for call in CALLS:
@@ -325,26 +264,7 @@ def test_any_body_of_any_answer(server: GcsServer, status: int, body: str) -> No
             assert status == 200, call
 
 
-def test_missing_credentials_are_named_at_once(tmp_path: pathlib.Path) -> None:
-    # In a process of its own: the library looks at its environment when imported.
-    environment = {
-        **{k: v for k, v in os.environ.items() if not k.startswith("GOOGLE_")},
-        **{"HOME": str(tmp_path), "CLOUDSDK_CONFIG": str(tmp_path)},
-        **{"NO_GCE_CHECK": "true", "STORAGE_EMULATOR_HOST": ""},
-    }
-    code = (
-        "from gristmill.dataset.storage.lookup import storage_for\n"
-        "storage_for('gs://bucket/a').read('gs://bucket/a')"
-    )
-    command = [sys.executable, "-c", code]
-    begin = time.monotonic()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert "StorageError: cannot find credentials" in done.stderr
-    assert "gcloud auth application-default login" in done.stderr
-    assert time.monotonic() - begin < 60
-
-
-def test_a_missing_client_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_client_library_is_named(monkeypatch):
     for name in ("gcs", "gcs_connection"):
         monkeypatch.delitem(sys.modules, f"gristmill.dataset.storage.{name}")
     monkeypatch.setitem(sys.modules, "google.cloud.storage.retry", None)
@@ -353,27 +273,27 @@ def test_a_missing_client_library_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "url"),
+    ("url", "texts"),
     [
-        *(("", None), (" ", None)),
-        *(
-            (text, "http://localhost:4443")
-            for text in ("http://localhost:4443//", "localhost:4443", "localhost:4443/")
+        (None, ("", " ")),
+        (
+            "http://localhost:4443",
+            ("http://localhost:4443//", "localhost:4443", "localhost:4443/"),
         ),
-        ("https://storage.test", "https://storage.test"),
-        ("[::1]:4443", "http://[::1]:4443"),
-        ("http://proxy:80/storage-of-tests/", "http://proxy:80/storage-of-tests"),
-        *((bad, "") for bad in ("ftp://x", "http://", ":4443", "host:port")),
-        *((bad, "") for bad in ("http://[::1", "x?a=b")),
+        ("https://storage.test", ("https://storage.test",)),
+        ("http://[::1]:4443", ("[::1]:4443",)),
+        ("http://proxy:80/of-tests", ("http://proxy:80/of-tests/",)),
+        ("", ("ftp://x", "http://", ":4443", "host:port", "http://[::1", "http://x?a")),
     ],
 )
-def test_addresses(monkeypatch: pytest.MonkeyPatch, text: str, url: str | None) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", text)
-    if url == "":
-        with pytest.raises(InputError, match="STORAGE_EMULATOR_HOST is not an address"):
-            storage_for("gs://bucket")
-    else:
-        assert emulator_url() == url
+def test_addresses(monkeypatch, url, texts):
+    for text in texts:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", text)
+        if url == "":
+            with pytest.raises(InputError, match="STORAGE_EMULATOR_HOST is not an add"):
+                storage_for("gs://bucket")
+        else:
+            assert emulator_url() == url
 
 
 # Commands.
@@ -381,7 +301,7 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch, text: str, url: str | None) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slash", ["", "/"])
-def test_a_bucket_is_a_directory(server: GcsServer, slash: str, capsys) -> None:
+def test_a_bucket_is_a_directory(server, slash, capsys):
     """Without a path below it, in every command, and where there is none."""
     server.objects.put("in", "p.tfrecord", frames_of(text_records(30)))
     for command, code, said in (
@@ -392,11 +312,7 @@ def test_a_bucket_is_a_directory(server: GcsServer, slash: str, capsys) -> None:
         ("head gs://out -n 1", 0, "record 0: "),
         ("doctor gs://out", 0, "gs://"),
         ("append gs://out gs://in --workers 1", 0, "nothing to do"),
-        (
-            "convert gs://in/p.tfrecord gs://in --workers 1",
-            2,
-            "directory of its inputs",
-        ),
+        ("convert gs://in/p.tfrecord gs://in --workers 1", 2, "of its inputs"),
         ("index gs://in", 2, "not an ArrayRecord file"),
         ("index gs://out", 2, "is a dataset with this split already"),
         ("verify gs://in", 3, "not a committed dataset"),
@@ -405,7 +321,7 @@ def test_a_bucket_is_a_directory(server: GcsServer, slash: str, capsys) -> None:
     ):
         words = [w + slash if w.count("/") == 2 else w for w in command.split()]
         try:
-            ended: object = main(words)
+            ended = main(words)
         except SystemExit as e:
             ended = e.code
         shown = "".join(capsys.readouterr())
@@ -415,13 +331,13 @@ def test_a_bucket_is_a_directory(server: GcsServer, slash: str, capsys) -> None:
 
 
 @pytest.mark.slow
-def test_commands_make_few_requests_a_shard(server: GcsServer) -> None:
+def test_commands_make_few_requests_a_shard(server):
     """None that an earlier answer gives."""
     for number in range(2):
         data = frames_of(text_records(300, seed=number))
         server.objects.put("in", f"part-{number}.tfrecord", data)
 
-    def requests() -> list[tuple[str, str]]:
+    def requests():
         """Takes those since the last call, but those for inputs."""
         found = [(kind, name) for kind, name, _ in server.log if "part-" not in name]
         server.log.clear()
@@ -432,9 +348,8 @@ def test_commands_make_few_requests_a_shard(server: GcsServer) -> None:
         output = f"gs://out/c4-{shards}"
         for count, overwrite in ((shards, False), (shards + 1, True), (shards, True)):
             plan = PlanOptions(kind="num_shards", value=count)
-            job = ConversionJob(
-                inputs=("gs://in/*.tfrecord",), output=output, name="c4", plan=plan
-            )
+            inputs = ("gs://in/*.tfrecord",)
+            job = ConversionJob(inputs=inputs, output=output, name="c4", plan=plan)
             convert([job], workers=1, overwrite=overwrite)
             made = requests()
             counts.append(len(made))

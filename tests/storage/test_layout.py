@@ -1,7 +1,5 @@
 """Names of files: one kind each, as TFDS builds them, never outside of the dataset."""
 
-from __future__ import annotations
-
 import fnmatch
 import pathlib
 import re
@@ -28,7 +26,7 @@ PARTS = {
 }
 
 
-def test_the_page_has_the_same_table() -> None:
+def test_the_page_has_the_same_table():
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in (ROOT / "docs/reference/format.md").read_text().splitlines()
@@ -40,7 +38,7 @@ def test_the_page_has_the_same_table() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.pattern)
-def test_a_path_is_of_one_kind(kind: layout.Kind) -> None:
+def test_a_path_is_of_one_kind(kind):
     path = kind.path(**PARTS)
     found = kind.parse(path, NAME=PARTS["NAME"])
     assert found is not None
@@ -60,7 +58,7 @@ def test_a_path_is_of_one_kind(kind: layout.Kind) -> None:
     assert is_unfinished(path) == (kind is layout.UNFINISHED)
 
 
-def test_nothing_else_is_written(tmp_path: pathlib.Path) -> None:
+def test_nothing_else_is_written(tmp_path):
     output = examples(tmp_path, [3, 4])
     attach_numbers(output, tmp_path, 7)
     remove_from(output, [2])
@@ -72,7 +70,7 @@ def test_nothing_else_is_written(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("mark", ["", WRITE, "0" * 16])
 @pytest.mark.parametrize("split", ["train", "train-en", WRITE])
-def test_files_of_a_write_are_told_from_those_of_others(split: str, mark: str) -> None:
+def test_files_of_a_write_are_told_from_those_of_others(split, mark):
     key = layout.write_key(split, mark)
     assert layout.parse_write_key(key) == (split, mark)
     shards = [layout.shard_name("c4", key, 3, 64)]
@@ -124,7 +122,7 @@ def test_files_of_a_write_are_told_from_those_of_others(split: str, mark: str) -
     ],
     ids=["names", "splits", "keys", "paths"],
 )
-def test_names_that_are_refused(check, good: list[str], bad: list[str]) -> None:
+def test_names_that_are_refused(check, good, bad):
     assert [*map(check, good)] == good
     for name in bad:
         message = r"`name`|`split`|split name|outside"
@@ -145,12 +143,11 @@ def test_names_that_are_refused(check, good: list[str], bad: list[str]) -> None:
     ],
 )
 def test_a_shard_that_no_reader_would_open_or_that_is_another_file(
-    tmp_path: pathlib.Path, file: str, names: ShardNames, refused: str
-) -> None:
+    tmp_path, file, names, refused
+):
     (tmp_path / file).write_bytes(frames_of(text_records(4)))
-    (tmp_path / "out").mkdir()
     pattern = f"{tmp_path}/{file.replace(chr(92), '?')}"
     job = job_of(pattern, tmp_path / "out", names=names, plan=("match_shards", None))
     with pytest.raises(InputError, match=re.escape(repr(refused))):
         begin_job(job)
-    assert contents(tmp_path / "out") == {}
+    assert not (tmp_path / "out").exists() or contents(tmp_path / "out") == {}

