@@ -1,7 +1,5 @@
 """The order once more, by Python's integers alone, from what README.md says of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import heapq
@@ -15,7 +13,7 @@ WORD = (1 << 64) - 1
 MUL_A, MUL_B = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
-def mixed(value: int) -> int:
+def mixed(value):
     value &= WORD
     value = ((value ^ (value >> 30)) * MUL_A) & WORD
     value = ((value ^ (value >> 27)) * MUL_B) & WORD
@@ -25,7 +23,7 @@ def mixed(value: int) -> int:
 class Permutation:
     """Of [0, size): one of a family, by epoch and lane."""
 
-    def __init__(self, size: int, seed: int, name: str, epoch: int, lane: int = 0):
+    def __init__(self, size, seed, name, epoch, lane=0):
         self.size = size
         self.left = 2 * max(1, (math.isqrt(size) + 1) // 2)
         self.right = -(-size // self.left)
@@ -35,12 +33,12 @@ class Permutation:
         tweak = mixed(mixed(epoch + epoch_key) + lane * MUL_A + lane_key)
         self.rounds = [(number % 2, tweak + key) for number, key in enumerate(keys)]
 
-    def hashed(self, value: int, key: int, size: int) -> int:
+    def hashed(self, value, key, size):
         value = ((value + key) * MUL_A) & WORD
         value = ((value ^ (value >> 32)) * MUL_B) & WORD
         return ((value >> 32) * size) >> 32
 
-    def at(self, index: int, *, inverse: bool = False) -> int:
+    def at(self, index, *, inverse=False):
         while True:
             left, right = divmod(index, self.right)
             for odd, key in reversed(self.rounds) if inverse else self.rounds:
@@ -63,7 +61,7 @@ class Dataset:
     seed: int
     shuffle: dict[str, Any]
 
-    def record(self, position: int) -> int:
+    def record(self, position):
         """Returns the record at a position over all epochs."""
         epoch, place = divmod(position, self.records)
         if self.shuffle["kind"] == "none":
@@ -73,7 +71,7 @@ class Dataset:
             return Permutation(self.records, self.seed, name, epoch).at(place)
         return self.in_blocks(epoch, place)
 
-    def in_blocks(self, epoch: int, place: int) -> int:
+    def in_blocks(self, epoch, place):
         size = min(self.shuffle["block_records"], self.records)
         blocks = -(-self.records // size)
         windows = -(-blocks // self.shuffle["window_blocks"])
@@ -82,13 +80,13 @@ class Dataset:
         order = Permutation(blocks, self.seed, f"block/blocks/{self.name}", epoch)
         short = order.at(blocks - 1, inverse=True)
 
-        def start(slot: int) -> int:
+        def start(slot):
             return slot * size - (missing if slot > short else 0)
 
-        def slot_of(place: int) -> int:
+        def slot_of(place):
             return (place + (missing if place >= start(short + 1) else 0)) // size
 
-        def window_of(slot: int) -> int:
+        def window_of(slot):
             border = longer * (fewer + 1)
             if slot < border:
                 return slot // (fewer + 1)
@@ -106,7 +104,7 @@ class Dataset:
         return order.at(slot) * size + place - start(slot)
 
 
-def dealt(weights: list[Any], position: int) -> tuple[int, int]:
+def dealt(weights, position):
     """Returns the dataset at a position of a mixture, and the position in its own."""
     exact = [Fraction(str(weight)) for weight in weights]
     common = math.lcm(*(weight.denominator for weight in exact))
@@ -132,7 +130,7 @@ def dealt(weights: list[Any], position: int) -> tuple[int, int]:
     return node[1], position
 
 
-def rows_of(configuration: dict[str, Any]) -> list[list[list[int]]]:
+def rows_of(configuration):
     """Returns datasets and records of each host's rows in each listed step."""
     datasets = [
         Dataset(name, records, configuration["seed"], configuration["shuffle"])

@@ -5,29 +5,28 @@ their results. `git diff tests/golden/results` then shows what changed.
 """
 
 import json
-import pathlib
 import sys
 import tempfile
 
-from tests.golden.cases import RESULTS, all_cases
+from tests.golden.cases import GROUPS, RESULTS, all_cases, kept
 
 
 def main(words):
     """Runs cases, and writes their results."""
-    cases = all_cases()
-    for group in sorted({case.group for case in cases}):
-        file = RESULTS / f"{group}.json"
-        facts = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        names = {case.name for case in cases if case.group == group}
-        facts = {name: fact for name, fact in facts.items() if name in names}
-        for case in cases:
-            wanted = not words or any(w in f"{group}.{case.name}" for w in words)
-            if case.group == group and wanted:
+    for group in GROUPS:
+        before, facts = kept(group), {}
+        for case in all_cases():
+            title = f"{group}.{case.name}"
+            if case.group != group:
+                continue
+            if not words or any(word in title for word in words):
                 with tempfile.TemporaryDirectory() as folder:
-                    facts[case.name] = case.run(pathlib.Path(folder))
-                print(f"{group}.{case.name}")
+                    facts[case.name] = case.run(folder)
+                print(title)
+            elif case.name in before:
+                facts[case.name] = before[case.name]
         text = json.dumps(facts, indent=1, sort_keys=True, ensure_ascii=False)
-        file.write_text(text + "\n", encoding="utf-8")
+        (RESULTS / f"{group}.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,53 +2,45 @@
 
 import collections
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import importlib.metadata
 import io
 import json
 import os
-import pathlib
+import shlex
 import struct
 import tempfile
+from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 from gristmill import loader
 from tests.servers.gcs_server import GcsServer
 
-Path = str | pathlib.Path
 
-
-@dataclasses.dataclass(frozen=True)
-class Done:
-    """A command that has ended.
-
-    Attributes:
-        code: Its exit code.
-        out: Its standard output.
-        err: Its standard error.
-    """
+class Done(NamedTuple):
+    """A command that has ended: its exit code, standard output and standard error."""
 
     code: int
     out: str
     err: str
 
 
-@functools.cache
-def _main():
-    scripts = importlib.metadata.entry_points(group="console_scripts")
-    main = scripts["gristmill"].load()
-    return main
+# Commands that make their work in this process, unless something else is said.
+WORKING = ("convert", "append", "index", "pack", "remove", "unique", "verify")
 
 
 def tried(*argv):
     """Runs `gristmill` in this process, and returns how it ended."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
+    scripts = importlib.metadata.entry_points(group="console_scripts")
+    out, err, code, words = io.StringIO(), io.StringIO(), 0, [*map(str, argv)]
+    if words[0] in WORKING and not {"--runner", "--workers"} & {*words}:
+        words += ["--workers", "1"]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            _main()([str(each) for each in argv])
+            scripts["gristmill"].load()(words)
         except SystemExit as end:
             code = int(end.code or 0)
     return Done(code, out.getvalue(), err.getvalue())
@@ -61,33 +53,33 @@ def command(*argv):
     return done.out
 
 
-def convert(*argv, workers=1):
-    """Runs `gristmill convert` in this process, or with worker processes."""
-    command("convert", *argv, "--workers", workers)
+def play(script, **whats):
+    """Runs the commands of a script, and returns the facts that its other lines name.
+
+    A line `-> WHAT DATASET ...` adds facts, `-> KEY: WHAT DATASET ...` facts of a name.
+    Facts that are named twice have to be the same. `whats` are functions for more of
+    these than `WHATS` has.
+    """
+    kept = {}
+    for line in filter(None, map(str.strip, script.splitlines())):
+        if not line.startswith("->"):
+            command(*shlex.split(line))
+            continue
+        key, _, told = line.removeprefix("-> ").rpartition(": ")
+        what, *given = told.split()
+        found = (WHATS | whats)[what](*given)
+        found = {key: found} if key else found
+        assert all(kept.get(name, each) == each for name, each in found.items()), line
+        kept |= found
+    return kept
 
 
 @contextlib.contextmanager
-def environment(**variables):
-    """Sets environment variables for a while."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-
-@contextlib.contextmanager
-def bucket(folder):
-    """Serves the bucket `gs://bucket`, with a cache of its own in a folder."""
-    cache = str(folder / "cache")
-    with (
-        GcsServer("bucket") as server,
-        environment(STORAGE_EMULATOR_HOST=server.url, GRISTMILL_CACHE_DIR=cache),
-    ):
+def bucket():
+    """Serves the bucket `gs://bucket`, with a cache of its own in this directory."""
+    with GcsServer("bucket") as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        patch.setenv("GRISTMILL_CACHE_DIR", os.path.abspath("cache"))
         yield server
 
 
@@ -132,29 +124,24 @@ def read_shard(path):
     """Reads a local shard with the official reader."""
     from array_record.python.array_record_module import ArrayRecordReader
 
-    reader = ArrayRecordReader(str(path))
-    try:
+    with contextlib.closing(ArrayRecordReader(str(path))) as reader:
         return [bytes(item) for item in reader.read_all()]
-    finally:
-        reader.close()
 
 
 def shards_of(dataset):
-    """Returns the records of each shard, in order: by the official reader, if local."""
-    shards = []
+    """Yields the records of each shard, in order: by the official reader, if local."""
     for number in range(dataset.facts.shards):
         shard = dataset.shard(number)
         if "://" in shard.path:
             end = shard.first_record + shard.records
-            shards.append(dataset[shard.first_record : end])
+            yield dataset[shard.first_record : end]
         else:
-            shards.append(read_shard(shard.path))
-    return shards
+            yield read_shard(shard.path)
 
 
-def chunks_of(path, split=None):
+def chunks_of(path):
     """Returns how many chunks hold so many records each."""
-    dataset = loader.open(path, split)
+    dataset = loader.open(path)
     shards, _ = dataset.find(np.arange(len(dataset)))
     held = collections.Counter(
         (int(shard), dataset.stored.offset_bytes(number))
@@ -164,18 +151,25 @@ def chunks_of(path, split=None):
     return ", ".join(f"{count} of {size}" for size, count in sizes)
 
 
-def of_dataset(path, split=None, *, edition=None):
-    """Returns the facts of a split: of its records in order, and of its shards."""
+def of_dataset(path, *at, split=None, edition=None):
+    """Returns the facts of a split: of its records, of its shards, of some places."""
     dataset = loader.open(path, split, edition=edition)
-    shards = shards_of(dataset)
-    held = list(dataset)
+    shards, held = [*shards_of(dataset)], list(dataset)
     assert held == [item for shard in shards for item in shard]
-    return {"all": of_records(held), "shards": [of_records(shard) for shard in shards]}
+    found = {"all": of_records(held), "shards": [*map(of_records, shards)]}
+    return found | ({"places": places(path, *at)} if at else {})
 
 
-def of_columns(path, split=None):
+def verified(path, *at):
+    """Returns the facts of a dataset that `verify` finds whole, and its columns."""
+    command("verify", path)
+    columns = of_columns(path)
+    return of_dataset(path, *at) | ({"columns": columns} if columns else {})
+
+
+def of_columns(path):
     """Returns the values of the columns of a split, by name."""
-    dataset = loader.open(path, split)
+    dataset = loader.open(path)
     columns = {name: np.asarray(dataset.column(name)) for name in dataset.columns}
     return {
         name: values.tolist() if values.size <= 8 else digest_of_array(values)
@@ -183,12 +177,13 @@ def of_columns(path, split=None):
     }
 
 
-def places(path, numbers, split=None):
+def places(path, *numbers, split="train"):
     """Returns, by number, the source file and the place there that `trace` tells."""
-    chosen = () if split is None else ("--split", split)
     return {
         str(number): _place(
-            json.loads(command("trace", path, "--records", number, "--json", *chosen))
+            json.loads(
+                command("trace", path, "--split", split, "--records", number, "--json")
+            )
         )
         for number in numbers
     }
@@ -205,3 +200,16 @@ def _place(told):
         if told.get(field) is not None:
             return f"{file} {name} {told[field]}"
     return f"{file} unknown"
+
+
+WHATS = {
+    "dataset": of_dataset,
+    "verified": verified,
+    "splits": lambda path: {s: of_dataset(path, split=s) for s in ("train", "test")},
+    "records": lambda path: verified(path)["all"],
+    "first": lambda path: of_dataset(path, edition=1)["all"],
+    "columns": of_columns,
+    "chunks": chunks_of,
+    "places": places,
+    "refused": lambda *argv: tried(*argv).code,
+}

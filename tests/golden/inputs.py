@@ -8,11 +8,14 @@ import csv
 import gzip
 import io
 import json
+import pathlib
 import random
 import struct
 import tarfile
 import zlib
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import zstandard
 
 from gristmill.dataset import encode_example, encode_frame
@@ -108,16 +111,17 @@ def array_record(path, items, *, group_size=1):
 
 def parquet(path, items, *, group_rows=1 << 20):
     """Writes a Parquet file, plain and without compression."""
-    import pyarrow
-    import pyarrow.parquet
+    plain = {"compression": "none", "use_dictionary": False}
+    table = pa.Table.from_pylist(list(items))
+    pq.write_table(table, path, row_group_size=group_rows, **plain)
 
-    pyarrow.parquet.write_table(
-        pyarrow.Table.from_pylist(list(items)),
-        path,
-        row_group_size=group_rows,
-        compression="none",
-        use_dictionary=False,
-    )
+
+SCALAR = "tensorflow_datasets.core.features"
+LABEL = {"shape": {}, "dtype": "int64", "encoding": "none"}
+FEATURES = {
+    "text": {"pythonClassName": f"{SCALAR}.text_feature.Text", "text": {}},
+    "label": {"pythonClassName": f"{SCALAR}.scalar.Scalar", "tensor": LABEL},
+}
 
 
 def tfds(folder, **splits):
@@ -133,33 +137,19 @@ def tfds(folder, **splits):
             for file, count in enumerate(counts)
         ]
         write(folder, **{name % file: each for file, each in enumerate(data)})
-        described.append(
-            {
-                "name": split,
-                "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-                "shardLengths": [str(count) for count in counts],
-                "numBytes": str(sum(map(len, data))),
-            }
-        )
+        template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+        sizes = {
+            "shardLengths": [*map(str, counts)],
+            "numBytes": f"{sum(map(len, data))}",
+        }
+        described.append({"name": split, "filepathTemplate": template, **sizes})
     info = {"name": "odd", "version": "1.0.0", "fileFormat": "tfrecord"}
-    scalar = "tensorflow_datasets.core.features"
-    features = {
-        "text": {"pythonClassName": f"{scalar}.text_feature.Text", "text": {}},
-        "label": {
-            "pythonClassName": f"{scalar}.scalar.Scalar",
-            "tensor": {"shape": {}, "dtype": "int64", "encoding": "none"},
-        },
-    }
-    kind = f"{scalar}.features_dict.FeaturesDict"
+    kind = {"pythonClassName": f"{SCALAR}.features_dict.FeaturesDict"}
     files = {
         "dataset_info.json": info | {"splits": described},
-        "features.json": {
-            "pythonClassName": kind,
-            "featuresDict": {"features": features},
-        },
+        "features.json": kind | {"featuresDict": {"features": FEATURES}},
     }
-    write(folder, **{name: json.dumps(files[name]).encode() for name in files})
-    return folder
+    return write(folder, **{name: json.dumps(files[name]).encode() for name in files})
 
 
 def stored_gzip(data):
@@ -184,6 +174,7 @@ COMPRESS = {
 
 def write(folder, **files):
     """Writes files, and returns their folder; `a__gz` is `a.gz`."""
+    folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         (folder / name.replace("__", ".")).write_bytes(data)

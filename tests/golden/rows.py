@@ -16,7 +16,7 @@ import tokenizers
 from gristmill import loader
 from gristmill.dataset import encode_example, encode_frame
 from tests.golden.cases import case
-from tests.golden.facts import command, convert, digest, digest_of_array
+from tests.golden.facts import command, digest, digest_of_array, play
 from tests.rows.tokenizer_files import (
     END,
     added_token,
@@ -54,30 +54,11 @@ def texts(count=60, seed=1):
 def write_lines(file, values):
     """Writes values as JSON lines."""
     lines = (json.dumps(value, ensure_ascii=False) + "\n" for value in values)
-    file.write_text("".join(lines), encoding="utf-8")
-    return file
+    pathlib.Path(file).write_text("".join(lines), encoding="utf-8")
 
 
-def write_texts(folder, documents=()):
-    """Writes documents as JSON lines."""
-    values = ({"text": text} for text in documents or texts())
-    return write_lines(folder / "texts.jsonl", values)
-
-
-def write_tokenizer(folder, **fields):
-    """Writes a tokenizer.json."""
-    file = folder / "tokenizer.json"
-    file.write_bytes(tokenizer_json(1000, **fields))
-    return file
-
-
-def pack(folder, inputs, *options, name="rows"):
-    """Packs documents into rows of 64 tokens unless options say otherwise."""
-    several = inputs if isinstance(inputs, list) else [inputs]
-    length = () if "--length" in options else ("--length", 64)
-    output = folder / name.replace(" ", "-")
-    command("pack", *several, output, *length, *options, "--workers", 1)
-    return loader.open(output)
+def write_texts(file, *given, name="text"):
+    write_lines(file, ({"n": 1, name: text} for text in texts(*given)))
 
 
 def shown(values, limit=24):
@@ -91,8 +72,9 @@ def runs(row):
     return " ".join(f"{value}x{count}" for value, count in groups)
 
 
-def facts(data, **options):
+def facts(*paths, **options):
     """Returns the arrays of all rows: digests, and the beginnings of two."""
+    data = loader.open([*paths])
     arrays = loader.PackedRows.of(data, names=ARRAYS, **options)(list(data))
     digests = {name: digest_of_array(array) for name, array in arrays.items()}
     plain = ("inputs", "targets", "segments", "positions")
@@ -108,79 +90,91 @@ def facts(data, **options):
     }
 
 
-PLAIN = {
-    "best_fit": f"--eos {END}",
-    "concatenated": "--bos 7 --pack concat",
-    "a_document_in_each_row": f"--bos 7 --eos {END} --pack none",
-    # The fast path gives the rows of the other, where its package is installed.
-    "fast": f"--eos {END}" + " --fast" * bool(importlib.util.find_spec("gigatoken")),
+def in_document(path):
+    return facts(path, document_positions=True)
+
+
+def of_examples(path):
+    """Returns the arrays of rows that other readers can read."""
+    names = ("inputs", "inputs_position", "inputs_segmentation")
+    decode = loader.ExampleDecoder(dict.fromkeys(names, loader.RaggedFeature("int32")))
+    return {
+        name: [digest_of_array(ragged.values), shown(ragged.values)]
+        for name, ragged in decode(list(loader.open(path))).items()
+    }
+
+
+# The fast path gives the rows of the other, where its package is installed.
+FAST = "--fast" if importlib.util.find_spec("gigatoken") else ""
+JSON = "--tokenizer tokenizer.json --length 64"
+PACK = f"pack texts.jsonl rows {JSON}"
+SCRIPTS = {
+    "best_fit": f"{PACK} --eos {END}\n-> rows rows",
+    "concatenated": f"{PACK} --bos 7 --pack concat\n-> rows rows",
+    "a_document_in_each_row": f"{PACK} --bos 7 --eos {END} --pack none\n-> rows rows",
+    "fast": f"{PACK} --eos {END} {FAST}\n-> rows rows",
+    "truncated": f"""
+        pack texts.jsonl best-fit {JSON} --truncate --pack best-fit
+        -> best-fit: rows best-fit
+        pack texts.jsonl concat {JSON} --truncate --pack concat
+        -> concat: rows concat""",
+    # Most documents are longer than a row.
+    "long_documents": f"""
+        pack texts.jsonl rows --tokenizer tokenizer.json --eos {END} --length 16
+        -> in the piece: rows rows
+        -> in the document: in_document rows""",
+    # Each shard is packed separately.
+    "several_shards": f"""
+        pack 0.jsonl 1.jsonl 2.jsonl rows {JSON} --eos {END} --match-shards
+        -> rows rows""",
+    "special_tokens_of_the_tokenizer": f"{PACK} --add-special-tokens\n-> rows rows",
+    "sentence_piece": """
+        pack texts.jsonl bpe --tokenizer bpe.model --bos <s> --eos </s> --length 64
+        -> bpe: rows bpe
+        pack texts.jsonl uni --tokenizer unigram.model --bos <s> --eos </s> --length 64
+        -> unigram: rows uni""",
+    # Ids of more than two bytes, of a published file of ranks.
+    "ranks": f"""
+        pack texts.jsonl rows --tokenizer ranks.tiktoken --eos {END} --length 64
+        -> rows rows""",
+    "tokenizer_that_is_a_function": """
+        pack lines.txt rows --tokenizer tests.golden.rows:letters --eos </s> \
+            --input-format text --length 64
+        -> plain: rows rows
+        pack lines.txt mapped --tokenizer tests.golden.rows:letters --eos </s> \
+            --input-format text --length 64 --map tests.golden.rows:twice
+        -> mapped: rows mapped""",
+    # Documents that are tokens already, in ids of two, three and four bytes.
+    "ids_of_a_column": """
+        pack 50000.parquet two --column ids --eos 2 --length 64 --vocabulary-size 50000
+        -> 50000: rows two
+        pack 100000.parquet three --column ids --eos 2 --length 64 \
+            --vocabulary-size 100000
+        -> 100000: rows three
+        pack 2147483648.parquet four --column ids --eos 2 --length 64
+        -> 2147483648: rows four""",
+    # The same documents give the same rows, from files of any format.
+    "formats_of_documents": f"""
+        pack bodies.tfrecord rows1 {JSON} --eos {END} --column body
+        -> rows rows1
+        pack bodies.parquet rows2 {JSON} --eos {END} --column body
+        -> rows rows2
+        pack bodies.jsonl rows3 {JSON} --eos {END} --column body
+        -> rows rows3
+        convert bodies.tfrecord converted --num-shards 1
+        pack converted rows4 {JSON} --eos {END} --column body
+        -> rows rows4""",
+    # Rows that other readers can read.
+    "rows_as_examples": f"""
+        {PACK} --rows example
+        -> rows: rows rows
+        -> examples: examples rows""",
+    # Rows of later documents are joined to those that were there.
+    "rows_of_two_jobs": f"""
+        pack long0.jsonl rows0 {JSON} --eos {END}
+        pack long1.jsonl rows1 {JSON} --eos {END}
+        -> rows rows0 rows1""",
 }
-
-
-def plain(folder, options, name="rows", **fields):
-    """Packs the texts by a tokenizer.json."""
-    options = ("--tokenizer", write_tokenizer(folder, **fields), *options.split())
-    return pack(folder, write_texts(folder), *options, name=name)
-
-
-for _name, _options in PLAIN.items():
-    case(lambda folder, options=_options: facts(plain(folder, options)), _name)
-
-
-@case
-def truncated(folder):
-    return {
-        method: facts(plain(folder, f"--truncate --pack {method}", method))
-        for method in ("best-fit", "concat")
-    }
-
-
-@case
-def long_documents(folder):
-    """Most documents are longer than a row."""
-    data = plain(folder, f"--eos {END} --length 16")
-    return {
-        "in the piece": facts(data),
-        "in the document": facts(data, document_positions=True),
-    }
-
-
-@case
-def several_shards(folder):
-    """Each shard is packed separately."""
-    tokenizer = write_tokenizer(folder)
-    inputs = []
-    for number in range(3):
-        inputs.append(folder / f"{number}.jsonl")
-        write_lines(inputs[-1], ({"text": text} for text in texts(20, number)))
-    options = ("--tokenizer", tokenizer, "--eos", END, "--match-shards")
-    return facts(pack(folder, inputs, *options))
-
-
-@case
-def special_tokens_of_the_tokenizer(folder):
-    template = ("<s>", "$A", "</s>")
-    return facts(plain(folder, "--add-special-tokens", template=template))
-
-
-@case
-def sentence_piece(folder):
-    inputs, found = write_texts(folder), {}
-    for kind in ("bpe", "unigram"):
-        model = folder / f"{kind}.model"
-        model.write_bytes(sentence_piece_model(kind))
-        options = ("--tokenizer", model, "--bos", "<s>", "--eos", "</s>")
-        found[kind] = facts(pack(folder, inputs, *options, name=kind))
-    return found
-
-
-@case
-def ranks(folder):
-    """Ids of more than two bytes, of a published file of ranks."""
-    tokenizer = folder / "ranks.tiktoken"
-    tokenizer.write_bytes(published("cl100k_base"))
-    options = ("--tokenizer", tokenizer, "--eos", END)
-    return facts(pack(folder, write_texts(folder), *options))
 
 
 def letters(documents):
@@ -197,98 +191,40 @@ def twice(line):
     return [line, line[::-1]] if len(line) > 20 else []
 
 
-@case
-def tokenizer_that_is_a_function(folder):
-    words = [
-        f"{first}{second} " * 9
-        for first, second in itertools.pairwise(string.ascii_letters)
-    ]
-    file = folder / "lines.txt"
-    file.write_text("".join(word[: 5 + n % 20] + "\n" for n, word in enumerate(words)))
-    tokenizer = ("--tokenizer", f"{__name__}:letters", "--eos", "</s>")
-    options = (*tokenizer, "--input-format", "text")
-    mapped = ("--map", f"{__name__}:twice")
-    return {
-        "plain": facts(pack(folder, file, *options)),
-        "mapped": facts(pack(folder, file, *options, *mapped, name="mapped")),
-    }
-
-
-@case
-def ids_of_a_column(folder):
-    """Documents that are tokens already, in ids of two, three and four bytes."""
+def write_all():
+    """Writes the inputs and tokenizers that scripts name."""
+    write_texts("texts.jsonl")
+    for number in range(3):
+        write_texts(f"{number}.jsonl", 20, number)
+        write_texts(f"long{number}.jsonl", 30, number)
+    for kind in ("bpe", "unigram"):
+        pathlib.Path(f"{kind}.model").write_bytes(sentence_piece_model(kind))
+    pathlib.Path("ranks.tiktoken").write_bytes(published("cl100k_base"))
+    pairs = itertools.pairwise(string.ascii_letters)
+    words = [f"{first}{second} " * 9 for first, second in pairs]
+    lines = (word[: 5 + n % 20] + "\n" for n, word in enumerate(words))
+    pathlib.Path("lines.txt").write_text("".join(lines))
     chance = random.Random(2)
-    found = {}
     for limit in (50_000, 100_000, 1 << 31):
-        documents = [
-            [chance.randrange(limit) for _ in range(chance.randrange(40))]
-            for _ in range(50)
-        ]
-        file = folder / f"{limit}.parquet"
-        pq.write_table(pa.table({"ids": documents}), file, row_group_size=20)
-        size = ("--vocabulary-size", limit) if limit < 1 << 31 else ()
-        options = ("--column", "ids", "--eos", 2, *size)
-        found[str(limit)] = facts(pack(folder, file, *options, name=str(limit)))
-    return found
+        sizes = (chance.randrange(40) for _ in range(50))
+        ids = [[chance.randrange(limit) for _ in range(size)] for size in sizes]
+        pq.write_table(pa.table({"ids": ids}), f"{limit}.parquet", row_group_size=20)
+    examples = (encode_example({"body": text}) for text in texts())
+    pathlib.Path("bodies.tfrecord").write_bytes(b"".join(map(encode_frame, examples)))
+    pq.write_table(pa.table({"n": range(60), "body": texts()}), "bodies.parquet")
+    write_texts("bodies.jsonl", name="body")
 
 
-@case
-def formats_of_documents(folder):
-    """The same documents give the same rows, from files of any format."""
-    tokenizer, documents = write_tokenizer(folder), texts()
-    examples = [encode_example({"body": text}) for text in documents]
-    frames = folder / "texts.tfrecord"
-    frames.write_bytes(b"".join(map(encode_frame, examples)))
-    table = folder / "texts.parquet"
-    pq.write_table(pa.table({"n": range(60), "body": documents}), table)
-    lines = write_lines(folder / "l.jsonl", ({"n": 1, "body": t} for t in documents))
-    converted = folder / "converted"
-    convert(frames, converted, "--num-shards", 1)
-    found = {}
-    for name, file in (
-        ("tfrecord", frames),
-        ("parquet", table),
-        ("jsonl", lines),
-        ("dataset", converted),
-    ):
-        options = ("--tokenizer", tokenizer, "--eos", END, "--column", "body")
-        found[name] = facts(pack(folder, file, *options, name=f"rows-{name}"))
-    assert all(each == found["jsonl"] for each in found.values())
-    return found["jsonl"]
+def scripted(name):
+    write_all()
+    own = {"template": ("<s>", "$A", "</s>")} if "of_the_tokenizer" in name else {}
+    pathlib.Path("tokenizer.json").write_bytes(tokenizer_json(1000, **own))
+    whats = {"rows": facts, "in_document": in_document, "examples": of_examples}
+    return play(SCRIPTS[name], **whats)
 
 
-@case
-def rows_as_examples(folder):
-    """Rows that other readers can read."""
-    options = ("--tokenizer", write_tokenizer(folder), "--rows", "example")
-    data = pack(folder, write_texts(folder), *options)
-    decode = loader.ExampleDecoder(
-        {
-            name: loader.RaggedFeature("int32")
-            for name in ("inputs", "inputs_position", "inputs_segmentation")
-        }
-    )
-    arrays = decode(list(data))
-    return {
-        "rows": facts(data),
-        "examples": {
-            name: [digest_of_array(ragged.values), shown(ragged.values)]
-            for name, ragged in arrays.items()
-        },
-    }
-
-
-@case
-def rows_of_two_jobs(folder):
-    """Rows of later documents are joined to those that were there."""
-    tokenizer = write_tokenizer(folder)
-    options = ("--tokenizer", tokenizer, "--eos", END)
-    parts = []
-    for number in range(2):
-        file = folder / f"{number}.jsonl"
-        write_lines(file, ({"text": text} for text in texts(30, number)))
-        parts.append(pack(folder, file, *options, name=f"rows-{number}").path)
-    return facts(loader.open(parts))
+for _name in SCRIPTS:
+    case(lambda name=_name: scripted(name), _name)
 
 
 def says(role, content, **more):
@@ -356,28 +292,18 @@ def chat_tokenizer():
     return tokenizer_json(1000, added_tokens=added)
 
 
-def pack_chat(
-    folder,
-    talks,
-    *options,
-    template="chatml",
-    name="rows",
-):
+def pack_chat(name, talks, options="", template="chatml"):
     """Packs conversations, and returns arrays and the texts that are trained on."""
-    inputs = write_lines(folder / f"{name}.jsonl", talks)
-    file = folder / "chat.json"
-    file.write_bytes(chat_tokenizer())
+    write_lines(f"{name}.jsonl", talks)
+    pathlib.Path("chat.json").write_bytes(chat_tokenizer())
     length = () if "--length" in options else ("--length", 256)
-    data = pack(
-        folder,
-        inputs,
-        *("--chat", "--template", TEMPLATES / f"{template}.jinja", "--bos", "<s>"),
-        *("--eos", "</s>", "--tokenizer", file, "--date", "2025-01-31"),
-        *("--max-rejected", 100),
-        *length,
-        *options,
-        name=name,
+    command(
+        *("pack", f"{name}.jsonl", f"{name}-rows", "--chat", "--bos", "<s>"),
+        *("--eos", "</s>", "--template", TEMPLATES / f"{template}.jinja"),
+        *("--tokenizer", "chat.json", "--date", "2025-01-31", "--max-rejected", 100),
+        *(*length, *options.split()),
     )
+    data = loader.open(f"{name}-rows")
     arrays = loader.PackedRows.of(data, names=ARRAYS)(list(data))
     reader = tokenizers.Tokenizer.from_str(chat_tokenizer().decode())
     found = []
@@ -386,112 +312,86 @@ def pack_chat(
         for begin, end in edges.reshape(-1, 2).tolist():
             text = reader.decode(ids[begin:end].tolist(), skip_special_tokens=False)
             found.append(text if len(text) < 60 else f"{text[:25]}...{text[-25:]}")
-    return {"texts": found, **facts(data)}
+    return {"texts": found, **facts(data.path)}
 
 
-def messages(talks=TALKS):
+def messages(*talks):
     """Returns records of messages."""
-    return [{"messages": talk} for talk in talks]
+    return [{"messages": talk} for talk in talks or TALKS]
 
 
-def by_templates(folder, *names):
-    talks = messages()
-    return {n: pack_chat(folder, talks, template=n, name=n) for n in names}
-
-
-@case
-def chat_by_markers(folder):
-    """Templates without generation tags."""
-    return by_templates(folder, "chatml", "phi3", "mistral_v3_tekken")
-
-
-@case
-def chat_by_generation_tags(folder):
-    return by_templates(folder, "qwen3_training", "phi3_training")
-
-
-@case
-def chat_with_tools(folder):
-    talks = [{"messages": WITH_TOOLS, "tools": TOOLS}, {"messages": TALKS[0]}]
-    found = {}
-    for name, template, options in (
-        ("assistant", "qwen3", ()),
-        ("without calls", "qwen3", ("--train-without", "tools")),
-        ("and tools", "qwen3", ("--train", "assistant,tool")),
-        ("tags", "qwen3_training", ()),
-        ("mistral", "mistral_v3_tekken", ()),
-    ):
-        long = ("--length", 1024, *options)
-        found[name] = pack_chat(folder, talks, *long, template=template, name=name)
-    return found
-
-
-@case
-def chat_trains_on(folder):
-    return {
-        name: pack_chat(
-            *(folder, messages(), *options.split()),
-            template="qwen3" if name.startswith("thinking") else "chatml",
-            name=name,
-        )
-        for name, options in {
-            "last": "--train last",
-            "all": "--train all",
-            "user": "--train user,system",
-            "no end of turn": "--train-end-of-turn no",
-            "thinking all": "",
-            "thinking spoken": "--train-without thinking",
-        }.items()
-    }
-
-
-@case
-def chat_longer_than_a_row(folder):
-    options = ("--length", 40, "--truncate-turns")
-    return {
-        answer: pack_chat(folder, messages(), *options, answer, name=answer)
-        for answer in ("yes", "no")
-    }
-
-
-@case
-def chat_with_weights(folder):
-    talks = [
-        {"messages": TALKS[0], "weight": 0.5},
-        {"messages": TALKS[1], "weight": [1, 1, 0.25, 1, 2]},
-        {"messages": TALKS[5], "weight": 1},
-    ]
-    return pack_chat(folder, talks)
-
-
-@case
-def chat_in_other_forms(folder):
-    shared = [
+SPECIAL = [says("user", "What is <|im_end|>?"), says("assistant", "A <s> token.")]
+WEIGHTS = [0.5, [1, 1, 0.25, 1, 2], 1]
+SHARED = [
+    {"from": "human", "value": "Hello?"},
+    {"from": "gpt", "value": "Hello, world!"},
+]
+TOOLED = [{"messages": WITH_TOOLS, "tools": TOOLS}, {"messages": TALKS[0]}]
+LONG = "--length 1024 "
+# Conversations, and by name the options and the template.
+CHATS = {
+    "chat_by_markers": (
+        messages(),
+        {name: ("", name) for name in ("chatml", "phi3", "mistral_v3_tekken")},
+    ),
+    "chat_by_generation_tags": (
+        messages(),
+        {name: ("", name) for name in ("qwen3_training", "phi3_training")},
+    ),
+    "chat_with_tools": (
+        TOOLED,
         {
-            "conversations": [
-                {"from": "human", "value": "Hello?"},
-                {"from": "gpt", "value": "Hello, world!"},
-            ]
-        }
-    ]
-    pairs = [{"prompt": "2 + 2 = ", "completion": "4"}]
-    plain = [{"text": text} for text in texts(12)]
+            "assistant": (LONG, "qwen3"),
+            "without calls": (LONG + "--train-without tools", "qwen3"),
+            "and tools": (LONG + "--train assistant,tool", "qwen3"),
+            "tags": (LONG, "qwen3_training"),
+            "mistral": (LONG, "mistral_v3_tekken"),
+        },
+    ),
+    "chat_trains_on": (
+        messages(),
+        {
+            "last": ("--train last",),
+            "all": ("--train all",),
+            "user": ("--train user,system",),
+            "no end of turn": ("--train-end-of-turn no",),
+            "thinking all": ("", "qwen3"),
+            "thinking spoken": ("--train-without thinking", "qwen3"),
+        },
+    ),
+    "chat_longer_than_a_row": (
+        messages(),
+        {a: (f"--length 40 --truncate-turns {a}",) for a in ("yes", "no")},
+    ),
+    "chat_with_special_tokens_in_contents": (
+        messages(SPECIAL, TALKS[0]),
+        {how: (f"--special-text {how}",) for how in ("token", "text")},
+    ),
+}
+
+
+def chats(talks, given):
     return {
-        "shared": pack_chat(folder, shared, name="shared"),
-        "pairs": pack_chat(folder, pairs, name="pairs"),
-        "plain": pack_chat(folder, plain, name="plain"),
+        name: pack_chat(name.replace(" ", "-"), talks, *options)
+        for name, options in given.items()
     }
 
 
+for _name, _given in CHATS.items():
+    case(lambda given=_given: chats(*given), _name)
+
+
 @case
-def chat_with_special_tokens_in_contents(folder):
-    talks = messages(
-        [
-            [says("user", "What is <|im_end|>?"), says("assistant", "A <s> token.")],
-            TALKS[0],
-        ]
-    )
+def chat_with_weights():
+    talks = zip((TALKS[0], TALKS[1], TALKS[5]), WEIGHTS, strict=True)
+    return pack_chat("rows", [{"messages": t, "weight": w} for t, w in talks])
+
+
+@case
+def chat_in_other_forms():
+    pairs = [{"prompt": "2 + 2 = ", "completion": "4"}]
     return {
-        how: pack_chat(folder, talks, "--special-text", how, name=how)
-        for how in ("token", "text")
+        "shared": pack_chat("shared", [{"conversations": SHARED}]),
+        "pairs": pack_chat("pairs", pairs),
+        "plain": pack_chat("plain", [{"text": text} for text in texts(12)]),
     }

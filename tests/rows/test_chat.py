@@ -1,26 +1,24 @@
 """Conversations in all forms that datasets have, templates in files, whole jobs."""
 
+import csv
 import json
 import pathlib
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.dataset import Writer, encode_example
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.packed.message_spans import ROLES
-from gristmill.pipelines.commands.main import cli
 from gristmill.transforms.chat.conversation import (
     ConversationColumns,
     MalformedError,
     conversation_of,
 )
 from gristmill.transforms.chat.template import templates_of
-from gristmill.transforms.jobs.pack_options import ChatOptions
-from tests.rows.conversations import chat_options, read, write_bpe
+from tests.rows.command import run
+from tests.rows.conversations import OWN_SPECIAL, chat_options, read, write_bpe
 from tests.rows.test_masks import CHATML, SAID
 
 SHARED = [
@@ -29,8 +27,8 @@ SHARED = [
 ]
 PAIR = {"prompt": "hello world", "completion": "the answer"}
 SYSTEM = {"role": "system", "content": "s"}
-
-
+WITH_SYSTEM = [SYSTEM, *SAID]
+JSON = json.dumps(SAID)
 USUAL = ConversationColumns("", "tools", "weight")
 
 
@@ -40,43 +38,35 @@ def found(record, columns=USUAL):
 
 
 @pytest.mark.parametrize(
-    "record",
+    ("record", "messages", "prompted"),
     [
-        {"messages": SAID},
-        {"messages": json.dumps(SAID)},
-        {"messages": SHARED},
-        {"conversations": SHARED},
-        PAIR,
-        {"prompt": SAID[:1], "completion": SAID[1:]},
-        {"prompt": json.dumps(SAID[:1]), "response": "the answer"},
-        {"messages": [m | {"name": None} for m in SAID], "tools": None},
-        SAID,
-        encode_example({"messages": json.dumps(SAID)}),
-        encode_example(PAIR),
+        ({"messages": SAID}, SAID, 0),
+        ({"messages": JSON}, SAID, 0),
+        ({"messages": SHARED}, SAID, 0),
+        ({"conversations": SHARED}, SAID, 0),
+        (PAIR, SAID, 1),
+        ({"prompt": SAID[:1], "completion": SAID[1:]}, SAID, 1),
+        ({"prompt": json.dumps(SAID[:1]), "response": "the answer"}, SAID, 1),
+        ({"messages": [m | {"name": None} for m in SAID], "tools": None}, SAID, 0),
+        (SAID, SAID, 0),
+        (encode_example({"messages": JSON}), SAID, 0),
+        (encode_example(PAIR), SAID, 1),
+        # A system beside the messages is the first of them.
+        ({"conversations": SHARED, "system": "s"}, WITH_SYSTEM, 0),
+        ({"system": "s", "messages": SAID, "tools": None}, WITH_SYSTEM, 0),
+        (PAIR | {"system": "s"}, WITH_SYSTEM, 2),
+        ({"system": "s", "messages": WITH_SYSTEM}, WITH_SYSTEM, 0),
+        ({"system": "", "messages": WITH_SYSTEM}, WITH_SYSTEM, 0),
+        (encode_example({"messages": JSON, "system": "s"}), WITH_SYSTEM, 0),
     ],
+    ids=range(17),
 )
-def test_all_forms_are_one(record):
+def test_all_forms_are_one(record, messages, prompted):
     conversation = found(record)
-    assert conversation.messages == SAID
-    assert conversation.roles == [2, 3]
-    assert conversation.weights == [1.0, 1.0]
+    assert conversation.messages == messages
+    assert conversation.roles[-2:] == [2, 3]
+    assert conversation.weights == [1.0] * len(messages)
     assert conversation.tools is None
-
-
-@pytest.mark.parametrize(
-    ("record", "prompted"),
-    [
-        ({"conversations": SHARED, "system": "s"}, 0),
-        ({"system": "s", "messages": SAID, "tools": None}, 0),
-        (PAIR | {"system": "s"}, 2),
-        ({"system": "s", "messages": [SYSTEM, *SAID]}, 0),
-        ({"system": "", "messages": [SYSTEM, *SAID]}, 0),
-        (encode_example({"messages": json.dumps(SAID), "system": "s"}), 0),
-    ],
-)
-def test_a_system_beside_the_messages_is_the_first_of_them(record, prompted):
-    conversation = found(record)
-    assert conversation.messages == [SYSTEM, *SAID]
     assert conversation.prompted == prompted
 
 
@@ -91,11 +81,6 @@ def test_other_columns_can_be_named():
     member = encode_example({"chat": json.dumps({"messages": SAID})})
     with pytest.raises(MalformedError):
         found(member, columns)  # The object is that of the record.
-
-
-def test_text_is_a_document():
-    conversation = found({"text": "plain"})
-    assert (conversation.text, conversation.messages) == ("plain", [])
 
 
 def says(**message):
@@ -196,21 +181,6 @@ def test_a_file_without_a_template_says_so(folder, file, content, reason):
         options_of(file, content, bos="", eos="")
 
 
-@pytest.mark.parametrize(
-    ("chat", "roles"),
-    [
-        ({}, {"assistant", "thinking", "tool_call"}),
-        ({"train": "last"}, {"assistant", "thinking", "tool_call"}),
-        ({"train_without": "tools"}, {"assistant", "thinking"}),
-        ({"train": "tool"}, {"tool"}),
-        ({"train": "all"}, {*ROLES}),
-    ],
-)
-def test_roles_of_options(chat, roles):
-    options = ChatOptions(template="x", **chat)
-    assert {ROLES[role] for role in options.trained_roles} == roles
-
-
 def test_a_tokenizer_without_places_is_refused(folder, monkeypatch):
     encode = "def encode(texts):\n    return [list(t.encode()) for t in texts]\n"
     size = "encode.vocabulary_size = 256\n"
@@ -225,29 +195,27 @@ GROWS = (
     "{% set n = namespace(s='xxxxxxxx') %}{% for i in range(40) %}"
     "{% set n.s = n.s OP n.s %}{% endfor %}{{ n.s|length }}"
 )
-WIDE = 1_000_000_000
+CALLED = "{% macro f(n, s='') %}BODY{% endmacro %}{{ f(40, 'xxxxxxxx') }}"
 HARMFUL = {
-    "{% macro f(n) %}{% if n %}{{ f(n - 1) + f(n - 1) }}{% endif %}{% endmacro %}"
-    "{{ f(40) }}": "more than 100,000 turns",
-    "{% macro f(n, s) %}{{ f(n - 1, s ~ s) if n else s|length }}{% endmacro %}"
-    "{{ f(40, 'xxxxxxxx') }}": "characters",
-    "{{ messages|random }}": "random draws at random",
-    "{{ lipsum() }}": "'lipsum' is undefined",
-    "{{ strftime_now('%d %b %Y') }}": "give one with --date",
+    CALLED.replace("BODY", "{% if n %}{{ f(n - 1) + f(n - 1) }}{% endif %}"): "turns",
+    CALLED.replace("BODY", "{{ f(n - 1, s ~ s) if n else s|length }}"): "characters",
     "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}": (
         "more than 100,000 turns"
     ),
-    f"{{{{ 'x' * {WIDE} }}}}": r"operator \*",
-    f"{{{{ ['x'] * {WIDE} }}}}": r"operator \*",
-    f"{{{{ 7 ** {WIDE} }}}}": r"operator \*\*",
+    "{{ messages|random }}": "random draws at random",
+    "{{ lipsum() }}": "'lipsum' is undefined",
+    "{{ strftime_now('%d %b %Y') }}": "give one with --date",
+    "{{ 'x' * 1000000000 }}": r"operator \*",
+    "{{ ['x'] * 1000000000 }}": r"operator \*",
+    "{{ 7 ** 1000000000 }}": r"operator \*\*",
     GROWS.replace("OP", "~"): "makes .* characters",
     GROWS.replace("OP", "+"): "makes .* characters",
-    f"{{{{ messages|tojson(indent={WIDE}) }}}}": "filter tojson is given",
-    f"{{{{ 'x'.center({WIDE}) }}}}": "filter center",
-    f"{{{{ 'x'|center({WIDE}) }}}}": "filter center",
-    f"{{{{ '%{WIDE}d' % 1 }}}}": "filter format",
-    f"{{{{ '%{WIDE}d'|format(1) }}}}": "filter format",
-    f"{{{{ '{{:{WIDE}}}'.format(1) }}}}": "filter format",
+    "{{ messages|tojson(indent=1000000000) }}": "filter tojson is given",
+    "{{ 'x'.center(1000000000) }}": "filter center",
+    "{{ 'x'|center(1000000000) }}": "filter center",
+    "{{ '%1000000000d' % 1 }}": "filter format",
+    "{{ '%1000000000d'|format(1) }}": "filter format",
+    "{{ '{:1000000000}'.format(1) }}": "filter format",
 }
 
 
@@ -274,16 +242,10 @@ def test_operators_and_filters_that_are_counted_give_what_they_always_give(folde
 # Whole jobs
 
 
-def run(*words, code=0):
-    done = CliRunner().invoke(cli, [*map(str, words)])
-    assert done.exit_code == code, done.output
-    return done.output if code else done.stdout
-
-
 def write(records):
     text = "".join(json.dumps(each) + "\n" for each in records)
-    pathlib.Path("in.jsonl").write_text(text)
-    return text
+    for name in ("in.jsonl", "in.txt"):
+        pathlib.Path(name).write_text(text)
 
 
 GIVEN = ("--tokenizer", "tokenizer.json", "--template", "chat.jinja", "--workers", "1")
@@ -295,37 +257,31 @@ def test_every_source_gives_the_same_rows(folder):
     call = {"function": {"name": "f", "arguments": {"x": "sun"}}}
     called = [SAID[0], {"role": "assistant", "content": "", "tool_calls": [call]}]
     rows = [{"messages": said} for said in (SAID, called, SAID * 2)]
-    pathlib.Path("in.txt").write_text(write(rows))
+    write(rows)
     table = pa.Table.from_pylist(rows).append_column("more", [[b"\xff", b"", b""]])
     pq.write_table(table, "in.parquet")
     texts = [json.dumps(row["messages"]) for row in rows]
-    cells = ('"' + text.replace('"', '""') + '"\n' for text in texts)
-    pathlib.Path("in.csv").write_text("messages\n" + "".join(cells))
-    with Writer("records") as writer:
+    with open("in.csv", "w") as file, Writer("records") as writer:
+        csv.writer(file).writerows([["messages"], *([text] for text in texts)])
         for text in texts:
             writer.write(encode_example({"messages": text}))
     digests = set()
-    for source, more in {
-        "in.jsonl": (),
-        "in.txt": ("--input-format", "text"),
-        "in.parquet": (),
-        "in.csv": ("--input-format", "csv"),
-        "records": (),
-    }.items():
+    for source in ("in.jsonl", "in.txt", "in.parquet", "in.csv", "records"):
+        kinds = {"in.txt": "text", "in.csv": "csv"}
+        more = ("--input-format", kinds[source]) if source in kinds else ()
         out = f"rows_{source}"
         run("pack", "--chat", source, out, *GIVEN, "--length", 128, *more)
         run("verify", out)
-        made = json.loads(pathlib.Path(out, "dataset.json").read_text())["splits"][
-            "train"
-        ]
-        assert made["packed"]["documents"] == 3
-        digests.add(made["records_digest"])
+        made = json.loads(pathlib.Path(out, "dataset.json").read_text())
+        assert made["splits"]["train"]["packed"]["documents"] == 3
+        digests.add(made["splits"]["train"]["records_digest"])
     assert len(digests) == 1
 
 
 BAD = {"messages": [{"role": "user"}, {"role": "assistant", "weight": -1}]}
 LONG = {"messages": [SAID[0], SAID[1] | {"content": "sun " * 40}]}
 GOOD = {"messages": SAID}
+UNTRAINED = {"messages": SAID[:1]}
 FAILS = "{{ raise_exception('never') }}"
 
 
@@ -338,25 +294,20 @@ FAILS = "{{ raise_exception('never') }}"
             *("message 1, after which stands '<|im_end|>", "--accept open-turns"),
         ),
         (
-            *([GOOD] * 3, FAILS, (), "", "cannot be used"),
+            *([GOOD] * 3, FAILS, OWN_SPECIAL, "", "cannot be used"),
             *("byte offset 0: the template fails: never", None),
         ),
         (
-            *(
-                [GOOD] * 97 + [BAD] * 3,
-                CHATML,
-                (),
-                "",
-                "got:      3 of 100 conversations",
-            ),
-            *("message 1 has the weight", "--max-rejected 3"),
+            *([GOOD] * 97 + [BAD] * 3, CHATML, OWN_SPECIAL, ""),
+            *("3 of 100 conv", "message 1 has the weight", "--max-rejected 3"),
         ),
         (
-            *([GOOD] + [LONG] * 3, CHATML, (), "--length 32 --truncate-turns no"),
-            *("got:      3 of 4 conversations", "tokens", "--accept long"),
+            *([GOOD] + [LONG] * 3, CHATML, OWN_SPECIAL),
+            *("--length 32 --truncate-turns no", "3 of 4 conv"),
+            *("tokens", "--accept long"),
         ),
         (
-            *([{"messages": SAID[:1]}] * 2, CHATML, (), "", "no row can be made"),
+            *([UNTRAINED] * 2, CHATML, OWN_SPECIAL, "", "no row can be made"),
             *("no token of it is trained on", None),
         ),
     ],
@@ -371,15 +322,14 @@ def test_conversations_that_do_not_fit(
     given = ("in.jsonl", *GIVEN[:4], *options.split())
     pack = ("pack", "--chat", *given, "out", "--workers", 1)
     said = run(*pack, code=2)
-    assert what in said
-    assert example in said
-    assert "in.jsonl" in said
+    for part in (what, example, "in.jsonl"):
+        assert part in said
     assert not pathlib.Path("out", "dataset.json").exists()
     audited = run("audit", *given)
     assert "UNFIT" in audited
     assert "gristmill pack --chat" not in audited
     if accept is None:
-        run(*pack, "--accept", "open-turns,long", "--max-rejected", "100", code=2)
+        run(*pack, "--accept", "open-turns,long", "--max-rejected", 100, code=2)
     else:
         run(*pack, *accept.split())
         assert len(loader.open("out"))
@@ -391,37 +341,35 @@ def test_commands_count_and_show_messages(folder):
     write([GOOD] * 40 + [unclear, BAD])
     accept = ("--max-rejected", 5, "--length", 64)
     run("pack", "--chat", "in.jsonl", "out", *GIVEN, *accept)
-    counts = loader.open("out").facts.packed
+    data = loader.open("out")
+    counts = data.facts.packed
     share = f"{100 * counts.trained_tokens / counts.tokens:.2f}"
     tokens = f"{counts.trained_tokens:,} of {counts.tokens:,} tokens"
     text = run("inspect", "out")
-    assert f"trained   {tokens} ({share} %)" in text
-    assert "SET ASIDE 1 conversation: 1 that cannot be used" in text
-    assert "1 text like a special token" in text
-    told = json.loads(run("inspect", "out", "--json"))["splits"]["train"]["packed"]
-    assert (told["format"], told["trained_tokens"]) == (2, counts.trained_tokens)
+    for part in (
+        f"trained   {tokens} ({share} %)",
+        "SET ASIDE 1 conversation: 1 that cannot be used",
+        "1 text like a special token",
+    ):
+        assert part in text
     assert tokens in run("verify", "out")
 
-    batches = loader.global_batches(loader.open("out"), batch_size=4, seed=3)
+    batches = loader.global_batches(data, batch_size=4, seed=3)
     order = ("trace", "out", "--seed", 3, "--batch-size", 4, "--step", 0, "--row", 1)
-    row = loader.PackedRows.of(loader.open("out"), names={"inputs_mask": "mask"})(
-        [batches.read(0)[1]]
-    )
-    seen = set()
+    decode = loader.PackedRows.of(data, names={"inputs_mask": "mask"})
+    row, seen = decode([batches.read(0)[1]]), {}
     for token in range(int((row["inputs_segmentation"] > 0).sum())):
         (piece,) = batches.locate(0, 1, token).pieces
         assert piece.trained == row["mask"][0, token]
-        message = {"template": None, "user": 0, "assistant": 1}[piece.role]
-        assert (piece.message, piece.weight) == (message, 1 if piece.trained else None)
-        if piece.role not in seen:
-            seen.add(piece.role)
-            text = run(*order, "--token", token)
-            if message is not None:
-                trained = "trained" if piece.trained else "not trained"
-                said = f"{piece.role}, message {message}, {trained}"
-                assert f"token     {token}: {said}" in text
-            fields = json.loads(run(*order, "--token", token, "--json"))["pieces"][0]
-            assert (fields["role"], fields["message"]) == (piece.role, message)
-    assert seen == {"template", "user", "assistant"}
-    assert "role" not in json.loads(run(*order, "--json"))["pieces"][0]
+        assert piece.weight == (1 if piece.trained else None)
+        seen[piece.role] = piece, token
+    messages = {role: piece.message for role, (piece, _) in seen.items()}
+    assert messages == {"template": None, "user": 0, "assistant": 1}
+    for role, (piece, token) in seen.items():
+        text = run(*order, "--token", token)
+        trained = "trained" if piece.trained else "not trained"
+        said = f"token     {token}: {role}, message {piece.message}, {trained}"
+        assert role == "template" or said in text
+        (fields,) = json.loads(run(*order, "--token", token, "--json"))["pieces"]
+        assert (fields["role"], fields["message"]) == (role, piece.message)
     assert "hello world" in run(*order, "--show", *GIVEN[:2])

@@ -4,13 +4,11 @@ import json
 import random
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 import tokenizers
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.message_spans import ROLES
-from gristmill.transforms.chat.conversation_reader import ConversationReader
 from tests.rows.conversations import (
     TEMPLATES,
     WORDS,
@@ -20,6 +18,7 @@ from tests.rows.conversations import (
     special_tokens,
     write_bpe,
 )
+from tests.rows.packed_rows import tokens_of
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
@@ -76,33 +75,27 @@ def some_private(rng, part):
 
 
 def oracle(style, messages, wanted):
-    """Returns the text, and for each byte the message, and whether it is trained on."""
-    data, owner, trained = "", [], []
-
-    def write(text, message, train):
-        nonlocal data
-        data += text
-        owner.extend([message] * len(text.encode()))
-        trained.extend([train] * len(text.encode()))
-
-    last = len(messages) - 1
+    """Returns the text, and for each byte its message and whether it is trained on."""
+    text, said = "", []
     for number, message in enumerate(messages):
-        role = message["role"]
-        says = wanted in (role, "all") or (wanted == "last" and number == last)
-        write(style.header.format(role), -1, False)
-        content = message["content"]
-        write(content.strip() if style.trims else content, number, says)
-        write(style.ending, number if says else -1, says)
-        write(style.after, -1, False)
-    return data, np.array(owner), np.array(trained)
+        role, content = message["role"], message["content"]
+        is_last = number == len(messages) - 1
+        trained = wanted in (role, "all") or (wanted == "last" and is_last)
+        for part, what in (
+            (style.header.format(role), None),
+            (content.strip() if style.trims else content, (number, trained)),
+            (style.ending, (number, True) if trained else None),
+            (style.after, None),
+        ):
+            text += part
+            said += [what] * len(part.encode())
+    return text, said
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("masks")
     write_bpe(made)
-    for name, style in STYLES.items():
-        (made / f"{name}.jinja").write_text(style.template)
     return made
 
 
@@ -110,17 +103,15 @@ def folder(tmp_path_factory):
     ("wanted", "seed", "rounds"),
     [
         *((wanted, 0, 12) for wanted in ("assistant", "last", "all", "user")),
-        *(
-            pytest.param("assistant", seed, 100, marks=pytest.mark.soak)
-            for seed in range(1, 50)
-        ),
+        pytest.param("assistant", 1, 5000, marks=pytest.mark.soak),
     ],
 )
 @pytest.mark.parametrize("name", STYLES)
-def test_masks_are_those_of_the_oracle(folder, name, wanted, seed, rounds):
-    tokenizer = folder / "tokenizer.json"
+def test_masks_are_those_of_the_oracle(folder, tmp_path, name, wanted, seed, rounds):
+    tokenizer, template = folder / "tokenizer.json", tmp_path / "own.jinja"
+    template.write_text(STYLES[name].template)
     known = tokenizers.Tokenizer.from_file(str(tokenizer))
-    options = chat_options(folder / f"{name}.jinja", tokenizer, train=wanted)
+    options = chat_options(template, tokenizer, train=wanted)
     rng = random.Random(f"{name}{wanted}{seed}")
     for _ in range(rounds):
         roles = ["user", "assistant"] * rng.randrange(1, 5)
@@ -128,24 +119,19 @@ def test_masks_are_those_of_the_oracle(folder, name, wanted, seed, rounds):
             {"role": role, "content": some_private(rng, part)}
             for part, role in enumerate(roles)
         ]
-        text, message_of, trained = oracle(STYLES[name], messages, wanted)
+        text, said = oracle(STYLES[name], messages, wanted)
         documents = read(options, {"messages": messages})
         encoded = known.encode(text, add_special_tokens=False)
         assert documents.ids.tolist() == encoded.ids
-        begins = [len(text[:begin].encode()) for begin, _ in encoded.offsets]
-        # Bytes of one character have one offset: they go on from it.
-        for at in range(1, len(begins)):
-            if encoded.offsets[at] == encoded.offsets[at - 1]:
-                begins[at] = begins[at - 1] + 1
-        spans = documents.spans
-        mask, owner = np.zeros(len(begins), bool), np.full(len(begins), -1)
-        for number, (begin, stop) in enumerate(
-            zip(spans.begins, spans.stops, strict=True)
-        ):
-            mask[begin:stop] = spans.trained[number]
-            owner[begin:stop] = spans.messages[number]
-        assert mask.tolist() == trained[begins].tolist(), (text, messages)
-        assert owner.tolist() == message_of[begins].tolist(), (text, messages)
+        begins, before = [], None
+        for offsets in encoded.offsets:
+            # Bytes of one character have one offset: they go on from it.
+            begin = len(text[: offsets[0]].encode())
+            begins.append(begins[-1] + 1 if offsets == before else begin)
+            before = offsets
+        (found,) = tokens_of(documents.spans, documents.lengths)
+        found = [each and (each.message, each.trained) for each in found]
+        assert found == [said[begin] for begin in begins], (text, messages)
 
 
 def made(folder, template, *records, **chat):
@@ -158,81 +144,77 @@ def made(folder, template, *records, **chat):
 def spans_of(folder, template, *records, **chat):
     """Returns message, role, whether it is trained on, and text of each span."""
     documents = made(folder, template, *records, **chat)
-    return seen_spans(documents, folder / "tokenizer.json")
+    found = seen_spans(documents, folder / "tokenizer.json")
+    return [(n, ROLES[role], trained, text) for n, role, trained, text in found]
 
 
-def trained_text(spans, message=1):
-    return "".join(text for n, _, trained, text in spans if trained and n == message)
+def trained_text(spans):
+    return "".join(text for n, _, trained, text in spans if trained and n == 1)
 
 
-# Templates that change, drop or mix contents, and why these are set aside.
 ANSWER = "{{ messages[1].content }}"
-PROVED = {
-    "upper case": "{{ messages[1].content|upper }}",
-    "replaced": "{{ messages[1].content|replace('the', 'a') }}",
-    "its words": "{{ messages[1].content.split()|join('_') }}",
-}
-REJECTED = {
-    "cut": "{{ messages[1].content[:5] }}",
-    "dropped": "{{ messages[0].content }}",
-    "twice": "{{ messages[1].content * 2 }}",
-    "reversed": "{{ messages[1].content|reverse }}",
-    "its length": "{{ messages[1].content|length }}" + ANSWER,
-    "escaped": "{{ messages[1].content|tojson(ensure_ascii=true) }}",
-    "begins with": "{% if messages[1].content.startswith('the') %}"
-    + ANSWER
-    + "{% endif %}",
-    "mixed": ANSWER + "{{ messages[0].content }}" + ANSWER,
+ASKED = (
+    "{{ messages[0].content }}{% if add_generation_prompt %}|{% elif messages[1] %}|"
+)
+EMPTY_TAGS = "{% generation %}{% endgeneration %}" + ANSWER
+# Templates that change, drop or mix contents, and why these are set aside, if they are.
+SET_ASIDE = {
+    "upper case": (ASKED + "{{ messages[1].content|upper }}{% endif %}", None),
+    "its words": (
+        ASKED + "{{ messages[1].content.split()|join('_') }}{% endif %}",
+        None,
+    ),
+    "cut": ("{{ messages[1].content[:5] }}", "rejected"),
+    "dropped": ("{{ messages[0].content }}", "rejected"),
+    "twice": ("{{ messages[1].content * 2 }}", "rejected"),
+    "reversed": ("{{ messages[1].content|reverse }}", "rejected"),
+    "its length": ("{{ messages[1].content|length }}" + ANSWER, "rejected"),
+    "escaped": ("{{ messages[1].content|tojson(ensure_ascii=true) }}", "rejected"),
+    "begins with": (
+        "{% if messages[1].content.startswith('the') %}"
+        "{{ messages[1].content }}{% endif %}",
+        "rejected",
+    ),
+    "mixed": (ANSWER + "{{ messages[0].content }}" + ANSWER, "rejected"),
     "letters only": (
         "{% for c in messages[1].content %}{% if c.isalpha() %}{{ c }}{% endif %}"
-        "{% endfor %}"
+        "{% endfor %}",
+        "rejected",
     ),
     "a message in a tag of another": (
         "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}"
-        "{% endgeneration %}"
+        "{% endgeneration %}",
+        "rejected",
     ),
     "a tag around the user": (
-        "{% generation %}{{ messages[0].content }}{% endgeneration %}" + ANSWER
+        "{% generation %}{{ messages[0].content }}{% endgeneration %}" + ANSWER,
+        "rejected",
     ),
     "half a tag": (
         "{{ messages[0].content }}{% set a, b = messages[1].content.split() %}{{ a }}"
-        "{% generation %} {{ b }}{% endgeneration %}"
+        "{% generation %} {{ b }}{% endgeneration %}",
+        "rejected",
     ),
-    "an error": "{{ raise_exception('roles must alternate') }}",
-    "a type": "{{ messages[0].content + 1 }}",
+    "an error": ("{{ raise_exception('roles must alternate') }}", "rejected"),
+    "a type": ("{{ messages[0].content + 1 }}", "rejected"),
+    "no tag where it speaks": (EMPTY_TAGS + "{{ messages[0].content }}", "untrained"),
 }
-EMPTY_TAGS = (
-    "{% generation %}{% endgeneration %}" + ANSWER + "{{ messages[0].content }}"
-)
 
 
-@pytest.mark.parametrize("template", PROVED.values(), ids=PROVED)
-def test_a_content_that_is_changed_and_found_is_used(folder, template):
-    prompt = "{{ messages[0].content }}{% if add_generation_prompt %}|{% elif "
-    answer = "messages[1] %}|" + template + "{% endif %}"
-    documents = made(folder, prompt + answer, SAID)
-    assert not documents.counts.set_aside
-    assert documents.lengths[0]
-
-
-@pytest.mark.parametrize("template", REJECTED.values(), ids=REJECTED)
-def test_a_content_that_cannot_be_found_is_set_aside(folder, template):
+@pytest.mark.parametrize(("template", "reason"), SET_ASIDE.values(), ids=SET_ASIDE)
+def test_a_content_that_cannot_be_found_is_set_aside(folder, template, reason):
     documents = made(folder, template, SAID)
-    assert documents.counts.set_aside == {"rejected": 1}
-    assert not documents.lengths[0]
-    with pytest.raises(InputError, match="record 0"):
-        made(folder, template, SAID, max_rejected=0)
+    assert documents.counts.set_aside == ({reason: 1} if reason else {})
+    assert bool(documents.lengths[0]) == (reason is None)
+    if reason == "rejected":
+        with pytest.raises(InputError, match="record 0"):
+            made(folder, template, SAID, max_rejected=0)
 
 
-@pytest.mark.parametrize(
-    ("template", "said"),
-    [
-        (EMPTY_TAGS, SAID),  # Tags are missing where it speaks.
-        (CHATML, [{"role": "gpt", "content": "hello"}]),  # An unknown role.
-    ],
-)
-def test_a_conversation_without_a_trained_token_is_set_aside(folder, template, said):
-    assert made(folder, template, said).counts.set_aside == {"untrained": 1}
+def test_a_speaker_that_is_unknown_and_half_of_a_character_are_set_aside(folder):
+    unknown, half = ([{"role": "gpt", "content": c}] for c in ("hello", "\ud800"))
+    found = made(folder, CHATML, unknown, half, {"text": "\ud800"})
+    assert found.counts.set_aside == {"untrained": 1, "rejected": 2}
 
 
 THOUGHT = {"role": "assistant", "content": "<think>\nmoon\n</think>\n\nthe answer"}
@@ -242,61 +224,50 @@ TAGGED = (
     "{% generation %} {{ m.content }}\n<|eot|>\n{% endgeneration %}{% else %}"
     "{{ m.content }}<|eot|>{% endif %}{% endfor %}"
 )
+PADDED = PLAIN.replace("{% endfor", "<pad>{% endfor")
 HALVES = [SAID[0] | {"content": "hello wor"}, SAID[1] | {"content": "ld hello"}]
-LAST = (1, "assistant", True, "the answer")
-ENDED = "\n\nthe answer<|im_end|>"
+NARRATED = [{"role": "narrator", "content": "sun"}, *SAID]
+ASKS, ENDS = (0, "user", False, "hello world"), "\n\nthe answer<|im_end|>"
+
+
+def says(text, role="assistant", trained=True, message=1):
+    return message, role, trained, text
 
 
 @pytest.mark.parametrize(
     ("template", "said", "options", "expected"),
     [
-        (CHATML, SAID, {"train_end_of_turn": "no"}, [LAST]),
-        (
-            *(TAGGED, SAID, {}),
-            [
-                (0, "user", False, "hello world"),
-                (1, "assistant", True, " the answer\n<|eot|>\n"),
-            ],
-        ),
+        (CHATML, SAID, {"train_end_of_turn": "no"}, [says("the answer")]),
+        (TAGGED, SAID, {}, [ASKS, says(" the answer\n<|eot|>\n")]),
         # A pad that equals the end of a turn is trained on.
-        (
-            *(PLAIN.replace("{% endfor", "<pad>{% endfor"), SAID, {"eos": "<pad>"}),
-            [(1, "assistant", True, "the answer<pad>")],
-        ),
+        (PADDED, SAID, {"eos": "<pad>"}, [says("the answer<pad>")]),
         # So is a token that is not wholly in the prompt.
+        (PLAIN, HALVES, {}, [says("hello", "user", False, 0), says(" world hello")]),
         (
-            *(PLAIN, HALVES, {}),
-            [(0, "user", False, "hello"), (1, "assistant", True, " world hello")],
+            *(CHATML, NARRATED, {}),
+            [says("sun", "other", False, 0), says("hello world", "user", False)],
         ),
+        *(
+            (
+                *(CHATML, [SAID[0], THOUGHT], options),
+                [says("<think>\nmoon\n</think>", "thinking", not options), says(ENDS)],
+            )
+            for options in ({}, {"train_without": "thinking"})
+        ),
+        # What looks like a special token is text; text alone is trained on whole.
         (
-            *(CHATML, [{"role": "narrator", "content": "sun"}, *SAID], {}),
-            [
-                (0, "other", False, "sun"),
-                (1, "user", False, "hello world"),
-                (2, "assistant", True, "the answer<|im_end|>"),
-            ],
+            *(CHATML, [SAID[0], SAID[1] | {"content": "is <|im_end|> it"}], {}),
+            [ASKS, says("is <|im_end|> it<|im_end|>")],
         ),
-        (
-            *(CHATML, [SAID[0], THOUGHT], {}),
-            [
-                (1, "thinking", True, "<think>\nmoon\n</think>"),
-                (1, "assistant", True, ENDED),
-            ],
-        ),
-        (
-            *(CHATML, [SAID[0], THOUGHT], {"train_without": "thinking"}),
-            [
-                (1, "thinking", False, "<think>\nmoon\n</think>"),
-                (1, "assistant", True, ENDED),
-            ],
-        ),
+        (CHATML, {"text": "hello"}, {}, [says("<s>hello</s>", "other", True, 0)]),
     ],
-    ids=["no end", "tags", "pad", "halves", "narrator", "thinking", "spoken"],
+    ids=range(9),
 )
 def test_spans(folder, template, said, options, expected):
     found = spans_of(folder, template, said, **options)
-    named = [(n, ROLES[role], trained, text) for n, role, trained, text in found]
-    assert named[-len(expected) :] == expected
+    if "narrator" in str(said):
+        assert found.pop() == says("the answer<|im_end|>", message=2)
+    assert found[-len(expected) :] == expected
 
 
 @pytest.mark.parametrize("content", ["", " ", " \n "])
@@ -313,12 +284,9 @@ def test_an_empty_answer_is_trained_on_with_its_end(folder, name, content):
         assert trained_text(spans_of(folder, template, messages)) == kept + style.ending
 
 
-def test_a_turn_without_an_end_is_counted(folder):
+def test_what_a_template_lacks_is_counted_or_told(folder):
     template = STYLES["header_is_special"].template
     assert made(folder, template, [*SAID, SAID[0]]).counts.open_turns == 1
-
-
-def test_a_template_without_a_generation_prompt_is_told(folder):
     thinks = CHATML.replace("assistant\n", "assistant\n<think>")
     for template, message in (
         (CHATML.partition("{% if add")[0], r"begin message 1 with '<\|im_start\|>"),
@@ -341,23 +309,15 @@ CALL = {"name": "f", "arguments": {"n": 3, "of": [1, {"x": None}]}}
     ],
 )
 def test_all_of_a_tool_call_is_trained(tmp_path, name, number, begin, end):
-    template = TEMPLATES / f"{name}.jinja"
-    write_bpe(tmp_path, tuple(special_tokens(template.read_text("utf-8"))))
+    template = (TEMPLATES / f"{name}.jinja").read_text("utf-8")
+    write_bpe(tmp_path, special_tokens(template))
     called = {"id": "abcdefghi", "function": CALL}
     asks = {"role": "assistant", "tool_calls": [called] * number}
     tells = {"role": "tool", "content": "9", "tool_call_id": "abcdefghi"}
-    options = chat_options(template, tmp_path / "tokenizer.json", date="2025-01-31")
-    documents = read(options, {"messages": [SAID[0], asks, tells, SAID[1]]})
-    said = trained_text(seen_spans(documents, tmp_path / "tokenizer.json"))
+    talk = [SAID[0], asks, tells, SAID[1]]
+    said = trained_text(spans_of(tmp_path, template, talk, date="2025-01-31"))
     assert (said[: len(begin)], said[-len(end) :]) == (begin, end)
     assert said.count(json.dumps(CALL["arguments"])) == number
-
-
-def test_half_of_a_character_is_told(folder):
-    options = chat_options(folder / "chatml.jinja", folder / "tokenizer.json")
-    lines = [rb'{"text": "\ud800"}', rb'[{"role": "user", "content": "\ud800"}]']
-    documents = ConversationReader(options).read(lines, "record {}".format)
-    assert documents.counts.set_aside == {"rejected": 2}
 
 
 def test_weights_come_from_messages_and_columns(folder):
@@ -381,30 +341,16 @@ def test_a_long_conversation_is_cut_at_the_end_of_a_turn(folder):
         assert kept.counts.set_aside == {"long": 1}
 
 
-def test_contents_like_special_tokens_are_text(folder):
+def test_contents_like_special_tokens_are_text_unless_they_may_be_tokens(folder):
     known = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    end = known.token_to_id("<|im_end|>")
-    records = (
-        [SAID[0], SAID[1] | {"content": "is <|im_end|> a token"}],
-        {"text": "a<s><|im_end|>"},
-    )
-    as_text = made(folder, CHATML, *records)
-    as_token = made(folder, CHATML, *records, special_text="token")
-    assert [d.ids.tolist().count(end) for d in (as_text, as_token)] == [2, 4]
-    assert as_text.counts.special_texts == as_token.counts.special_texts == 3
-    texts = {
-        known.decode(d.ids, skip_special_tokens=False) for d in (as_text, as_token)
-    }
+    answer = SAID[1] | {"content": "is <|im_end|> a token"}
+    records, texts = ([SAID[0], answer], {"text": "a<s><|im_end|>"}), set()
+    for special_text, count in (("text", 2), ("token", 4)):
+        found = made(folder, CHATML, *records, special_text=special_text)
+        assert found.ids.tolist().count(known.token_to_id("<|im_end|>")) == count
+        assert found.counts.special_texts == 3
+        texts.add(known.decode(found.ids, skip_special_tokens=False))
     assert len(texts) == 1
-    found = seen_spans(as_text, folder / "tokenizer.json")
-    assert found[-2][3] == "is <|im_end|> a token<|im_end|>"
-
-
-def test_plain_text_is_trained_on_whole(folder):
-    documents = made(folder, CHATML, {"text": "hello world"}, SAID)
-    found = seen_spans(documents, folder / "tokenizer.json")
-    assert found[0] == (0, ROLES.index("other"), True, "<s>hello world</s>")
-    assert documents.counts.special_tokens == 2
 
 
 def test_a_tokenizer_that_changes_text_keeps_its_borders(folder, tmp_path):
@@ -414,7 +360,5 @@ def test_a_tokenizer_that_changes_text_keeps_its_borders(folder, tmp_path):
     level = {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     content["post_processor"] = {"type": "ByteLevel", **level}
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    found = spans_of(
-        tmp_path, CHATML, [SAID[0], SAID[1] | {"content": " The Été Answer"}]
-    )
-    assert found[-1][3] == " the été answer<|im_end|>"
+    talk = [SAID[0], SAID[1] | {"content": " The Été Answer"}]
+    assert trained_text(spans_of(tmp_path, CHATML, talk)) == " the été answer<|im_end|>"

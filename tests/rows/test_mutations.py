@@ -6,6 +6,7 @@ has to be right by that look, or be set aside, refused or counted.
 """
 
 import collections
+import itertools
 import json
 import random
 import re
@@ -14,9 +15,9 @@ import pytest
 import tokenizers
 
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.transforms.chat.conversation_reader import ConversationReader
 from gristmill.transforms.chat.template import templates_of
-from tests.rows.conversations import chat_options, write_bpe
+from tests.rows.conversations import chat_options, read, write_bpe
+from tests.rows.packed_rows import tokens_of
 from tests.rows.test_masks import STYLES
 
 TAGGED = (
@@ -44,8 +45,8 @@ def private(message, rng):
     return rng.choice(["", " ", "\n"]) + text + rng.choice(["", " ", " sun", "\n"])
 
 
-def is_private(char):
-    return FIRST <= ord(char) < FIRST + 40 * OWN
+def privates(text):
+    return [char for char in text if FIRST <= ord(char) < FIRST + 40 * OWN]
 
 
 def pieces(change):
@@ -59,37 +60,31 @@ def pieces(change):
     return mutate
 
 
-def content(*changes):
-    """A mutation of what a template writes of contents."""
-    return lambda text, rng: text.replace(
-        "m.content", f"(m.content{rng.choice(changes)})"
-    )
-
-
-def conditional(text, rng):
-    tests = [
-        "loop.last",
-        "not loop.first",
-        "m.content|length > 6",
-        "'\ue000' not in m.content",
-    ]
-    shown = f"{{% if {rng.choice(tests)} %}}{{{{ m.content }}}}{{% endif %}}"
-    return text.replace("{{ m.content }}", shown)
+def replaced(old, *new, times=-1):
+    """A mutation of what a template writes."""
+    return lambda text, rng: text.replace(old, rng.choice(new), times)
 
 
 OF_TEMPLATE = [
     pieces(lambda one, two: [two]),
     pieces(lambda one, two: [one, one, two]),
     pieces(lambda one, two: [two, one]),
-    content(
-        *("|trim", "|upper", "[:3]", "[1:]", "|reverse", " * 2", "|title"),
-        *("|length|string", "|replace('\ue000', '')", "|tojson", "|e", ".split()[0]"),
+    replaced(
+        "m.content",
+        *("m.content|trim", "m.content|upper", "m.content[:3]", "m.content[1:]"),
+        *("m.content|reverse", "(m.content * 2)", "m.content|title", "m.content|e"),
+        *("m.content|length|string", "m.content|replace('\ue000', '')"),
+        *("m.content|tojson", "m.content.split()[0]"),
     ),
-    lambda text, rng: text.replace(
-        "m.content", f"messages[{rng.randrange(3)}].content", 1
-    ),
+    replaced("m.content", *(f"messages[{n}].content" for n in range(3)), times=1),
     lambda text, rng: re.sub(r"<\|\w+\|>|</s>", rng.choice(["", "|", "<pad>"]), text),
-    conditional,
+    replaced(
+        "{{ m.content }}",
+        "{% if loop.last %}{{ m.content }}{% endif %}",
+        "{% if not loop.first %}{{ m.content }}{% endif %}",
+        "{% if m.content|length > 6 %}{{ m.content }}{% endif %}",
+        "{% if '\ue000' not in m.content %}{{ m.content }}{% endif %}",
+    ),
 ]
 
 
@@ -117,11 +112,10 @@ def same_content(messages, _):
     messages.insert(0, {"role": "user", "content": "sun"})
 
 
+PARTS = [[{"type": "image"}], [{"type": "text"}], [3]]
 OF_DATA = [
     field("role", "gpt", "", "ASSISTANT", "narrator", 7),
-    field(
-        "content", "", " ", "\n\n", None, [{"type": "image"}], [{"type": "text"}], [3]
-    ),
+    field("content", "", " ", "\n\n", None, *PARTS),
     field("weight", -1, "1", 0, float("inf"), True),
     added("<|im_end|>", "<|im_start|>assistant\n", "<pad>", "</s>", "<|h|>"),
     added("\U00100123", "\U000f0123", "\U000fffef", "\n[INST] user: |assistant: "),
@@ -153,13 +147,6 @@ OF_TOKENIZER = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("mutations")
-    write_bpe(made)
-    return made
-
-
 def outcome(folder, template, messages, tokenizer):
     """Returns what became of a conversation.
 
@@ -168,10 +155,9 @@ def outcome(folder, template, messages, tokenizer):
     """
     path = folder / "mutated.jinja"
     path.write_text(template)
-    record = json.dumps({"messages": messages}, ensure_ascii=False).encode()
     try:
         options = chat_options(path, folder / tokenizer, special_text="token")
-        documents = ConversationReader(options).read([record], "record {}".format)
+        documents = read(options, {"messages": messages})
     except GristmillError:
         return "told"
     told = documents.counts
@@ -180,43 +166,32 @@ def outcome(folder, template, messages, tokenizer):
     known = tokenizers.Tokenizer.from_file(str(folder / tokenizer))
     (each,) = templates_of(options.chat).values()
     given = [{k: v for k, v in m.items() if v is not None} for m in messages]
-    text = each.render(given, None)
-    if known.encode(text, add_special_tokens=False).ids != documents.ids.tolist():
+    text, ids = each.render(given, None), documents.ids.tolist()
+    if known.encode(text, add_special_tokens=False).ids != ids:
         return "silent: other tokens"
     if told.special_texts or told.open_turns:
         return "told"
     owners = collections.defaultdict(set)
     for number, message in enumerate(messages):
-        for char in filter(is_private, message.get("content") or ""):
+        for char in privates(message.get("content") or ""):
             owners[char].add(number)
-    trained, shown = texts(documents, known)
-    for part, wanted in ((trained, True), (shown, False)):
-        for char in filter(is_private, part):
+    (said,) = tokens_of(documents.spans, documents.lengths)
+    texts = {True: "", False: ""}
+    for what, run in itertools.groupby(range(len(ids)), said.__getitem__):
+        text = known.decode([ids[at] for at in run], skip_special_tokens=False)
+        texts[what is not None and what.trained] += text + "\n"
+    for is_trained, part in texts.items():
+        for char in privates(part):
             (number,) = owners[char]
             says = messages[number]["role"] == "assistant"
-            if (says and messages[number].get("weight", 1) > 0) != wanted:
-                return f"silent: message {number} trained: {wanted}"
-    words = re.sub("[^a-z]", "", trained.replace("sun", ""))
-    said = "".join(str(m.get("content")) for m in messages)
+            if (says and messages[number].get("weight", 1) > 0) != is_trained:
+                return f"silent: message {number} trained: {is_trained}"
+    words = re.sub("[^a-z]", "", texts[True].replace("sun", ""))
+    contents = "".join(str(m.get("content")) for m in messages)
     for name in ("assistant", "user", "system", "INST"):
-        if name in words and name not in said:
+        if name in words and name not in contents:
             return "silent: a header is trained"
     return "right"
-
-
-def texts(documents, known):
-    """Returns the text that is trained on, and the other."""
-    spans, parts, at = documents.spans, {True: ["\n"], False: []}, 0
-    for number, begin in enumerate(spans.begins.tolist()):
-        end = int(spans.stops[number])
-        for trained, ids in (
-            (False, documents.ids[at:begin]),
-            (bool(spans.trained[number]), documents.ids[begin:end]),
-        ):
-            parts[trained].append(known.decode(ids, skip_special_tokens=False))
-        at = end
-    parts[False].append(known.decode(documents.ids[at:], skip_special_tokens=False))
-    return "".join(parts[True]), "".join(parts[False])
 
 
 @pytest.mark.parametrize(
@@ -226,25 +201,21 @@ def texts(documents, known):
         pytest.param(1000, 5000, marks=pytest.mark.soak),
     ],
 )
-def test_no_mutation_is_silent(folder, first, count):
+def test_no_mutation_is_silent(tmp_path, first, count):
     found = collections.Counter()
+    whole = write_bpe(tmp_path).read_text()
     for seed in range(first, first + count):
         rng = random.Random(seed)
         template, messages = rng.choice(TEMPLATES), some_messages(rng)
         kind = [OF_TEMPLATE, OF_DATA, OF_TOKENIZER][seed % 3]
-        mutate, tokenizer = rng.choice(kind), "tokenizer.json"
-        if kind is OF_TOKENIZER:
-            fields = json.loads((folder / tokenizer).read_text("utf-8"))
-            mutate(fields, rng)
-            tokenizer = "mutated.json"
-            (folder / tokenizer).write_text(json.dumps(fields), encoding="utf-8")
-        elif kind is OF_DATA:
-            mutate(messages, rng)
-        else:
+        mutate, fields = rng.choice(kind), json.loads(whole)
+        if kind is OF_TEMPLATE:
             template = mutate(template, rng)
-        what = outcome(folder, template, messages, tokenizer)
-        assert not what.startswith("silent"), (
-            f"seed {seed}: {what}\n{template}\n{messages}"
-        )
+        else:
+            mutate(messages if kind is OF_DATA else fields, rng)
+        (tmp_path / "mutated.json").write_text(json.dumps(fields), encoding="utf-8")
+        what = outcome(tmp_path, template, messages, "mutated.json")
+        case = f"seed {seed}: {what}\n{template}\n{messages}"
+        assert not what.startswith("silent"), case
         found[what] += 1
     assert min(found["told"], found["right"]) > 40

@@ -2,6 +2,7 @@
 
 import glob
 import json
+import pathlib
 import random
 from fractions import Fraction
 
@@ -11,31 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import loader
-from gristmill.dataset import Writer
 from gristmill.dataset.base.errors import DecodeError, FormatVersionError, InputError
-from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
-from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows, encode_rows
 from gristmill.pipelines.convert import convert as run
 from gristmill.transforms import ConversionJob, PackOptions
 from gristmill.transforms.conversion.take_output import open_to_append
 from tests.order.schedules import bounds_of
-from tests.rows.conversation_rows import Said, conversation
-from tests.rows.packed_rows import batch_of, some_rows
+from tests.rows.packed_rows import Said, batch_of, conversation, some_rows
 from tests.support.datasets import convert
 from tests.support.packed import documents, pack
 
-ARRAYS = [
+ARRAYS = (
     *("inputs", "targets", "inputs_position", "targets_position"),
     *("inputs_segmentation", "targets_segmentation"),
-]
-MORE = ["targets_mask", "targets_weights", "inputs_mask", "labels"]
+    *("targets_mask", "targets_weights", "inputs_mask", "labels"),
+)
 PLAIN = Said(7, 0, True, 1.0)  # A token of a row of plain text.
-HOST = {"host": (0, 1)}
 
 
 def token_by_token(rows, said, length, document_positions):
-    out = {name: np.zeros((len(rows), length)) for name in (*ARRAYS, *MORE)}
+    out = {name: np.zeros((len(rows), length)) for name in ARRAYS}
     out["labels"] -= 100
     pieces = iter(said)
     for row, row_pieces in enumerate(rows):
@@ -43,11 +39,9 @@ def token_by_token(rows, said, length, document_positions):
         for number, (first, ids) in enumerate(row_pieces, 1):
             after = [*zip(ids, next(pieces), strict=True)][1:]
             for at, token in enumerate(ids):
-                found = {"inputs": token, "inputs_segmentation": number}
                 position = at + first * document_positions
-                found |= dict.fromkeys(
-                    ("inputs_position", "targets_position"), position
-                )
+                found = {"inputs": token, "inputs_segmentation": number}
+                found |= {"inputs_position": position, "targets_position": position}
                 if at + 1 < len(ids):
                     found["targets"], then = after[at]
                     if then is not None and then.trained:
@@ -82,17 +76,16 @@ def test_every_token_is_where_it_belongs(seed, length, id_bytes, kind, from_docu
             if kind == "chat" or chance.random() < 0.5:
                 records[row], said[begin:end] = ours[row], chats[begin:end]
             begin = end
-    decode = loader.PackedRows(
-        length=length,
-        id_bytes=id_bytes,
-        rows=form.rows,
-        document_positions=from_document,
-        names={name: name for name in MORE},
-    )
+    # Some have other names, some are left out.
+    names = {name: chance.choice((name, name, name.upper(), None)) for name in ARRAYS}
+    names["inputs"] = "inputs"
+    form = {"length": length, "id_bytes": id_bytes, "rows": form.rows}
+    decode = loader.PackedRows(**form, document_positions=from_document, names=names)
     found = decode(records)
     expected = token_by_token(rows, said, length, from_document)
-    assert [*found] == [*ARRAYS, *MORE]
-    for name, array in found.items():
+    assert [*found] == [name for name in names.values() if name]
+    for name in filter(names.get, ARRAYS):
+        array = found[names[name]]
         np.testing.assert_array_equal(array, expected[name], name)
         dtype = np.float32 if name == "targets_weights" else np.int32
         assert (array.dtype, array.shape) == (dtype, (len(rows), length)), name
@@ -101,76 +94,29 @@ def test_every_token_is_where_it_belongs(seed, length, id_bytes, kind, from_docu
         array += 1  # It can be written to, and no other changes with it.
 
 
-@given(st.sets(st.sampled_from([*ARRAYS, *MORE]), min_size=1), st.booleans())
-def test_arrays_can_have_other_names_and_be_left_out(kept, renamed):
-    names = dict.fromkeys([*ARRAYS, *MORE])
-    names |= {name: name.upper() if renamed else name for name in kept}
-    spans = MessageSpans.of_documents([[(0, 2, 3, 0, True, 0.5)], []])
-    batch = batch_of([[(0, [1, 2]), (4, [3])]])._replace(spans=spans)
-    records = encode_rows(RowFormat(4), batch)
-    everything = loader.PackedRows(length=4, names={n: n for n in MORE})(records)
-    batch = loader.PackedRows(length=4, names=names)(records)
-    assert [*batch] == [names[name] for name in everything if name in kept]
-    for name in kept:
-        np.testing.assert_array_equal(batch[names[name]], everything[name])
-
-
 def test_a_token_beyond_int32_names_its_row():
     rows = [[(0, [2**31 - 1, 70_000])], [(0, [7, 2**31 + 5])]]
     good, bad = encode_rows(RowFormat(2, 4), batch_of(rows))
     decode = loader.PackedRows(length=2, id_bytes=4)
     assert decode([good])["inputs"].tolist() == [[2**31 - 1, 70_000]]
-    with pytest.raises(
-        DecodeError, match=r"int32(.|\n)*got:      2147483653"
-    ) as caught:
+    with pytest.raises(DecodeError, match=r"int32(.|\n)*got: +2147483653") as caught:
         decode([good, bad])
     assert caught.value.row == 1
 
 
-ROWS = encode_rows(
-    RowFormat(4), batch_of([[(0, [row, 1]), (row, [2])] for row in range(12)])
-)
-
-
-def written(path, **packed):
-    """Writes rows; what is given is what the dataset says of them."""
-    with Writer(path, records_per_shard=5) as writer:
-        for record in ROWS:
-            writer.write(record)
-    if packed:
-        named = {"vocabulary_size": 256, "method": "best-fit", "counts": PackedCounts()}
-        stored = {"length": 4, "id_bytes": 2, "rows": "packed"}
-        said(path, PackedSplit(**named | stored | packed).encode())
-    return loader.open(path)
-
-
-def said(path, packed):
-    manifest = json.loads((path / "dataset.json").read_text())
-    manifest["splits"]["train"]["packed"] = packed
-    (path / "dataset.json").write_text(json.dumps(manifest))
-
-
-def test_a_feed_names_the_record_that_is_no_row(tmp_path):
-    data = written(tmp_path / "packed")  # It does not say what they are.
-    batches = loader.global_batches(data, batch_size=4, shuffle="none")
-    decode = loader.PackedRows(length=4, id_bytes=3)
-    feed = batches.feed(decode=lambda records: decode(records), **HOST)
-    with feed, pytest.raises(DecodeError, match=r"packed, record 0 (.|\n)*of 3 bytes"):
-        next(feed)
-
-
 def test_a_dataset_says_how_its_rows_are_stored(tmp_path):
+    def packed(name, **options):
+        return loader.open(pack(tmp_path / name, [documents(9, seed=1)], **options))
+
     of, rows = loader.PackedRows.of, loader.PackedRows(length=4)
-    data = written(tmp_path / "packed", length=4)
+    data = packed("narrow", length=4, vocabulary_size=60_000)
     more = {"document_positions": True, "names": {"targets": None}}
     assert of(data, data, **more) == loader.PackedRows(length=4, **more)
     assert of({"a": data, "b": data}) == rows
-    other = written(tmp_path / "other", id_bytes=3, rows="example")
+    other = packed("other", length=4, vocabulary_size=1 << 17, rows="example")
     wide = loader.PackedRows(length=4, id_bytes=3, rows="example")
     assert of(other, length=4) == wide
-    written(tmp_path / "more", length=4)
-    assert of(loader.open([tmp_path / "packed", tmp_path / "more"])) == rows
-    mixed = loader.open([tmp_path / "packed", tmp_path / "other"])
+    mixed = loader.open([data.path, other.path])
     differs = r"other(.|\n)*expected: .*rows packed\n.*rows example"
     for datasets, options, message in (
         ([data], {"length": 8}, r"expected: length 8, (.|\n)*got:      length 4, "),
@@ -179,25 +125,26 @@ def test_a_dataset_says_how_its_rows_are_stored(tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             of(*datasets, **options)
-    manifest = json.loads((tmp_path / "more" / "dataset.json").read_text())
-    said(tmp_path / "more", manifest["splits"]["train"]["packed"] | {"format": 3})
+    place = pathlib.Path(data.path, "dataset.json")
+    manifest = json.loads(place.read_text())
+    manifest["splits"]["train"]["packed"]["format"] = 3
+    place.write_text(json.dumps(manifest))
     with pytest.raises(FormatVersionError, match="packed rows"):
-        of(loader.open(tmp_path / "more"))
+        of(loader.open(data.path))
 
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
+    plain = [np.arange(n, n + 32, dtype="<u2").tobytes() for n in range(37)]
     made = {
         "web": [documents(60, seed=1), documents(40, seed=2)],
         # Each shard ends with a row that is hardly filled.
         "code": [documents(3, seed=4 + number, mean=10) for number in range(30)],
     }
-    plain = [np.arange(n, n + 32, dtype="<u2").tobytes() for n in range(37)]
-    found = {
+    return {"plain": convert(tmp_path_factory.mktemp("plain"), [plain])} | {
         name: pack(tmp_path_factory.mktemp(name), shards, length=32)
         for name, shards in made.items()
     }
-    return found | {"plain": convert(tmp_path_factory.mktemp("plain"), [plain])}
 
 
 @pytest.fixture(scope="module")
@@ -206,59 +153,51 @@ def opened(places):
 
 
 def feed_of(datasets, decode):
-    return loader.global_batches(datasets, batch_size=4).feed(decode=decode, **HOST)
+    batches = loader.global_batches(datasets, batch_size=4)
+    return batches.feed(decode=decode, host=(0, 1))
 
 
-@pytest.mark.parametrize(
-    "decode",
-    [
-        loader.TokenDecoder(length=32, stored="uint16"),
-        loader.ExampleDecoder({"inputs": loader.FixedFeature("int64")}),
-    ],
-)
+TOKENS = loader.TokenDecoder(length=32, stored="uint16")
+EXAMPLES = loader.ExampleDecoder({"inputs": loader.FixedFeature("int64")})
+ROWS = loader.PackedRows(length=32, id_bytes=4)
+
+
+@pytest.mark.parametrize("decode", [TOKENS, EXAMPLES, ROWS], ids=["a", "b", "rows"])
 def test_decoders_of_other_records_are_refused(decode, opened, places):
-    both = loader.open([places["plain"], places["web"]])
-    mixed = {"a": opened["plain"], "b": opened["web"]}
-    for datasets in (opened["web"], both, mixed):
-        with pytest.raises(InputError, match="packed rows, which no") as refused:
+    right = "web" if decode is ROWS else "plain"
+    wrong = "plain" if decode is ROWS else "web"
+    both = loader.open([places[right], places[wrong]])
+    mixed = {"a": opened[right], "b": opened[wrong]}
+    for datasets in (opened[wrong], both, mixed):
+        with pytest.raises(InputError, match="packed rows") as refused:
             feed_of(datasets, decode)
-        assert "loader.PackedRows.of(dataset)" in str(refused.value)
-        assert places["web"] in str(refused.value)
-
-
-def test_packed_rows_of_other_records_are_refused(opened, places):
-    rows = loader.PackedRows(length=32, id_bytes=4)
-    both = loader.open([places["web"], places["plain"]])
-    mixed = {"a": opened["web"], "b": opened["plain"]}
-    for make in (
-        *(lambda each=each: feed_of(each, rows) for each in (both, mixed)),
-        *(lambda each=each: loader.PackedRows.of(each) for each in (both, mixed)),
-        lambda: feed_of(opened["plain"], rows),
-    ):
-        with pytest.raises(InputError, match="does not hold packed rows") as refused:
-            make()
-        assert places["plain"] in str(refused.value)
-    assert "records as a conversion read them" in str(refused.value)
-    # Files say nothing of their records: the first of them does.
-    feed = feed_of(loader.open(glob.glob(f"{places['plain']}/*.array_record*")), rows)
-    with pytest.raises(DecodeError, match="not a packed row") as refused, feed:
-        next(feed)
-    assert places["plain"] in str(refused.value)
-    with pytest.raises(DecodeError, match="it begins otherwise") as refused:
-        rows([b"a text of some words"])
-    assert "1 to 32 pieces" in str(refused.value)
+        assert places[wrong] in str(refused.value)
+        hint = "gristmill pack" if decode is ROWS else "loader.PackedRows.of(dataset)"
+        assert hint in str(refused.value)
+        if decode is ROWS:
+            with pytest.raises(InputError, match="does not hold packed rows"):
+                loader.PackedRows.of(datasets)
 
 
 def test_files_of_packed_rows_are_decoded_by_who_knows_them(opened, places):
-    files = loader.open(sorted(glob.glob(f"{places['web']}/*.array_record*")))
-    found = []
-    for data, decode in (
-        (files, loader.PackedRows(length=32, id_bytes=4)),
-        (opened["web"], loader.PackedRows.of(opened["web"])),
-    ):
-        with feed_of(data, decode) as feed:
-            found.append(next(feed)["targets"])
-    np.testing.assert_array_equal(*found)
+    """Files say nothing of their records: the first of them does."""
+    files, plain = (
+        loader.open(sorted(glob.glob(f"{places[name]}/*.array_record*")))
+        for name in ("web", "plain")
+    )
+    of_dataset = loader.PackedRows.of(opened["web"])
+    with feed_of(files, ROWS) as feed, feed_of(opened["web"], of_dataset) as other:
+        np.testing.assert_array_equal(next(feed)["targets"], next(other)["targets"])
+    feed = feed_of(plain, ROWS)
+    with feed, pytest.raises(DecodeError, match="not a packed row") as refused:
+        next(feed)
+    assert places["plain"] in str(refused.value)
+    # Behind a function nobody knows what it decodes.
+    narrow = loader.PackedRows(length=32, id_bytes=3)
+    feed = feed_of(opened["web"], lambda records: narrow(records))
+    named = r"web.*, record \d+ (.|\n)*of 3 bytes"
+    with feed, pytest.raises(DecodeError, match=named):
+        next(feed)
 
 
 def test_packed_rows_are_not_converted_nor_appended_to(places, tmp_path):
@@ -278,11 +217,10 @@ def test_weights_are_shares_of_tokens(opened):
     datasets = {name: opened[name] for name in ("web", "code")}
     shares = {"web": Fraction(7, 10), "code": Fraction(3, 10)}
     weights = loader.token_weights(datasets, {"web": 0.7, "code": "3/10"})
-    means = {
-        name: Fraction(data.facts.packed.tokens, len(data))
+    tokens = {
+        name: weights[name] * Fraction(data.facts.packed.tokens, len(data))
         for name, data in datasets.items()
     }
-    tokens = {name: weights[name] * means[name] for name in datasets}
     assert sum(weights.values()) == 1
     assert tokens["web"] / sum(tokens.values()) == shares["web"]
     # A row of code holds far fewer tokens: it has far more than three rows of ten.
@@ -294,29 +232,23 @@ def test_weights_are_shares_of_tokens(opened):
     by_rows = batches.then(weights={"web": 7, "code": 3}, step=0)
     assert "of tokens web 78.06%, code 21.94%" in repr(by_rows)
 
-    form, each = RowFormat(32, id_bytes=4), {}
-    for name, data in datasets.items():
-        ends, lengths, *_ = decode_rows(form, data[:])
-        each[name] = np.add.reduceat(lengths, [0, *ends[:-1]], dtype=np.int64)
-    mixture = batches.schedule.phases[0].mixture
-    bounds = bounds_of(mixture)
+    each = []
+    for data in datasets.values():
+        ends, lengths, *_ = decode_rows(RowFormat(32, id_bytes=4), data[:])
+        each.append(np.add.reduceat(lengths, [0, *ends[:-1]], dtype=np.int64))
+    bounds = bounds_of(batches.schedule.phases[0].mixture)
     assert max(bounds) <= Fraction(1, 2)
-    seen = dict.fromkeys(datasets, 0)
+    run, seen = loader.token_run(batches, steps=200), [0, 0]
     for step in range(200):
         numbers, records = batches.indices(step)
-        rows = 8 * (step + 1)
-        for number, name in enumerate(datasets):
-            seen[name] += int(each[name][records[numbers == number]].sum())
-            # In rows, never more than the mixture's bound from the exact share.
-            off = abs(mixture.counts(rows)[number] - rows * weights[name])
-            assert off <= bounds[number]
-    run = loader.token_run(batches, steps=200)
-    for number, name in enumerate(datasets):
+        for number in range(2):
+            seen[number] += int(each[number][records[numbers == number]].sum())
+    for number, (name, data) in enumerate(datasets.items()):
         # Whole epochs have exactly their tokens, and the last one mean rows.
-        most = datasets[name].facts.packed.tokens * 0.05
         assert run.epochs[number] >= 2
-        assert abs(seen[name] - run.tokens_of[number]) <= most
+        off = abs(seen[number] - run.tokens_of[number])
+        assert off <= data.facts.packed.tokens * 0.05
         # The promise, of mean rows: the share of tokens, but for the bound of rows.
         off = abs(run.tokens_of[number] - shares[name] * run.tokens)
         assert off <= 2 * sum(bounds) * 32 + 2
-    assert seen["web"] / sum(seen.values()) == pytest.approx(0.7, abs=0.005)
+    assert seen[0] / sum(seen) == pytest.approx(0.7, abs=0.005)

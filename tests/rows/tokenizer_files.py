@@ -1,15 +1,11 @@
 """Files of tokenizers, made here: of published vocabularies, and trained ones."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import io
 import itertools
 import json
 import random
-from collections.abc import Sequence
-from typing import Any
 
 import sentencepiece
 import toktok
@@ -35,13 +31,13 @@ TEXTS = (
 )
 
 
-def published_ranks(name: str) -> list[bytes]:
+def published_ranks(name):
     """Returns the tokens of a published encoding by rank."""
-    ranks: list[bytes] = toktok._encoding(name).token_byte_values()
+    ranks = toktok._encoding(name).token_byte_values()
     return ranks
 
 
-def rank_file(ranks: Sequence[bytes]) -> bytes:
+def rank_file(ranks):
     """Returns a file of ranks."""
     lines = (
         b"%b %d\n" % (base64.b64encode(token), rank) for rank, token in enumerate(ranks)
@@ -50,17 +46,17 @@ def rank_file(ranks: Sequence[bytes]) -> bytes:
 
 
 @functools.cache
-def published(name: str) -> bytes:
+def published(name):
     """Returns the file of ranks of a published encoding, as it was published."""
     return rank_file(published_ranks(name))
 
 
 @functools.cache
-def _json_fields(tokens: int) -> dict[str, Any]:
+def _json_fields(tokens):
     ranks = published_ranks("cl100k_base")[:tokens]
     letters = _letters()
 
-    def text(token: bytes) -> str:
+    def text(token):
         return "".join(letters[byte] for byte in token)
 
     rank_of = {token: rank for rank, token in enumerate(ranks)}
@@ -107,12 +103,12 @@ def _json_fields(tokens: int) -> dict[str, Any]:
 
 
 def tokenizer_json(
-    tokens: int = 5_000,
+    tokens=5_000,
     *,
-    digits: bool = False,
-    template: Sequence[str] = (),
-    **fields: Any,
-) -> bytes:
+    digits=False,
+    template=(),
+    **fields,
+):
     """Returns a tokenizer.json with the first tokens of a published encoding.
 
     Args:
@@ -151,7 +147,7 @@ def tokenizer_json(
     return json.dumps(found | fields).encode()
 
 
-def added_token(number: int, content: str) -> dict[str, Any]:
+def added_token(number, content):
     """Returns a special token of a tokenizer.json."""
     return {
         "id": number,
@@ -164,7 +160,7 @@ def added_token(number: int, content: str) -> dict[str, Any]:
     }
 
 
-def _pair(token: bytes, rank_of: dict[bytes, int]) -> list[bytes]:
+def _pair(token, rank_of):
     """Returns the two tokens that a token is made of when text is encoded."""
     parts = [bytes([byte]) for byte in token]
     while len(parts) > 2:
@@ -177,7 +173,7 @@ def _pair(token: bytes, rank_of: dict[bytes, int]) -> list[bytes]:
     return parts
 
 
-def _letters() -> list[str]:
+def _letters():
     """Returns the letter that stands for each byte in a tokenizer.json."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = itertools.count(256)
@@ -185,7 +181,7 @@ def _letters() -> list[str]:
 
 
 @functools.cache
-def sentence_piece_model(kind: str = "bpe") -> bytes:
+def sentence_piece_model(kind="bpe"):
     """Returns a small model of SentencePiece."""
     words = ("the", "tokens", "of", "a", "row", "documents", "are", "packed", "Ünï")
     rng = random.Random(7)

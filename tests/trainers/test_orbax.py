@@ -17,7 +17,7 @@ LENGTH, STEPS = 16, 6
 
 
 @pytest.fixture(scope="module")
-def batches(tmp_path_factory) -> loader.GlobalBatches:
+def batches(tmp_path_factory):
     files = [
         [record.ljust(LENGTH)[:LENGTH] for record in text_records(40, seed=seed)]
         for seed in (1, 2)
@@ -50,63 +50,42 @@ def trained(model, batch):
 
 def new_model(sharding=ROWS):
     replicated = NamedSharding(sharding.mesh, PartitionSpec())
-    model = {"w": jnp.zeros(LENGTH), "steps": jnp.int32(0)}
-    return jax.device_put(model, replicated)
-
-
-@pytest.fixture(scope="module")
-def whole(batches):
-    """The batches and the model of a run that is not interrupted, with workers."""
-    model = new_model()
-    with arrays_of(batches, workers=2) as feed:
-        seen = []
-        for _ in range(STEPS):
-            seen.append(next(feed))
-            model = trained(model, seen[-1])
-    # Arrays stay what they are when the workers are gone, whose memory they may share.
-    for step, batch in enumerate(seen):
-        np.testing.assert_array_equal(batch, DECODE(batches.read(step)))
-    return [np.asarray(batch) for batch in seen], model
-
-
-@pytest.fixture(scope="module")
-def directory(batches, tmp_path_factory):
-    """Checkpoints of steps 2 and 4, of a feed that has read further."""
-    path = tmp_path_factory.mktemp("checkpoints")
-    model = new_model()
-    with arrays_of(batches) as feed, ocp.CheckpointManager(path) as manager:
-        for step in range(1, 5):
-            model = trained(model, next(feed))
-            if step % 2 == 0:
-                state = feed.get_state()
-                both = ocp.args.Composite(
-                    model=ocp.args.StandardSave(model), feed=ocp.args.JsonSave(state)
-                )
-                manager.save(step, args=both)
-    return path
-
-
-def restored(directory, step):
-    with ocp.CheckpointManager(directory) as manager:
-        both = ocp.args.Composite(
-            model=ocp.args.StandardRestore(new_model(OTHER_MESH)),
-            feed=ocp.args.JsonRestore(),
-        )
-        return manager.restore(step, args=both)
+    return jax.device_put({"w": jnp.zeros(LENGTH), "steps": jnp.int32(0)}, replicated)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("step", "workers"), [(2, 1), (4, 0)])
-def test_model_and_feed_go_on_together(batches, whole, directory, step, workers):
-    found = restored(directory, step)
-    model, seen = found["model"], whole[0]
+def test_model_and_feed_go_on_together(batches, tmp_path, step, workers):
+    """A run that is not interrupted, and one on another mesh after a checkpoint."""
+    model, seen = new_model(), []
+    with (
+        arrays_of(batches, workers=2) as feed,
+        ocp.CheckpointManager(tmp_path) as manager,
+    ):
+        for number in range(1, STEPS + 1):
+            seen.append(next(feed))
+            model = trained(model, seen[-1])
+            if number == step:  # The feed has read further.
+                state = ocp.args.JsonSave(feed.get_state())
+                saved = ocp.args.StandardSave(model)
+                both = ocp.args.Composite(model=saved, feed=state)
+                manager.save(step, args=both)
+                manager.wait_until_finished()
+    # Arrays stay what they are when the workers are gone, whose memory they may share.
+    for number, batch in enumerate(seen):
+        np.testing.assert_array_equal(batch, DECODE(batches.read(number)))
+    with ocp.CheckpointManager(tmp_path) as manager:
+        empty = ocp.args.StandardRestore(new_model(OTHER_MESH))
+        both = ocp.args.Composite(model=empty, feed=ocp.args.JsonRestore())
+        found = manager.restore(step, args=both)
+    later = found["model"]
     with arrays_of(batches, workers=workers, sharding=OTHER_MESH) as feed:
         feed.set_state(found["feed"])
         for expected in seen[step:]:
             batch = next(feed)
             np.testing.assert_array_equal(batch, expected)
-            model = trained(model, batch)
-    jax.tree.map(np.testing.assert_array_equal, model, whole[1])
+            later = trained(later, batch)
+    jax.tree.map(np.testing.assert_array_equal, later, model)
 
 
 def save_json(path, feed):
@@ -142,9 +121,7 @@ def load_v1(path, feed):
     ("save", "load"),
     [(save_json, load_json), (save_grain, load_grain), (save_v1, load_v1)],
 )
-def test_every_handler_saves_the_step_of_the_caller(
-    batches, whole, tmp_path, save, load
-):
+def test_every_handler_saves_the_step_of_the_caller(batches, tmp_path, save, load):
     with arrays_of(batches, ahead=3) as feed:
         for _ in range(3):
             next(feed)
@@ -154,7 +131,7 @@ def test_every_handler_saves_the_step_of_the_caller(
         next(feed)
         load(tmp_path / "checkpoint", feed)
         assert feed.get_state() == state
-        np.testing.assert_array_equal(next(feed), whole[0][3])
+        np.testing.assert_array_equal(next(feed), DECODE(batches.read(3)))
 
 
 def test_grain_s_handler_keeps_a_packed_pipeline_of_records(batches, tmp_path):
@@ -166,13 +143,10 @@ def test_grain_s_handler_keeps_a_packed_pipeline_of_records(batches, tmp_path):
         )
         return iter(packed.map(lambda row: row["x"]).batch(2))
 
-    iterator, path = pipeline(), tmp_path / "checkpoint"
+    iterator, later = pipeline(), pipeline()
     for _ in range(4):
         next(iterator)
-    with ocp.Checkpointer(grain.checkpoint.CheckpointHandler()) as checkpointer:
-        checkpointer.save(path, args=grain.checkpoint.CheckpointSave(iterator))
-        expected = [next(iterator) for _ in range(STEPS)]
-        later = pipeline()
-        checkpointer.restore(path, args=grain.checkpoint.CheckpointRestore(later))
-    for rows in expected:
-        np.testing.assert_array_equal(next(later), rows)
+    save_grain(tmp_path / "checkpoint", iterator)
+    load_grain(tmp_path / "checkpoint", later)
+    for _ in range(STEPS):
+        np.testing.assert_array_equal(next(later), next(iterator))

@@ -1,18 +1,17 @@
-import dataclasses
+"""Grain's source of ArrayRecord files, by gristmill's reader."""
+
 import pathlib
 import pickle
 import subprocess
 import sys
+import types
 
 import grain
 import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import (
-    CorruptShardError,
-    InputError,
-)
+from gristmill.dataset.base.errors import CorruptShardError, InputError
 from tests.support.datasets import convert
 from tests.support.open_files import open_files
 from tests.support.records import text_records, write_array_records
@@ -21,16 +20,14 @@ FILES = (text_records(40, seed=1), [], text_records(25, seed=2))
 RECORDS = [record for file in FILES for record in file]
 
 
-@dataclasses.dataclass
-class Instruction:
-    filename: object
-    skip: int
-    take: int
-    examples_in_shard: int
+def instruction(filename, skip, take, examples):
+    return types.SimpleNamespace(
+        filename=filename, skip=skip, take=take, examples_in_shard=examples
+    )
 
 
 @pytest.fixture(scope="module", params=["group_size:1", "group_size:4"])
-def paths(request, tmp_path_factory) -> list[str]:
+def paths(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain")
     found = [str(folder / f"{number}.array_record") for number in range(len(FILES))]
     for path, records in zip(found, FILES, strict=True):
@@ -39,56 +36,47 @@ def paths(request, tmp_path_factory) -> list[str]:
 
 
 FORMS = {
-    "path": lambda paths: paths[0],
-    "pathlib": lambda paths: pathlib.Path(paths[2]),
-    "list": list,
-    "tuple": lambda paths: (paths[2], pathlib.Path(paths[0])),
-    "twice": lambda paths: [paths[0], paths[0]],
-    "range": lambda paths: f"{paths[0]}[3:11]",
-    "ranges": lambda paths: [f"{paths[2]}[20:25]", paths[0], f"{paths[2]}[0:20]"],
-    "empty range": lambda paths: [f"{paths[2]}[7:7]", f"{paths[0]}[0:1]"],
-    "instruction": lambda paths: Instruction(paths[0], 5, 30, 40),
-    "instructions": lambda paths: [
-        Instruction(paths[2], 24, 1, 25),
-        Instruction(pathlib.Path(paths[0]), 0, 40, 40),
-        paths[2],
+    "path": lambda a, b, c: a,
+    "list": lambda *paths: list(paths),
+    "tuple": lambda a, b, c: (c, pathlib.Path(a)),
+    "twice": lambda a, b, c: [a, a],
+    "range": lambda a, b, c: f"{a}[3:11]",
+    "ranges": lambda a, b, c: [f"{c}[20:25]", a, f"{c}[7:7]", f"{c}[0:20]"],
+    "instruction": lambda a, b, c: instruction(a, 5, 30, 40),
+    "instructions": lambda a, b, c: [
+        *(instruction(c, 24, 1, 25), instruction(pathlib.Path(a), 0, 40, 40), c)
     ],
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_paths_reads_as_with_grain(paths: list[str], form: str) -> None:
-    given = FORMS[form](paths)
-    theirs = grain.sources.ArrayRecordDataSource(given)
-    ours = loader.ArrayRecordDataSource(given)
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_every_form_of_paths_reads_as_with_grain(paths, form):
+    theirs = grain.sources.ArrayRecordDataSource(form(*paths))
+    ours = loader.ArrayRecordDataSource(form(*paths))
     expected = [bytes(record) for record in theirs]
     assert len(ours) == len(theirs) == len(expected)
     assert list(ours) == [ours[i] for i in range(len(ours))] == expected
     keys = np.random.default_rng(0).integers(0, len(expected), 30).tolist()
-    assert ours.__getitems__(keys) == list(theirs.__getitems__(keys))
+    taken = list(theirs.__getitems__(keys))
+    assert ours.__getitems__(keys) == taken
+    assert pickle.loads(pickle.dumps(ours)).__getitems__(keys) == taken
     assert ours.__getitems__([]) == []
     assert repr(ours) == repr(theirs)
     assert list(ours.paths) == list(theirs.paths)
-    assert pickle.loads(pickle.dumps(ours)).__getitems__(keys) == ours.__getitems__(
-        keys
-    )
 
 
-def test_ranges_open_no_file_before_they_are_read() -> None:
+def test_a_range_opens_no_file_before_it_is_read_and_ends_in_it(paths):
     source = loader.ArrayRecordDataSource("/nowhere/x.array_record[2:5]")
     assert len(source) == 3
     with pytest.raises(OSError, match="nowhere"):
         source[0]
-
-
-def test_range_past_the_end_of_a_file_is_an_error(paths: list[str]) -> None:
     source = loader.ArrayRecordDataSource(f"{paths[0]}[30:41]")
     with pytest.raises(CorruptShardError, match="41 records"):
         source[0]
 
 
 @pytest.mark.parametrize("key", [-1, 65, np.int64(65), 1 << 70])
-def test_keys_out_of_range(paths: list[str], key: int) -> None:
+def test_keys_out_of_range(paths, key):
     source = loader.ArrayRecordDataSource(paths)
     for error in (IndexError, ValueError):
         with pytest.raises(error, match="out of range"):
@@ -97,13 +85,13 @@ def test_keys_out_of_range(paths: list[str], key: int) -> None:
         source.__getitems__([0, key])
 
 
-@pytest.mark.parametrize("given", [[], 3, None, [3], [["a"]], b"bytes"])
-def test_what_is_no_path(given: object) -> None:
+@pytest.mark.parametrize("given", [[], 3, None, [["a"]], b"bytes"])
+def test_what_is_no_path(given):
     with pytest.raises(InputError, match="paths of a data source"):
         loader.ArrayRecordDataSource(given)
 
 
-def test_converted_files_are_checked(tmp_path: pathlib.Path) -> None:
+def test_converted_files_are_checked(tmp_path):
     place = pathlib.Path(convert(tmp_path, FILES, compression="uncompressed"))
     found = sorted(place.glob("*.array_record-*"))
     data = bytearray(found[0].read_bytes())
@@ -116,47 +104,35 @@ def test_converted_files_are_checked(tmp_path: pathlib.Path) -> None:
     assert loader.ArrayRecordDataSource(found, verify="never")[7] != RECORDS[7]
 
 
-def test_context_manager_closes_files(paths: list[str]) -> None:
-    def opened() -> set[str]:
-        return {path for _, path in open_files()} & set(paths)
-
+def test_context_manager_closes_files(paths):
     with loader.ArrayRecordDataSource(paths) as source:
         source[0]
-        assert opened() == set(paths)
-    assert not opened()
+        assert {path for _, path in open_files()} >= {*paths}
+    assert not {path for _, path in open_files()} & {*paths}
     assert source[64] == RECORDS[64]
 
 
-def test_iter_dataset_with_threads_and_batches(paths: list[str]) -> None:
-    def pipeline(source: object) -> list[list[bytes]]:
-        dataset = grain.MapDataset.source(source).shuffle(7).repeat(2)
-        return [list(b) for b in dataset.batch(8, batch_fn=list).to_iter_dataset()]
-
-    ours = pipeline(loader.ArrayRecordDataSource(paths))
-    assert ours == pipeline(grain.sources.ArrayRecordDataSource(paths))
-
-
-def test_data_loader_checkpoint_moves_from_one_source_to_the_other(
-    paths: list[str],
-) -> None:
-    def iterator(source: object) -> object:
-        sampler = grain.samplers.IndexSampler(
-            num_records=65, shuffle=True, seed=3, num_epochs=1
+def test_pipelines_and_their_states_are_those_of_grains_source(paths):
+    sources = (grain.sources.ArrayRecordDataSource, loader.ArrayRecordDataSource)
+    found, iterators = [], []
+    for make in sources:
+        dataset = grain.MapDataset.source(make(paths)).shuffle(7).repeat(2)
+        batches = dataset.batch(8, batch_fn=list).to_iter_dataset()
+        found.append([list(batch) for batch in batches])
+        sampler = grain.samplers.IndexSampler(65, shuffle=True, seed=3, num_epochs=1)
+        iterators.append(
+            iter(grain.DataLoader(data_source=make(paths), sampler=sampler))
         )
-        return iter(grain.DataLoader(data_source=source, sampler=sampler))
-
-    theirs = iterator(grain.sources.ArrayRecordDataSource(paths))
+    assert found[0] == found[1]
+    theirs, ours = iterators
     for _ in range(20):
         next(theirs)
-    ours = iterator(loader.ArrayRecordDataSource(paths))
     ours.set_state(theirs.get_state())
     assert list(ours) == list(theirs)
 
 
 @pytest.mark.slow
-def test_guide_pipeline_with_workers_in_a_plain_script(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_guide_pipeline_with_workers_in_a_plain_script(tmp_path):
     path = tmp_path / "one.array_record"
     write_array_records(path, RECORDS)
     script = tmp_path / "script.py"
@@ -171,11 +147,7 @@ def test_guide_pipeline_with_workers_in_a_plain_script(
         "    records = list(dataset.mp_prefetch(options))\n"
         "    sys.stdout.buffer.write(b'\\n'.join(sorted(records)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, str(script), str(path)],
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
+    command = [sys.executable, str(script), str(path)]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.split(b"\n") == sorted(RECORDS)

@@ -8,8 +8,6 @@ if one fails. With `--write-interface`, it records the interface that tests with
 MaxText use; otherwise it compares that.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os
@@ -25,7 +23,7 @@ from tests.with_maxtext import environment
 _RECORDED = environment.ROOT / "tests" / "trainers" / "maxtext" / "interface.json"
 
 
-def main() -> int:
+def main():
     """Makes the environment, and runs the table in it."""
     parser = argparse.ArgumentParser(prog="python -m tests.with_maxtext")
     parser.add_argument("--venv", type=pathlib.Path, help="its folder (a new one)")
@@ -68,7 +66,7 @@ def main() -> int:
         ).returncode
 
 
-def run_table(work: pathlib.Path, only: str, *, write_interface: bool) -> int:
+def run_table(work, only, *, write_interface):
     """Does the runs, in MaxText's environment, and prints what passed."""
     from tests.with_maxtext import interface, toy
     from tests.with_maxtext.checks import RUNS

@@ -1,30 +1,24 @@
 """What runs of the table share: their list, and how batches are compared."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
-
 import numpy as np
 
-from tests.with_maxtext.lab import Batch, Lab
-
-RUNS: dict[str, Callable[[Lab], None]] = {}
+RUNS = {}
 STEPS = 6
 CUT = 3
 CHAT = {"use_sft": True, "train_data_columns": "['prompt','completion']"}
 
 
-def run(title: str) -> Callable[[Callable[[Lab], None]], Callable[[Lab], None]]:
+def run(title):
     """Puts a function into the table."""
 
-    def add(function: Callable[[Lab], None]) -> Callable[[Lab], None]:
+    def add(function):
         RUNS[title] = function
         return function
 
     return add
 
 
-def check_same(got: Sequence[Batch], expected: Sequence[Batch], what: str) -> None:
+def check_same(got, expected, what):
     """Checks that batches are equal, array by array."""
     assert len(got) == len(expected), f"{what}: {len(got)} batches, not {len(expected)}"
     for number, (mine, theirs) in enumerate(zip(got, expected, strict=True)):
@@ -34,13 +28,13 @@ def check_same(got: Sequence[Batch], expected: Sequence[Batch], what: str) -> No
             assert same, f"{what}: {name} of batch {number} differs"
 
 
-def check_falls(losses: Mapping[int, float]) -> None:
+def check_falls(losses):
     """Checks that the loss falls, clearly."""
     first, last = losses[0], losses[max(losses)]
     assert last < first - 1, f"the loss does not fall: {losses}"
 
 
-def batches_of(found: Mapping[str, list[Batch] | str], name: str) -> list[Batch]:
+def batches_of(found, name):
     """Returns the batches of an iterator that has to give some."""
     got = found[name]
     assert not isinstance(got, str), f"{name}: {got}"
@@ -48,7 +42,7 @@ def batches_of(found: Mapping[str, list[Batch] | str], name: str) -> list[Batch]
     return got
 
 
-def pieces(batches: Sequence[Batch]) -> Iterator[tuple[int, ...]]:
+def pieces(batches):
     """Yields the tokens of each segment of rows."""
     for batch in batches:
         for row, segments in zip(

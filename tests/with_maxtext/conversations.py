@@ -1,19 +1,16 @@
 """Runs on rows of conversations: tokens, targets and losses that MaxText sees."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tests.with_maxtext import toy
 from tests.with_maxtext.checks import CHAT, STEPS, batches_of, check_same, run
-from tests.with_maxtext.lab import Batch, Lab
 from tests.with_maxtext.table import resume_exactly
 
 _SFT = {"use_sft": True}
 _NATIVE = "maxtext.trainers.post_train.sft.train_sft_native"
 
 
-def _examples(batch: Batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _examples(batch):
     """Returns tokens and trained targets of each segment, token by token."""
     found = []
     for row in range(len(batch["inputs"])):
@@ -27,7 +24,7 @@ def _examples(batch: Batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     return found
 
 
-def _expected() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _expected():
     """Returns the same of the conversations as they were made."""
     found = []
     for each in toy.chats():
@@ -41,7 +38,7 @@ def _expected() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
 
 
 @run("conversations: tokens, targets and trained positions of 1,000 rows and more")
-def what_is_trained(lab: Lab) -> None:
+def what_is_trained(lab):
     once = {"num_epoch": 1, "grain_train_files": lab.path("packed-chat"), **_SFT}
     found = lab.iterate("chat-rows", {"all": once}, batches=9_999)
     batches = batches_of(found, "all")
@@ -52,13 +49,13 @@ def what_is_trained(lab: Lab) -> None:
 
 
 @run("conversations: train, resume exactly, evaluate")
-def conversations(lab: Lab) -> None:
+def conversations(lab):
     files = {"grain_train_files": lab.path("packed-chat"), "eval_split": "train"}
     resume_exactly(lab, "chats", **files, **_SFT)
 
 
 @run("conversations: by MaxText's own trainer of conversations")
-def native(lab: Lab) -> None:
+def native(lab):
     files = {"grain_train_files": lab.path("packed-chat"), **_SFT}
     done = lab.train("chat-native", trainer=_NATIVE, steps=STEPS, **files)
     plain = lab.train("chat-plain", steps=STEPS, **files)
@@ -66,7 +63,7 @@ def native(lab: Lab) -> None:
 
 
 @run("SFT by MaxText's tokens: without ends around each part")
-def own_tokens(lab: Lab) -> None:
+def own_tokens(lab):
     jobs = {
         "template": {"grain_train_files": lab.path("chat"), **CHAT},
         "off": {

@@ -1,7 +1,5 @@
 """The environment with MaxText and gristmill, as it is documented."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pathlib
@@ -16,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1  # Of Linux.
 
 
-def install(venv: pathlib.Path, python: str, version: str = VERSION) -> pathlib.Path:
+def install(venv, python, version=VERSION):
     """Makes or renews the environment, and returns its Python.
 
     Args:
@@ -35,7 +33,7 @@ def install(venv: pathlib.Path, python: str, version: str = VERSION) -> pathlib.
     return inside
 
 
-def in_namespace(command: list[str]) -> list[str]:
+def in_namespace(command):
     """Returns a command in namespaces of processes and of networks of its own.
 
     MaxText 0.2.5 ends orphaned multiprocessing processes that it sees, of any program,
@@ -47,7 +45,7 @@ def in_namespace(command: list[str]) -> list[str]:
     return [*alone, *command]
 
 
-def bring_up_loopback() -> None:
+def bring_up_loopback():
     """Gives a new network namespace `localhost`, as `ip link set lo up` does."""
     request = struct.pack("16sH22x", b"lo", _IFF_UP)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:

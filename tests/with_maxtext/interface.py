@@ -3,17 +3,13 @@
 Tests without MaxText build their stand-in from the record.
 """
 
-from __future__ import annotations
-
 import ast
 import enum
 import importlib
 import importlib.metadata
 import inspect
 import json
-import pathlib
 import re
-from typing import Any
 
 _FUNCTIONS = {
     "common.data_loader": ("loader_exception_guard",),
@@ -47,7 +43,7 @@ _READERS = (
 _PACKAGES = ("maxtext", "jax", "grain", "orbax-checkpoint", "numpy", "gristmill")
 
 
-def recorded() -> str:
+def recorded():
     """Returns the interface of the MaxText that is installed, as JSON."""
     for module, names in _ATTRIBUTES.items():
         for name in names:
@@ -65,7 +61,7 @@ def recorded() -> str:
     return json.dumps(found, indent=1, sort_keys=True) + "\n"
 
 
-def check(path: pathlib.Path) -> None:
+def check(path):
     """Checks that the record is what is installed; the error has what differs."""
     before, after = json.loads(path.read_text()), json.loads(recorded())
     differing = []
@@ -81,13 +77,13 @@ def check(path: pathlib.Path) -> None:
     assert not differing, f"not as in {path.name}: {'; '.join(differing)}"
 
 
-def versions() -> str:
+def versions():
     """Returns what is installed, for the report."""
     found = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
     return ", ".join(found)
 
 
-def _signature(module: str, name: str) -> list[list[str | None]]:
+def _signature(module, name):
     called = getattr(importlib.import_module(module), name)
     return [
         [
@@ -99,11 +95,11 @@ def _signature(module: str, name: str) -> list[list[str | None]]:
     ]
 
 
-def _settings() -> dict[str, Any]:
+def _settings():
     """Returns the settings that MaxText's Grain pipeline reads."""
     from maxtext.configs import types
 
-    readers: dict[str, set[str]] = {}
+    readers = {}
     for module in _READERS:
         source = inspect.getsource(importlib.import_module(f"maxtext.{module}"))
         for node in ast.walk(ast.parse(source)):
@@ -116,7 +112,7 @@ def _settings() -> dict[str, Any]:
     }
 
 
-def _setting_read(node: ast.AST) -> str | None:
+def _setting_read(node):
     """Returns the NAME of `config.NAME` and of `getattr(config, "NAME")`."""
     match node:
         case ast.Attribute(value=ast.Name(id="config"), attr=name):
@@ -128,7 +124,7 @@ def _setting_read(node: ast.AST) -> str | None:
     return None
 
 
-def _kind_of(field: Any) -> dict[str, Any]:
+def _kind_of(field):
     if field is None:
         return {"type": "computed", "default": None}
     default = None

@@ -7,17 +7,14 @@ each a `name`, the `arguments` of MaxText, and a number of `batches`. Batch n be
 `FOLDER/NAME-n.npz`, an error `FOLDER/NAME.error`.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 import sys
-from typing import Any
 
 import numpy as np
 
 
-def iterate(folder: pathlib.Path, job: dict[str, Any]) -> None:
+def iterate(folder, job):
     """Saves the batches of one job, as many as there are."""
     from maxtext.configs import pyconfig
     from maxtext.input_pipeline import input_pipeline_interface
@@ -37,7 +34,7 @@ def iterate(folder: pathlib.Path, job: dict[str, Any]) -> None:
         np.savez(folder / f"{job['name']}-{number:05}", **arrays)
 
 
-def main() -> None:
+def main():
     """Runs all jobs; an error of one does not keep the others from running."""
     from absl import flags
 

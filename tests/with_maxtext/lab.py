@@ -3,8 +3,6 @@
 Everything happens in processes with a time limit; a failure has the end of their logs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json
@@ -16,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -54,11 +51,11 @@ class Lab:
 
     work: pathlib.Path
 
-    def path(self, name: str) -> str:
+    def path(self, name):
         """Returns the path of something of the toy data."""
         return str(self.work / "toy" / name)
 
-    def damaged(self, name: str) -> pathlib.Path:
+    def damaged(self, name):
         """Returns a copy of a dataset whose first shard of training is damaged."""
         copy = self.work / "damaged" / name
         if not copy.exists():
@@ -70,11 +67,11 @@ class Lab:
             shard.write_bytes(data)
         return copy
 
-    def given(self, name: str) -> list[str]:
+    def given(self, name):
         """Returns the files of the batches that a run was given."""
         return sorted(file.name for file in self._folder(name).glob("*.npz"))
 
-    def settings(self, name: str, changed: Mapping[str, object]) -> list[str]:
+    def settings(self, name, changed):
         """Returns the arguments of a tiny model, with these settings changed.
 
         Args:
@@ -84,7 +81,7 @@ class Lab:
         import maxtext
 
         package = pathlib.Path(maxtext.__file__).parent
-        values: dict[str, object] = {
+        values = {
             "run_name": name,
             "base_output_directory": self.work / "runs",
             "hardware": "cpu",
@@ -126,13 +123,13 @@ class Lab:
 
     def train(
         self,
-        name: str,
+        name,
         *,
-        module: str = GRISTMILL,
-        trainer: str | None = None,
-        processes: int = 1,
-        **changed: object,
-    ) -> Trained:
+        module=GRISTMILL,
+        trainer=None,
+        processes=1,
+        **changed,
+    ):
         """Trains, and returns what it trained on.
 
         Args:
@@ -165,13 +162,13 @@ class Lab:
 
     def start(
         self,
-        name: str,
+        name,
         *,
-        module: str = GRISTMILL,
-        trainer: str | None = None,
-        processes: int = 1,
-        **changed: object,
-    ) -> list[tuple[int, str]]:
+        module=GRISTMILL,
+        trainer=None,
+        processes=1,
+        **changed,
+    ):
         """Runs a module to its end; returns exit code and output of each process."""
         folder = self._folder(name)
         folder.mkdir(parents=True, exist_ok=True)
@@ -198,12 +195,12 @@ class Lab:
 
     def iterate(
         self,
-        name: str,
-        jobs: Mapping[str, Mapping[str, object]],
+        name,
+        jobs,
         *,
-        options: Mapping[str, object] | None = MappingProxyType({}),
-        batches: int = 4,
-    ) -> dict[str, list[Batch] | str]:
+        options=MappingProxyType({}),
+        batches=4,
+    ):
         """Returns the batches of iterators by their names, or the error of one.
 
         Args:
@@ -231,7 +228,7 @@ class Lab:
         ((code, log),) = run_all([command], [{}])
         if code:
             raise AssertionError(f"iterating ended with an error:\n{tail(log)}")
-        found: dict[str, list[Batch] | str] = {}
+        found = {}
         for job in jobs:
             error = folder / f"{job}.error"
             found[job] = (
@@ -239,15 +236,15 @@ class Lab:
             )
         return found
 
-    def _folder(self, name: str) -> pathlib.Path:
+    def _folder(self, name):
         return self.work / "spied" / name
 
 
 def run_all(
-    commands: Sequence[Sequence[str]],
-    variables: Sequence[Mapping[str, str]],
-    limit_seconds: float = _LIMIT_SECONDS,
-) -> list[tuple[int, str]]:
+    commands,
+    variables,
+    limit_seconds=_LIMIT_SECONDS,
+):
     """Runs commands side by side; returns exit code and output of each."""
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in commands]
@@ -283,12 +280,12 @@ def run_all(
     ]
 
 
-def tail(log: str, lines: int = 25) -> str:
+def tail(log, lines=25):
     """Returns the last lines of a log."""
     return "\n".join(log.strip().splitlines()[-lines:])
 
 
-def _read_batches(folder: pathlib.Path, iterator: int, processes: int) -> list[Batch]:
+def _read_batches(folder, iterator, processes):
     """Returns the global batches that an iterator gave to all processes."""
     hosts = [
         _read(folder, f"{iterator}-{{:05}}-{process}") for process in range(processes)
@@ -299,8 +296,8 @@ def _read_batches(folder: pathlib.Path, iterator: int, processes: int) -> list[B
     ]
 
 
-def _read(folder: pathlib.Path, pattern: str) -> list[Batch]:
-    batches: list[Batch] = []
+def _read(folder, pattern):
+    batches = []
     while (path := folder / f"{pattern.format(len(batches))}.npz").exists():
         with np.load(path) as file:
             batches.append(dict(file))

@@ -6,31 +6,28 @@ Batch n that iterator i gives to process p becomes `FOLDER/i-n-p.npz`: its rows 
 global arrays. Iterator 0 is that of training, 1 that of evaluation.
 """
 
-from __future__ import annotations
-
 import pathlib
 import runpy
 import sys
-from typing import Any
 
 import numpy as np
 
 
-def spy(folder: pathlib.Path) -> None:
+def spy(folder):
     """Makes MaxText's iterators save what they give, in this process."""
     import jax
     from maxtext.input_pipeline import multihost_dataloading
 
     iterator = multihost_dataloading.MultiHostDataLoadIterator
     make, give = iterator.__init__, iterator.__next__
-    made: list[Any] = []
+    made = []
 
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init(self, *args, **kwargs):
         make(self, *args, **kwargs)
         self.spied = len(made), []
         made.append(self.spied)
 
-    def next_batch(self: Any) -> Any:
+    def next_batch(self):
         batch = give(self)
         number, given = self.spied
         arrays = {name: _here(array) for name, array in sorted(batch.items())}
@@ -42,7 +39,7 @@ def spy(folder: pathlib.Path) -> None:
     iterator.__init__, iterator.__next__ = init, next_batch
 
 
-def _here(array: Any) -> np.ndarray:
+def _here(array):
     """Returns the rows of a global array that this process holds, in their order."""
     shards = {
         shard.index[0].start or 0: shard.data for shard in array.addressable_shards

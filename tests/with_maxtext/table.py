@@ -3,11 +3,7 @@
 Each run is a function of a `Lab`; what it says in an error is what is wrong.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from typing import Any
 
 from tests.with_maxtext import toy
 from tests.with_maxtext.checks import (
@@ -20,12 +16,12 @@ from tests.with_maxtext.checks import (
     pieces,
     run,
 )
-from tests.with_maxtext.lab import OWN, Lab, tail
+from tests.with_maxtext.lab import OWN, tail
 
 _NATIVE_SFT = "maxtext.trainers.post_train.sft.train_sft_native"
 
 
-def resume_exactly(lab: Lab, name: str, **files: object) -> None:
+def resume_exactly(lab, name, **files):
     """Trains without an interruption and with one, after which it evaluates too."""
     settings = {"grain_train_files": lab.path("one"), **files}
     whole = lab.train(name, steps=STEPS, **settings)
@@ -45,17 +41,17 @@ def resume_exactly(lab: Lab, name: str, **files: object) -> None:
 
 
 @run("records: train, resume exactly, evaluate")
-def records(lab: Lab) -> None:
+def records(lab):
     resume_exactly(lab, "records", grain_worker_count=1)
 
 
 @run("packed: train, resume exactly, evaluate")
-def packed(lab: Lab) -> None:
+def packed(lab):
     resume_exactly(lab, "packed", grain_train_files=lab.path("packed-one"))
 
 
 @run("packed: 2 processes, then 1, with the same global batches")
-def packed_on_other_hosts(lab: Lab) -> None:
+def packed_on_other_hosts(lab):
     files = {"grain_train_files": lab.path("packed-one"), "enable_checkpointing": True}
     name = "packed-hosts"
     begun = lab.train(name, processes=2, per_device_batch_size=2, steps=CUT, **files)
@@ -69,7 +65,7 @@ def packed_on_other_hosts(lab: Lab) -> None:
 
 
 @run("records: 2 processes, then 1, refused with what to do")
-def records_on_other_hosts(lab: Lab) -> None:
+def records_on_other_hosts(lab):
     name = "records-hosts"
     saved = {"enable_checkpointing": True}
     lab.train(name, processes=2, per_device_batch_size=2, steps=CUT, **saved)
@@ -79,7 +75,7 @@ def records_on_other_hosts(lab: Lab) -> None:
 
 
 @run("MaxText's own checkpoint: refused with what to do")
-def own_checkpoint(lab: Lab) -> None:
+def own_checkpoint(lab):
     own = {"grain_train_files": f"{lab.path('one')}/one-train.array_record*"}
     saved = {"enable_checkpointing": True, **own}
     lab.train("own-cut", module=OWN, steps=CUT, **saved)
@@ -89,7 +85,7 @@ def own_checkpoint(lab: Lab) -> None:
 
 
 @run("SFT: train once")
-def sft(lab: Lab) -> None:
+def sft(lab):
     done = lab.train(
         "sft",
         trainer=_NATIVE_SFT,
@@ -100,7 +96,7 @@ def sft(lab: Lab) -> None:
 
 
 @run("records: mixtures, elastic, SFT, packing of all kinds, padding")
-def features(lab: Lab) -> None:
+def features(lab):
     one, two = lab.path("one"), lab.path("two")
     mixture = lab.work / "mixture.json"
     weights = {"a": {"path": one, "weight": 0.7}, "b": {"path": two, "weight": 0.3}}
@@ -147,7 +143,7 @@ def features(lab: Lab) -> None:
 
 
 @run("records: rows are those of the global batches")
-def same_order(lab: Lab) -> None:
+def same_order(lab):
     from gristmill import loader
 
     plain = {"packing": False, "add_bos": False, "add_eos": False}
@@ -175,7 +171,7 @@ def same_order(lab: Lab) -> None:
 
 
 @run("packed: mixtures, several workers, padding")
-def packed_features(lab: Lab) -> None:
+def packed_features(lab):
     one, two = lab.path("packed-one"), lab.path("packed-two")
     end = {"num_epoch": 1, "grain_train_files": one, "per_device_batch_size": 100}
     found = lab.iterate(
@@ -201,7 +197,7 @@ def packed_features(lab: Lab) -> None:
 
 
 @run("a damaged shard: MaxText ends with an error")
-def damaged(lab: Lab) -> None:
+def damaged(lab):
     evaluated = {"eval_interval": 2, "eval_steps": 50, "grain_worker_count_eval": 0}
     for name, kind, side in (
         ("records", "one", "train"),
@@ -209,7 +205,7 @@ def damaged(lab: Lab) -> None:
     ):
         copy = lab.damaged(kind)
         # A step reads few records then.
-        settings: dict[str, object] = {"packing": kind != "one", "steps": 80}
+        settings = {"packing": kind != "one", "steps": 80}
         settings["enable_data_shuffling"] = False
         settings |= {"grain_train_files": copy if side == "train" else lab.path(kind)}
         if side == "eval":
@@ -223,12 +219,12 @@ def damaged(lab: Lab) -> None:
         assert lab.given(run_name), f"{name}: no batch before the damage"
 
 
-def _encoder(lab: Lab) -> Callable[[str], list[int]]:
+def _encoder(lab):
     tokenizer = _tokenizer(lab)
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def _tokenizer(lab: Lab) -> Any:
+def _tokenizer(lab):
     from tokenizers import Tokenizer
 
     return Tokenizer.from_file(f"{lab.path('tokenizer')}/tokenizer.json")

@@ -1,15 +1,11 @@
 """Toy documents, a tokenizer for them, and the datasets that the runs use."""
 
-from __future__ import annotations
-
 import json
-import pathlib
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 
-from tests.rows.packed_shards import Conversation, conversations, supervised_dataset
+from tests.rows.packed_shards import conversations, supervised_dataset
 
 LENGTH = 64
 VOCABULARY = 320
@@ -21,7 +17,7 @@ _TEMPLATE = (
 )
 
 
-def documents(seed: int, count: int) -> Iterator[str]:
+def documents(seed, count):
     """Yields texts that differ, short and long: words in runs that can be learnt."""
     rng = random.Random(seed)
     for number in range(count):
@@ -33,7 +29,7 @@ def documents(seed: int, count: int) -> Iterator[str]:
         yield " ".join(words)
 
 
-def train_tokenizer(folder: pathlib.Path) -> None:
+def train_tokenizer(folder):
     """Writes tokenizer.json, and what `transformers` reads beside it."""
     from tokenizers import (
         Tokenizer,
@@ -69,24 +65,24 @@ def train_tokenizer(folder: pathlib.Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
-def chats() -> list[Conversation]:
+def chats():
     """Returns conversations, each of which fits a row."""
     some = conversations(4_000, seed=7, vocabulary=18, most=8)
     return [each for each in some if len(each.ids) <= LENGTH]
 
 
-def encode_example(features: Mapping[str, str]) -> bytes:
+def encode_example(features):
     """Returns a tf.train.Example of texts, by MaxText's own class."""
     from maxtext.input_pipeline.protos import example_pb2
 
     example = example_pb2.Example()
     for name, text in features.items():
         example.features.feature[name].bytes_list.value.append(text.encode())
-    encoded: bytes = example.SerializeToString()
+    encoded = example.SerializeToString()
     return encoded
 
 
-def make(folder: pathlib.Path) -> None:
+def make(folder):
     """Writes the tokenizer, and the datasets that runs name."""
     from gristmill.dataset import Writer
 
@@ -120,7 +116,7 @@ def make(folder: pathlib.Path) -> None:
             writer.write(encode_example(columns))
 
 
-def _gristmill(*arguments: str) -> None:
+def _gristmill(*arguments):
     done = subprocess.run(
         [sys.executable, "-m", "gristmill", *arguments],
         capture_output=True,

@@ -6,8 +6,6 @@ Each trainer gets a virtual environment in the folder, of some GB, that is kept.
 compared stands in the programs beside this file.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import pathlib
@@ -35,7 +33,7 @@ gristmill pack data/demo data/rows --tokenizer data/tokenizer.json --eos '</s>' 
 """
 
 
-def environment(trainer: str, folder: pathlib.Path, python: str) -> dict[str, str]:
+def environment(trainer, folder, python):
     """Makes or renews the environment of a trainer, and returns its variables."""
     venv = folder.absolute() / trainer
     uv = [shutil.which("uv")] if shutil.which("uv") else [sys.executable, "-m", "uv"]
@@ -52,7 +50,7 @@ def environment(trainer: str, folder: pathlib.Path, python: str) -> dict[str, st
     }
 
 
-def run(trainer: str, variables: dict[str, str], data: pathlib.Path) -> None:
+def run(trainer, variables, data):
     """Runs the programs of a trainer, each in an empty folder with the data."""
     for program in sorted(pathlib.Path(__file__).parent.glob(f"run_{trainer}*.py")):
         with tempfile.TemporaryDirectory() as work:
@@ -62,7 +60,7 @@ def run(trainer: str, variables: dict[str, str], data: pathlib.Path) -> None:
         print(f"{program.stem}: as expected", flush=True)
 
 
-def main() -> None:
+def main():
     """Runs the trainers that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("trainers", nargs="*", default=[], help="all by default")

@@ -8,7 +8,7 @@ import sys
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "nnx_train.py"
 
 
-def losses(output: str, steps: int, devices: int = 1) -> list[float]:
+def losses(output, steps, devices=1):
     flags = f"--xla_force_host_platform_device_count={devices}"
     printed = subprocess.run(
         [

@@ -37,7 +37,7 @@ def decode(records):
     }
 
 
-def trainer(workdir: str, steps: int):
+def trainer(workdir, steps):
     with konfig.imports():  # It takes modules only.
         import optax
         from kauldron import kd

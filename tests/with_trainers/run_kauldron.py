@@ -28,7 +28,7 @@ def decode(records):
     return {"inputs": arrays["inputs"], "labels": arrays["targets"][..., None]}
 
 
-def train(workdir: str, steps: int):
+def train(workdir, steps):
     trainer = kd.train.Trainer(
         seed=42,
         train_ds=KauldronBatches(path="data/rows", batch_size=8, decode=decode),

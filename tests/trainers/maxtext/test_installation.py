@@ -1,76 +1,70 @@
-"""What is replaced in MaxText, and what is run with it."""
+"""What is replaced in MaxText, what is run with it, and errors that get out of it."""
 
+import inspect
 import operator
+import pathlib
+import shutil
 import sys
+import types
 
 import pytest
 
-from gristmill.dataset import InputError
+from gristmill import loader
+from gristmill.dataset import GristmillError, InputError
 from gristmill.loader.maxtext import __main__ as command
 from gristmill.loader.maxtext import install, installation
-from tests.trainers.maxtext import maxtext as stand_in
-from tests.trainers.maxtext.maxtext import RECORDED, RECORDS, config_of, numbers_of
+from tests.trainers.maxtext.maxtext import (
+    GET_DATASETS,
+    RECORDED,
+    RECORDS,
+    StopTraining,
+    numbers_of,
+)
 
-INTERFACE = "maxtext.input_pipeline.input_pipeline_interface"
+PIPELINE = "maxtext.input_pipeline"
 
 
 def test_the_stand_in_has_the_recorded_interface(maxtext):
     checked = 0
     for path, parameters in RECORDED["signatures"].items():
         module = max((m for m in maxtext if path.startswith(f"{m}.")), key=len)
-        name = path.removeprefix(f"{module}.")
         try:
+            name = path.removeprefix(f"{module}.")
             function = operator.attrgetter(name)(maxtext[module])
         except AttributeError:  # It has only what gristmill replaces or calls.
             continue
-        if name == "get_datasets":
-            continue
-        assert stand_in.parameters_of(function) == parameters, path
-        checked += 1
+        if path != GET_DATASETS:
+            signature = inspect.signature(function)
+            found = [
+                [
+                    each.name,
+                    each.kind.name,
+                    None if each.default is each.empty else repr(each.default),
+                ]
+                for each in signature.parameters.values()
+            ]
+            assert found == parameters, path
+            checked += 1
     assert checked >= 9
     for module, names in RECORDED["attributes"].items():
         assert all(hasattr(maxtext[module], name) for name in names)
     assert RECORDED["maxtext"] == installation.TRIED
 
 
-def test_get_datasets_is_called_as_it_was_recorded(maxtext, mesh, records):
-    called = {}
-    names = [
-        name
-        for name, _, _ in RECORDED["signatures"][
-            "maxtext.input_pipeline.grain_data_processing.get_datasets"
-        ]
-    ]
-    processing = maxtext["maxtext.input_pipeline.grain_data_processing"]
-
-    def get_datasets(*args, **named):
-        called.update(zip(names, args, strict=False), **named)
-        raise LookupError
-
-    processing.get_datasets = get_datasets
-    with pytest.raises(LookupError):
-        processing.make_grain_train_iterator(config_of(), mesh, [0])
-    assert called.keys() == set(names)
-
-
 @pytest.mark.parametrize("name", ["hf", "synthetic", "tfds", "olmo_grain"])
-def test_other_pipelines_of_maxtext_are_refused(maxtext, mesh, name):
-    install()
+def test_other_pipelines_of_maxtext_are_refused(make, name):
     with pytest.raises(InputError, match="dataset_type of MaxText") as refused:
-        maxtext[INTERFACE].create_data_iterator(config_of(dataset_type=name), mesh)
+        make(dataset_type=name)
     assert refused.value.got == repr(name)
 
 
-def test_another_maxtext_is_refused_with_the_version_that_was_tried(maxtext):
-    del maxtext[INTERFACE].make_grain_eval_iterator
-    del maxtext["maxtext.input_pipeline.grain_data_processing"].make_grain_eval_iterator
+def test_another_maxtext_or_none_is_refused(maxtext, monkeypatch):
+    for module in ("input_pipeline_interface", "grain_data_processing"):
+        del maxtext[f"{PIPELINE}.{module}"].make_grain_eval_iterator
     with pytest.raises(InputError, match="no MaxText here") as refused:
         install()
     assert "make_grain_eval_iterator" in refused.value.expected
     assert installation.TRIED in refused.value.cure
-
-
-def test_no_maxtext_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "maxtext", None)
     with pytest.raises(InputError, match="no MaxText here") as refused:
         install()
@@ -78,7 +72,7 @@ def test_no_maxtext_is_refused(monkeypatch):
 
 
 @pytest.fixture
-def trainer(tmp_path, monkeypatch) -> str:
+def trainer(tmp_path, monkeypatch):
     """A module that trains as MaxText does, for the stand-in."""
     (tmp_path / "toy_trainer.py").write_text(
         "import json, sys\n"
@@ -103,13 +97,58 @@ def test_the_command_runs_a_trainer_with_its_own_arguments(
     monkeypatch.setattr("builtins.seen", seen, raising=False)
     files = f"grain_train_files={records}"
     command.main(["-m", trainer, "base.yml", "gristmill_shuffle=block", files])
-    numbers = [number for batch in seen for number in numbers_of(batch["inputs"])]
-    assert sorted(numbers) == [*range(RECORDS)]
+    assert sorted(numbers_of(seen)) == [*range(RECORDS)]
     assert sys.argv[1:] == ["base.yml", f"grain_train_files={records}"]
     assert "no data iterator" not in caplog.text
     command.main(["-m", trainer, "base.yml"])
     assert "toy_trainer asked for no data iterator" in caplog.text
     with pytest.raises(SystemExit):
         command.main(["-m", trainer, "fail"])
-    with pytest.raises(InputError, match="there is no argument"):
-        command.main(["base.yml", "gristmill_sed=1"])
+    for argument, message in (
+        ("gristmill_sed=1", "there is no argument"),
+        ("gristmill_sft_ends=both", "template or settings"),
+    ):
+        with pytest.raises(InputError, match=message):
+            command.main(["base.yml", argument])
+
+
+def trained(maxtext, make, **settings):
+    """Returns how many batches pre-training takes in order, to the end of the data."""
+    guard = maxtext["maxtext.common.data_loader"]
+    iterator, _ = make(enable_data_shuffling=False, **settings)
+    for step in range(1_000):
+        try:
+            with guard.loader_exception_guard(None):
+                next(iterator)
+        except StopTraining:
+            return step
+    return None
+
+
+def test_errors_of_the_data_get_out_of_training_and_their_end_does_not(
+    maxtext, make, rows, records, tmp_path
+):
+    steps = -(-len(loader.open(rows)) // 8)
+    assert trained(maxtext, make, grain_train_files=rows, num_epoch=1) == steps
+    settings = {"grain_train_files": records, "num_epoch": 1, "packing": False}
+    assert trained(maxtext, make, **settings) == -(-RECORDS // 8)
+    copy = tmp_path / "damaged"
+    shutil.copytree(rows, copy)
+    shard = pathlib.Path(loader.open(str(copy)).shard(1).path)
+    data = bytearray(shard.read_bytes())
+    data[1_000:1_016] = bytes(255 - byte for byte in data[1_000:1_016])
+    shard.write_bytes(data)
+    with pytest.raises(GristmillError) as raised:
+        trained(maxtext, make, grain_train_files=str(copy))
+    assert str(copy) in str(raised.value)
+    assert "StopTraining" not in str(raised.value.__context__)
+    guard = maxtext["maxtext.common.data_loader"].loader_exception_guard
+    with pytest.raises(AssertionError, match="turn"), guard(None):
+        raise AssertionError("a turn is missing")
+
+
+def test_a_trainer_that_uses_tunix_is_refused(make, rows, monkeypatch):
+    hooks = types.ModuleType("maxtext.trainers.post_train.hooks")
+    monkeypatch.setitem(sys.modules, hooks.__name__, hooks)
+    with pytest.raises(InputError, match="save no state of the data"):
+        make(grain_train_files=rows)

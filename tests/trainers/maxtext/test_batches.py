@@ -1,0 +1,204 @@
+"""MaxText's batches: of packed rows, of conversations, of records it tokenises."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset import InputError, StateMismatchError
+from gristmill.loader.maxtext.iterators import RecordDatasets, make_iterator
+from gristmill.loader.maxtext.settings import Options, Side
+from gristmill.loader.maxtext.sources import batches_of, open_sources
+from tests.trainers.maxtext.maxtext import LENGTH, RECORDS, config_of, numbers_of
+
+
+def assert_same(some, others):
+    for one, other in zip(some, others, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_packed_rows_are_those_of_the_dataset_each_once_an_epoch(rows, make):
+    train, _ = make(grain_train_files=rows, num_epoch=2)
+    batches = list(train.local_iterator)
+    for batch in batches:
+        assert {array.shape for array in batch.values()} == {(8, LENGTH)}
+        assert {array.dtype for array in batch.values()} == {np.dtype(np.int32)}
+    dataset = loader.open(rows)
+    counts = dataset.facts.packed
+    tokens, targets = (
+        sum(int((batch[name] > 0).sum()) for batch in batches)
+        for name in ("inputs_segmentation", "targets_segmentation")
+    )
+    assert (tokens, targets) == (2 * counts.tokens, 2 * counts.targets)
+    filled = [int(batch["inputs_segmentation"].any(axis=1).sum()) for batch in batches]
+    full, rest = divmod(2 * len(dataset), 8)
+    assert rest
+    assert filled == [8] * full + [rest]
+    assert batches[0]["inputs_segmentation"].max() > 1
+
+
+def test_evaluation_is_one_pass_in_order_and_begins_anew(rows, make):
+    settings = {"grain_eval_files": rows, "eval_split": "train", "eval_interval": 1}
+    settings |= {"num_epoch": 3, "data_shuffle_seed": 5}
+    _, iterator = make(grain_train_files=rows, **settings)
+    batches, dataset = list(iterator.local_iterator), loader.open(rows)
+    first = loader.PackedRows.of(dataset, length=LENGTH)(dataset[:8])
+    np.testing.assert_array_equal(batches[0]["inputs"], first["inputs"])
+    assert len(batches) == -(-len(dataset) // 8)
+    iterator.reset()
+    assert_same(list(iterator.local_iterator), batches)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_each_record_is_seen_once_an_epoch(make, records, packing):
+    train, _ = make(grain_train_files=records, packing=packing, num_epoch=2)
+    batches = list(train.local_iterator)
+    assert batches[0]["inputs"].shape == (8, LENGTH)
+    seen = numbers_of(batches)
+    assert sorted(seen) == sorted(2 * [*range(RECORDS)])
+    assert seen[:RECORDS] != sorted(seen[:RECORDS])
+
+
+ELASTIC = {"packing": False, "grain_use_elastic_iterator": True}
+
+
+@pytest.mark.parametrize(
+    ("files", "settings"),
+    [
+        ("{records}", {}),
+        ("{records}", {"packing": False}),
+        ("{records}", ELASTIC),
+        ("{records},0.7;{others},0.3", {}),
+        ("{rows}", {}),
+    ],
+)
+def test_it_resumes_exactly(make, records, others, rows, files, settings):
+    files = files.format(records=records, others=others, rows=rows)
+
+    def made(**more):
+        given = {"grain_train_files": files, "num_epoch": 3} | settings | more
+        return make(**given)[0].local_iterator
+
+    whole = made()
+    next(whole)
+    state = json.loads(json.dumps(whole.get_state()))
+    again = made()
+    again.set_state(state)
+    assert_same([next(again) for _ in range(2)], [next(whole) for _ in range(2)])
+    for changed in ({"data_shuffle_seed": 1}, {"num_epoch": 2}):
+        with pytest.raises(StateMismatchError, match=r"seed|epochs"):
+            made(**changed).set_state(state)
+
+
+def test_the_state_of_packed_rows_is_one_for_all_hosts(make, rows):
+    train, _ = make(grain_train_files=rows)
+    (reader,) = train.gristmill_readers
+    feed = reader.batches.feed(host=(0, 2), decode=reader.decode)
+    assert feed.get_state() == train.local_iterator.get_state()
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+def test_a_mixture_has_the_weights_of_its_settings(rows, make, tmp_path, by_file):
+    settings = {"grain_train_files": f"{rows},3;{rows},1"}
+    names = ("a", "b") if by_file else ("d-train", "d-train-2")
+    if by_file:
+        file, entry = tmp_path / "mixture.json", {"path": rows}
+        entries = {"a": entry | {"weight": 1.5}, "b": entry | {"weight": 0.5}}
+        file.write_text(json.dumps(entries))
+        settings = {"grain_train_mixture_config_path": str(file)}
+    (reader,) = make(**settings)[0].gristmill_readers
+    assert reader.batches.names == names
+    weights = reader.batches.schedule.phases[0].mixture.weights
+    assert [*map(str, weights)] == ["3/4", "1/4"]
+
+
+def test_what_does_not_fit_the_rows_is_refused_by_name(rows, long_rows, make):
+    evaluated = {"grain_eval_files": rows, "eval_split": "train", "eval_interval": 1}
+    most = loader.open(rows).facts.packed.most_pieces
+    small = {"global_batch_size_to_train_on": 2, "per_device_batch_size": 0.5}
+    few = {"max_segments_per_seq": most - 1}
+    for settings, named in (
+        (small, "per_device_batch_size"),
+        ({"grain_worker_count": -2}, "grain_worker_count of"),
+        (evaluated | {"grain_worker_count_eval": -2}, "grain_worker_count_eval"),
+        ({"vocab_size": 1_000}, "vocab_size"),  # Seen in the tokens.
+        (
+            {"vocab_size": 59_999, "grain_train_files": long_rows},
+            "vocab_size=60,000 or more",
+        ),
+        (few, f"max_segments_per_seq={most} or more"),
+        ({"max_target_length": 8}, "max_target_length of MaxText"),
+        ({"grain_train_files": f"{rows},1;{long_rows},1"}, "another way"),
+    ):
+        with pytest.raises(InputError) as refused:
+            next(make(**{"grain_train_files": rows} | settings)[0])
+        assert named in str(refused.value)
+        assert refused.value.cure
+    next(make(grain_train_files=rows, max_segments_per_seq=most)[0])
+
+
+def test_hosts_have_their_rows_of_gristmills_batches(records):
+    side, options = Side(config_of(grain_train_files=records), "train"), Options()
+    datasets = RecordDatasets(side, open_sources(side, options), options, 4)
+    uneven = {"epochs": 1, "drop_remainder": False}
+    dataset = loader.open(records, "train")
+    batches = loader.global_batches(dataset, batch_size=8, **uneven)
+    steps = [batches.read(step) for step in range(batches.steps)]
+    for host in range(2):
+        parts = [slice(host * len(s) // 2, (host + 1) * len(s) // 2) for s in steps]
+        own = [r for step, part in zip(steps, parts, strict=True) for r in step[part]]
+        # As MaxText sends it to another process.
+        there = pickle.loads(pickle.dumps(datasets))
+        hosts = {"dataloading_host_index": host, "dataloading_host_count": 2}
+        assert list(there(**hosts)) == own
+    block = batches_of(datasets.sources, side, Options(shuffle="block"), rows=8)
+    assert "block shuffle" in repr(block)
+
+
+@pytest.mark.parametrize("use_sft", [True, False])
+def test_targets_that_are_not_trained_are_left_out(make, chat, use_sft):
+    train, _ = make(grain_train_files=chat, use_sft=use_sft)
+    batch = {name: np.asarray(array) for name, array in next(train).items()}
+    opened = loader.open(chat)
+    batches = loader.global_batches(opened, batch_size=8, seed=0)
+    expected = loader.PackedRows.of(opened)(batches.read(0))
+    assert_same([{name: batch[name] for name in expected}], [expected])
+    trained = np.count_nonzero(batch["targets_segmentation"])
+    assert 0 < trained < np.count_nonzero(batch["inputs_segmentation"]) / 2
+
+
+def test_rows_of_plain_text_are_refused_with_use_sft(make, rows, chat):
+    with pytest.raises(InputError, match="use_sft of MaxText") as refused:
+        make(grain_train_files=rows, use_sft=True)
+    assert "pack --chat" in refused.value.cure
+    train, _ = make(grain_train_files=f"{rows},1;{chat},1", use_sft=True)
+    assert np.count_nonzero(np.asarray(next(train)["targets_segmentation"]))
+
+
+@pytest.mark.parametrize("use_sft", [True, False])
+@pytest.mark.parametrize(
+    ("arguments", "off"),
+    [
+        ([], True),
+        (["add_bos=true"], False),
+        (["add_eos=false"], False),
+        (["gristmill_sft_ends=settings"], False),
+        (["gristmill_sft_ends=template", "add_bos=true"], True),
+    ],
+)
+def test_ends_around_parts_are_off_unless_they_are_given(
+    maxtext, records, caplog, arguments, off, use_sft
+):
+    options, _ = Options.taken_from(["base.yml", *arguments])
+    config, seen = config_of(grain_train_files=records, use_sft=use_sft), []
+    make_iterator("train", options, lambda *args: seen.append(args), config, None, [0])
+    ((given, *_),) = seen
+    changed = use_sft and off
+    assert (given.add_bos, given.add_eos) == (not changed,) * 2
+    assert given.grain_train_files == records
+    assert ("pack --chat" in caplog.text) == use_sft
+    assert (f"{'off' if off else 'put a token'}" in caplog.text) == use_sft
