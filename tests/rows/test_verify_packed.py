@@ -13,9 +13,9 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.packed.counts import IN_ROWS, OPTIONAL, PackedCounts
+from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.text.printer import json_text, text_of
-from gristmill.pipelines.verify import verify
-from gristmill.transforms.beam.verify_dataset import VerifyDataset
+from gristmill.transforms.beam.job_transforms import VerifyDataset
 from tests.rows.packed_rows import batch_of, rows_of
 from tests.rows.packed_shards import (
     CHAT,

@@ -9,8 +9,7 @@ import pytest
 from gristmill import loader
 from gristmill.dataset import InputError, StateMismatchError
 from gristmill.loader.maxtext.iterators import RecordDatasets, make_iterator
-from gristmill.loader.maxtext.settings import Options, Side
-from gristmill.loader.maxtext.sources import batches_of, open_sources
+from gristmill.loader.maxtext.settings import Options, Side, batches_of, open_sources
 from tests.trainers.maxtext.maxtext import LENGTH, RECORDS, config_of, numbers_of
 
 

@@ -8,8 +8,15 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset import InputError
-from gristmill.loader.maxtext.settings import LIMITS, Options, Side, check
-from gristmill.loader.maxtext.sources import are_packed, batches_of, open_sources
+from gristmill.loader.maxtext.settings import (
+    LIMITS,
+    Options,
+    Side,
+    are_packed,
+    batches_of,
+    check,
+    open_sources,
+)
 from tests.trainers.maxtext.maxtext import RECORDED, RECORDS, config_of
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "train" / "maxtext.md"
