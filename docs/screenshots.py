@@ -173,7 +173,7 @@ def save(data: bytes, path: pathlib.Path) -> None:
 
 def main(names: Sequence[str]) -> None:
     """Makes the pictures of these names, or all."""
-    from tests.commands.view.browser import Watched, chromium
+    from tests.commands.browser import Watched, chromium
 
     shots = [shot for shot in SHOTS if not names or shot.name in names]
     with (

@@ -6,47 +6,27 @@ import csv
 import json
 import pathlib
 
-import pytest
-from click.testing import CliRunner
-
 from gristmill import loader
 from gristmill.loader.accounting.account import account as accounted
 from gristmill.loader.feed.state import state_of
-from gristmill.pipelines.commands.main import cli
+from tests.commands.conftest import json_of, run
 from tests.support.columns import attach_numbers, examples
 from tests.support.packed import documents, pack
 
 RECORDS = 30
 
 
-def run(*arguments: object, code: int = 0) -> str:
-    done = CliRunner().invoke(cli, ["account", *map(str, arguments)])
-    assert done.exit_code == code, done.output
-    return done.output if code else done.stdout
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A dataset `a` of two files with columns, and packed rows `b`."""
-    folder = tmp_path_factory.mktemp("account")
-    found = examples(folder / "a", [RECORDS - 10, 10])
-    attach_numbers(found, folder, RECORDS)
-    pack(folder / "b", [documents(20, seed=1), documents(9, seed=2)])
-    return folder
-
-
-def state(folder: pathlib.Path, batches: loader.GlobalBatches, steps: int) -> str:
-    path = folder / "state.json"
-    path.write_text(json.dumps(state_of(batches, steps)))
-    return str(path)
-
-
-def test_a_mixture_in_all_forms(folder: pathlib.Path) -> None:
-    named = {"a": loader.open(folder / "a/out"), "b": loader.open(folder / "b/out")}
+def test_a_mixture_in_all_forms(tmp_path: pathlib.Path) -> None:
+    """Of a dataset `a` of two files with columns, and packed rows `b`."""
+    places = {"a": examples(tmp_path / "a", [RECORDS - 10, 10])}
+    attach_numbers(places["a"], tmp_path, RECORDS)
+    places["b"] = pack(tmp_path / "b", [documents(20, seed=1), documents(9, seed=2)])
+    named = {name: loader.open(path) for name, path in places.items()}
     batches = loader.global_batches(named, batch_size=8)
-    named = [f"{name}={folder / name / 'out'}" for name in "ab"]
-    options = (*named, "--state", state(folder, batches, 11))
-    found = json.loads(run(*options, "--csv", folder / "t.csv", "--json"))
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps(state_of(batches, 11)))
+    options = ("account", *map("=".join, places.items()), "--state", state)
+    found = json_of(*options, "--csv", tmp_path / "t.csv")
     expected = [
         {"dataset": part.dataset, "value": part.value, "note": part.note}
         | part.counts._asdict()
@@ -56,16 +36,16 @@ def test_a_mixture_in_all_forms(folder: pathlib.Path) -> None:
     assert len(expected) == 4
     assert found["total"]["documents"] == sum(one["documents"] for one in expected)
     assert found["total"]["tokens"] is None  # Those of `a` are not known.
-    with open(folder / "t.csv", newline="") as file:
+    with open(tmp_path / "t.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows == [
         {name: "" if value is None else str(value) for name, value in one.items()}
         for one in expected
     ]
-    head, *lines, last = run(*options, "--by", "dataset").splitlines()
+    head, *lines, last = run(*options, "--by", "dataset").stdout.splitlines()
     assert head.split("  ")[-1] == "dataset"
     assert [line.split()[-1] for line in lines] == ["a", "b"]
     assert last.endswith("in 11 steps")
-    few = json.loads(run(*options, "--documents-only", "--steps", 2, "--json"))
+    few = json_of(*options, "--documents-only", "--steps", 2)
     assert {one["tokens"] for one in few["parts"]} == {None}
     assert few["total"]["documents"] < found["total"]["documents"]

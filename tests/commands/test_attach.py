@@ -12,49 +12,41 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
 from gristmill import dataset, loader
-from gristmill.dataset.base.errors import (
-    InputError,
-    UserFunctionError,
-)
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.pipelines.columns.attach import attach_computed, attach_tables
+from gristmill.pipelines.columns.attach import attach_tables
 from gristmill.pipelines.columns.row_store import JoinBy
-from gristmill.pipelines.commands.main import cli
-from tests.support.columns import (
-    ID,
-    NUMBER,
-    attach,
-    attach_numbers,
-    example,
-    examples,
-    json_lines,
-    parquet,
-)
+from tests.commands.conftest import json_of, refused, run
+from tests.support.columns import attach_numbers, example, examples, json_lines, parquet
 from tests.support.datasets import convert
 from tests.support.editions import add_edition, files_of
 
-Rows = list[dict[str, Any]]
+BY_ID = ("--key", "id", "--workers", 1)
+BY_NUMBER = ("--number", "number", "--workers", 1)
 
 
 @pytest.fixture
 def ten(tmp_path: pathlib.Path) -> str:
+    """A dataset of records `doc0` to `doc9`, in three shards."""
     return examples(tmp_path, [4, 0, 6])
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [*map(str, arguments)])
+def column(output: str, name: str) -> list[Any]:
+    return loader.open(output).column(name)[:].tolist()
+
+
+def kinds(output: str) -> dict[str, str]:
+    return {name: str(kind) for name, kind in loader.open(output).columns.items()}
 
 
 def test_rows_are_joined_by_a_feature(tmp_path: pathlib.Path, ten: str) -> None:
     before = files_of(ten)
     opened, digest = loader.open(ten), open_manifest(ten).content_digest
     order = random.Random(1).sample(range(10), 10)
-    table = {
+    columns = {
         "id": [f"doc{n}" for n in order],
         "score": [n / 8 for n in order],
         "good": [n > 4 for n in order],
@@ -62,43 +54,43 @@ def test_rows_are_joined_by_a_feature(tmp_path: pathlib.Path, ten: str) -> None:
         "vector": [[n, -n] for n in order],
         "small": pa.array(order, pa.int8()),
     }
-    found = attach(ten, tmp_path, table)
-    assert (found.rows, found.records, found.missing) == (10, 10, 0)
+    table = parquet(tmp_path, columns)
+    found = json_of("attach", ten, table, *BY_ID)
+    assert [found[n] for n in ("rows", "records", "missing")] == [10, 10, 0]
     now = loader.open(ten)
     # The records, and all that identifies them, stay.
     assert now.facts == opened.facts
     assert now[:] == opened[:]
+    assert open_manifest(ten).content_digest == digest
     after = files_of(ten)
     changed = {path for path in before if before[path] != after[path]}
     assert changed == {"dataset.json"}
-    assert open_manifest(ten).content_digest == digest
-    kinds = {name: str(kind) for name, kind in now.columns.items()}
-    assert kinds == {
+    assert kinds(ten) == {
         "score": "float64",
         "good": "bool",
         "language": "text",
         "vector": "int64 [2]",
         "small": "int8",
     }
-    assert now.column("score")[:].tolist() == [n / 8 for n in range(10)]
-    assert now.column("good")[:].tolist() == [n > 4 for n in range(10)]
+    assert column(ten, "score") == [n / 8 for n in range(10)]
+    assert column(ten, "good") == [n > 4 for n in range(10)]
     assert now.column("language")[[1, 0]].tolist() == ["de", "Grüße"]
     assert now.column("vector")[3:5].tolist() == [[3, -3], [4, -4]]
+    assert "column    score: float64," in run("inspect", ten).stdout
     # The same again has nothing to do, and another of the name is refused.
-    again = attach_tables(ten, [str(tmp_path / "table-2.parquet")], ID, workers=1)
-    assert again.done_before
-    assert again.columns == now.columns
-    with pytest.raises(InputError, match="there is a column 'score' already"):
-        attach(ten, tmp_path, {"id": table["id"], "score": [0] * 10})
-    replaced = {"id": table["id"], "score": [7] * 10}
-    attach(ten, tmp_path, replaced, overwrite=True)
-    assert loader.open(ten).column("score")[:].tolist() == [7] * 10
+    again = run("attach", ten, table, *BY_ID).stdout
+    assert "score (float64)" in again
+    assert "attached before to 10 records" in again
+    other = parquet(tmp_path, {"id": columns["id"], "score": [7] * 10})
+    assert "is a column 'score' already" in refused("attach", ten, other, *BY_ID)
+    run("attach", ten, other, *BY_ID, "--overwrite")
+    assert column(ten, "score") == [7] * 10
     left = [path for path in files_of(ten) if ".score-" in path]
     assert len(left) == 4  # The files of the column before are deleted.
 
 
 def brute_force(
-    records: list[Any], rows: Rows, repeated: str, fill: Any
+    records: list[Any], rows: list[dict[str, Any]], repeated: str, fill: Any
 ) -> tuple[list[Any], dict[str, int]]:
     """Returns the values that a join gives, and how many keys are not as they should.
 
@@ -118,6 +110,15 @@ def brute_force(
     }
 
 
+MAKE = [
+    lambda rng: rng.randrange(-9, 9),
+    lambda rng: rng.random(),
+    lambda rng: rng.choice(["", "x", "Grüße"]),
+    lambda rng: rng.random() < 0.5,
+    lambda rng: [rng.random(), rng.random()],
+]
+
+
 def check_random_join(tmp_path: pathlib.Path, seed: int) -> None:
     rng = random.Random(seed)
     as_text = rng.random() < 0.6
@@ -129,122 +130,97 @@ def check_random_join(tmp_path: pathlib.Path, seed: int) -> None:
         for _ in range(total)
     ]
     features = [{} if key is None else {"id": key} for key in keys]
-    records = [dataset.encode_example({**f, "other": 1}) for f in features]
-    starts = np.cumsum([0, *counts])
-    files = [records[a:b] for a, b in itertools.pairwise(starts)]
+    records = iter(dataset.encode_example({**one, "other": 1}) for one in features)
+    files = [[*itertools.islice(records, count)] for count in counts]
     output = convert(tmp_path, files)
-    make = rng.choice(
-        [
-            lambda: rng.randrange(-9, 9),
-            lambda: rng.random(),
-            lambda: rng.choice(["", "x", "Grüße"]),
-            lambda: rng.random() < 0.5,
-            lambda: [rng.random(), rng.random()],
-        ]
-    )
-    rows: Rows = [
+    make = rng.choice(MAKE)
+    rows = [
         {
             "id": None if rng.random() < 0.05 else name(rng.randrange(total + 2)),
-            "value": None if rng.random() < 0.05 else make(),
+            "value": None if rng.random() < 0.05 else make(rng),
         }
         for _ in range(rng.randrange(1, 2 * total + 3))
     ]
-    rows[0]["value"] = value = make()  # Or no type would be known.
-    rows[0]["id"] = name(0)
-    fill = "?" if isinstance(value, str) else False if value is False else 0
-    fill = fill if value is not True else True
+    value = make(rng)  # Without one, no type would be known.
+    rows[0] = {"id": name(0), "value": value}
+    fill = "?" if isinstance(value, str) else value if value in (True, False) else 0
     repeated = rng.choice(["first", "last"])
     wanted, counted = brute_force(keys, rows, repeated, fill)
     by = JoinBy(
-        feature="id",
-        key="id",
-        repeated=repeated,
-        allow_unmatched=True,
-        fill=fill,
+        feature="id", key="id", repeated=repeated, allow_unmatched=True, fill=fill
     )
-    in_json = rng.random() < 0.5
-    table = (
-        json_lines(
-            tmp_path, [{k: v for k, v in r.items() if v is not None} for r in rows]
-        )
-        if in_json
-        else parquet(tmp_path, {n: [row[n] for row in rows] for n in ("id", "value")})
-    )
+    if rng.random() < 0.5:
+        stated = [{k: v for k, v in row.items() if v is not None} for row in rows]
+        table = json_lines(tmp_path, stated)
+    else:
+        columns = {n: [row[n] for row in rows] for n in ("id", "value")}
+        table = parquet(tmp_path, columns)
     found = attach_tables(output, [table], by, workers=1)
     for problem, count in counted.items():
         assert getattr(found, problem) == count, problem
-    got = loader.open(output).column("value")[:].tolist()
     if isinstance(value, list):
         wanted = [[fill, fill] if one is fill else one for one in wanted]
-    assert got == wanted
+    assert column(output, "value") == wanted
     strict = {
-        "missing": dataclasses.replace(by, fill=None),
-        "repeated": dataclasses.replace(by, repeated="error"),
-        "unmatched": dataclasses.replace(by, allow_unmatched=False),
+        "missing": {"fill": None},
+        "repeated": {"repeated": "error"},
+        "unmatched": {"allow_unmatched": False},
     }
     for problem, options in strict.items():
-        options = dataclasses.replace(options)
         if counted[problem]:
+            changed = dataclasses.replace(by, **options)
             with pytest.raises(InputError, match="nothing was attached"):
-                attach_tables(output, [table], options, overwrite=True, workers=1)
+                attach_tables(output, [table], changed, overwrite=True, workers=1)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_joins_are_those_of_brute_force(tmp_path: pathlib.Path, seed: int) -> None:
-    check_random_join(tmp_path, seed)
-
-
-@pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("block", range(10))
-def test_a_thousand_joins(tmp_path: pathlib.Path, block: int) -> None:
-    for seed in range(100 + 100 * block, 200 + 100 * block):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        check_random_join(folder, seed)
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        *(range(seed, seed + 1) for seed in range(8)),
+        *(
+            pytest.param(range(seed, seed + 100), marks=pytest.mark.soak)
+            for seed in range(100, 1100, 100)
+        ),
+    ],
+)
+def test_joins_are_those_of_brute_force(tmp_path: pathlib.Path, seeds: range) -> None:
+    for seed in seeds:
+        (tmp_path / str(seed)).mkdir()
+        check_random_join(tmp_path / str(seed), seed)
 
 
 def test_rows_are_joined_by_number(tmp_path: pathlib.Path) -> None:
     output = examples(tmp_path, [3, 5])
     add_edition(tmp_path, output, 2, [example(n) for n in range(8, 11)])
     attach_numbers(output, tmp_path, 11)
-    assert loader.open(output).column("score")[:].tolist() == [
-        n / 11 for n in range(11)
-    ]
+    assert column(output, "score") == [n / 11 for n in range(11)]
     order = random.Random(3).sample(range(11), 11)
-    attach(output, tmp_path, {"number": order, "rank": order}, NUMBER)
-    assert loader.open(output).column("rank")[:].tolist() == [*range(11)]
-    lacking = {"number": order[1:], "other": order[1:]}
-    with pytest.raises(
-        InputError, match="no row, or no value in it, for 1 record"
-    ) as caught:
-        attach(output, tmp_path, lacking, NUMBER)
-    assert f"record {order[0]}" in str(caught.value)
-    wrong = {"number": [*range(12)], "x": [*range(12)]}
-    with pytest.raises(InputError, match="no record for 1 row") as caught:
-        attach(output, tmp_path, wrong, NUMBER)
-    assert "got:      11" in str(caught.value)
+    table = parquet(tmp_path, {"number": order, "rank": order})
+    run("attach", output, table, *BY_NUMBER)
+    assert column(output, "rank") == [*range(11)]
+    lacking = parquet(tmp_path, {"number": order[1:], "other": order[1:]})
+    said = refused("attach", output, lacking, *BY_NUMBER)
+    assert "no row, or no value in it, for 1 record" in said
+    assert f"record {order[0]}" in said
+    wrong = parquet(tmp_path, {"number": [*range(12)], "x": [*range(12)]})
+    said = refused("attach", output, wrong, *BY_NUMBER)
+    assert "no record for 1 row" in said
+    assert "got:      11" in said
 
 
 def test_rows_can_be_another_dataset(tmp_path: pathlib.Path, ten: str) -> None:
-    other = tmp_path / "other"
     rows = [
         {"id": f"doc{n}", "score": n / 4, "pair": [n, n + 1], "name": f"n{n}"}
         for n in range(9, -1, -1)
     ]
-    scores = convert(other, [[dataset.encode_example(row) for row in rows]])
-    found = attach_tables(
-        ten, [scores], ID, columns=["score", "pair", "name"], workers=1
-    )
-    assert [str(kind) for kind in found.columns.values()] == [
-        "float32",
-        "int64 [2]",
-        "text",
-    ]
-    opened = loader.open(ten)
-    assert opened.column("score")[:].tolist() == [n / 4 for n in range(10)]
-    assert opened.column("pair")[4].tolist() == [4, 5]
-    assert opened.column("name")[-1] == "n9"
+    records = [dataset.encode_example(row) for row in rows]
+    scores = convert(tmp_path / "other", [records])
+    run("attach", ten, scores, *BY_ID, "--columns", "score,pair,name")
+    assert [*kinds(ten).values()] == ["float32", "int64 [2]", "text"]
+    assert column(ten, "score") == [n / 4 for n in range(10)]
+    assert column(ten, "pair")[4] == [4, 5]
+    assert column(ten, "name")[-1] == "n9"
 
 
 def test_lines_of_json_keep_their_texts(tmp_path: pathlib.Path, ten: str) -> None:
@@ -252,8 +228,8 @@ def test_lines_of_json_keep_their_texts(tmp_path: pathlib.Path, ten: str) -> Non
     lines = [json.dumps({"id": f"doc{n}", "day": days[n]}) for n in range(10)]
     path = tmp_path / "rows.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
-    attach_tables(ten, [str(path)], ID, workers=1)
-    assert loader.open(ten).column("day")[:].tolist() == days
+    run("attach", ten, path, *BY_ID)
+    assert column(ten, "day") == days
 
 
 @pytest.mark.parametrize(
@@ -273,174 +249,115 @@ def test_whole_numbers_of_json_are_not_rounded(
     lines[4] = f'{{"id": "doc4", "x": {large}, "y": {2**53 + 1}}}'
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(["", *lines]))
-    with pytest.raises(InputError, match="'x' would be rounded") as caught:
-        attach_tables(ten, [str(path)], ID, workers=1)
-    assert caught.value.where == f"{path}, line 6"
-    assert caught.value.got == str(large if isinstance(large, int) else large[1])
+    said = refused("attach", ten, path, *BY_ID)
+    assert "'x' would be rounded" in said
+    assert f"{path}, line 6" in said
+    assert str(large if isinstance(large, int) else large[1]) in said
     # Other columns, and large numbers that a float64 holds, are as they were.
-    attach_tables(ten, [str(path)], ID, columns=["y"], workers=1)
-    assert loader.open(ten).column("y")[4] == 2**53 + 1
-    lines[4] = f'{{"id": "doc4", "z": {2**53 + 2}}}'
-    lines[5] = '{"id": "doc5", "z": 1e300}'
-    path.write_text("\n".join(lines[4:6]))
-    by = dataclasses.replace(ID, fill=0)
-    attach_tables(ten, [str(path)], by, columns=["z"], workers=1)
-    assert loader.open(ten).column("z")[3:6].tolist() == [0, 2**53 + 2, 1e300]
-    by = dataclasses.replace(by, fill=2**53 + 1)
-    with pytest.raises(InputError, match="not of the type of 'z'"):
-        attach_tables(ten, [str(path)], by, columns=["z"], overwrite=True)
+    run("attach", ten, path, *BY_ID, "--columns", "y")
+    assert column(ten, "y")[4] == 2**53 + 1
+    path.write_text(
+        f'{{"id": "doc4", "z": {2**53 + 2}}}\n{{"id": "doc5", "z": 1e300}}\n'
+    )
+    run("attach", ten, path, *BY_ID, "--missing", 0)
+    assert column(ten, "z")[3:6] == [0, 2**53 + 2, 1e300]
+    given = ("--overwrite", "--missing", 2**53 + 1)
+    said = refused("attach", ten, path, *BY_ID, *given)
+    assert "not of the type of 'z'" in said
 
 
+SEVEN = '{"id": "doc0", "x": 7}\n\n'
+
+
+# Lines of JSON after one row, or columns; several tables; and what is said of them.
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("tables", "message"),
     [
-        ('{"id": "doc1", "x": 1, "x": 2}', "the field 'x' more than once"),
-        ('{"id": "doc1", "x": NaN}', "NaN, which JSON does not have"),
-        ('{"id": "doc1", "x": 1} {"id": "doc2", "x": 1}', "Extra data"),
-        ('{"id": "doc1", "x": 01}', "delimiter"),
-        ('{"id": "doc1",', "Expecting property name"),
-        ("[1]", "no row of a table"),
-        ('{"id": "doc1", "x": "1"}', "int, as 7 in .*rows.jsonl, line 1"),
-        ('{"id": "doc1", "x": true}', "int, as 7 in .*rows.jsonl, line 1"),
-        ('{"id": "doc1", "x": [1]}', "cannot hold the values of 'x'"),
-    ],
-)
-def test_lines_of_json_are_read_strictly(
-    tmp_path: pathlib.Path, ten: str, line: str, message: str
-) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"id": "doc0", "x": 7}\n\n' + line)
-    with pytest.raises(InputError, match=message) as caught:
-        attach_tables(ten, [str(path)], ID, workers=1)
-    assert caught.value.where.startswith(f"{path}, line ")
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"id": ["doc0"], "x": [{"a": 1}]}, "cannot hold the values of 'x'"),
-        ({"id": ["doc0", "doc1"], "x": [[1], [1, 2]]}, "lists of 1 and 2 values"),
-        ({"id": ["doc0"], "x": [[1, None]]}, "a null in an array"),
-        ({"id": ["doc0"], "x": [None]}, "has no value"),
-        ({"id": [0.5], "x": [1]}, "neither a text nor an integer"),
-        ({"id": [1], "x": [1]}, "not of the type of the rows' keys"),
-        ({"id": ["doc0"]}, "no column besides the key"),
-        ({"key": ["doc0"], "x": [1]}, "no column 'id'"),
-        ({"id": ["doc0"], "a-b": [1]}, "cannot be used in an expression"),
+        (['{"id": "doc1", "x": 1, "x": 2}'], "the field 'x' more than once"),
+        (['{"id": "doc1", "x": NaN}'], "NaN, which JSON does not have"),
+        (['{"id": "doc1", "x": 1} {"id": "doc2", "x": 1}'], "Extra data"),
+        (['{"id": "doc1", "x": 01}'], "delimiter"),
+        (['{"id": "doc1",'], "Expecting property name"),
+        (["[1]"], "no row of a table"),
+        (['{"id": "doc1", "x": "1"}'], "int, as 7 in "),
+        (['{"id": "doc1", "x": true}'], "int, as 7 in "),
+        (['{"id": "doc1", "x": [1]}'], "cannot hold the values of 'x'"),
+        ([{"id": ["doc0"], "x": [{"a": 1}]}], "cannot hold the values of 'x'"),
+        ([{"id": ["doc0", "doc1"], "x": [[1], [1, 2]]}], "lists of 1 and 2 values"),
+        ([{"id": ["doc0"], "x": [[1, None]]}], "a null in an array"),
+        ([{"id": ["doc0"], "x": [None]}], "has no value"),
+        ([{"id": [0.5], "x": [1]}], "neither a text nor an integer"),
+        ([{"id": [1], "x": [1]}], "not of the type of the rows' keys"),
+        ([{"id": ["doc0"]}], "no column besides the key"),
+        ([{"key": ["doc0"], "x": [1]}], "no column 'id'"),
+        ([{"id": ["doc0"], "a-b": [1]}], "cannot be used in an expression"),
+        ([{"id": ["a"], "x": [1]}, {"id": ["b"], "x": [1.5]}], "several types"),
+        ([{"id": ["a"], "x": [1]}, {"id": ["b"], "y": [1]}], "different columns"),
     ],
 )
 def test_tables_that_cannot_be_joined(
-    tmp_path: pathlib.Path, ten: str, columns: dict[str, list[Any]], message: str
+    tmp_path: pathlib.Path, ten: str, tables: list[Any], message: str
 ) -> None:
-    with pytest.raises(InputError, match=message):
-        attach(ten, tmp_path, columns, columns=None)
+    paths = [parquet(tmp_path, one) for one in tables if not isinstance(one, str)] or [
+        tmp_path / "rows.jsonl"
+    ]
+    if isinstance(tables[0], str):
+        paths[0].write_text(SEVEN + tables[0])
+    said = refused("attach", ten, *paths, *BY_ID)
+    assert message in said
+    assert isinstance(tables[0], dict) or f"{paths[0]}, line " in said
     assert not loader.open(ten).columns
 
 
-def test_files_of_several_types_are_refused(tmp_path: pathlib.Path, ten: str) -> None:
-    one = parquet(tmp_path, {"id": ["doc0"], "x": [1]})
-    other = parquet(tmp_path, {"id": ["doc1"], "x": [1.5]})
-    with pytest.raises(InputError, match="several types"):
-        attach_tables(ten, [one, other], ID, workers=1)
-    lacking = parquet(tmp_path, {"id": ["doc1"], "y": [1]})
-    with pytest.raises(InputError, match="different columns"):
-        attach_tables(ten, [one, lacking], ID, workers=1)
-    text = tmp_path / "a.txt"
-    text.write_text("no table\n" * 5)
-    with pytest.raises(InputError, match="not a table that can be joined"):
-        attach_tables(ten, [str(text)], ID, workers=1)
-
-
-def values_of(record: bytes) -> dict[str, Any]:
-    return {"size": len(record), "half": len(record) / 2, "text": str(len(record))}
-
-
-def of_several_types(record: bytes) -> dict[str, Any]:
+FUNCTIONS = """
+def values(record):
+    size = len(record)
+    return {"size": size, "half": size / 2, "text": str(size)}
+def several_types(record):
     return {"x": 1 if b"doc3" not in record else 0.5}
-
-
-def rounded(record: bytes) -> dict[str, Any]:
+def rounded(record):
     return {"x": [0.5, 1 if b"doc3" not in record else 2**53 + 1]}
-
-
-def no_columns(record: bytes) -> Any:
+def no_columns(record):
     return len(record)
+"""
 
 
-def test_columns_are_computed_from_records(tmp_path: pathlib.Path, ten: str) -> None:
-    found = attach_computed(ten, f"{__name__}:values_of", workers=1)
+def test_columns_are_computed_from_records(tmp_path, ten: str, monkeypatch) -> None:
+    (tmp_path / "to_columns.py").write_text(FUNCTIONS)
+    monkeypatch.syspath_prepend(tmp_path)
+    given = ("attach", ten, "--workers", 1, "--map")
+    run(*given, "to_columns:values")
     sizes = [*map(len, loader.open(ten)[:])]
-    opened = loader.open(ten)
-    assert {name: str(kind) for name, kind in found.columns.items()} == {
-        "size": "int64",
-        "half": "float64",
-        "text": "text",
-    }
-    assert opened.column("size")[:].tolist() == sizes
-    assert opened.column("text")[:].tolist() == [*map(str, sizes)]
-    again = attach_computed(ten, f"{__name__}:values_of", workers=1)
-    assert again.done_before
-    with pytest.raises(UserFunctionError, match="several types") as caught:
-        attach_computed(ten, f"{__name__}:of_several_types", workers=1)
-    assert "record 3" in str(caught.value)
-    with pytest.raises(UserFunctionError, match="'x'") as caught:
-        attach_computed(ten, f"{__name__}:rounded", workers=1)
-    assert "9007199254740993, which a float64 does not hold" in str(caught.value)
-    with pytest.raises(UserFunctionError, match="no columns"):
-        attach_computed(ten, f"{__name__}:no_columns", workers=1)
+    assert kinds(ten) == {"size": "int64", "half": "float64", "text": "text"}
+    assert column(ten, "size") == sizes
+    assert column(ten, "half") == [size / 2 for size in sizes]
+    assert column(ten, "text") == [*map(str, sizes)]
+    assert "attached before" in run(*given, "to_columns:values").stdout
+    for name, words in {
+        "several_types": ["several types", "record 3"],
+        "rounded": ["'x'", "9007199254740993, which a float64 does not hold"],
+        "no_columns": ["no columns"],
+    }.items():
+        said = refused(*given, f"to_columns:{name}", code=1)
+        assert [word for word in words if word not in said] == []
 
 
-def test_the_command(tmp_path: pathlib.Path, ten: str) -> None:
-    table = parquet(tmp_path, {"key": [f"doc{n}" for n in range(9)], "x": [*range(9)]})
-    result = run("attach", ten, table, "--key", "id=key")
-    assert result.exit_code == 2
-    assert "no row, or no value in it, for 1 record" in result.output
-    assert "record 9 (doc9)" in result.output
-    given = ("attach", ten, table, "--key", "id=key", "--missing", '{"x": -1}')
-    result = run(*given, "--workers", 1, "--json")
-    assert result.exit_code == 0, result.output
-    facts = json.loads(result.stdout)
+def test_records_without_a_row_get_a_value(tmp_path: pathlib.Path, ten: str) -> None:
+    keys = [f"doc{n}" for n in range(9)]
+    table = parquet(tmp_path, {"key": keys, "x": [*range(9)]})
+    given = ("attach", ten, table, "--key", "id=key")
+    said = refused(*given)
+    assert "no row, or no value in it, for 1 record" in said
+    assert "record 9 (doc9)" in said
+    facts = json_of(*given, "--missing", '{"x": -1}', "--workers", 1)
     assert facts["columns"] == {"x": {"dtype": "int64", "shape": []}}
     assert (facts["rows"], facts["missing"], facts["records"]) == (9, 1, 9)
-    assert loader.open(ten).column("x")[:].tolist() == [*range(9), -1]
-    shown = run("inspect", ten).stdout
-    assert "column    x: int64," in shown
-    result = run(*given)
-    assert "x (int64) attached before to 10 records" in result.stdout
-
-
-@pytest.mark.parametrize("value", ["1e39", "-1e300", "16777217", "true"])
-def test_a_value_for_missing_ones_that_its_type_does_not_hold(tmp_path, ten, value):
+    assert column(ten, "x") == [*range(9), -1]
     halves = pa.array([n / 2 for n in range(9)], pa.float32())
-    table = tmp_path / "some.parquet"
-    keys = [f"doc{n}" for n in range(9)]
-    pq.write_table(pa.table({"key": keys, "x": halves}), table)
-    asked = ("attach", ten, str(table), "--key", "id=key", "--missing")
-    result = run(*asked, value, "--workers", 1)
-    assert result.exit_code == 2
-    assert "not of the type of 'x'" in result.output
-    assert run(*asked, "0.1", "--workers", 1).exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "exactly one option must match rows to records"),
-        (
-            ["--key", "id", "--number", "n"],
-            "exactly one option must match rows to records",
-        ),
-        (["--map", "a:b", "--key", "id"], "--map and --key, FILES"),
-        (["--key", "id", "--missing", "x"], "--missing is not a value of JSON"),
-        (["--key", "id", "--missing", '"x"'], "not of the type of 'x'"),
-        (["--key", "id", "--missing", '{"y": 1}'], "of other columns"),
-    ],
-)
-def test_options_that_do_not_go_together(
-    tmp_path: pathlib.Path, ten: str, options: list[str], message: str
-) -> None:
-    table = parquet(tmp_path, {"id": [f"doc{n}" for n in range(10)], "x": [*range(10)]})
-    result = run("attach", ten, table, *options)
-    assert result.exit_code == 2
-    assert message in result.output
-    assert run("attach", ten).exit_code == 2
+    table = parquet(tmp_path, {"key": keys, "y": halves})
+    given = ("attach", ten, table, "--key", "id=key", "--workers", 1, "--missing")
+    for value in ("1e39", "-1e300", "16777217", "true", '"y"'):
+        assert "not of the type of 'y'" in refused(*given, value)
+    assert "of other columns" in refused(*given, '{"x": 1}')
+    run(*given, "0.1")
+    assert column(ten, "y")[-1] == np.float32(0.1)

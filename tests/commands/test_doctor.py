@@ -23,7 +23,7 @@ def findings(*arguments: object, code: int = 0) -> dict[str, dict[str, str]]:
     return {one["check"]: one for one in json.loads(said)["findings"]}
 
 
-def test_a_machine_and_a_dataset(tmp_path: pathlib.Path) -> None:
+def test_a_machine_and_a_dataset(tmp_path: pathlib.Path, monkeypatch) -> None:
     dataset = convert(tmp_path, [[b"a record"] * 30])
     found = findings(dataset)
     assert [*found] == ["versions", "compiled", "memory", "disk", "locks"]
@@ -31,17 +31,15 @@ def test_a_machine_and_a_dataset(tmp_path: pathlib.Path) -> None:
     assert found["locks"]["level"] == "ok"
     assert len(run("doctor", dataset).stdout.splitlines()) <= 25
     run("doctor", "gs:/b/c4", code=2)
-
-
-def test_a_file_system_without_locks(tmp_path, monkeypatch) -> None:
+    # A file system without locks.
     monkeypatch.setattr(fcntl, "flock", lambda descriptor, operation: None)
-    found = findings(convert(tmp_path, [[b"a record"]]))["locks"]
+    found = findings(dataset)["locks"]
     assert found["level"] == "warning"
     assert "two writers at once" in found["seen"]
 
 
 @pytest.mark.usefixtures("without_compiled_part")
-def test_what_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_slow_or_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     full = SimpleNamespace(f_bavail=0, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda path: full)
     found = findings()
@@ -50,18 +48,10 @@ def test_what_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found[name]["cure"], name
     monkeypatch.setitem(sys.modules, "_brotli", None)  # As if it were not installed.
     assert "brotli" in findings()["compiled"]["cure"]
-
-
-def test_a_check_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended, true = threading.Event(), os.statvfs
-
-    def hung(path: str) -> os.statvfs_result:
-        ended.wait()
-        return true(path)
-
-    monkeypatch.setattr(os, "statvfs", hung)
-    found = {one.check: one for one in examine(None, seconds=0.2)}
-    assert found["disk"].seen == "no answer in time"
+    ended = threading.Event()
+    monkeypatch.setattr(os, "statvfs", lambda path: ended.wait() and full)
+    seen = {one.check: one.seen for one in examine(None, seconds=0.2)}
+    assert seen["disk"] == "no answer in time"
     ended.set()
 
 

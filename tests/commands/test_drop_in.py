@@ -6,7 +6,6 @@ import inspect
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import apache_beam as beam
@@ -16,16 +15,12 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from gristmill import pipelines
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.transforms.checking.verification import plan_verify
-from gristmill.transforms.checking.verify_shard import verify_shard
+from gristmill.pipelines.anywhere import verify
 from tests.support.conversion import contents, read_output
 from tests.support.pipelines import IN_MEMORY
-from tests.support.records import (
-    read_array_records,
-    text_records,
-    write_tfrecords,
-)
+from tests.support.records import read_array_records, text_records, write_tfrecords
 
+DISK, GCS = "convert_tf_to_arrayrecord_disk", "convert_tf_to_arrayrecord_gcs"
 NAMES = sorted({*pipelines.__all__} - {"dataflow_defaults"})
 RECORDS = {name: text_records(60, seed=seed) for seed, name in enumerate("abc")}
 EVERYTHING = [record for records in RECORDS.values() for record in records]
@@ -33,11 +28,10 @@ EVERYTHING = [record for records in RECORDS.values() for record in records]
 
 @pytest.fixture
 def inputs(tmp_path: pathlib.Path) -> str:
-    folder = tmp_path / "in"
-    folder.mkdir()
+    (tmp_path / "in").mkdir()
     for name, records in RECORDS.items():
-        write_tfrecords(folder / f"{name}.tfrecord", records)
-    return str(folder / "*.tfrecord")
+        write_tfrecords(tmp_path / "in" / f"{name}.tfrecord", records)
+    return f"{tmp_path}/in/*.tfrecord"
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +46,11 @@ def official() -> Any:
 
 
 def run(
-    function: Callable[..., beam.Pipeline],
-    inputs: str,
-    output: pathlib.Path | str,
-    *,
-    argv: tuple[str, ...] = IN_MEMORY,
-    **options: Any,
+    name: str, inputs: str, output: object, module: Any = pipelines, **options: Any
 ) -> None:
     options["args"] = {"input": inputs, "output": str(output)}
-    options["pipeline_options"] = PipelineOptions(list(argv))
-    function(**options).run().wait_until_finish()
+    options["pipeline_options"] = PipelineOptions(list(IN_MEMORY))
+    getattr(module, name)(**options).run().wait_until_finish()
 
 
 def outputs(folder: pathlib.Path) -> dict[str, list[bytes]]:
@@ -74,9 +63,7 @@ def outputs(folder: pathlib.Path) -> dict[str, list[bytes]]:
 
 
 def assert_whole(dataset: pathlib.Path) -> None:
-    assert plan_verify(str(dataset)).findings.first == ()
-    for task in plan_verify(str(dataset)).tasks:
-        assert verify_shard(task).findings == ()
+    assert not verify(str(dataset), workers=1).findings
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -92,13 +79,10 @@ def test_signatures_are_those_of_array_record(name: str, official: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_shards", [1, 4])
-def test_disk_beside_the_original(
-    tmp_path: pathlib.Path, inputs: str, official: Any, num_shards: int
-) -> None:
+def test_disk_beside_the_original(tmp_path, inputs, official, num_shards) -> None:
     for folder, module in (("ours", pipelines), ("theirs", official)):
         (tmp_path / folder).mkdir()
-        function = module.convert_tf_to_arrayrecord_disk
-        run(function, inputs, tmp_path / folder / "data", num_shards=num_shards)
+        run(DISK, inputs, tmp_path / folder / "data", module, num_shards=num_shards)
     ours, theirs = outputs(tmp_path / "ours"), outputs(tmp_path / "theirs")
     assert list(ours) == list(theirs)
     assert len(ours) == num_shards
@@ -106,6 +90,15 @@ def test_disk_beside_the_original(
     found = [sorted(r for shard in o.values() for r in shard) for o in (ours, theirs)]
     assert found == [sorted(EVERYTHING)] * 2
     assert read_output(tmp_path / "ours", "data") == EVERYTHING
+    assert_whole(tmp_path / "ours")
+    # Files of others are not replaced, our own are.
+    before = contents(tmp_path / "theirs")
+    with pytest.raises(Exception, match="there already"):
+        run(DISK, inputs, tmp_path / "theirs" / "data", num_shards=num_shards)
+    assert contents(tmp_path / "theirs") == before
+    run(DISK, inputs.replace("*", "b"), tmp_path / "ours" / "data", num_shards=2)
+    assert len(outputs(tmp_path / "ours")) == 2
+    assert read_output(tmp_path / "ours", "data") == RECORDS["b"]
     assert_whole(tmp_path / "ours")
 
 
@@ -120,73 +113,39 @@ def test_disk_beside_the_original(
         ({"overwrite_extension": True, "file_path_suffix": "-x"}, "-x"),
     ],
 )
-def test_gcs_names(
-    tmp_path: pathlib.Path, inputs: str, options: dict[str, Any], suffix: str
-) -> None:
-    function = pipelines.convert_tf_to_arrayrecord_gcs
-    run(function, inputs, f"{tmp_path}/out/", **options)
+def test_gcs_names(tmp_path, inputs, options: dict[str, Any], suffix: str) -> None:
+    run(GCS, inputs, f"{tmp_path}/out/", **options)
     expected = {f"{name}{suffix}": records for name, records in RECORDS.items()}
     assert outputs(tmp_path / "out") == expected
     assert_whole(tmp_path / "out")
 
 
 @pytest.mark.slow
-def test_other_arguments_replace(tmp_path: pathlib.Path, inputs: str) -> None:
-    function = pipelines.convert_tf_to_arrayrecord_disk
-    out = tmp_path / "out"
-    run(function, inputs, out / "data", num_shards=3)
-    run(function, inputs.replace("*", "b"), out / "data", num_shards=2)
-    assert len(outputs(out)) == 2
-    assert read_output(out, "data") == RECORDS["b"]
-    assert_whole(out)
-
-
-@pytest.mark.slow
-def test_prefixes_of_one_directory_are_splits(
-    tmp_path: pathlib.Path, inputs: str
-) -> None:
+def test_prefixes_of_one_directory_are_splits(tmp_path, inputs) -> None:
     """Also those that no split can be named after, or that differ only in that."""
-    function = pipelines.convert_tf_to_arrayrecord_disk
     out = tmp_path / "my data"
-    for name, prefix in zip("abc", ("part 1", "part+1", ""), strict=True):
-        run(function, inputs.replace("*", name), f"{out}/{prefix}")
+    prefixes = {"part 1": "a", "part+1": "b", "": "c"}
+    for prefix, name in prefixes.items():
+        run(DISK, inputs.replace("*", name), f"{out}/{prefix}")
     assert outputs(out) == {
-        "part 1-00000-of-00001.arrayrecord": RECORDS["a"],
-        "part+1-00000-of-00001.arrayrecord": RECORDS["b"],
-        "-00000-of-00001.arrayrecord": RECORDS["c"],
+        f"{prefix}-00000-of-00001.arrayrecord": RECORDS[name]
+        for prefix, name in prefixes.items()
     }
     assert len(open_manifest(str(out)).splits) == 3
     assert_whole(out)
 
 
-@pytest.mark.slow
-def test_files_of_others_are_not_replaced(
-    tmp_path: pathlib.Path, inputs: str, official: Any
-) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    name = "convert_tf_to_arrayrecord_disk"
-    run(getattr(official, name), inputs, out / "data")
-    before = contents(out)
-    with pytest.raises(Exception, match="there already"):
-        run(getattr(pipelines, name), inputs, out / "data")
-    assert contents(out) == before
-
-
 @pytest.mark.parametrize("again", [False, True])
-def test_inputs_are_not_replaced(
-    tmp_path: pathlib.Path, inputs: str, again: bool
-) -> None:
-    function = pipelines.convert_tf_to_arrayrecord_gcs
+def test_inputs_are_not_replaced(tmp_path, inputs, again: bool) -> None:
     if again:
-        run(function, inputs, tmp_path / "in")
+        run(GCS, inputs, tmp_path / "in")
     before = contents(tmp_path / "in")
     for given, what in (
         (inputs, "lies among the inputs"),
         (f"{tmp_path}/in/{min(RECORDS)}.tfrecord", "an input would be replaced"),
     ):
         with pytest.raises(Exception, match=what):
-            run(function, given, tmp_path / "in", file_path_suffix="")
+            run(GCS, given, tmp_path / "in", file_path_suffix="")
         assert contents(tmp_path / "in") == before
 
 
@@ -198,9 +157,8 @@ def test_nothing_happens_before_run(tmp_path: pathlib.Path, name: str) -> None:
     assert isinstance(pipeline, beam.Pipeline)
     assert list(tmp_path.iterdir()) == []
     for missing in args:
-        given = {**args, missing: None}
         with pytest.raises(InputError, match=f"(?s)no {missing} given.*`{missing}`"):
-            made(args=given, pipeline_options=PipelineOptions([]))
+            made(args=args | {missing: None}, pipeline_options=PipelineOptions([]))
 
 
 SCRIPT = """
@@ -212,11 +170,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_script_whose_import_line_changed(tmp_path: pathlib.Path, inputs: str) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+def test_script_whose_import_line_changed(tmp_path, inputs) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
     subprocess.run(
-        [sys.executable, str(script), "--input", inputs, "--output", "out/movies"],
+        [sys.executable, "script.py", "--input", inputs, "--output", "out/movies"],
         cwd=tmp_path,
         check=True,
         capture_output=True,

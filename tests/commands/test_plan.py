@@ -7,14 +7,12 @@ import json
 import os
 import pathlib
 import shlex
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.advice.make_plan import (
     Plan,
@@ -24,15 +22,15 @@ from gristmill.pipelines.advice.make_plan import (
 )
 from gristmill.pipelines.options.job_options import ConvertOptions
 from gristmill.pipelines.text.printer import text_of
-from tests.commands.conftest import json_of, run
+from tests.commands.conftest import json_of, refused, run
 from tests.servers.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records
 
 SMALL = 64 << 10
 
 
-def plan_of(path: pathlib.Path, size: SampleSize | None = None, **more: str) -> Plan:
-    options = ConvertOptions(input=(str(path),), output="out", **more)
+def plan_of(path: pathlib.Path, size: SampleSize) -> Plan:
+    options = ConvertOptions(input=(str(path),), output="out")
     return make_plan(options, workers=1, sample_size=size)
 
 
@@ -49,10 +47,7 @@ def test_a_sample_of_some_seconds_tells_of_all_of_it(tmp_path) -> None:
     assert len(text_of(plan).splitlines()) <= 15
     plan = plan_of(tmp_path, SampleSize(part_bytes=SMALL, seconds=0))
     assert 0 < plan.sampled_bytes <= SMALL
-
-
-@pytest.mark.slow
-def test_of_compressed_files_only_heads_are_read(tmp_path) -> None:
+    # Of compressed files only heads are read.
     lines = [json.dumps({"text": text.hex()}) for text in text_records(30_000)]
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(lines).encode(), 1))
@@ -63,9 +58,7 @@ def test_of_compressed_files_only_heads_are_read(tmp_path) -> None:
 
 
 def test_functions_damage_and_records_that_are_compressed_already(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    temporary_in: Callable[[object], None],
+    tmp_path, monkeypatch, temporary_in
 ) -> None:
     (tmp_path / "functions.py").write_text(
         "def twice(record):\n    return [record, record] if record else None\n"
@@ -74,20 +67,20 @@ def test_functions_damage_and_records_that_are_compressed_already(
     (tmp_path / "scratch").mkdir()
     temporary_in(tmp_path / "scratch")
     monkeypatch.chdir(tmp_path)
+    plan = ("plan", "a.tfrecord", "--workers", 1)
     path = tmp_path / "a.tfrecord"
     path.write_bytes(frames_of([b"ab", b"", b"cd"]))
-    plan = plan_of(path, map="functions:twice")
-    assert (plan.records, plan.raw_bytes) == (4, 8)
-    with pytest.raises(InputError, match="holds no records"):
-        plan_of(path, map="functions:none")
+    found = json_of(*plan, "--map", "functions:twice")
+    assert (found["records"], found["raw_bytes"]) == (4, 8)
+    assert "holds no records" in refused(*plan, "--map", "functions:none")
     path.write_bytes(frames_of(os.urandom(10_000) for _ in range(40)))
-    assert "--compression uncompressed" in plan_of(path).command
+    assert "--compression uncompressed" in json_of(*plan)["command"]
     data = bytearray(frames_of(text_records(3000)))
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    plan = plan_of(path)
-    assert 2900 < plan.records < 3001
-    assert any("1 damaged region" in note for note in plan.notes)
+    found = json_of(*plan)
+    assert 2900 < found["records"] < 3001
+    assert any("1 damaged region" in note for note in found["notes"])
     assert [*(tmp_path / "scratch").iterdir()] == []
 
 
@@ -119,19 +112,16 @@ def test_parts_lie_apart_and_begin_where_files_can_be_read(
         assert (begins - edges[files] < 2 * part_bytes).all()
 
 
-@pytest.fixture
-def source(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    for number in range(3):
-        records = text_records(1500, seed=number)
-        (folder / f"{number}.tfrecord").write_bytes(frames_of(records))
-    monkeypatch.chdir(tmp_path)
-    return folder
-
-
 @pytest.mark.slow
-def test_the_command_makes_what_was_predicted(source: pathlib.Path) -> None:
+def test_the_command_makes_what_was_predicted(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = {
+        f"{number}.tfrecord": frames_of(text_records(1500, seed=number))
+        for number in range(3)
+    }
+    os.mkdir("texts")
+    for name, content in data.items():
+        pathlib.Path("texts", name).write_bytes(content)
     found = json_of("plan", "texts", "--workers", "1")
     words = shlex.split(found["command"])
     assert words[:4] == ["gristmill", "convert", "texts", "texts-arrayrecord"]
@@ -144,16 +134,10 @@ def test_the_command_makes_what_was_predicted(source: pathlib.Path) -> None:
     assert found["records"] == pytest.approx(split.records, rel=0.02)
     assert found["shards"] == split.shards
     assert found["seconds"] > 0
-
-
-@pytest.mark.slow
-def test_inputs_in_a_bucket(
-    source: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     with GcsServer("bucket") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        for path in source.iterdir():
-            server.objects.put("bucket", f"raw/texts/{path.name}", path.read_bytes())
+        for name, content in data.items():
+            server.objects.put("bucket", f"raw/texts/{name}", content)
         before = set(server.objects.buckets["bucket"])
         inputs = "gs://bucket/raw/texts/*.tfrecord"
         out = run("plan", inputs, "--workers", 1, "--group-size", 16).stdout

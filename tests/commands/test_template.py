@@ -22,92 +22,67 @@ from gristmill.pipelines.commands.template import (
 )
 
 ROOT = pathlib.Path(__file__).parents[2]
+# A launcher's arguments, and the command line that they become.
+LINES = """\
+--input=gs://a/1,gs://a/2 --output=gs://b/c --num_shards=8 --runner=DataflowRunner \
+--template_location=gs://t --labels={}
+convert --num-shards=8 --runner=DataflowRunner gs://a/1 gs://a/2 gs://b/c \
+-- --template_location=gs://t --labels={} --sdk_container_image=image
+
+--output gs://b/c --input gs://a/1 --match_shards --overwrite=true \
+--cross_region=false --sdk_container_image=mine
+convert --match-shards --overwrite --runner=DataflowRunner gs://a/1 \
+gs://b/c -- --sdk_container_image=mine
+
+--input=gs://a/1 --output=gs://b/c --length=512 --eos=</s> --fast=true
+pack --length=512 --eos=</s> --fast --runner=DataflowRunner gs://a/1 \
+gs://b/c -- --sdk_container_image=image
+
+--dataset=gs://a/b --quick=true --report=gs://a/r --runner FnApiRunner
+verify --quick --report=gs://a/r --runner=FnApiRunner gs://a/b -- \
+--sdk_container_image=image
+
+--files=gs://a/b* --split=train --cross_region=true
+index --split=train --cross-region --runner=DataflowRunner gs://a/b* -- \
+--sdk_container_image=image
+"""
+# What a launcher says wrongly, and what is said of it.
+WRONG = """\
+--runner=DataflowRunner | not those of one template | got: none of these
+--dataset=gs://a/b --files=gs://a/c | convert: input, output | got: dataset, files
+--length=8 --input=gs://a/b --dataset=gs://a/c | got: dataset, input, length
+--input= --output=gs://a/b | parameter input has no value
+--input=gs://a/b --output=gs://a/c --overwrite=yes | is not a boolean
+--input=--overwrite,gs://x/y --output=gs://a/c | '--overwrite'
+--input=gs://a/b,-h --output=gs://a/c | input would be taken for an option
+--input=gs://a/b --output=-- | output would be taken for an option
+"""
+
+
+@pytest.mark.parametrize("pair", LINES.split("\n\n"))
+def test_a_launchers_arguments_become_a_command_line(pair: str) -> None:
+    given, expected = (line.split() for line in pair.strip().splitlines())
+    pipeline = pipeline_of(given)
+    assert command_line(pipeline, given, image="image") == expected
+
+
+@pytest.mark.parametrize("line", WRONG.splitlines())
+def test_a_launchers_wrong_arguments_are_named(line: str) -> None:
+    given, *said = line.split(" | ")
+    with pytest.raises(GristmillError) as error:
+        command_line(pipeline_of(given.split()), given.split())
+    text = re.sub(r" +", " ", str(error.value))
+    assert [one for one in said if one not in text] == []
 
 
 @pytest.mark.parametrize(
-    ("pipeline", "arguments", "expected"),
-    [
-        (
-            "convert",
-            "--input=gs://a/1,gs://a/2 --output=gs://b/c --num_shards=8 "
-            "--runner=DataflowRunner --template_location=gs://t --labels={}",
-            "convert --num-shards=8 --runner=DataflowRunner gs://a/1 gs://a/2 gs://b/c "
-            "-- --template_location=gs://t --labels={} --sdk_container_image=image",
-        ),
-        (
-            "convert",
-            "--output gs://b/c --input gs://a/1 --match_shards --overwrite=true "
-            "--cross_region=false --sdk_container_image=mine",
-            "convert --match-shards --overwrite --runner=DataflowRunner gs://a/1 "
-            "gs://b/c -- --sdk_container_image=mine",
-        ),
-        (
-            "pack",
-            "--input=gs://a/1 --output=gs://b/c --length=512 --eos=</s> --fast=true",
-            "pack --length=512 --eos=</s> --fast --runner=DataflowRunner gs://a/1 "
-            "gs://b/c -- --sdk_container_image=image",
-        ),
-        (
-            "verify",
-            "--dataset=gs://a/b --quick=true --report=gs://a/r --runner FnApiRunner",
-            "verify --quick --report=gs://a/r --runner=FnApiRunner gs://a/b -- "
-            "--sdk_container_image=image",
-        ),
-        (
-            "index",
-            "--files=gs://a/b* --split=train --cross_region=true",
-            "index --split=train --cross-region --runner=DataflowRunner gs://a/b* -- "
-            "--sdk_container_image=image",
-        ),
-    ],
+    ("pipeline", "lacks"), [("convert", "output"), ("pack", "length")]
 )
-def test_a_launchers_arguments_become_a_command_line(pipeline, arguments, expected):
-    assert pipeline_of(arguments.split()) == pipeline
-    found = command_line(pipeline, arguments.split(), image="image")
-    assert found == expected.split()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "got"),
-    [
-        ("--runner=DataflowRunner", "got: none of these"),
-        ("--dataset=gs://a/b --files=gs://a/c", "got: dataset, files"),
-        (
-            "--length=8 --input=gs://a/b --dataset=gs://a/c",
-            "got: dataset, input, length",
-        ),
-    ],
-)
-def test_parameters_of_no_or_of_two_templates_are_refused(arguments, got):
-    with pytest.raises(GristmillError, match="not those of one template") as error:
-        pipeline_of(arguments.split())
-    assert f"got: {error.value.got}" == got
-    assert "convert: input, output" in str(error.value)
-    assert "pack: input, output, length" in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--input=gs://a/b", "parameter output is not given"),
-        ("--input= --output=gs://a/b", "parameter input has no value"),
-        ("--input=gs://a/b --output=gs://a/c --overwrite=yes", "is not a boolean"),
-        ("--input=--overwrite,gs://x/y --output=gs://a/c", "'--overwrite'"),
-        ("--input=gs://a/b,-h --output=gs://a/c", "input would be taken for an option"),
-        ("--input=gs://a/b --output=--", "output would be taken for an option"),
-    ],
-)
-def test_a_launchers_wrong_arguments_are_named(arguments, message):
-    with pytest.raises(GristmillError, match=message):
-        command_line("convert", arguments.split())
-
-
-def test_the_parameter_that_tells_packing_is_asked_for():
-    given = ["--input=gs://a/b", "--output=gs://a/c"]
-    with pytest.raises(GristmillError, match="parameter length is not given"):
-        command_line("pack", given)
-    assert pipeline_of([*given, "--length=8"]) == "pack"
-    assert pipeline_of(given) == "convert"
+def test_a_parameter_that_is_missing_is_named(pipeline: str, lacks: str) -> None:
+    given = {"input": "gs://a/b", "output": "gs://a/c"}
+    given.pop(lacks, None)
+    with pytest.raises(GristmillError, match=f"parameter {lacks} is not given"):
+        command_line(pipeline, [f"--{name}={value}" for name, value in given.items()])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

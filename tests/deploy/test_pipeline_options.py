@@ -26,15 +26,15 @@ class Own(DirectRunner):
 
 
 @pytest.mark.parametrize(
-    ("path", "names"),
+    ("names", "path"),
     [
-        (FN_API, ["FnApiRunner", "fnapirunner", "fnapi", FN_API]),
-        (DASK, ["DaskRunner", "dask", DASK]),
-        (f"{__name__}.Own", [f"{__name__}.Own"]),
+        (f"FnApiRunner fnapirunner fnapi {FN_API}", FN_API),
+        (f"DaskRunner dask {DASK}", DASK),
+        (f"{__name__}.Own", f"{__name__}.Own"),
     ],
 )
-def test_short_and_full_names(path, names):
-    for name in names:
+def test_short_and_full_names(names, path):
+    for name in names.split():
         assert find_runner(name)[0] == path
 
 
@@ -69,25 +69,26 @@ def test_a_package_that_the_runner_needs_is_named():
     assert "pip install 'dask[distributed]'" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "ours", "beams"),
-    [
-        ("a --project p b", "a b", "--project p"),
-        ("a b --temp-location=gs://x", "a b", "--temp_location=gs://x"),
-        ("a b --num-shards 3 --num_workers 4", "a b --num-shards 3", "--num_workers 4"),
-        # --name and --map have values of their own, whatever they look like.
-        ("--name --project a b", "--name --project a b", ""),
-        ("a --no_auth b", "a b", "--no_auth"),
-        ("a --dry_run b --dry-run", "a b", "--dry_run --dry_run"),
-        ("a b --experiments x", "a b", "--experiments x"),
-        ("a b --nonsense 1", "a b --nonsense 1", ""),
-        ("a b --overwrite --streaming", "a b --overwrite", "--streaming"),
-    ],
-)
-def test_options_of_beam_are_told_from_ours(arguments, ours, beams):
-    command = find_command("convert")
-    found = split_arguments(command, ["convert", *arguments.split()])
-    assert found == (["convert", *ours.split()], beams.split())
+# A command line; those of its words that are ours; and the options of Beam.
+LINES = """\
+a --project p b | a b | --project p
+a b --temp-location=gs://x | a b | --temp_location=gs://x
+a b --num-shards 3 --num_workers 4 | a b --num-shards 3 | --num_workers 4
+--name --project a b | --name --project a b |
+a --no_auth b | a b | --no_auth
+a --dry_run b --dry-run | a b | --dry_run --dry_run
+a b --experiments x | a b | --experiments x
+a b --nonsense 1 | a b --nonsense 1 |
+a b --overwrite --streaming | a b --overwrite | --streaming
+"""
+
+
+@pytest.mark.parametrize("line", LINES.splitlines())
+def test_options_of_beam_are_told_from_ours(line):
+    """`--name` and `--map` have values of their own, whatever they look like."""
+    given, ours, beams = (part.split() for part in line.split("|"))
+    found = split_arguments(find_command("convert"), ["convert", *given])
+    assert found == (["convert", *ours], beams)
 
 
 @pytest.mark.parametrize("runner", ["DataflowRunner", "FnApiRunner", "dask"])
