@@ -4,37 +4,101 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import gzip
 import io
+import itertools
+import pathlib
+from typing import Any
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import CorruptRecordError, InputError
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.lines.csv_source import CsvLines, CsvSplitter
-from gristmill.transforms.sources.lines.line_schema import LineSchema
 from gristmill.transforms.sources.lines.line_source import (
     BadLineError,
     LineReader,
     Lines,
     Made,
+    TextLines,
 )
-from gristmill.transforms.sources.source import first_records
-from tests.conversion.line_files import example_of
+from gristmill.transforms.sources.source import first_records, source_of
+from tests.servers.gcs_server import GcsServer
+from tests.support.conversion import convert, job_of, read_output, skipped_in
+from tests.support.examples import parsed
 
-SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
+MARK = b"\xef\xbb\xbf"
+LINE = st.text(st.characters(exclude_characters="\n\0", codec="utf-8"), max_size=12)
+LINES = st.lists(st.tuples(LINE, st.sampled_from(["\n", "\r\n"])), max_size=12)
 
 
-def rows_of(data: bytes, schema=SCHEMA) -> list[dict]:
+def lines_by_hand(data: bytes) -> dict[int, bytes]:
+    """Lines by their offsets: bare returns are content, empty lines are records."""
+    found = {}
+    parts = data.split(b"\n")
+    for at, line in enumerate(parts[: -1 if parts[-1] == b"" else None]):
+        begin = sum(len(part) + 1 for part in parts[:at])
+        whole = line.removesuffix(b"\r") if at + 1 < len(parts) else line
+        found[begin] = whole if begin else whole.removeprefix(MARK)
+    return {} if data == MARK else found
+
+
+@given(
+    lines=LINES,
+    mark=st.sampled_from(["", MARK.decode()]),
+    last=LINE,
+    block_bytes=st.integers(1, 40),
+    cuts=st.lists(st.floats(0, 1)),
+)
+@example(lines=[], mark="", last="\n\r\n\ra\r\r\n\n", block_bytes=7, cuts=[])
+def test_ranges_own_the_lines_that_begin_in_them(lines, mark, last, block_bytes, cuts):
+    data = (mark + "".join(map("".join, lines)) + last).encode()
+    places = [0, *sorted(int(cut * len(data)) for cut in cuts), len(data)]
+    found: dict[int, bytes] = {}
+    stop = 0
+    for begin, end in itertools.pairwise(places):
+        stream, offset = io.BytesIO(data), max(0, begin - 1)
+        stream.seek(offset)
+        options = {"size_bytes": len(data), "block_bytes": block_bytes}
+        reader = LineReader(
+            stream, path="x", parser=TextLines(), offset=offset, **options
+        )
+        if begin == 0 or reader.resync(limit=end):
+            start, own = reader.offset, len(found)
+            for batch in reader.batches(end):
+                assert batch.crc32cs == [*map(google_crc32c.value, batch.records)]
+                assert found.keys().isdisjoint(batch.places)
+                found.update(zip(batch.places, batch.records, strict=True))
+            if len(found) > own:
+                assert start == stop
+                stop = reader.offset
+    assert found == lines_by_hand(data)
+    assert stop == len(data) or not found
+
+
+SCHEMA = pa.schema({"n": pa.int64(), "s": pa.string(), "f": pa.float64()})
+
+
+def rows_of(data: bytes) -> list[dict[str, Any]]:
     ends = CsvSplitter(b",").ends(data)
     if max(ends, default=0) < len(data):  # As at the end of a file.
         ends = np.append(ends, len(data))
-    lines = CsvLines(["n", "s", "f"], schema, CsvSplitter(b","))
+    lines = CsvLines(["n", "s", "f"], SCHEMA, CsvSplitter(b","))
     return lines.rows(Lines(data, ends))[0].to_pylist()
+
+
+def test_values_of_cells():
+    assert rows_of(b'123456789.0,x"y,\n2e2,z",0.5\n,"c\n",\n') == [
+        {"n": 123456789, "s": 'x"y', "f": None},
+        {"n": 200, "s": 'z"', "f": 0.5},
+        {"n": None, "s": "c\n", "f": None},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -47,20 +111,18 @@ def rows_of(data: bytes, schema=SCHEMA) -> list[dict]:
         (b"1,\xff,2\n", "UTF-8", "0xff"),
         (b"1,a\0,2\n", "zero bytes", "1 of them"),
         (b"1,a\rb,2\n", "carriage return", "alone"),
-        (b"007,a,2\n", "types", "'007'"),
-        (b"1.5,a,2\n", "types", "'1.5'"),
-        (b" 1,a,2\n", "types", "' 1'"),
-        (b"9223372036854775808,a,2\n", "types", "'9223372036854775808'"),
-        (b"1,a,x\n", "types", "'x'"),
-        (b"1,a,1_0\n", "types", "'1_0'"),
-        (b"1,a,1e400\n", "types", "'1e400'"),
-        (b"1,a,nan\n", "types", "'nan'"),
-        (b"1,a,9007199254740993\n", "types", "'9007199254740993'"),
-        (b"1,a,-9007199254740993.0\n", "types", "'-9007199254740993.0'"),
-        (b'1,"a,2\n3,b,4\n', "never closed", ""),
-        (b'1,"a""', "never closed", ""),
-        (b'"', "never closed", ""),
-        (b'1,"a""\n', "never closed", ""),
+        *(
+            (b"%s,a,2\n" % value, "types", f"'{value.decode()}'")
+            for value in (b"007", b"1.5", b" 1", b"9223372036854775808")
+        ),
+        *(
+            (b"1,a,%s\n" % value, "types", f"'{value.decode()}'")
+            for value in (b"x", b"1_0", b"1e400", b"nan", b"-9007199254740993.0")
+        ),
+        *(
+            (row, "never closed", "")
+            for row in (b'1,"a,2\n3,b,4\n', b'1,"a""', b'"', b'1,"a""\n')
+        ),
     ],
 )
 @pytest.mark.parametrize("before", [0, 5])
@@ -79,22 +141,16 @@ class ShownRows(CsvLines):
 
 
 PIECES = [b'"', b",", b"\n", b"\r", b"x", b"", b"\xff", b"\0", b'""', b'",']
-
-
 TEXT = st.text('ab",\n\ré 1', max_size=4)
+CHANGE = st.tuples(st.floats(0, 1), st.integers(0, 2), st.sampled_from(PIECES))
 
 
 @given(
     st.lists(st.tuples(TEXT, TEXT, TEXT), min_size=1, max_size=8),
-    st.lists(
-        st.tuples(st.floats(0, 1), st.integers(0, 2), st.sampled_from(PIECES)),
-        max_size=2,
-    ),
+    st.lists(CHANGE, max_size=2),
     st.sampled_from([3, 17, 1000]),
 )
-def test_rows_that_are_kept_of_damaged_files_are_rows_of_csv(
-    rows, changes, block_bytes
-):
+def test_rows_that_are_kept_of_damaged_files_are_rows_of_csv(rows, changes, most):
     file = io.StringIO()
     csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
     data = b"n,s,f\n" + file.getvalue().encode()
@@ -103,9 +159,7 @@ def test_rows_that_are_kept_of_damaged_files_are_rows_of_csv(
         data = data[:begin] + piece + data[begin + length :]
     texts = pa.schema([(name, pa.string()) for name in SCHEMA.names])
     parser = ShownRows(texts.names, texts, CsvSplitter(b","))
-    reader = LineReader(
-        io.BytesIO(data), path="x", parser=parser, block_bytes=block_bytes
-    )
+    reader = LineReader(io.BytesIO(data), path="x", parser=parser, block_bytes=most)
     kept: dict[int, bytes] = {}
     aside: list[int] = []
     while True:
@@ -116,84 +170,52 @@ def test_rows_that_are_kept_of_damaged_files_are_rows_of_csv(
         except CorruptRecordError as error:
             aside.append(reader.offset)
             reader.skip(error.end)
+
+    def by_csv(part: bytes) -> list[bytes]:
+        read = csv.reader(io.StringIO(part.decode(), newline=""))
+        return [repr(row).encode() for row in read if row]
+
     edges = sorted([*kept, *aside, len(data)])
     for begin, record in kept.items():
-        end = edges[edges.index(begin) + 1]
-        read = csv.reader(io.StringIO(data[begin:end].decode(), newline=""))
-        assert [repr(row).encode() for row in read if row] == [record]
+        assert by_csv(data[begin : edges[edges.index(begin) + 1]]) == [record]
     if not aside:
-        read = csv.reader(io.StringIO(data.decode(), newline=""))
-        assert [repr(row).encode() for row in read if row][1:] == list(kept.values())
+        assert by_csv(data)[1:] == [*kept.values()]
 
 
-def test_values_of_cells():
-    rows = rows_of(b'123456789.0,x"y,\n2e2,z",0.5\n,"c\n",\n')
-    assert [row["n"] for row in rows] == [123456789, 200, None]
-    assert [row["s"] for row in rows] == ['x"y', 'z"', "c\n"]
-    assert [row["f"] for row in rows] == [None, 0.5, None]
-
-
-def written(folder, *files: bytes) -> str:
+def written(folder: pathlib.Path, *files: bytes) -> str:
     for number, data in enumerate(files):
         (folder / f"{number}.csv").write_bytes(data)
     return f"{folder}/*.csv"
 
 
-def found_in(pattern: str, *, empty=False, **options):
-    records = RecordOptions(input_format="csv", **options)
-    return find_inputs([pattern], options=records, allow_empty_files=empty)
+def found_in(pattern: str) -> Any:
+    options = RecordOptions(input_format="csv")
+    return find_inputs([pattern], options=options, allow_empty_files=True)
 
 
-def examples_of(pattern: str, **options) -> list[dict]:
-    found = first_records(found_in(pattern, **options))
-    return [example_of(one.record) for one in found]
-
-
-def test_types_are_those_of_all_sampled_files(tmp_path):
-    pattern = written(
-        tmp_path,
-        b'\xef\xbb\xbfid,"zip code",x\r\n1,00501,\r\n,"a\nb",2\r\n',
-        b"",
-        b"id,zip code,x\n3,,2.5",
-    )
-    found = found_in(pattern, empty=True).spec.schema
-    assert LineSchema.from_text(found) == LineSchema(
-        pa.schema([("id", pa.int64()), ("zip code", pa.string()), ("x", pa.float64())]),
-        ("id", "zip code", "x"),
-    )
-    assert examples_of(pattern, empty=True) == [
-        {"id": 1, "zip code": "00501"},
-        {"zip code": "a\nb", "x": 2.0},
-        {"id": 3, "zip code": "", "x": 2.5},
+def test_types_are_those_of_all_files(tmp_path):
+    head = MARK + b'id,"zip code",x\r\n1,00501,\r\n,"a\nb",2\r\n'
+    files = found_in(written(tmp_path, head, b"", b"id,zip code,x\n3,,2.5"))
+    features = source_of(files.spec).features()
+    types = {name: spec["dtype"] for name, spec in features.items()}
+    assert types == {"id": "int64", "zip code": "bytes", "x": "float32"}
+    assert [parsed(one.record) for one in first_records(files)] == [
+        {"id": [1], "zip code": [b"00501"]},
+        {"zip code": [b"a\nb"], "x": [2.0]},
+        {"id": [3], "zip code": [b""], "x": [2.5]},
     ]
 
 
-def test_columns_and_their_types(tmp_path):
-    pattern = written(tmp_path, b"a,b,c\n1,123456789,3\n1,2.5,4\n")
-    with pytest.raises(InputError, match="'b' has whole numbers") as error:
-        examples_of(pattern)
-    assert error.value.got == "123456789 and 2.5"
-    assert examples_of(pattern, columns=("c", "a:string"))[0] == {"a": "1", "c": 3}
-    floats = examples_of(pattern, columns=("*", "a:float", "b:float"))
-    assert floats[1] == {"a": 1.0, "b": 2.5, "c": 4}
-    for columns in (("d",), ("d:int",), ("a:int[]",)):
-        with pytest.raises(InputError, match="no such column"):
-            examples_of(pattern, columns=columns)
-
-
-@pytest.mark.parametrize(
-    "other", [b"b,a\n1,2\n", b"a\n1\n", b"a,b,c\n1,2,3\n"], ids=str
-)
+@pytest.mark.parametrize("other", [b"b,a\n1,2\n", b"a\n1\n", b"a,b,c\n1,2,3\n"])
 def test_files_of_another_header(tmp_path, other):
     pattern = written(tmp_path, b"a,b\n1,2\n", other)
     with pytest.raises(InputError, match="header of an input file") as error:
         found_in(pattern)
     assert error.value.where == f"{tmp_path}/1.csv"
     # Found when it is read, where it is not part of the sample.
-    spec = found_in(f"{tmp_path}/0.csv").spec
-    other = found_in(f"{tmp_path}/1.csv")
+    first, second = (found_in(f"{tmp_path}/{name}.csv") for name in "01")
     with pytest.raises(InputError, match="header of an input file"):
-        [*first_records(dataclasses.replace(other, spec=spec))]
+        [*first_records(dataclasses.replace(second, spec=first.spec))]
 
 
 @pytest.mark.parametrize(
@@ -202,3 +224,46 @@ def test_files_of_another_header(tmp_path, other):
 def test_files_without_a_header(tmp_path, data):
     with pytest.raises(InputError, match="does not name its columns"):
         found_in(written(tmp_path, data))
+
+
+@pytest.mark.parametrize(("compress", "shards"), [(bytes, 1), (gzip.compress, 7)])
+@pytest.mark.parametrize("name", ["csv", "tsv"])
+@pytest.mark.parametrize(
+    "end", [b'X"abc\n1Xd\n2Xe\n', b'3X"the last cell,\ncut'], ids=["unclosed", "cut"]
+)
+def test_a_quote_that_is_never_closed(tmp_path, name, end, shards, compress):
+    # What is behind it is in the field: it is no row, nor left out in silence.
+    tab = b"\t" if name == "tsv" else b","
+    good = b"n%st\n" % tab + b"".join(b"%d%sx\n" % (n, tab) for n in range(39))
+    broken = good + end.replace(b"X", tab)
+    for file, data in {"a": good, "b": broken, "c": good}.items():
+        (tmp_path / f"{file}.in").write_bytes(compress(data))
+    records = RecordOptions(input_format=name)
+    given, inputs = {"plan": ("num_shards", shards)}, f"{tmp_path}/*.in"
+    given["records"] = records
+    with pytest.raises(CorruptRecordError, match="never closed") as error:
+        convert(job_of(inputs, tmp_path / "fails", **given))
+    where = f"{tmp_path}/b.in, line 41, byte offset {len(good)}"
+    assert error.value.where == where
+    convert(job_of(inputs, tmp_path / "out", on_corrupt="skip", **given))
+    (region,) = skipped_in(tmp_path / "out")
+    assert (region["begin_bytes"], region["end_bytes"]) == (len(good), len(broken))
+    found = [parsed(record)["n"][0] for record in read_output(tmp_path / "out")]
+    assert found == [*range(39)] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inner", ["then, {0} and more\nno\n", '"a" "{0}"\n', "{0},x"])
+def test_a_record_over_many_shards_is_read_a_few_times(
+    server: GcsServer, tmp_path, inner
+):
+    cell = "".join(inner.format(number) for number in range(150_000))
+    file = io.StringIO()
+    csv.writer(file).writerows([["n", "s"], [1, "a"], [2, cell], [3, "b"]])
+    server.objects.put("bucket", "in.csv", data := file.getvalue().encode())
+    records = RecordOptions(input_format="csv")
+    options = {"plan": ("num_shards", 33), "records": records}
+    convert(job_of("gs://bucket/in.csv", tmp_path / "o", **options))
+    found = [parsed(record)["s"] for record in read_output(tmp_path / "o")]
+    assert found == [[b"a"], [cell.encode()], [b"b"]]
+    assert len(data) <= server.sent_bytes < 30 * len(data)

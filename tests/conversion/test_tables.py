@@ -5,7 +5,6 @@ from __future__ import annotations
 import decimal
 import json
 import re
-import struct
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +24,6 @@ from gristmill.transforms.tables.table_features import (
     rows_without_nulls,
 )
 from tests.support import examples
-from tests.support.examples import tf_example
 
 TEXT = st.text(max_size=12)
 
@@ -36,7 +34,7 @@ def ints(bits: int, *, signed: bool = True) -> st.SearchStrategy[int]:
 
 
 def as_float32(value: float) -> float:
-    return struct.unpack("<f", struct.pack("<f", value))[0]
+    return float(np.float32(value))
 
 
 # Types of values, what occurs of them, and what is in the example for each.
@@ -76,11 +74,8 @@ NAMES = st.text("ab./é", max_size=3)
 @st.composite
 def columns(draw, depth=0):
     """Draws a type, a strategy of its values, and what a value adds to an example."""
-    shape = draw(
-        st.sampled_from(
-            ["scalar", "scalar", "list", "fixed", "lists", "struct", "null"]
-        )
-    )
+    shapes = ["scalar", "scalar", "list", "fixed", "lists", "struct", "null"]
+    shape = draw(st.sampled_from(shapes))
     if shape == "null":
         return pa.null(), st.none(), lambda name, value: {}
     if shape == "struct" and depth < 2:
@@ -148,11 +143,9 @@ def tables(draw):
 
 def feature(kind: pa.DataType, values: list) -> examples.Feature:
     spec = features_of(pa.schema([("x", kind)]))["x"]
-    if spec.kind == "bytes":
-        return examples.Feature(bytes_list=examples.BytesList(value=values))
-    if spec.kind == "float":
-        return examples.Feature(float_list=examples.FloatList(value=values))
-    return examples.Feature(int64_list=examples.Int64List(value=values))
+    name = {"bytes": "Bytes", "float": "Float", "int64": "Int64"}[spec.kind]
+    listed = getattr(examples, f"{name}List")(value=values)
+    return examples.Feature(**{f"{name.lower()}_list": listed})
 
 
 @given(tables())
@@ -174,32 +167,20 @@ def test_rows_are_what_tensorflow_makes_of_them(drawn):
         assert all(features[name].optional or name in row for name in features)
 
 
-@pytest.mark.parametrize(
-    ("column", "row", "what"),
-    [
-        (pa.array([1, 2, 1 << 63], pa.uint64()), 2, "too large"),
-        (pa.array([[1], [], [2, 1 << 63]], pa.list_(pa.uint64())), 2, "too large"),
-        (pa.array([1.0, float("inf"), 1e39]), 2, "too large"),
-        (pa.array([[1], None, [], [2, None]]), 3, "item that is null"),
-        (pa.array([["a"], [None]]), 1, "item that is null"),
-    ],
-)
-def test_a_value_that_no_example_holds_is_named(column, row, what):
-    # Also beyond the rows that are encoded at once, and in a slice.
-    for before in (0, 9000):
-        whole = pa.concat_arrays([column.slice(0, 1)] * before + [column])
-        batch = pa.record_batch({"x": whole})
-        with pytest.raises(RowError, match=what) as error:
-            encode_rows(batch.slice(1) if before else batch, features_of(batch.schema))
-        assert error.value.row == before + row - bool(before)
-        assert error.value.column == "x"
+def hugging_face(kind, described):
+    """Returns the schema of a column that Hugging Face describes."""
+    document = {"info": {"features": {"x": described}}}
+    text = json.dumps(document).encode()
+    return pa.schema({"x": kind}).with_metadata({b"huggingface": text})
 
 
-def hugging_face(schema, features):
-    document = {"info": {"features": features}}
-    return pa.schema(schema).with_metadata(
-        {b"huggingface": json.dumps(document).encode()}
-    )
+VALUE = {"dtype": "int64", "_type": "Value"}
+
+
+def list_of(item, *sizes):
+    for size in reversed(sizes):
+        item = {"feature": item, "length": size, "_type": "List"}
+    return item
 
 
 def int_lists(*sizes):
@@ -209,34 +190,65 @@ def int_lists(*sizes):
     return kind
 
 
+def one(kind, rows, schema=None, **field):
+    schema = schema or pa.schema([pa.field("x", kind, **field)])
+    return pa.record_batch([pa.array(rows, kind)], schema)
+
+
+U64, TOO_LARGE, OTHER = pa.uint64(), "too large", "another number of items"
+NESTED = list_of(VALUE, -1, 2)
+PAIRS = [(int_lists(-1, -1), NESTED), (int_lists(2, -1), NESTED)]
+
+
 @pytest.mark.parametrize(
-    ("shape", "rows", "kind", "got"),
+    ("batch", "row", "what", "got"),
     [
-        ((2,), [[1, 2], None, [3]], int_lists(-1), "1 items"),
-        ((2, 1), [[[1], [2]], None, [[3]]], int_lists(-1, -1), "1 items"),
-        ((None, 2), [[], [[1, 2], [3, 4]], [[5]]], int_lists(-1, -1), "1 items"),
-        ((None, 2), [[[1, 2]], [], [[3, 4], None]], int_lists(-1, -1), "null"),
-        ((None, 2), [[[1, 2]], [], [[3, 4], None]], int_lists(2, -1), "null"),
+        (one(U64, [1, 2, 1 << 63]), 2, TOO_LARGE, "2"),
+        (one(pa.list_(U64), [[1], [], [2, 1 << 63]]), 2, TOO_LARGE, "2"),
+        (one(pa.float64(), [1.0, float("inf"), 1e39]), 2, TOO_LARGE, "1e+39"),
+        (one(int_lists(-1), [[1], None, [], [2, None]]), 3, "item that is null", ""),
+        (one(pa.list_(pa.string()), [["a"], [None]]), 1, "item that is null", ""),
+        (one(pa.int64(), [1, None], nullable=False), 1, "always has", ""),
+        (
+            one(
+                int_lists(-1),
+                [[1, 2], None, [3]],
+                hugging_face(int_lists(-1), list_of(VALUE, 2)),
+            ),
+            *(2, OTHER, "1 items"),
+        ),
+        *(
+            (one(kind, rows, hugging_face(kind, described)), 2, OTHER, got)
+            for kind, described in PAIRS
+            for rows, got in (
+                ([[], [[1, 2], [3, 4]], [[5]]], "1 items"),
+                ([[[1, 2]], [], [[3, 4], None]], "null"),
+            )
+            if got == "null" or kind == int_lists(-1, -1)
+        ),
     ],
 )
-def test_lists_of_another_length_than_hugging_face_says(shape, rows, kind, got):
-    described = {"dtype": "int64", "_type": "Value"}
-    for size in reversed(shape):
-        length = -1 if size is None else size
-        described = {"feature": described, "length": length, "_type": "List"}
-    schema = hugging_face({"x": kind}, {"x": described})
-    assert features_of(schema)["x"].shape == shape
-    batch = pa.record_batch([pa.array(rows, kind)], schema)
-    with pytest.raises(RowError, match="another number of items") as error:
-        encode_rows(batch, features_of(schema))
-    assert (error.value.row, error.value.got) == (2, got)
-    assert len(encode_rows(batch.slice(0, 2), features_of(schema))) == 2
-    # A file that says nothing is taken as it is, unless another one says it.
-    if len(shape) == 1:
-        silent = pa.record_batch(batch.columns, schema.remove_metadata())
-        assert len(encode_rows(silent, features_of(silent.schema))) == 3
-        with pytest.raises(RowError, match="another number of items"):
-            encode_rows(silent, features_of(schema))
+def test_a_value_that_no_example_holds_is_named(batch, row, what, got):
+    features = features_of(batch.schema)
+    # Also beyond the rows that are encoded at once, and in a slice.
+    many = pa.concat_arrays([batch.column(0).slice(0, 1)] * 9000 + [batch.column(0)])
+    whole = pa.record_batch([many], batch.schema)
+    for some, at in ((batch, row), (whole.slice(1), row + 8999)):
+        with pytest.raises(RowError, match=what) as error:
+            encode_rows(some, features)
+        assert (error.value.row, error.value.column) == (at, "x")
+        assert got in str(error.value.got)
+    assert len(encode_rows(batch.slice(0, row), features)) == row
+
+
+def test_lengths_that_another_file_says():
+    """A file that says nothing is taken as it is, unless another one says it."""
+    silent = one(int_lists(-1), [[1, 2], [3]])
+    assert len(encode_rows(silent, features_of(silent.schema))) == 2
+    features = features_of(hugging_face(int_lists(-1), list_of(VALUE, 2)))
+    assert features["x"].shape == (2,)
+    with pytest.raises(RowError, match=OTHER):
+        encode_rows(silent, features)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
@@ -260,37 +272,25 @@ def test_a_text_that_is_not_utf8_is_named(kind):
         one_column(pa.record_batch({"x": few}), "x")
 
 
-def test_a_null_where_there_is_always_a_value():
-    features = features_of(pa.schema([pa.field("x", pa.int64(), nullable=False)]))
-    batch = pa.record_batch({"x": [1, None]})
-    assert encode_rows(batch.slice(0, 1), features) == [tf_example({"x": [1]})]
-    with pytest.raises(RowError, match="described as one that always has") as error:
-        encode_rows(batch, features)
-    assert error.value.row == 1
-
-
 def test_nulls_wherever_they_are() -> None:
     rows = [
         {"s": "x", "l": [1], "d": {"x": 1}},
         {"s": None, "l": [], "d": {"x": 1}},
         {"s": "x", "l": None, "d": {"x": 1}},
-        {"s": "x", "l": [], "d": {"x": 1}},
         {"s": "x", "l": [1, None], "d": {"x": 1}},
         {"s": "x", "l": [1], "d": None},
         {"s": "x", "l": [1], "d": {"x": None}},
     ]
     batch = pa.RecordBatch.from_pylist(rows)
-    found = {
-        name: rows_without_nulls(batch, name.split(",").__contains__).tolist()
-        for name in ("s", "l", "d.x", "s,l,d.x")
-    }
-    assert found == {
-        "s": [0, 2, 3, 4, 5, 6],
-        "l": [0, 1, 3, 5, 6],
-        "d.x": [0, 1, 2, 3, 4],
-        "s,l,d.x": [0, 3],
-    }
-    assert np.array_equal(rows_without_nulls(batch.slice(2, 3), "l".__eq__), [1])
+    for names, kept in {
+        "s": [0, 2, 3, 4, 5],
+        "l": [0, 1, 4, 5],
+        "d.x": [0, 1, 2, 3],
+        "s,l,d.x": [0],
+    }.items():
+        chosen = names.split(",").__contains__
+        assert rows_without_nulls(batch, chosen).tolist() == kept
+    assert rows_without_nulls(batch.slice(2, 3), "l".__eq__).tolist() == [2]
 
 
 def spec(kind, dtype, type_, **others):
@@ -306,7 +306,6 @@ def spec(kind, dtype, type_, **others):
         (pa.float64(), "float", "float32", "double", ()),
         (pa.uuid(), "bytes", "bytes", "fixed_size_binary[16]", ()),
         (pa.decimal128(9, 2), "bytes", "bytes", "decimal128(9, 2)", ()),
-        (pa.date32(), "int64", "int32", "date32[day]", ()),
         (pa.time32("s"), "int64", "int32", "time32[s]", ()),
         (pa.timestamp("us", "UTC"), "int64", "int64", "timestamp[us, tz=UTC]", ()),
         (pa.run_end_encoded(pa.int32(), pa.int8()), "int64", "int8", "int8", ()),
@@ -324,63 +323,62 @@ def test_a_column_becomes_a_feature(column, kind, dtype, type_, shape):
 
 
 FILE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-PATH = spec("bytes", "bytes", "string")
 
 
 def test_a_file_is_its_bytes_and_its_path():
     other = pa.struct({"path": pa.string(), "bytes": pa.large_binary()})
-    content = spec("bytes", "bytes", "binary")
+    content, path = (spec("bytes", "bytes", kind) for kind in ("binary", "string"))
     for kind in (FILE, other):
-        found = features_of(pa.schema({"x": kind}))
-        assert found == {"x": content, "x.path": PATH}
+        assert features_of(pa.schema({"x": kind})) == {"x": content, "x.path": path}
     size = pa.struct({"bytes": pa.int64(), "path": pa.string()})
     assert [*features_of(pa.schema({"x": size}))] == ["x.bytes", "x.path"]
 
 
-VALUE = {"dtype": "int64", "_type": "Value"}
 LABEL = {"names": ["cat", "dog"], "_type": "ClassLabel"}
-FOUR = {"feature": VALUE, "length": 4, "_type": "List"}
-NAMED = {"names": ("cat", "dog")}
+IMAGE = {"_type": "Image"}
+
+
+def label(*shape):
+    names = ("cat", "dog")
+    return spec("int64", "int64", "class_label", shape=shape, names=names)
+
+
+def floats(*shape):
+    return spec("float", "float32", "float", shape=shape)
 
 
 @pytest.mark.parametrize(
     ("kind", "described", "expected"),
     [
-        (FILE, {"_type": "Image"}, spec("bytes", "bytes", "image")),
+        (FILE, IMAGE, spec("bytes", "bytes", "image")),
         (
-            pa.list_(FILE),
-            {"feature": {"_type": "Image"}, "_type": "List"},
+            *(pa.list_(FILE), list_of(IMAGE, -1)),
             spec("bytes", "bytes", "image", shape=(None,)),
         ),
         (FILE, {"_type": "Audio"}, spec("bytes", "bytes", "audio")),
-        (pa.int64(), LABEL, spec("int64", "int64", "class_label", **NAMED)),
+        (pa.int64(), LABEL, label()),
         (
-            pa.list_(pa.int64()),
-            {"feature": LABEL, "length": -1, "_type": "Sequence"},
-            spec("int64", "int64", "class_label", shape=(None,), **NAMED),
+            *(pa.list_(pa.int64()), {"feature": LABEL, "_type": "Sequence"}),
+            label(None),
         ),
-        (pa.list_(pa.float32()), FOUR, spec("float", "float32", "float", shape=(4,))),
+        (pa.list_(pa.float32()), list_of(VALUE, 4), floats(4)),
         (pa.list_(pa.int8()), [VALUE], spec("int64", "int8", "int8", shape=(None,))),
         (
-            pa.list_(pa.list_(pa.int8())),
-            {"shape": [2, 3], "dtype": "int8", "_type": "Array2D"},
-            spec("int64", "int8", "int8", shape=(2, 3)),
-        ),
-        (
             pa.list_(pa.list_(pa.float32())),
-            {"feature": FOUR, "_type": "List"},
-            spec("float", "float32", "float", shape=(None, 4)),
+            {"shape": [2, 3], "dtype": "float32", "_type": "Array2D"},
+            floats(2, 3),
         ),
+        (pa.list_(pa.list_(pa.float32())), list_of(VALUE, -1, 4), floats(None, 4)),
         (
             pa.struct({"y": pa.list_(pa.int64())}),
             {"feature": {"y": LABEL}, "_type": "Sequence"},
-            spec("int64", "int64", "class_label", shape=(None,), **NAMED),
+            label(None),
         ),
     ],
     ids=str,
 )
 def test_features_of_hugging_face(kind, described, expected):
-    found = features_of(hugging_face({"x": kind}, {"x": described}))
+    found = features_of(hugging_face(kind, described))
     assert next(iter(found.values())) == expected
     assert ("x.path" in found) == ("bytes: binary" in str(kind))
 

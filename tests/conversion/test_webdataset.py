@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import gzip
 import io
-import pathlib
 import random
 import tarfile
-from typing import Any, NamedTuple
 
-import google_crc32c
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset import encode_example
-from gristmill.dataset.base.errors import (
-    CorruptInputError,
-    CorruptRecordError,
-    InputError,
-    UserFunctionError,
-)
+from gristmill.dataset.base.errors import CorruptRecordError, InputError
 from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.formats.tar_samples import SampleReader, example_maker
 from gristmill.loader.provenance.trace import locate
-from gristmill.transforms.sources.find_inputs import find_inputs
-from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.sources.source import source_of
+from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.source import SkippedRegions, source_of
+from gristmill.transforms.sources.stream_range import StreamPass
+from tests.conversion.format_files import Read, listed
 from tests.conversion.tars import (
     FORMATS,
     header_of,
@@ -41,14 +34,6 @@ from tests.support.conversion import convert, job_of, read_output, skipped_in
 from tests.support.memory import peak_memory
 
 
-class Read(NamedTuple):
-    """Records, and the begin and end of each region that was left out, with why."""
-
-    records: list[bytes]
-    regions: list[tuple[int, int]]
-    errors: list[CorruptRecordError]
-
-
 class Dribbling(io.BytesIO):
     """A stream that gives a few bytes at a time, as storage sometimes does."""
 
@@ -60,33 +45,18 @@ class Dribbling(io.BytesIO):
 
 def read(data: bytes, *, keep: bool = False, most: int = 1 << 20) -> Read:
     """Reads a tar; leaves out damage if `keep`, as a conversion does."""
-    stream = Dribbling(data)
+    stream, skipped = Dribbling(data), SkippedRegions()
     stream.most = most
-    size = len(data)
-    reader = SampleReader(stream, path="in.tar", make=example_maker(), size_bytes=size)
-    found = Read([], [], [])
-    while True:
-        try:
-            for batch in reader.batches():
-                found.records.extend(batch.records)
-                assert batch.crc32cs == list(map(google_crc32c.value, batch.records))
-        except CorruptRecordError as error:
-            if not keep:
-                raise
-            begin = reader.offset
-            if error.end is not None and reader.begins_at(error.end):
-                reader.skip(error.end)
-            else:
-                reader.skip(error.offset + 1)
-                reader.resync()
-            found.regions.append((begin, reader.offset))
-            found.errors.append(error)
-        else:
-            assert (reader.at_end(), reader.offset) == (True, len(data))
-            assert [begin for begin, _ in found.regions] == [
-                error.offset for error in found.errors
-            ]
-            return found
+    file = InputFile("in.tar", len(data))
+
+    def open_reader(*given, **options) -> SampleReader:
+        return SampleReader(*given, make=example_maker(), **options)
+
+    reading = StreamPass(file, stream, open_reader)
+    good = reading.good(skipped=skipped if keep else None)
+    records = [record for batch in good for record in batch.records]
+    assert (reading.reader.at_end(), reading.reader.offset) == (True, len(data))
+    return Read(records, skipped.found, [])
 
 
 def refused(data: bytes, match: str) -> CorruptRecordError:
@@ -97,16 +67,6 @@ def refused(data: bytes, match: str) -> CorruptRecordError:
 
 def keys(records: list[bytes]) -> list[str]:
     return [decode_example(record)["__key__"][0].decode() for record in records]
-
-
-def shapes(records: list[bytes]) -> dict[str, dict[str, int]]:
-    """Returns the sizes of the members of each sample: what a tar has checksums of."""
-    return {
-        example["__key__"][0].decode(): {
-            name: len(values[0]) for name, values in example.items()
-        }
-        for example in map(decode_example, records)
-    }
 
 
 def samples_of(data: bytes) -> list[bytes]:
@@ -124,6 +84,9 @@ RECORDS = samples_of(TAR)
     mtime=st.sampled_from([0, 1.5]),
     most=st.sampled_from([1 << 20, 700]),
 )
+@example([("a.x", b"1"), ("b.x", b"2"), ("a.x", b"3")], "ustar", 0, 700)
+@example([("README", b"alone")], "ustar", 0, 700)
+@example([], "ustar", 0, 700)
 def test_samples_are_those_that_webdataset_finds(members, format, mtime, most):
     if format == "ustar":
         members = [pair for pair in members if len(pair[0].encode()) < 100]
@@ -135,28 +98,13 @@ def test_samples_are_those_that_webdataset_finds(members, format, mtime, most):
         refused(data, "a second member")
         return
     seen: dict[bytes, set[str]] = {}
-    for example in map(decode_example, expected):
-        key, extensions = example["__key__"][0], {*example} - {"__key__"}
+    for sample in map(decode_example, expected):
+        key, extensions = sample["__key__"][0], {*sample} - {"__key__"}
         if seen.setdefault(key, extensions).isdisjoint(extensions):
             with pytest.raises(InputError, match="members of a sample are apart"):
                 read(data, most=most)
             return
     assert read(data, most=most).records == expected
-
-
-@pytest.mark.parametrize(
-    ("data", "found"),
-    [
-        (tar_of([("a.x", b"1"), ("b.x", b"2"), ("a.x", b"3")]), ["a", "b", "a"]),
-        (tar_of([("README", b"alone")]), []),
-        (tar_of([]), []),
-        (b"", []),
-    ],
-    ids=["a key again", "no samples", "no members", "no bytes"],
-)
-def test_samples_of_small_tars(data, found):
-    assert keys(read(data).records) == found
-    assert len(read_by_webdataset(data or tar_of([]))) == len(found)
 
 
 def test_memory_is_that_of_one_sample():
@@ -259,136 +207,69 @@ def test_extensions_that_no_record_can_have(extension, got):
     assert got in str(refused(data, "cannot become a record").got)
 
 
-class TestDamage:
-    @pytest.mark.parametrize("format", FORMATS)
-    def test_a_tar_that_was_cut_anywhere(self, format):
-        members = members_of(3, ("cls", "jpg"), sizes=[0, 5, 600])
-        data = tar_of(members, format=format, mtime=1.5)
-        whole = read(data).records
-        for size in range(1, len(data), 61):
-            cut = read(data[:size], keep=True)
-            assert cut.records == whole[: len(cut.records)]
-            if not cut.regions:
-                assert cut.records == whole
-                assert size > len(data.rstrip(b"\0"))
-                continue
-            assert cut.regions[-1][1] == size
-            assert cut.errors[-1].reason in ("truncated", "header")
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("format", FORMATS)
-    def test_every_byte_of_a_header(self, format):
-        data = tar_of(members_of(4, sizes=[0, 7, 600]), format=format, mtime=1.5)
-        whole, lost = read(data).records, []
-        for at, _ in header_offsets(data)[3:9]:
-            for position in range(at, at + 512, 5):
-                changed = bytearray(data)
-                changed[position] ^= 1 << position % 7
-                kept = read(bytes(changed), keep=True).records
-                assert [record for record in kept if record in whole] == kept
-                lost.append(len(whole) - len(kept))
-                # All but the sum of the header itself, whose end says nothing.
-                assert lost[-1] or 148 <= position - at < 156
-        assert max(lost) == len(whole)  # All from the damage on.
-
-    @given(data=st.data())
-    def test_any_damage_leaves_nothing_but_whole_samples(self, data):
-        content = tar_of(data.draw(some_members()), format="gnu")
-        try:
-            known = shapes(read(content).records)
-        except CorruptRecordError:
-            return
-        position = data.draw(st.integers(0, len(content) - 1))
-        length = data.draw(st.sampled_from([1, 5, 512, 4096]))
-        junk = data.draw(st.sampled_from([b"", b"\xee" * length, b"ustar\0" * length]))
-        rest = content[position + data.draw(st.sampled_from([0, length])) :]
-        kept = read(content[:position] + junk + rest, keep=True)
-        for key, shape in shapes(kept.records).items() if kept.regions else ():
-            assert shape.keys() <= known[key].keys()
-
-    @pytest.mark.parametrize("length", [1, 100, 512, 5000])
-    def test_junk_between_samples(self, length):
-        at = header_offsets(TAR)[9][0]
-        changed = TAR[:at] + random.Random(length).randbytes(length) + TAR[at:]
-        # It may have been a header, of the sample before or of that behind.
-        assert f"at byte offset {at:,}" in str(refused(changed, "corrupt header"))
-        assert read(changed, keep=True).records == RECORDS[:2]
-
-    def test_a_tar_behind_the_end_of_another(self):
-        joined = TAR + tar_of(members_of(4, seed=3, sizes=[9]))
-        error = refused(joined, "continues after the mark")
-        assert "tar --concatenate" in str(error)
-        assert "zeros, then other bytes" in str(error)
-        assert read(joined, keep=True).records == RECORDS[:-1]
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_tar_that_was_cut_anywhere(format):
+    members = members_of(3, ("cls", "jpg"), sizes=[0, 5, 600])
+    data = tar_of(members, format=format, mtime=1.5)
+    whole = read(data).records
+    for size in range(1, len(data), 61):
+        cut = read(data[:size], keep=True)
+        assert cut.records == whole[: len(cut.records)]
+        if not cut.regions:
+            assert cut.records == whole
+            assert size > len(data.rstrip(b"\0"))
+            continue
+        assert cut.regions[-1][1] == size
+        assert cut.skipped[-1]["reason"] in ("truncated", "header")
 
 
-# Whole conversions.
+@pytest.mark.slow
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_byte_of_a_header(format):
+    data = tar_of(members_of(4, sizes=[0, 7, 600]), format=format, mtime=1.5)
+    whole, lost = read(data).records, []
+    for at, _ in header_offsets(data)[3:9]:
+        for position in range(at, at + 512, 5):
+            changed = bytearray(data)
+            changed[position] ^= 1 << position % 7
+            kept = read(bytes(changed), keep=True).records
+            assert [record for record in kept if record in whole] == kept
+            lost.append(len(whole) - len(kept))
+            # All but the sum of the header itself, whose end says nothing.
+            assert lost[-1] or 148 <= position - at < 156
+    assert max(lost) == len(whole)  # All from the damage on.
 
 
-def files_of(folder: pathlib.Path) -> tuple[pathlib.Path, list[bytes], list[bytes]]:
-    """Writes tars of all kinds; returns their folder, bytes and records."""
-    (folder / "in").mkdir()
-    tars, records = [], []
-    for number, format in enumerate(("ustar", "gnu", "pax", "ustar")):
-        members = members_of((40, 1, 90, 25)[number], seed=number)
-        tars.append(tar_of(members, format=format, mtime=number / 2))
-        (folder / f"in/{number}.tar").write_bytes(tars[-1])
-        records += samples_of(tars[-1])
-    return folder / "in", tars, records
+@given(data=st.data())
+def test_any_damage_leaves_nothing_but_whole_samples(data):
+    content = tar_of(data.draw(some_members()), format="gnu")
+    try:
+        known = {keys([r])[0]: {*decode_example(r)} for r in read(content).records}
+    except CorruptRecordError:
+        return
+    position = data.draw(st.integers(0, len(content) - 1))
+    length = data.draw(st.sampled_from([1, 5, 512, 4096]))
+    junk = data.draw(st.sampled_from([b"", b"\xee" * length, b"ustar\0" * length]))
+    rest = content[position + data.draw(st.sampled_from([0, length])) :]
+    kept = read(content[:position] + junk + rest, keep=True)
+    for record in kept.records if kept.regions else ():
+        assert {*decode_example(record)} <= known[keys([record])[0]]
 
 
-def picky(record: bytes) -> bytes:
-    if decode_example(record)["__key__"] == [b"d.e/00030"]:
-        raise ValueError("not this one")
-    return record
+@pytest.mark.parametrize("length", [1, 100, 512, 5000])
+def test_junk_between_samples(length):
+    at = header_offsets(TAR)[9][0]
+    changed = TAR[:at] + random.Random(length).randbytes(length) + TAR[at:]
+    # It may have been a header, of the sample before or of that behind.
+    assert f"at byte offset {at:,}" in str(refused(changed, "corrupt header"))
+    assert read(changed, keep=True).records == RECORDS[:2]
 
 
-def test_the_error_of_a_function_names_the_sample(tmp_path):
-    folder, (data, *_), _ = files_of(tmp_path)
-    at = header_offsets(data)[90][0]
-    with pytest.raises(UserFunctionError, match=f"0.tar, byte offset {at:,}"):
-        convert(job_of(folder, tmp_path / "out", map=f"{__name__}:picky"))
-
-
-@pytest.mark.parametrize(
-    "plan", [("num_shards", 7), ("shard_bytes", 40_000), ("match_shards", None)]
-)
-def test_damage_is_named_or_left_out_and_all_else_kept(tmp_path, plan):
-    folder, (first, *_, last), records = files_of(tmp_path)
-    offsets = [at for at, _ in header_offsets(first)]
-    damaged = bytearray(first)
-    damaged[offsets[61] + 265] ^= 1
-    (folder / "0.tar").write_bytes(damaged)
-    (folder / "3.tar").write_bytes(last[: header_offsets(last)[-1][0] + 100])
-    with pytest.raises(CorruptInputError) as caught:
-        convert(job_of(folder, tmp_path / "fails", plan=plan))
-    place = f"{folder}/0.tar, byte offset {offsets[60]:,}, sample 'd.e/00020'"
-    assert caught.value.where == place
-    convert(job_of(folder, tmp_path / "out", on_corrupt="skip", plan=plan))
-    assert read_output(tmp_path / "out") == records[:20] + records[40:-1]
-    regions: Any = skipped_in(tmp_path / "out")
-    assert [region["reason"] for region in regions] == ["header", "truncated"]
-    for region, key in zip(regions, ("00020", "00024"), strict=True):
-        assert f"sample 'd.e/{key}'" in region["detail"]
-        assert region["end_bytes"] == pathlib.Path(region["file"]).stat().st_size
-
-
-@pytest.mark.parametrize("shards", [1, 4])
-def test_the_rest_of_a_compressed_tar_that_was_cut(tmp_path, shards):
-    data = tar_of(members_of(60, seed=5))
-    packed = gzip.compress(data)
-    path = tmp_path / "in.tar.gz"
-    path.write_bytes(packed[: len(packed) * 2 // 3])
-    options = {"on_corrupt": "skip", "plan": ("num_shards", shards)}
-    convert(job_of(path, tmp_path / "out", **options))
-    records = read_output(tmp_path / "out")
-    assert 30 < len(records) < 50
-    assert records == samples_of(data)[: len(records)]
-    (region,) = skipped_in(tmp_path / "out")
-    assert (region["reason"], region["compressed"]) == ("compressed", True)
-    assert region["begin_bytes"] < region["end_bytes"] == path.stat().st_size
-    with pytest.raises(CorruptInputError, match="compressed file is damaged"):
-        convert(job_of(path, tmp_path / "other"))
+def test_a_tar_behind_the_end_of_another():
+    joined = TAR + tar_of(members_of(4, seed=3, sizes=[9]))
+    error = refused(joined, "continues after the mark")
+    assert "tar --concatenate" in error.cure
+    assert read(joined, keep=True).records == RECORDS[:-1]
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
@@ -422,15 +303,14 @@ def test_a_record_is_traced_to_its_sample_and_byte(tmp_path, pack):
 def test_features_are_the_members_of_all_files(tmp_path):
     (tmp_path / "1.tar").write_bytes(tar_of(members_of(3)))
     (tmp_path / "2.tar").write_bytes(tar_of(members_of(3, ("jpg", "Txt"))))
-    spec = find_inputs([f"{tmp_path}/*"]).spec
-    assert spec[:3] == ("webdataset", "example", ())
-    features = source_of(spec).features()
-    assert [*features] == ["__key__", "cls", "jpg", "json", "txt"]
-    assert features["__key__"] == {"kind": "bytes", "dtype": "bytes", "shape": []}
-    assert features["cls"]["optional"] is True
-    some = RecordOptions(columns=("txt", "__key__"))
-    spec = find_inputs([f"{tmp_path}/*"], options=some).spec
-    assert [*source_of(spec).features()] == ["txt", "__key__"]
+
+    def features(**options) -> dict:
+        return source_of(listed(f"{tmp_path}/*", **options).spec).features()
+
+    assert [*features()] == ["__key__", "cls", "jpg", "json", "txt"]
+    assert features()["__key__"] == {"kind": "bytes", "dtype": "bytes", "shape": []}
+    assert features()["cls"]["optional"] is True
+    assert [*features(columns=("txt", "__key__"))] == ["txt", "__key__"]
 
 
 @pytest.mark.parametrize(
@@ -443,7 +323,7 @@ def test_features_are_the_members_of_all_files(tmp_path):
 def test_tars_without_a_sample_that_can_be_read(tmp_path, members, error, words):
     (tmp_path / "in.tar").write_bytes(tar_of(members))
     with pytest.raises(error) as caught:
-        find_inputs([f"{tmp_path}/in.tar"])
+        listed(tmp_path / "in.tar")
     assert all(word in str(caught.value) for word in words)
 
 

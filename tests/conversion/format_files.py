@@ -1,0 +1,211 @@
+"""Files of every format, whole or damaged, and ranges of them as a conversion reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gzip
+import io
+import itertools
+import json
+import pathlib
+import tempfile
+import types
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+import zstandard
+
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.transforms.conversion.commit_shards import check_spans
+from gristmill.transforms.conversion.shard_records import ShardSource
+from gristmill.transforms.planning.shard_plan import ShardPlan
+from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.formats import FORMATS, RecordOptions
+from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.source import KeptPass, SkippedRegions
+from tests.order import input_files
+from tests.order.input_files import WRITERS, Row
+from tests.support.examples import tf_example
+from tests.support.records import footer_of
+from tests.support.shards import report
+
+NAMES = [*WRITERS]
+GROUP_ROWS = 15
+"""Rows of a row group of Parquet, as `WRITERS` makes them."""
+_TEXTS = ["", "é\u2028", 'He said: "no",\nand\n"yes"\n', "a,b\tc", "\n\n,\n"]
+_SEPARATORS = {"csv": b",", "tsv": b"\t", "tsv-unquoted": b"\t"}
+
+
+def _zstd(data: bytes) -> bytes:
+    """Returns data in blocks, of which those can be read that are whole."""
+    compressor = zstandard.ZstdCompressor(write_checksum=True).compressobj()
+    pieces = [
+        compressor.compress(data[at : at + 1024])
+        + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+        for at in range(0, len(data), 1024)
+    ]
+    return b"".join(pieces) + compressor.flush()
+
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "none": bytes,
+    "gzip": functools.partial(gzip.compress, mtime=0),
+    "zlib": zlib.compress,
+    "zstd": _zstd,
+}
+COMPRESSED = [name for name in NAMES if FORMATS[name].compressed]
+
+
+def rows_of(name: str, seed: int, count: int = 40) -> list[Row]:
+    """Returns rows with all that a format quotes."""
+    rows = input_files.rows_of(seed, count)
+    if name not in ("text", "tsv-unquoted"):
+        for row, text in zip(rows[::3], itertools.cycle(_TEXTS), strict=False):
+            row["text"] = text
+    return rows
+
+
+def records_of(name: str, rows: Sequence[Row]) -> list[bytes]:
+    """Returns the records of rows, by other hands."""
+    if name in ("tfrecord", "arrayrecord"):
+        return [json.dumps(row).encode() for row in rows]
+    if name == "text":
+        return [f"The text of {row['key']} is {row['text']}.".encode() for row in rows]
+    more = ["__key__"] if name == "webdataset" else []
+    values = ({n: row["key"] for n in more} | row for row in rows)
+    return [tf_example({k: [v.encode()] for k, v in row.items()}) for row in values]
+
+
+@functools.cache
+def file_of(name: str, seed: int) -> bytes:
+    """Returns a file of these rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "in")
+        WRITERS[name](path, rows_of(name, seed))
+        return path.read_bytes()
+
+
+def begin_of(name: str, data: bytes, key: str) -> int:
+    """Returns the byte offset of a row."""
+    find = f'"{key}"'.encode()
+    if name == "tfrecord":
+        return data.index(b'{"key": ' + find) - 12
+    if name == "webdataset":
+        return data.index(f"{key}.key".encode())
+    if name in _SEPARATORS:
+        return data.index(b"\n" + key.encode() + _SEPARATORS[name]) + 1
+    find = f" {key} ".encode() if name == "text" else find
+    return data.rindex(b"," if name == "json" else b"\n", 0, data.index(find)) + 1
+
+
+class Damaged(NamedTuple):
+    """A file with a damaged row, and what is lost: rows, and bytes where those tell."""
+
+    data: bytes
+    lost: range
+    region: tuple[int, int]
+    place: str
+
+
+def damaged(name: str, data: bytes, rows: Sequence[Row], row: int) -> Damaged:
+    """Damages a row, but not the first or the last, in one byte."""
+    key, after = (rows[number]["key"] for number in (row, row + 1))
+
+    def changed(at: int, byte: bytes = b"") -> bytes:
+        return data[:at] + (byte or bytes([data[at] ^ 1])) + data[at + 1 :]
+
+    if name == "arrayrecord":
+        edges = footer_of(data).chunk_offsets[row : row + 2].tolist()
+        one, region = range(row, row + 1), (edges[0], edges[1])
+        return Damaged(changed(sum(edges) // 2), one, region, f"chunk {row}")
+    if name == "parquet":
+        group = row // GROUP_ROWS
+        chunk = pq.read_metadata(io.BytesIO(data)).row_group(group).column(1)
+        begin = chunk.dictionary_page_offset or chunk.data_page_offset
+        first = group * GROUP_ROWS
+        lost = range(first, min(first + GROUP_ROWS, len(rows)))
+        at = begin + chunk.total_compressed_size * 9 // 10
+        return Damaged(changed(at), lost, (lost.start, lost.stop), f"row {first}")
+    begin, end = (begin_of(name, data, each) for each in (key, after))
+    one, place = range(row, row + 1), f"byte offset {begin:,}"
+    if name == "tfrecord":
+        return Damaged(changed(begin + 20), one, (begin, end), place)
+    if name == "webdataset":  # All is lost from a header on.
+        bad = changed(data.index(f"{key}.text".encode()) + 265)
+        rest = range(row, len(rows))
+        return Damaged(bad, rest, (begin, len(data)), f"{place}, sample '{key}'")
+    if name == "json":
+        place = f"element {row + 1}, {place}"
+    else:
+        place = f"line {data.count(10, 0, begin) + 1}, {place}"
+    dash = data.index(key.encode(), begin) + key.index("-")
+    bad = changed(dash, _SEPARATORS.get(name, b"\xff"))
+    return Damaged(bad, one, (begin, end), place)
+
+
+class Read(NamedTuple):
+    """Records of ranges, what was left out, and the spans of each range."""
+
+    records: list[bytes]
+    skipped: list[dict[str, Any]]
+    spans: list[SourceSpan]
+
+    @property
+    def regions(self) -> list[tuple[int, int]]:
+        """The bytes that were left out, or the rows where no bytes tell."""
+        ends = (("begin_bytes", "end_bytes"), ("begin_row", "end_row"))
+        return [
+            next((one[a], one[b]) for a, b in ends if one[a] < one[b])
+            for one in self.skipped
+        ]
+
+
+def listed(*paths: object, **options: Any) -> InputFiles:
+    """Lists input files."""
+    return find_inputs([*map(str, paths)], options=RecordOptions(**options))
+
+
+def read_cut(
+    files: InputFiles,
+    cuts: Sequence[int] = (),
+    *,
+    keep: bool = False,
+    kept: KeptPass | None = None,
+) -> Read:
+    """Reads the ranges between cuts as the shards of a conversion.
+
+    Args:
+        files: The files.
+        cuts: Positions in the line of all their bytes.
+        keep: Whether damage is left out.
+        kept: Holds the pass over a file between ranges.
+    """
+    edges = sorted({0, *cuts, int(files.sizes.sum())})
+    plan = ShardPlan(
+        sizes=files.sizes, splittable=files.splittable, cut_bytes=np.array(edges)
+    )
+    found = Read([], [], [])
+    for shard in range(plan.shards):
+        skipped = SkippedRegions() if keep else None
+        prepared: Any = types.SimpleNamespace(plan=plan, files=files)
+        source = ShardSource(prepared, shard, skipped=skipped, kept=kept)
+        for batch in source.batches():
+            batch.check()
+            found.records.extend(batch.batch.records)
+        found.skipped.extend(skipped.found if skipped else [])
+        found.spans.extend(source.tally.spans)
+    return found
+
+
+def check_meets(spans: Sequence[SourceSpan], files: InputFiles) -> None:
+    """Raises DataLossError unless ranges meet, from begin to end of each file."""
+    reports = [
+        dataclasses.replace(report(number, spans=0), spans=(span,))
+        for number, span in enumerate(spans)
+    ]
+    check_spans(ShardTable.of(reports).columns, files)

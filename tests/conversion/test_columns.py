@@ -1,0 +1,204 @@
+"""Columns of tables in any format: their types, numbers, nulls, and those to take."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+import pathlib
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gristmill.dataset.base.errors import (
+    CorruptRecordError,
+    InputError,
+    JobChangedError,
+)
+from gristmill.pipelines.convert import convert as run
+from gristmill.transforms.jobs.pack_options import PackOptions
+from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.sources.source import first_records, source_of
+from tests.conversion.format_files import listed
+from tests.support.conversion import convert, job_of, read_output
+from tests.support.examples import parsed
+
+BIG = 16_777_217  # The least whole number that a float32 does not hold.
+TABLES = ["jsonl", "csv", "parquet"]
+
+
+def put(folder: pathlib.Path, name: str, rows: Any, **options: Any) -> pathlib.Path:
+    """Writes a table of rows, or of lines."""
+    path = folder / f"in.{name}"
+    if name == "parquet":
+        table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(rows)
+        pq.write_table(table, path, **options)
+    elif name == "jsonl":
+        lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
+        path.write_text("".join(f"{line}\n" for line in lines))
+    elif isinstance(rows[0], str):
+        path.write_text("".join(f"{line}\n" for line in rows))
+    else:
+        with open(path, "w", newline="") as file:
+            writer = csv.DictWriter(file, [*rows[0]])
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def read(path: pathlib.Path, **options: Any) -> list[dict[str, list[Any]]]:
+    files = listed(path, input_format=path.suffix[1:], **options)
+    return [parsed(one.record) for one in first_records(files)]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_columns_to_take(tmp_path, name) -> None:
+    path = put(tmp_path, name, [{"a": 1, "b": "x", "c": 3}, {"a": 2, "b": "", "c": 4}])
+    assert read(path, columns=("c", "b"))[1] == {"c": [4], "b": [b""]}
+    assert read(path, columns=("*", "a:float"))[0] == {"a": [1], "b": [b"x"], "c": [3]}
+    # With types alone, all records would be empty.
+    for columns in (("d",), ("d:int", "e:string"), ("a", "d")):
+        with pytest.raises(InputError, match=r"no (such )?column"):
+            read(path, columns=columns)
+    with pytest.raises(InputError, match=r"unknown type|no such col"):
+        read(path, columns=("a:decimal",))
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("other", [2.5, 1e30])
+def test_whole_numbers_beside_fractions(tmp_path, name, other) -> None:
+    rows = [{"a": BIG * 1.0, "b": "x"}, {"a": other, "b": "y"}]
+    path = put(tmp_path, name, rows)
+    with pytest.raises(InputError, match="'a' has whole numbers") as error:
+        read(path)
+    assert error.value.got.startswith("16777217")
+    assert "--columns '*,a:float'" in error.value.cure
+    found = read(path, columns=("*", "a:float"))
+    assert (found[0]["a"], found[1]["b"]) == ([BIG - 1.0], [b"y"])
+
+
+def fields(*texts: str) -> list[str]:
+    return [f'{{"a": {text}}}' for text in texts]
+
+
+WHOLE: dict[str, tuple[str, Any]] = {
+    "integers": ("jsonl", fields("16777217", "2.0", "9007199254740993")),
+    "exponents": ("jsonl", fields("1.6777217e7", "2e0", "90071992547409930e-1")),
+    "a list": ("jsonl", fields("[16777217, 2.0, 9007199254740993.000]")),
+    "in objects": (
+        "jsonl",
+        fields('{"b": 16777217}', '{"b": 2.0}', '{"b": 9007199254740993}'),
+    ),
+    "cells": ("csv", ["a,b", "16777217.0,x", ",x", "2e0,x", "9007199254740993,x"]),
+    # As pandas writes integers with gaps.
+    "doubles": ("parquet", pa.table({"a": [BIG * 1.0, 2.0, None, 2.0**53]})),
+    "lists of doubles": ("parquet", pa.table({"a": [[BIG * 1.0, 2.0], [], [2.0**53]]})),
+    "in structs": (
+        "parquet",
+        pa.table({"a": [{"x": v} for v in (BIG * 1.0, 2.0, 2.0**53)]}),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_whole_numbers_stay_whole(tmp_path, case) -> None:
+    name, rows = WHOLE[case]
+    path = put(tmp_path, name, rows)
+    found = [v for row in read(path) for k in row if k != "b" for v in row[k]]
+    assert found == [BIG, 2, (1 << 53) + (name != "parquet")]
+    features = source_of(listed(path, input_format=name).spec).features()
+    assert next(iter(features.values()))["dtype"] == "int64"
+
+
+@pytest.mark.parametrize("other", [2.5, math.nan, math.inf, 1e19])
+def test_doubles_that_are_no_integers(tmp_path, other) -> None:
+    path = put(tmp_path, "parquet", pa.table({"a": [BIG * 1.0, other], "b": ["", ""]}))
+    with pytest.raises(CorruptRecordError, match="is not an integer") as error:
+        read(path, columns=("a:int",))
+    assert error.value.where == f"{path}, row group 0, row 1"
+    with pytest.raises(InputError, match="has no floats"):
+        read(path, columns=("a", "b:int"))
+
+
+NULLS = [
+    {"text": None if number % 5 == 0 else f"text {number}", "ids": [number, 7]}
+    | ({} if number % 11 else {"ids": None})
+    for number in range(1000)
+]
+TEXT = RecordOptions(record="column:text", nulls="skip")
+
+
+@pytest.fixture(params=["jsonl", "parquet"])
+def with_nulls(request, tmp_path) -> pathlib.Path:
+    options = {"row_group_size": 300} if request.param == "parquet" else {}
+    return put(tmp_path, request.param, NULLS, **options)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"records": RecordOptions(record="column:text")},
+        {"pack": PackOptions(length=64, tokenizer="builtins:map")},
+    ],
+    ids=["records", "rows"],
+)
+@pytest.mark.parametrize("on_corrupt", ["fail", "skip"])
+def test_nulls_are_named_before_the_work(tmp_path, with_nulls, on_corrupt, asked):
+    job = job_of(with_nulls, tmp_path / "out", on_corrupt=on_corrupt, **asked)
+    with pytest.raises(InputError, match="'text' is null in some rows") as error:
+        convert(job)
+    assert error.value.got == "null in 200 of 1,000 rows"
+    assert "--nulls skip" in error.value.cure
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("plan", [("num_shards", 7), ("shard_bytes", 3_000)])
+def test_rows_with_nulls_are_left_out_and_counted(tmp_path, with_nulls, plan) -> None:
+    job = job_of(with_nulls, tmp_path / "out", plan=plan, records=TEXT)
+    assert "nulls     200 rows left out" in run([job]).text()
+    texts = [row["text"].encode() for row in NULLS if row["text"] is not None]
+    assert read_output(tmp_path / "out") == texts
+    with pytest.raises((InputError, JobChangedError)):
+        convert(dataclasses.replace(job, records=RecordOptions(record="column:text")))
+
+
+def test_examples_and_tokens_without_nulls(tmp_path, with_nulls) -> None:
+    records = RecordOptions(columns=("text", "ids"), nulls="skip")
+    convert(job_of(with_nulls, tmp_path / "out", records=records))
+    assert [*map(parsed, read_output(tmp_path / "out"))] == [
+        {"text": [row["text"].encode()], "ids": row["ids"]}
+        for row in NULLS
+        if None not in row.values()
+    ]
+    pack, records = PackOptions(length=64, column="ids"), RecordOptions(nulls="skip")
+    job = job_of(with_nulls, tmp_path / "rows", records=records, pack=pack)
+    split = convert(job).manifest.splits["train"]
+    nulls = sum(row["ids"] is None for row in NULLS)
+    assert split.packed["documents"] == len(NULLS) - nulls
+    assert split.source["null_rows"] == nulls
+    with pytest.raises(InputError, match="no feature 'ids'") as error:
+        convert(job_of(with_nulls, tmp_path / "refused", pack=pack))
+    assert "--nulls skip" in error.value.cure
+
+
+def test_a_null_that_no_sample_has(tmp_path) -> None:
+    row = f'{{"text": "{"a" * 20_000}"}}'  # More than a sample of 256 KiB has.
+    path = put(tmp_path, "jsonl", [row] * 30 + ['{"text": null}', '{"text": "b"}'])
+    late = RecordOptions(record="column:text")
+    with pytest.raises(CorruptRecordError, match="no value in a row") as error:
+        convert(job_of(path, tmp_path / "fails", records=late))
+    assert "line 31," in error.value.where
+    assert "skip" in error.value.cure
+    convert(job_of(path, tmp_path / "out", records=TEXT))
+    assert len(read_output(tmp_path / "out")) == 31
+
+
+@pytest.mark.parametrize("asked", [{"input_format": "csv"}, {"record": "line"}, {}])
+def test_formats_without_nulls(tmp_path, asked) -> None:
+    (tmp_path / "in").write_bytes(b'{"a": 1}\n' if "record" in asked else b"a,b\n1,2\n")
+    records = RecordOptions(nulls="skip", **asked)
+    with pytest.raises(InputError, match="`nulls` skip is for columns"):
+        convert(job_of(tmp_path / "in", tmp_path / "out", records=records))

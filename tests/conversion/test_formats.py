@@ -1,0 +1,427 @@
+"""What holds for inputs of every format: each record once, and no damage in silence."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+import pathlib
+import signal
+from contextlib import closing
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.dataset.base.errors import (
+    CorruptInputError,
+    DataLossError,
+    GristmillError,
+    InputError,
+    StorageChangedError,
+    UserFunctionError,
+)
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_files import ShardPlace
+from gristmill.transforms.conversion.commit_shards import commit_shards
+from gristmill.transforms.conversion.make_shards import (
+    convert_shard,
+    make_shard,
+    make_shards,
+    shard_tasks,
+)
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.sources.source import KeptPass, first_records, source_of
+from tests.conversion import format_files
+from tests.conversion.format_files import (
+    COMPRESS,
+    COMPRESSED,
+    NAMES,
+    check_meets,
+    damaged,
+    file_of,
+    listed,
+    read_cut,
+    records_of,
+    rows_of,
+)
+from tests.faults.kills import Killer
+from tests.order.input_files import WRITERS
+from tests.servers.gcs_server import GcsServer
+from tests.support.conversion import (
+    contents,
+    convert,
+    job_of,
+    prepared_of,
+    read_output,
+    skipped_in,
+)
+
+BAD = (23, 4)  # Rows that are damaged, the last one first.
+
+
+@functools.cache
+def damaged_file(name: str, seed: int) -> tuple[bytes, list[bytes], list[Any]]:
+    """Returns a file with damage, its other records, and the damage."""
+    data, rows = file_of(name, seed), rows_of(name, seed)
+    bad = BAD[:1] if name == "webdataset" else BAD
+    found = []
+    for row in bad:
+        found.insert(0, damaged(name, data, rows, row))
+        data = found[0].data
+    lost = {number for one in found for number in one.lost}
+    records = records_of(name, rows)
+    return data, [r for n, r in enumerate(records) if n not in lost], found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("formats")
+
+
+@functools.cache
+def alone(folder: pathlib.Path, name: str, seed: int, kind: str, way: str) -> Any:
+    """Writes a file, and returns its path and what is read of it without a cut."""
+    path = folder / f"{name}.{seed}.{kind}.{way}"
+    records = records_of(name, rows_of(name, seed))
+    data, kept, bad = damaged_file(name, seed)
+    if way != "damaged":
+        data, kept, bad = file_of(name, seed), records, []
+    data = COMPRESS[kind](data)
+    path.write_bytes(data[: len(data) * 3 // 4] if way == "cut short" else data)
+    read = read_cut(listed(path, input_format=name), keep=True)
+    if way == "cut short":
+        assert read.records == records[: len(read.records)]
+        (region,) = read.skipped
+        assert region["compressed"]
+        assert region["end_bytes"] == path.stat().st_size
+    else:
+        assert read.records == kept
+        assert read.regions == [one.region for one in bad]
+    return path, read
+
+
+@st.composite
+def some_files(draw: st.DrawFn) -> tuple[str, list[tuple[int, str, str]]]:
+    """Draws a format, and for some files a seed, how they are stored, and damaged."""
+    name = draw(st.sampled_from(NAMES))
+    plain = st.tuples(
+        st.integers(0, 2), st.just("none"), st.sampled_from(["", "damaged"])
+    )
+    packed = st.tuples(
+        st.integers(0, 2),
+        st.sampled_from([*COMPRESS][1:]),
+        st.sampled_from(["", "damaged", "cut short"]),
+    )
+    kinds = st.one_of(plain, packed) if name in COMPRESSED else plain
+    return name, draw(st.lists(kinds, min_size=1, max_size=3, unique=True))
+
+
+@pytest.mark.slow
+@settings(max_examples=150)
+@given(some_files(), st.lists(st.floats(0, 1), max_size=7), st.booleans(), st.randoms())
+def test_any_cuts_give_the_same(folder, drawn, cuts, one_pass, chance) -> None:
+    name, chosen = drawn
+    every = sorted(alone(folder, name, *each) for each in chosen)
+    files = listed(*(path for path, _ in every), input_format=name)
+    places = [int(cut * int(files.sizes.sum())) for cut in cuts]
+    with closing(KeptPass()) as kept:
+        read = read_cut(files, places, keep=True, kept=kept if one_pass else None)
+    assert read.records == [r for _, one in every for r in one.records]
+    assert read.skipped == [line for _, one in every for line in one.skipped]
+
+    # The spans of all meet, and any that is another would not.
+    check_meets(read.spans, files)
+    at = chance.choice([n for n, span in enumerate(read.spans) if span.records])
+    span, step = read.spans[at], chance.choice((-1, 1))
+    changes = [
+        {"start_bytes": span.start_bytes + step},
+        {"start_bytes": None, "stop_bytes": None},
+        {"stop_bytes": span.stop_bytes + step}
+        if files.sized[span.file_index] or not span.whole
+        else {"whole": False},
+    ]
+    wrong = dataclasses.replace(span, **chance.choice(changes))
+    with pytest.raises(DataLossError) as caught:
+        check_meets([*read.spans[:at], wrong, *read.spans[at + 1 :]], files)
+    assert caught.value.where == files.paths[span.file_index]
+
+
+PLANS = [("num_shards", 7), ("match_shards", None)]
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan[0])
+@pytest.mark.parametrize("name", NAMES)
+def test_damage_is_named_or_left_out_and_listed(tmp_path, name, plan) -> None:
+    (tmp_path / "in").mkdir()
+    expected = []
+    for seed in range(3):
+        data, kept, bad = damaged_file(name, seed)
+        if seed != 1:
+            data, kept = file_of(name, seed), records_of(name, rows_of(name, seed))
+        (path := tmp_path / "in" / str(seed)).write_bytes(data)
+        expected += kept
+    path, bad = tmp_path / "in/1", damaged_file(name, 1)[2]
+    options = {"plan": plan, "records": RecordOptions(input_format=name)}
+    with pytest.raises(GristmillError) as caught:
+        convert(job_of(tmp_path / "in", tmp_path / "fails", **options))
+    assert f"{path}, {bad[0].place}" in str(caught.value)
+    assert caught.value.got
+    assert ("--on-corrupt skip" in caught.value.cure) == (name != "arrayrecord")
+    job = job_of(tmp_path / "in", tmp_path / "out", on_corrupt="skip", **options)
+    split = convert(job).manifest.splits["train"]
+    assert read_output(tmp_path / "out") == expected
+    assert split.skipped_regions == len(bad)
+    lines = skipped_in(tmp_path / "out")
+    found = format_files.Read([], lines, []).regions
+    assert found == [one.region for one in bad]
+    for line, one in zip(lines, bad, strict=True):
+        assert line["file"] == str(path)
+        assert line["detail"]
+        if one.place.startswith("line"):
+            assert one.place.startswith(f"line {line['line']:,},")
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_a_compressed_file_that_is_cut_short(tmp_path, name) -> None:
+    path, read = alone(tmp_path, name, 0, "gzip", "cut short")
+    options = {
+        "plan": ("num_shards", 3),
+        "records": RecordOptions(input_format=name),
+    }
+    with pytest.raises(CorruptInputError, match="compressed") as caught:
+        convert(job_of(str(path), tmp_path / "fails", **options))
+    assert str(path) in caught.value.where
+    convert(job_of(str(path), tmp_path / "out", on_corrupt="skip", **options))
+    assert read_output(tmp_path / "out") == read.records
+    assert skipped_in(tmp_path / "out") == read.skipped
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_empty_file_is_accepted_beside_others(tmp_path, name) -> None:
+    (tmp_path / "a").write_bytes(b"")
+    WRITERS[name](tmp_path / "b", rows := rows_of(name, 1))
+    options = RecordOptions(input_format=name)
+    with pytest.raises(InputError, match=f"(?s)empty.*{tmp_path}/a"):
+        find_inputs([f"{tmp_path}/*"], options=options)
+    files = find_inputs([f"{tmp_path}/*"], options=options, allow_empty_files=True)
+    assert [one.record for one in first_records(files)] == records_of(name, rows)
+
+
+def picky(record: bytes) -> bytes:
+    if b"1-17" in record:
+        raise ValueError("not this one")
+    return record
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_error_of_a_function_names_the_record(tmp_path, name) -> None:
+    (path := tmp_path / "in").write_bytes(data := file_of(name, 1))
+    nouns = {"parquet": "row", "arrayrecord": "record"}
+    place = f"{nouns[name]} 17" if name in nouns else ""
+    place = place or f"byte offset {format_files.begin_of(name, data, '1-17'):,}"
+    job = job_of(
+        path,
+        tmp_path / "out",
+        records=RecordOptions(input_format=name),
+        map=f"{__name__}:picky",
+    )
+    with pytest.raises(UserFunctionError, match=f"{path}, {place}"):
+        convert(job)
+
+
+# Files that are written while they are read.
+
+
+def in_place(path: pathlib.Path, data: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.write(data)
+
+
+def keeping_time(path: pathlib.Path, data: bytes) -> None:
+    before = path.stat()
+    while path.stat().st_ctime_ns == before.st_ctime_ns:  # The clock has coarse ticks.
+        in_place(path, data)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def as_another(path: pathlib.Path, data: bytes) -> None:
+    path.unlink()
+    path.write_bytes(data)
+
+
+CHANGES = [in_place, keeping_time, as_another, lambda path, _: path.unlink()]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=["in", "time", "another", "deleted"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_is_written_meanwhile(tmp_path, name, change) -> None:
+    (path := tmp_path / "in").write_bytes(data := file_of(name, 1))
+    os.utime(path, ns=(0, 0))
+    files = listed(path, input_format=name)
+    whole = SourceRange(file_index=0, begin_bytes=0, end_bytes=len(data))
+    batches = source_of(files.spec).read(files[0], whole).batches()
+    next(batches)
+    change(path, data[:-9] + data[-9:][::-1])
+    with pytest.raises(StorageChangedError) as caught:
+        list(batches)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["tfrecord", "arrayrecord", "parquet"])
+def test_what_is_damaged_on_its_way_is_read_once_more(server: GcsServer, name) -> None:
+    server.objects.put("in", name, file_of(name, 1))  # Footers are cached by name.
+    files, skip = listed(f"gs://in/{name}", input_format=name), 0
+    while True:
+        server.faults.clear()
+        server.fail("flip", "media", skip=skip)
+        read = read_cut(files, [files[0].size_bytes // 2], keep=True)
+        assert read.records == records_of(name, rows_of(name, 1))
+        assert not read.skipped
+        if any(fault.times for fault in server.faults):
+            break
+        skip += 1
+    assert skip
+
+
+@pytest.mark.parametrize("name", ["tfrecord", "arrayrecord", "parquet", "json"])
+def test_an_object_that_is_replaced_meanwhile_is_no_damage(server, name) -> None:
+    server.objects.put("in", "a", file_of(name, 1))
+    files = listed("gs://in/a", input_format=name)
+    server.objects.put("in", "a", file_of(name, 1))
+    with pytest.raises(StorageChangedError):
+        read_cut(files, keep=True)
+
+
+# Shards that are made in one pass over a file that is read from its start.
+
+ROWS = 900
+
+
+def large_file(path: pathlib.Path, name: str, kind: str) -> None:
+    rows = rows_of(name, 1, ROWS)
+    if name == "parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        table = pa.Table.from_pylist(rows)
+        with pq.ParquetWriter(path, table.schema, data_page_size=1024) as writer:
+            for begin, end in ((0, 50), (50, 800), (800, ROWS)):
+                writer.write_table(table.slice(begin, end - begin))
+        return
+    WRITERS[name](path, rows)
+    path.write_bytes(COMPRESS[kind](path.read_bytes()))
+
+
+@pytest.fixture(params=["tfrecord-gzip", "jsonl-zstd", "csv-none", "parquet-none"])
+def large(request, tmp_path, server: GcsServer):
+    """A job of a file, in a bucket, of which few passes make eight shards."""
+    name, kind = request.param.split("-")
+    large_file(tmp_path / "large", name, kind)
+    server.objects.put("in", "a", (tmp_path / "large").read_bytes())
+    records = RecordOptions(input_format=name)
+    plan = ("num_shards", 8)
+    return job_of("gs://in/a", tmp_path / "out", plan=plan, records=records)
+
+
+def test_one_pass_makes_many_shards(large, server, tmp_path) -> None:
+    prepared = prepared_of(large)
+    tasks = [*shard_tasks(prepared)]
+    assert len(tasks) == len(prepared.plan.pass_begins) <= 3
+    server.sent_bytes = 0
+    made = [shard for task in tasks for shard in make_shards(task)]
+    if large.records.input_format != "parquet":
+        assert server.sent_bytes == (tmp_path / "large").stat().st_size
+    # Two are lost: the others stay, and only these are made again.
+    for result in made[1], made[4]:
+        (tmp_path / "out" / layout.index_path(result.report.path)).unlink()
+    again = [shard for task in tasks for shard in make_shards(task)]
+    assert sum(not shard.resumed for shard in again) == 2
+    convert(large)
+    each = dataclasses.replace(large, output=str(tmp_path / "each"))
+    first = next(iter(shard_tasks(prepared_of(each))))
+    commit_shards([each], [make_shard(first._replace(shard=s)) for s in range(8)])
+    assert contents(tmp_path / "out") == contents(tmp_path / "each")
+    name = large.records.input_format
+    assert read_output(tmp_path / "out") == records_of(name, rows_of(name, 1, ROWS))
+
+
+def test_a_worker_and_its_replacement_at_once(large, tmp_path) -> None:
+    task = next(iter(shard_tasks(prepared_of(large))))
+    stalled, replacement = make_shards(task), make_shards(task)
+    first = [next(stalled)]
+    second = [next(replacement) for _ in range(3)]
+    # It goes on with shards that the other has made meanwhile, and overtakes it.
+    first += itertools.islice(stalled, 4)
+    second += replacement
+    first += stalled
+    one, other = ([r._replace(resumed=False) for r in made] for made in (first, second))
+    assert one == other
+    # Each looks before the other has published.
+    prepared = prepared_of(large)
+    places = [ShardPlace.at(large.output, prepared.shard_path(0)) for _ in range(2)]
+    reports = [convert_shard(prepared, 0, place=place) for place in places]
+    assert reports[0] == reports[1]
+    convert(large)
+    name = large.records.input_format
+    assert read_output(large.output) == records_of(name, rows_of(name, 1, ROWS))
+
+
+# Commands that are killed.
+
+# By itself: each command would import all that this file does.
+KEEP = """
+def keep_most(record):
+    return None if b"-17" in record else record + b"!"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["tfrecord", "jsonl", "csv", "parquet", "webdataset", "arrayrecord"]
+)
+def test_a_killed_command_goes_on(tmp_path, name) -> None:
+    (tmp_path / "keeping.py").write_text(KEEP)
+    WRITERS[name](path := tmp_path / "in", rows := rows_of(name, 1, 600))
+    data = path.read_bytes()
+    bad = (571,) if name == "webdataset" else (571, 290, 3)
+    for row in bad:
+        data = damaged(name, data, rows, row).data
+    path.write_bytes(COMPRESS["gzip" if name == "tfrecord" else "none"](data))
+    argv = ["--name", "data", "--num-shards", "9", "--workers", "1", "--on-corrupt"]
+    argv += ["skip", "--input-format", name, "--map", "keeping:keep_most"]
+    with Killer(tmp_path) as killer:
+
+        def run(output: pathlib.Path, **kill: Any) -> Any:
+            command = ["convert", str(path), str(output), *argv]
+            return killer.run(command, cwd=tmp_path, **kill)
+
+        ended = run(tmp_path / "undisturbed")
+        assert ended.status == 0, ended.error
+        expected, left = contents(tmp_path / "undisturbed"), set()
+        for kill_at in (9, 24, 41):
+            output = tmp_path / str(kill_at)
+            ended = run(output, kill_at=kill_at)
+            assert ended.status == -signal.SIGKILL, ended.error
+            before = finished(output)
+            left.add(len(before))
+            # Again, and killed in one of the shards that are missing.
+            run(output, kill_at=13, after=True)
+            ended = run(output)
+            assert ended.status == 0, ended.error
+            assert before.items() <= finished(output).items()
+            assert contents(output) == expected
+    assert len(left) > 1  # They were killed at different shards.
+    assert len(skipped_in(tmp_path / "undisturbed")) == len(bad)
+    assert len(read_output(tmp_path / "undisturbed")) > 500
+
+
+def finished(output: pathlib.Path) -> dict[str, tuple[int, int]]:
+    """Returns the identity of each shard that has its index."""
+    names = {path.stem for path in output.glob("index/*.index")}
+    states = {name: (output / name).stat() for name in names}
+    return {name: (state.st_ino, state.st_mtime_ns) for name, state in states.items()}
