@@ -29,8 +29,7 @@ from gristmill.transforms.sources.lines.line_source import (
     TextLines,
 )
 from gristmill.transforms.sources.source import first_records, source_of
-from tests.servers.gcs_server import GcsServer
-from tests.support.conversion import convert, job_of, read_output, skipped_in
+from tests.conversion.format_files import listed, read_cut
 from tests.support.examples import parsed
 
 MARK = b"\xef\xbb\xbf"
@@ -226,44 +225,19 @@ def test_files_without_a_header(tmp_path, data):
         found_in(written(tmp_path, data))
 
 
-@pytest.mark.parametrize(("compress", "shards"), [(bytes, 1), (gzip.compress, 7)])
-@pytest.mark.parametrize("name", ["csv", "tsv"])
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
 @pytest.mark.parametrize(
     "end", [b'X"abc\n1Xd\n2Xe\n', b'3X"the last cell,\ncut'], ids=["unclosed", "cut"]
 )
-def test_a_quote_that_is_never_closed(tmp_path, name, end, shards, compress):
+@pytest.mark.parametrize(("name", "tab"), [("csv", b","), ("tsv", b"\t")])
+def test_a_quote_that_is_never_closed(tmp_path, name, tab, end, compress):
     # What is behind it is in the field: it is no row, nor left out in silence.
-    tab = b"\t" if name == "tsv" else b","
     good = b"n%st\n" % tab + b"".join(b"%d%sx\n" % (n, tab) for n in range(39))
-    broken = good + end.replace(b"X", tab)
-    for file, data in {"a": good, "b": broken, "c": good}.items():
-        (tmp_path / f"{file}.in").write_bytes(compress(data))
-    records = RecordOptions(input_format=name)
-    given, inputs = {"plan": ("num_shards", shards)}, f"{tmp_path}/*.in"
-    given["records"] = records
+    path, broken = tmp_path / "in", good + end.replace(b"X", tab)
+    path.write_bytes(compress(broken))
     with pytest.raises(CorruptRecordError, match="never closed") as error:
-        convert(job_of(inputs, tmp_path / "fails", **given))
-    where = f"{tmp_path}/b.in, line 41, byte offset {len(good)}"
-    assert error.value.where == where
-    convert(job_of(inputs, tmp_path / "out", on_corrupt="skip", **given))
-    (region,) = skipped_in(tmp_path / "out")
-    assert (region["begin_bytes"], region["end_bytes"]) == (len(good), len(broken))
-    found = [parsed(record)["n"][0] for record in read_output(tmp_path / "out")]
-    assert found == [*range(39)] * 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("inner", ["then, {0} and more\nno\n", '"a" "{0}"\n', "{0},x"])
-def test_a_record_over_many_shards_is_read_a_few_times(
-    server: GcsServer, tmp_path, inner
-):
-    cell = "".join(inner.format(number) for number in range(150_000))
-    file = io.StringIO()
-    csv.writer(file).writerows([["n", "s"], [1, "a"], [2, cell], [3, "b"]])
-    server.objects.put("bucket", "in.csv", data := file.getvalue().encode())
-    records = RecordOptions(input_format="csv")
-    options = {"plan": ("num_shards", 33), "records": records}
-    convert(job_of("gs://bucket/in.csv", tmp_path / "o", **options))
-    found = [parsed(record)["s"] for record in read_output(tmp_path / "o")]
-    assert found == [[b"a"], [cell.encode()], [b"b"]]
-    assert len(data) <= server.sent_bytes < 30 * len(data)
+        read_cut(listed(path, input_format=name))
+    assert error.value.where == f"{path}, line 41, byte offset {len(good)}"
+    found = read_cut(listed(path, input_format=name), [20, 30], keep=True)
+    assert found.regions == [(len(good), len(broken))]
+    assert [parsed(record)["n"] for record in found.records] == [[n] for n in range(39)]

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import json
-import os
 import pathlib
 import pickle
 import random
 import zlib
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.errors import DataLossError, GristmillError, InputError
+from gristmill.dataset.base.errors import (
+    DataLossError,
+    GristmillError,
+    InputError,
+    NotADatasetError,
+)
 from gristmill.dataset.formats.file_formats import (
     HEAD_BYTES,
-    JoinedFiles,
-    check_joined,
     format_of,
     parse_file_name,
 )
+from gristmill.dataset.metadata import layout
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions
-from gristmill.transforms.conversion.begin import begin_job
+from gristmill.transforms.conversion.begin import begin_job, list_inputs
+from gristmill.transforms.jobs.conversion_job import ShardNames
 from gristmill.transforms.sources.find_inputs import (
     find_inputs,
     look_at_part,
@@ -37,16 +39,12 @@ from gristmill.transforms.sources.find_inputs import (
     match_files,
     match_inputs,
 )
-from gristmill.transforms.sources.formats import (
-    FORMATS,
-    TFRECORD,
-    RecordOptions,
-    SourceSpec,
-)
-from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.formats import FORMATS, RecordOptions
 from gristmill.transforms.sources.input_formats import look_at
-from tests.conversion.other_formats import JSON_LINES, MAKERS, MORE, arrow_stream
+from gristmill.transforms.sources.shards.source_split import list_shards
+from tests.conversion.other_formats import MAKERS, MORE, arrow_stream
 from tests.servers.gcs_server import GcsServer
+from tests.support.conversion import contents, convert, dataset_of, job_of, shards_of
 from tests.support.records import (
     array_record_bytes,
     frames_of,
@@ -79,6 +77,12 @@ def folder(tmp_path) -> pathlib.Path:
     return put(tmp_path / "in", FILES)
 
 
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> pathlib.Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 def refused(*patterns: object, **options) -> str:
     with pytest.raises(InputError) as caught:
         find_inputs(list(map(str, patterns)), **options)
@@ -89,18 +93,15 @@ def refused(*patterns: object, **options) -> str:
 
 
 @pytest.mark.parametrize("end", ["", "/", "//", "/."])
-def test_the_files_of_a_directory(folder, end):
+def test_the_files_of_a_directory(folder, server: GcsServer, end):
     found = [pathlib.Path(info.path) for info in match_inputs(f"{folder}{end}")]
     assert found == [folder / "a.tfrecord", folder / "b.tfrecord"]
-
-
-@pytest.mark.parametrize("end", ["", "/"])
-def test_the_files_of_a_place_in_a_bucket(server: GcsServer, end):
-    # The console makes an object for a directory.
-    for name, data in {**FILES, "": b""}.items():
-        server.objects.put("bucket", f"in/{name}", data)
-    found = [info.path for info in match_inputs(f"gs://bucket/in{end}")]
-    assert found == ["gs://bucket/in/a.tfrecord", "gs://bucket/in/b.tfrecord"]
+    if end in ("", "/"):
+        # The console makes an object for a directory.
+        for name, data in {**FILES, "": b""}.items():
+            server.objects.put("bucket", f"in/{name}", data)
+        paths = [info.path for info in match_inputs(f"gs://bucket/in{end}")]
+        assert paths == ["gs://bucket/in/a.tfrecord", "gs://bucket/in/b.tfrecord"]
 
 
 @pytest.mark.parametrize(
@@ -173,87 +174,147 @@ def test_a_dataset_beside_other_inputs(folder, names, words):
     assert "convert it alone" in str(caught.value)
 
 
-def test_a_repository_of_the_hub_with_files_of_its_own(tmp_path):
-    files = {"README.md": b"---\n", ".gitattributes": b"", "data.jsonl": JSON_LINES}
-    found = match_inputs(str(put(tmp_path / "in", files)))
-    assert [pathlib.Path(info.path).name for info in found] == ["data.jsonl"]
-
-
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
         ("c4/c4-train.tfrecord-00000-of-00010", ("c4", "train", 10)),
         ("a-b-c-train_1.tfrecords-0000000-of-1000000", ("a-b-c", "train_1", 1_000_000)),
-        ("__local_x-test.tfrecord-00001-of-00002", ("__local_x", "test", 2)),
         ("validation-00000-of-00128.tfrecord.gz", (None, "validation", None)),
-        ("c4-train.00000-of-01024.gz", ("c4", "train", None)),
         ("out-00000-of-00004.arrayrecord", ("out", None, None)),
         ("val2017_3.tfrecord", (None, "val", None)),
-        ("TEST_3.tfrecord", (None, "test", None)),
         ("dir/dev/part-1.tfrecord", (None, "dev", None)),
         ("dev/train-1.tfrecord", (None, "train", None)),
         ("train_test_split.tfrecord", (None, None, None)),
         ("pretrain/latest-trained-1.tfrecord", (None, None, None)),
-        ("", (None, None, None)),
+        (
+            "c4/c4-train.array_record-0123456789abcdef-00003-of-00010",
+            ("c4", "train", 10, "0123456789abcdef"),
+        ),
     ],
 )
 def test_what_names_say(path, expected):
-    assert parse_file_name(path) == (*expected, "")
+    assert parse_file_name(path) == (*expected, "")[:4]
 
 
-def test_names_with_the_id_of_a_write():
-    write = "0123456789abcdef"
-    name = f"c4/c4-train.array_record-{write}-00003-of-00010"
-    assert parse_file_name(name) == ("c4", "train", 10, write)
+C4 = [f"c4-train.tfrecord-{n:05d}-of-00003" for n in range(3)]
+C4 += ["c4-validation.tfrecord-00000-of-00001"]
 
 
-def test_what_is_joined_is_told_and_by_one_pattern_refused():
-    splits = [
-        f"c4-{split}.tfrecord-0000{i}-of-00003" for i in range(3) for split in "ab"
-    ]
-    assert JoinedFiles.of([*splits, "c4-a.tfrecord-00000-of-00001"]).notice() == (
-        "files of several splits are joined: a (4 files), b (3 files)"
-    )
-    datasets = ["c4-train.tfrecord-00000-of-00001", "x-train.tfrecord-00000-of-00001"]
-    assert check_joined(["*"], datasets) == (
-        "files of several datasets are joined: c4 (1 file), x (1 file)"
-    )
-    paths = ["train-00000-of-00001", "test-00000-of-00001"]
-    with pytest.raises(InputError, match="several splits") as caught:
-        check_joined(["dir/*"], paths)
-    for part in ("where:    dir/*", "train (1 file), test (1 file)", "a list with"):
-        assert part in str(caught.value)
-    joined = check_joined(["tr*", "te*"], paths)
-    assert "train (1 file), test (1 file)" in (joined or "")
+@pytest.mark.parametrize(
+    ("names", "pattern", "said"),
+    [
+        *((C4, p, "train (3 files), validation (1 file)") for p in ("*", "", "c4-*")),
+        (["train/part-0", "val/part-0"], "*/part-*", "train (1 file), val"),
+        *((names, "*", None) for names in (C4[:3], ["part-0", "part-1"])),
+        *((names, "*", None) for names in (["train-0", "other"], ["val-0", "val-1"])),
+    ],
+)
+def test_files_of_several_splits_are_not_joined(here, names, pattern, said):
+    put(here / "in", dict.fromkeys(names, DATA))
+    job = job_of(f"in/{pattern}", "out")
+    if said is None:
+        assert len(list_inputs(job)) == len(names)
+        return
+    with pytest.raises(InputError, match="belong to several splits") as caught:
+        list_inputs(job)
+    assert said in str(caught.value)
+    assert "--split" in caught.value.cure
 
 
-# The list of files, and the parts in which workers look at it.
-
-SPEC = SourceSpec("tfrecord", "column:a", ("a", "b"), '{"a": "int64"}')
-
-
-@pytest.mark.parametrize("spec", [TFRECORD, SPEC])
-def test_a_list_survives_its_encoding(folder, spec):
-    put(folder, {"nämé\udcff": gzip.compress(DATA, mtime=0)})
-    files = dataclasses.replace(find_inputs([f"{folder}/[!_]*"]), spec=spec)
-    again = InputFiles.of_arrays(files.arrays())
-    assert (again.spec, again.digest) == (spec, files.digest)
-    assert list(again.paths) == list(files.paths)
-    for name, array in again.arrays().items():
-        np.testing.assert_array_equal(array, files.arrays()[name])
-    assert SourceSpec.from_json(spec.to_json()) == spec
+def test_a_split_of_another_name_joins_them(here):
+    put(here, dict.fromkeys(C4, DATA))
+    files = list_inputs(job_of("c4*", "out", split="all", join_splits=True))
+    assert len(files) == 4
+    joined = "files of several splits are joined: train (3 files), validation (1 file)"
+    assert files.notes() == [joined]
+    for split, join in (("train", True), ("validation", True), ("all", False)):
+        with pytest.raises(InputError, match="belong to several splits"):
+            list_inputs(job_of("c4*", "out", split=split, join_splits=join))
 
 
-def test_the_digest_follows_names_and_sizes(folder):
-    first = folder / "a.tfrecord"
-    found = [find_inputs([str(folder)]).digest]
-    os.utime(first, ns=(1, 1))
-    assert find_inputs([str(folder)]).digest == found[0]
-    first.write_bytes(DATA + DATA)
-    found.append(find_inputs([str(folder)]).digest)
-    first.rename(folder / "aa.tfrecord")
-    assert find_inputs([str(folder)]).digest not in found
-    assert len({*found}) == 2
+def test_a_tfds_directory_is_named(here):
+    put(here, dict.fromkeys(C4, DATA) | {"dataset_info.json": b'{"name": "c4"}'})
+    for pattern, named in ((f"{here}/*tfrecord*", here), ("*tfrecord*", ".")):
+        expected = f"give the TFDS directory {named}, which"
+        with pytest.raises(InputError, match=expected):
+            list_inputs(job_of(pattern, "/out"))
+
+
+def test_files_of_one_name_become_shards_of_other_names(here):
+    put(here, {"x/same": DATA, "y/same": DATA})
+    job = job_of("?/same", "out", plan=("match_shards", None))
+    assert "x/same and y/same" in list_inputs(job).notes()[0]
+    assert convert(job).manifest.splits["train"].shards == 2
+    named = {"plan": ("match_shards", None), "names": ShardNames(kind="inputs")}
+    with pytest.raises(InputError, match=r"(?s)same.*x/same and y/same"):
+        convert(job_of("?/same", "named", **named))
+
+
+BESIDE = ShardNames(kind="beam", prefix="x", suffix=".arrayrecord")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output", "options", "said"),
+    [
+        # As a pattern, as the shell expands it, and as a directory.
+        ("raw/*", "raw", {}, "directory of its inputs"),
+        ("raw/x", "raw/", {}, "directory of its inputs"),
+        ("raw", "raw", {}, "directory of its inputs"),
+        ("raw/**", "raw/out", {}, r"raw/\*\* would match raw/out/dataset.json"),
+        ("**/x", "x-out", {}, None),
+        ("raw/*", "raw/out", {}, None),
+        ("*/*/*-of-*", "raw/out", {}, "would match raw/out/data-train.array_record-0"),
+        # Other functions write beside their inputs.
+        ("raw/*x", "raw", {"names": BESIDE}, None),
+        ("raw/*", "raw", {"names": BESIDE}, r"would match raw/dataset\.json"),
+        ("raw", "raw", {"names": BESIDE}, r"would match raw/dataset\.json"),
+    ],
+)
+@pytest.mark.parametrize("place", ["", "gs://bucket/"])
+def test_a_later_run_finds_nothing_of_the_output_among_its_inputs(
+    here, server, place, inputs, output, options, said
+):
+    put(here, {"raw/x": DATA, "raw/a/x-00000-of-00001": DATA})
+    for name, data in contents(here).items():
+        server.objects.put("bucket", name, data)
+    job = job_of(f"{place}{inputs}", f"{place}{output}", **options)
+    if said is None:
+        begin_job(job)
+        return
+    with pytest.raises(InputError, match=said.replace("raw", f"{place}raw")):
+        begin_job(job)
+    found = [*server.objects.buckets["bucket"]] if place else [*contents(here)]
+    assert sorted(found) == ["raw/a/x-00000-of-00001", "raw/x"]
+
+
+def test_splits_of_shards_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog):
+    for split in ("train", "test"):
+        name = f"d-{split}.array_record-00000-of-00001"
+        write_array_records(tmp_path / name, [split.encode()])
+    with pytest.raises(InputError, match="several splits"):
+        list(list_shards([f"{tmp_path}/*"], None))
+    found = list(list_shards([f"{tmp_path}/d-tr*", f"{tmp_path}/d-te*"], None))
+    assert len(found) == 2
+    assert "splits are joined" in caplog.text
+
+
+def test_the_shards_of_a_dataset(tmp_path):
+    dataset = dataset_of(tmp_path, [b"a"] * 3)
+    # A pattern leaves out what describes it.
+    found = [shard.path for shard in list_shards([f"{dataset}/*"], None)]
+    assert found == [f"{dataset}/{shard}" for shard in shards_of(dataset)]
+    (dataset / layout.DATASET_JSON).unlink()
+    for path, split, error, said in (
+        (dataset, None, NotADatasetError, "unfinished"),
+        (tmp_path / "nowhere", None, NotADatasetError, "nowhere"),
+        (tmp_path / "no*", None, InputError, "no ArrayRecord file"),
+        (dataset / "*.array_record*", "train", InputError, "files have no splits"),
+    ):
+        with pytest.raises(error, match=said):
+            list(list_shards([str(path)], split))
+
+
+# The parts in which workers look at the files.
 
 
 @pytest.mark.parametrize("missing", [False, True])
@@ -335,10 +396,10 @@ def test_short_files_and_frames_of_text(data, name):
     assert name_of(data) == name
 
 
-@pytest.mark.parametrize("options", ["group_size:1", "transpose:true", "uncompressed"])
-def test_array_records_of_any_options(tmp_path, options):
-    data = array_record_bytes([b"one", b"two"], options=options, folder=str(tmp_path))
-    assert name_of(data) == "ArrayRecord"
+def test_array_records_of_any_options(tmp_path):
+    for options in ("group_size:1", "transpose:true", "uncompressed"):
+        data = array_record_bytes([b"one", b"2"], options=options, folder=str(tmp_path))
+        assert name_of(data) == "ArrayRecord"
 
 
 @given(small_records(), st.integers(0, 95), st.sampled_from([bytes, gzip, zlib]))
@@ -423,17 +484,13 @@ def test_array_records_among_others(tmp_path):
     assert "`gristmill index`" in refused(tmp_path / "*")
 
 
-def test_empty_files_say_nothing_of_the_format_of_others(tmp_path):
-    put(tmp_path, {"a": b"", "b": LINES()})
-    found = find_inputs([f"{tmp_path}/*"], allow_empty_files=True)
-    assert found.spec.format == "jsonl"
-
-
-def test_a_format_that_is_asked_for_has_files_that_look_like_others(tmp_path):
-    (tmp_path / "in").write_bytes(b'name\n"a text,\nof two lines"\n')
-    assert find_inputs([str(tmp_path / "in")]).spec.format == "text"
+def test_what_a_file_looks_like_and_what_is_asked_for(tmp_path):
+    put(tmp_path, {"a": b"", "b": LINES(), "c": b'name\n"a text,\nof two lines"\n'})
+    lines = find_inputs([f"{tmp_path}/[ab]"], allow_empty_files=True)
+    assert lines.spec.format == "jsonl"  # Empty files say nothing of others.
+    assert find_inputs([f"{tmp_path}/c"]).spec.format == "text"
     asked = RecordOptions(input_format="csv")
-    assert find_inputs([str(tmp_path / "in")], options=asked).spec.format == "csv"
+    assert find_inputs([f"{tmp_path}/c"], options=asked).spec.format == "csv"
 
 
 def test_some_but_not_all_where_damage_is_accepted(tmp_path):

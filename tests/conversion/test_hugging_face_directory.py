@@ -7,6 +7,7 @@ import itertools
 import pathlib
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gristmill.dataset.base.errors import InputError
@@ -15,7 +16,6 @@ from gristmill.transforms.directories.hugging_face_directory import (
     repository_inputs,
     splits_by_names,
 )
-from tests.conversion.parquet_files import write_parquet
 from tests.servers.gcs_server import GcsServer
 
 ONE = "train-00000-of-00001.parquet"
@@ -23,7 +23,8 @@ ONE = "train-00000-of-00001.parquet"
 
 def repository(folder: pathlib.Path, *names: str, readme: str | None = None) -> str:
     for number, name in enumerate(names):
-        write_parquet(folder / name, pa.table({"number": [number]}))
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"number": [number]}), folder / name)
     if readme is not None:
         (folder / "README.md").write_text(readme)
     return str(folder)
