@@ -113,14 +113,13 @@ def test_a_cache_too_small_for_all_serves_what_it_has(server, open_c4, cache):
     assert (dataset.facts.cache.hits, dataset.facts.cache.evictions) == (700, 0)
 
 
-@pytest.mark.parametrize("cache_bytes", [None, 1 << 30], ids=["indexes", "copies"])
-def test_after_an_append_only_what_is_new_is_fetched(
-    server, tmp_path, open_c4, cache, cache_bytes
-):
+def test_after_an_append_only_what_is_new_is_fetched(server, tmp_path, open_c4, cache):
     more = [text_records(50, seed=8), text_records(40, seed=9)]
     both = [*RECORDS, *itertools.chain(*more)]
 
-    def fetched(dataset):
+    def fetched(**options):
+        """Reads all, and returns the indexes and shards that were fetched for it."""
+        dataset = open_c4("grown", **options)
         server.log.clear()
         assert dataset[:] == both[: len(dataset)]
         return [name for kind, name, _ in server.log if kind == "media"]
@@ -128,20 +127,12 @@ def test_after_an_append_only_what_is_new_is_fetched(
     for number, files in ((1, FILES), (2, more)):
         grown = convert(tmp_path / "grown", files, edition=number)
         upload(server, grown, "grown")
-        mark = open_manifest(grown).splits["train"].part(number).write
-        dataset = open_c4("grown", cache_bytes=cache_bytes)
-        names = fetched(dataset)
+        names = fetched()
         assert sum(name.endswith(".index") for name in names) == [3, 2][number - 1]
-        if cache_bytes is not None:
-            shards = [name for name in names if "array_record-" in name]
-            assert number == 1 or all(f"-{mark}-" in name for name in shards)
-            count = [3, 5][number - 1]
-            until(lambda count=count: len([*cache.rglob("*.shard")]) == count)
-            assert not fetched(dataset)
-    # Who opens the first edition needs nothing, either.
-    names = fetched(open_c4("grown", cache_bytes=cache_bytes, edition=1))
-    assert not [name for name in names if name.endswith(".index")]
-    assert cache_bytes is None or not names
+        until(lambda most=2 * number + 1: len(list(cache.rglob("*.shard"))) == most)
+    mark = open_manifest(grown).splits["train"].part(2).write
+    assert all(f"-{mark}-" in name for name in names)
+    assert fetched() == fetched(edition=1) == []
 
 
 # Several processes.

@@ -1,44 +1,6 @@
-"""Numbers of docs/reference/format.md: digests, and rows as bytes."""
-
-import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+"""The reader of examples and the bytes of docs/reference/format.md."""
 
 from examples import packed_reader
-from gristmill.dataset.base.digest import RecordsDigest
-from tests.support.records import checksums
-
-MASK = (1 << 64) - 1
-
-
-def mixed(word, key):
-    """SplitMix64's finaliser in plain Python."""
-    z = (word + key) & MASK
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
-    z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
-    return z ^ z >> 31
-
-
-def digest_of(records):
-    lengths = np.array([len(record) for record in records], np.int64)
-    return RecordsDigest.of(checksums(records), lengths)
-
-
-@given(st.lists(st.binary(max_size=20), max_size=30), st.integers(0, 30))
-def test_a_digest_is_a_sum_over_records(records, cut):
-    """So order does not matter, and parts add up."""
-    words = [
-        crc | len(record) << 32
-        for crc, record in zip(checksums(records).tolist(), records, strict=True)
-    ]
-    digest = digest_of(records)
-    assert digest.records == len(records)
-    assert digest.raw_bytes == sum(map(len, records))
-    assert digest.low == sum(mixed(w, 0x6A09E667F3BCC908) for w in words) & MASK
-    assert digest.high == sum(mixed(w, 0xBB67AE8584CAA73B) for w in words) & MASK
-    assert digest.hex == f"{digest.high << 64 | digest.low:032x}"
-    parts = [digest_of(records[cut:]), digest_of(records[:cut])]
-    assert RecordsDigest.total(parts) == parts[0] + parts[1] == digest
 
 
 def test_rows_as_bytes():

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import pathlib
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -131,61 +132,61 @@ def changed(path, value):
     return json.dumps(document).encode()
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "says"),
-    [
-        *(("format", value, "not one of gristmill's") for value in ("other", ...)),
-        *(
-            ("format_version", v, "another version")
-            for v in (0, 2, None, True, "1", 1.5)
-        ),
-        *(("name", value, "") for value in (..., "a/b", 5)),
-        *(("splits", value, "") for value in (..., [], {"a/b": {}})),
-        ("splits", {}, "no split"),
-        *(("splits.test", value, "") for value in (5, "text")),
-        ("splits.test.records", ..., "records"),
-        *(("splits.test.records", value, "count") for value in (-1, True, 1 << 62)),
-        ("splits.test.records_digest", 5, "text"),
-        ("splits.test.records_digest", "0" * 32, "content_digest"),
-        *(("splits.test.source", value, "source") for value in ([], ...)),
-        ("splits.test.features", ["text"], "features"),
-        *(("splits.test.table", path, "outside") for path in ("../o.npz", "/etc/p")),
-        *(
-            ("splits.test.table", path, "or one that cannot be")
-            for path in ("index/\ud800", "a\0b")
-        ),
-        ("splits.test.file_bytes", 0, "the file_bytes of dataset.json does not"),
-        ("features", "text", ""),
-        ("records", 44, "the records of dataset.json does not fit"),
-        ("raw_bytes", ..., "the raw_bytes of dataset.json does not fit"),
-        ("content_digest", ..., "content_digest"),
-        ("splits.train.records", 1, "records of a split"),
-        ("splits.train.records_digest", "0" * 32, "records_digest of a"),
-        ("splits.train.editions", lambda old: old[::-1], "shards_digest of a split"),
-        ("splits.train.editions", [], "table"),
-        ("splits.train.editions", {}, "editions must be a list"),
-        ("splits.train.editions", lambda old: [*old, None], "NoneType"),
-        ("splits.train.shards", ..., "shards"),
-        ("splits.train.last_edition", "x", "last_edition"),
-        ("splits.train.replaced", {}, "replaced"),
-        ("splits.train.replaced.1.records", -1, "must be a count"),
-        ("splits.train.replaced.1.table", "../a.npz", "outside"),
-        (
-            "splits.train.editions.1",
-            lambda old: old | {"editions": [old] * 2},
-            "editions",
-        ),
-        ("splits.train.editions.1.table", ..., "table"),
-        ("splits.train.editions.1.table", "../a.npz", "outside"),
-        ("splits.train.editions.1.records", -1, "must be a count"),
-        ("splits.train.editions.0.edition", 2, "have one number"),
-        ("splits.train.editions.0.edition", True, "must be a count"),
-        *(
-            ("splits.train.editions.0.removed", value, "removed")
-            for value in ([], {"edition": "1"})
-        ),
-    ],
-)
+# A field, the JSON that stands there (`-` is nothing), and what is said of it.
+LIES = r"""
+format                          "other" | -                 not one of gristmill's
+format_version                  0 | 2 | null | true | "1"   another version
+name                            - | "a/b" | 5
+splits                          - | [] | {"a/b": {}}
+splits                          {}                          no split
+splits.test                     5 | "text"
+splits.test.records             -                           records
+splits.test.records             -1 | true | 5000000000000000000  count
+splits.test.records_digest      5                           text
+splits.test.records_digest      "00"                        content_digest
+splits.test.source              [] | -                      source
+splits.test.features            ["text"]                    features
+splits.test.table               "../o.npz" | "/etc/p"       outside
+splits.test.table               "index/\ud800" | "a\u0000"  or one that cannot be
+splits.test.file_bytes          0               the file_bytes of dataset.json does not
+features                        "text"
+records                         44              the records of dataset.json does not fit
+raw_bytes                       -               the raw_bytes of dataset.json does not
+content_digest                  -                           content_digest
+splits.train.records            1                           records of a split
+splits.train.records_digest     "00"                        records_digest of a
+splits.train.editions           []                          table
+splits.train.editions           {}                          editions must be a list
+splits.train.shards             -                           shards
+splits.train.last_edition       "x"                         last_edition
+splits.train.replaced           {}                          replaced
+splits.train.replaced.1.records -1                          must be a count
+splits.train.replaced.1.table   "../a.npz"                  outside
+splits.train.editions.1         null                        NoneType
+splits.train.editions.1.table   -                           table
+splits.train.editions.1.table   "../a.npz"                  outside
+splits.train.editions.1.records -1                          must be a count
+splits.train.editions.0.edition 2                           have one number
+splits.train.editions.0.edition true                        must be a count
+splits.train.editions.0.removed [] | {"edition": "1"}       removed
+"""
+
+
+def lies():
+    """Yields fields, values and messages of the table, and what no JSON says."""
+    for line in LIES.strip().splitlines():
+        path, rest = line.split(maxsplit=1)
+        values, *says = re.split(" {2,}", rest)
+        for value in values.split(" | "):
+            yield path, ... if value == "-" else json.loads(value), *(says or [""])
+    for change, says in (
+        (lambda old: old[::-1], "shards_digest of a split"),
+        (lambda old: [old[0], old[1] | {"editions": old}], "editions"),
+    ):
+        yield "splits.train.editions", change, says
+
+
+@pytest.mark.parametrize(("path", "value", "says"), [*lies()])
 def test_contradictions_are_refused(path, value, says):
     with pytest.raises((InvalidDatasetError, FormatVersionError)) as caught:
         decode(changed(path, value))

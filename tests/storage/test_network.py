@@ -6,7 +6,6 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -70,7 +69,7 @@ def test_a_token_near_its_end_is_asked_for_anew(network):
     ("fault", "deadline_seconds", "says"),
     [
         pytest.param({"drips": 1}, 60, "", marks=pytest.mark.slow),
-        ({"drips": 99}, 0.01, r"no complete answer in 0\.5 seconds"),
+        ({"drips": 99}, 2, r"no complete answer in 0\.5 seconds"),
         ({"refuses": True}, 60, "gcloud auth application-default login"),
     ],
     ids=["trickles once", "trickles", "refused"],
@@ -179,7 +178,6 @@ def test_a_proxy_without_tls_is_given_the_whole_address(set_proxy):
 
 OK = b"HTTP/1.1 200 OK\r\n"
 PIECE_BYTES = 256 << 10  # After which the time begins anew.
-Talk = Callable[[socket.socket], None]
 
 
 def after_request(first, then, *, seconds=0.05):
@@ -282,32 +280,9 @@ def test_missing_credentials_are_named_at_once(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        *(("universe", "nothing found in 1 seconds"), ("", "nothing found in 1 sec")),
-        # The library asks five times by itself.
-        pytest.param("/token", "no complete answer in 0.5 s", marks=pytest.mark.soak),
-    ],
-)
-def test_a_machine_whose_metadata_trickles_gives_an_error(tmp_path, path, expected):
-    def talk(connection):
-        asked = request_on(connection).split(b" ")[1].decode()
-        kind, body = b"application/json", b'{"email": "it@example.com"}'
-        if "project-id" in asked:
-            kind = b"text/plain"
-        elif "/token" in asked:
-            body = b'{"access_token": "it", "expires_in": 3600, "token_type": "B"}'
-        connection.sendall(
-            (OK if "universe" not in asked else b"HTTP/1.1 404 It is the usual\r\n")
-            + b"Metadata-Flavor: Google\r\nContent-Type: %b\r\n" % kind
-            + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
-        )
-        for byte in body:
-            connection.sendall(bytes([byte]))
-            threading.Event().wait(0.5 if path in asked else 0)
-
-    with listening(talk) as host:
+def test_a_machine_whose_metadata_trickles_gives_an_error(tmp_path):
+    head = OK + b"Metadata-Flavor: Google\r\nContent-Length: 999\r\n\r\n"
+    with listening(after_request(head, b" ", seconds=0.4)) as host:
         said = read_elsewhere(
             tmp_path,
             GCE_METADATA_HOST=host,
@@ -315,5 +290,5 @@ def test_a_machine_whose_metadata_trickles_gives_an_error(tmp_path, path, expect
             GRISTMILL_GCS_TIMEOUT_SECONDS="0.5",
             GRISTMILL_GCS_DEADLINE_SECONDS="1",
         )
-    assert expected in said
+    assert "nothing found in 1 seconds" in said
     assert "check network" in said

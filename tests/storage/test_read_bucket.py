@@ -424,7 +424,6 @@ def test_a_process_may_fork_and_end_in_the_middle_of_an_answer(server, tmp_path)
 
 SHUFFLE = BlockShuffle(block_records=32, window_blocks=8)
 WINDOW_FILES = [text_records(500, seed=seed) for seed in range(3)]
-WINDOW_RECORDS = [*itertools.chain(*WINDOW_FILES)]
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """The table of shards, their indexes, and the places of records in these."""
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -13,7 +14,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.columns import load_arrays
-from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     DataLossError,
     FormatVersionError,
@@ -47,28 +47,20 @@ def decode(data):
 
 
 @pytest.mark.parametrize("count", [0, 1, 9])
-def test_every_column_comes_back(count):
-    """Also unknown ones; but what was read is not written."""
+def test_columns_come_back_also_unknown_ones(count):
     made = ShardTable.of(REPORTS[:count])
     later = {"later": np.arange(count)}
     data = ShardTable(paths=made.paths, columns=made.columns | later).encode()
     table = decode(decode(data).encode())
-    assert [*table.paths] == [each.path for each in REPORTS[:count]]
-    assert table.columns.keys() == (made.columns.keys() | {"later"}) - {
+    assert made.columns.keys() - table.columns.keys() == {  # What was read is not kept.
         *("shard_index", "read_records", "read_raw_bytes", "read_low"),
         *("read_high", "changed_records", "null_rows"),
     }
-    assert table.columns["later"].tolist() == [*range(count)]
-    for name, values in made.columns.items():
-        assert table.columns.get(name, values).tolist() == values.tolist()
-        if name in REPORTS[0].__dataclass_fields__:
-            given = [getattr(each, name) for each in REPORTS[:count]]
-            assert values.tolist() == given
+    for name, values in table.columns.items():
+        assert values.tolist() == (made.columns | later)[name].tolist()
     for shard, each in enumerate(REPORTS[:count]):
+        assert table.paths[shard] == each.path
         assert (table.spans(shard), table.digest(shard)) == (each.spans, each.written)
-        assert made.read_digest(shard) == each.read
-    total = RecordsDigest.total(each.written for each in REPORTS[:count])
-    assert table.digest() == total
 
 
 @pytest.mark.slow
@@ -134,11 +126,9 @@ def test_an_error_of_pythons_parser_is_none_of_the_table(monkeypatch, failures):
 
     data = TABLE.encode()
     watched(monkeypatch, np, "load", load)
-    if failures < 10:
+    fails = pytest.raises(InvalidDatasetError, match="depth mismatch")
+    with fails if failures > 9 else contextlib.nullcontext():
         assert len(decode(data)) == 9
-    else:
-        with pytest.raises(InvalidDatasetError, match="depth mismatch"):
-            decode(data)
 
 
 def column(name, index, value):

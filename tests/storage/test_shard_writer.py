@@ -3,7 +3,6 @@
 import builtins
 import dataclasses
 import random
-from collections.abc import Callable, Sequence
 
 import google_crc32c
 import numpy as np
@@ -45,8 +44,6 @@ from tests.support.watched import meanwhile
 TEXTS = text_records(40)
 UNCOMPRESSED = WriterOptions(group_size=4, compression="uncompressed")
 LOST = (DataLossError, StorageError)
-Spoil = Callable[[bytes], bytes]
-Part = tuple[StoredShard, int, Sequence[bool]]
 
 
 def make(
