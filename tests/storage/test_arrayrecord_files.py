@@ -204,26 +204,27 @@ def test_a_record_of_100_megabytes():
     assert len(ours(records, options)) <= 1.01 * len(official(records, options))
 
 
-@pytest.mark.parametrize(
-    ("given", "means"),
-    [
-        *(("zstd", "zstd:3"), ("zstd:03", "zstd:3"), ("brotli", "brotli:6")),
-        *((same, same) for same in ("zstd:22", "zstd:-131072", "brotli:0", "snappy")),
-        *((bad, None) for bad in ("zstd:23", "zstd:-131073", "zstd:", "zstd:3.5")),
-        *((bad, None) for bad in ("brotli:12", "brotli:-1", "snappy:1", "gzip", "")),
-        *((bad, None) for bad in ("zstd:3,transpose:true", "ZSTD:3", " zstd")),
-        *((bad, None) for bad in (0, -1, (1 << 20) + 1)),
-    ],
+REFUSED = (
+    "zstd:23 zstd:-131073 zstd: zstd:3.5 brotli:12 brotli:-1 snappy:1 gzip ZSTD:3 "
+    "zstd:3,transpose:true"
 )
-def test_an_option_is_spelled_in_one_way(given, means):
-    if means is not None:
-        data = ours([b"record"], WriterOptions(compression=given))
+
+
+def test_an_option_is_spelled_in_one_way():
+    for means in ("zstd:22", "zstd:-131072", "brotli:0", "snappy"):
+        spelled = {"zstd:22": "zstd:022"}.get(means, means)
+        data = ours([b"record"], WriterOptions(compression=spelled))
         assert f",{means}" in footer_of(data).writer_options
-        return
-    name = "compression" if isinstance(given, str) else "group_size"
-    with pytest.raises(InputError, match=f"`{name}`|group size") as caught:
-        WriterOptions(**{name: given})
-    assert repr(given) in str(caught.value) or isinstance(given, int)
+    for text, means in (("zstd", "zstd:3"), ("brotli", "brotli:6")):
+        options = WriterOptions(compression=text)
+        assert options == WriterOptions(compression=means)
+    for text in (*REFUSED.split(), "", " zstd"):
+        with pytest.raises(InputError, match="`compression`") as caught:
+            WriterOptions(compression=text)
+        assert repr(text) in str(caught.value)
+    for group_size in (0, -1, (1 << 20) + 1):
+        with pytest.raises(InputError, match="group size"):
+            WriterOptions(group_size=group_size)
 
 
 # Chunks made by hand.

@@ -134,7 +134,8 @@ def test_the_whole_file_arrives(server, storage, tmp_path, faults):
     storage.publish(str(tmp_path / "shard"), A, replaces="")
     storage.write(C, DATA)
     assert not any(fault.times for fault in server.faults)
-    server.fail("flip", "media", name="c")
+    for kind in ("flip", "short"):
+        server.fail(kind, "media", name="c")
     for path, data in ((A, LARGE), (C, DATA)):
         assert storage.read(path) == data
         assert storage.stat(path).crc32c == google_crc32c.value(data)

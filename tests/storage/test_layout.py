@@ -1,6 +1,5 @@
 """Names of files: one kind each, as TFDS builds them, never outside of the dataset."""
 
-import fnmatch
 import pathlib
 import re
 
@@ -68,66 +67,43 @@ def test_nothing_else_is_written(tmp_path):
         assert found or path in layout.DIRECTORIES, path
 
 
-@pytest.mark.parametrize("mark", ["", WRITE, "0" * 16])
-@pytest.mark.parametrize("split", ["train", "train-en", WRITE])
-def test_files_of_a_write_are_told_from_those_of_others(split, mark):
-    key = layout.write_key(split, mark)
-    assert layout.parse_write_key(key) == (split, mark)
-    shards = [layout.shard_name("c4", key, 3, 64)]
-    if mark:
-        shards.append(layout.part_shard_name("c4", key, 1, 0, 7))
-    for shard in shards:
-        assert layout.shard_mark(shard, "c4", split) == mark
-        assert layout.shard_mark(shard, "c4", "tra") is None
-        assert layout.shard_mark(f"{shard}.md5", "c4", split) is None
-        for other in ("", WRITE, "0" * 16):
-            glob = layout.shard_glob("c4", layout.write_key(split, other))
-            assert fnmatch.fnmatchcase(shard, glob) == (other == mark)
-        assert shard.startswith(layout.shard_prefix("c4", key))
-        assert shard.startswith(layout.shard_prefix("c4", split))
-
-
 @pytest.mark.parametrize(
     ("check", "good", "bad"),
     [
         (
             layout.check_name,
-            ["c4", "C4", "c4-en", "a_b", "v1.2", "a+b", "1", "_x"],
-            [
-                *("", "-c4", "c4-", "c4--en", ".c4", "a/b", "a b", "a\n", "ä"),
-                *("..", "a*b", "a[b]", "$HOME", "a\0"),
-            ],
+            "c4 C4 c4-en a_b v1.2 a+b 1 _x",
+            "-c4 c4- c4--en .c4 a/b ä .. a*b a[b] $HOME",
         ),
         (
             layout.check_split,
-            ["train", "test_2", "T", "en-train"],
-            ["", "-", "a.b", "train-", "a/b", "train[:10%]", "a b", "train\n"],
+            "train test_2 T en-train",
+            "- a.b train- a/b train[:10%]",
         ),
         (
             lambda key: layout.write_key(*layout.parse_write_key(key)),
-            ["train", f"train.{WRITE}"],
-            [
-                *("", f".{WRITE}", "train.", "train.0123", "train.0123456789ABCDEF"),
-                *(f"train.{WRITE}.{WRITE}", f"train.{WRITE}0", "train.e00002"),
-            ],
+            f"train train.{WRITE}",
+            f".{WRITE} train. train.0123 train.0123456789ABCDEF train.{WRITE}.{WRITE} "
+            f"train.{WRITE}0 train.e00002",
         ),
         (
             lambda path: layout.check_relative(path, where="x"),
-            ["a", "a/b", "c4-train.array_record-00000-of-00001", "a [1]/..b", "ä"],
-            [
-                *("", "/", "/a", "..", "../a", "a/..", "a/../b", ".", "./a", "a//b"),
-                *("a/", "a\\b", "a\0", "gs://b/c", "file:///etc", "C:\\x"),
-            ],
+            "a a/b c4-train.array_record-00000-of-00001 a[1]/..b ä",
+            "/ /a .. ../a a/.. a/../b . ./a a//b a/ a\\b gs://b/c file:///etc C:\\x",
         ),
     ],
     ids=["names", "splits", "keys", "paths"],
 )
 def test_names_that_are_refused(check, good, bad):
-    assert [*map(check, good)] == good
-    for name in bad:
+    assert " ".join(map(check, good.split())) == good
+    for name in ["", "a\0b", *bad.split()]:
         message = r"`name`|`split`|split name|outside"
         with pytest.raises((InputError, InvalidDatasetError), match=message):
             check(name)
+    for name in ("a b", "a\n"):
+        if "/" not in good:
+            with pytest.raises((InputError, InvalidDatasetError), match=message):
+                check(name)
 
 
 @pytest.mark.parametrize(

@@ -139,28 +139,25 @@ def test_a_damaged_index_of_this_host_is_fetched_again(opened, tmp_path, damage)
 
 def test_tfds_directories_plain_files_and_patterns(server, tmp_path):
     """They have no indexes of ours: footers are fetched, with a version to pin."""
-    folder = "gs://bucket/a b#1"
+    folder, objects = "gs://bucket/a b#1", server.objects
+    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+    split = {"shardLengths": ["400", "300"], "filepathTemplate": template}
+    info = {"name": "d", "version": "1.0.0", "fileFormat": "array_record"}
+    text = json.dumps(info | {"splits": [{"name": "train"} | split]})
+    objects.put("bucket", "a b#1/dataset_info.json", text.encode())
     paths = [tmp_path / f"d-train.array_record-0000{n}-of-00002" for n in (0, 1)]
     for path, records in zip(paths, (FILES[0], FILES[3]), strict=True):
         write_array_records(path, records)
-        server.objects.put("bucket", f"a b#1/{path.name}", path.read_bytes())
-    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-    split = {"name": "train", "shardLengths": ["400", "300"]}
-    splits = [split | {"filepathTemplate": template}]
-    info = {"name": "d", "version": "1.0.0", "fileFormat": "array_record"}
-    text = json.dumps(info | {"splits": splits}).encode()
-    server.objects.put("bucket", "a b#1/dataset_info.json", text)
+        objects.put("bucket", f"a b#1/{path.name}", path.read_bytes())
     records = FILES[0] + FILES[3]
     order = CHANCE.permutation(len(records))[:90].tolist()
-    for place in (
-        *(folder, f"{folder}/*array_record*"),
-        [f"{folder}/{paths[0].name}", paths[1]],
-    ):
+    some = [f"{folder}/{paths[0].name}", paths[1]]
+    for place in (folder, f"{folder}/*array_record*", some):
         dataset = loader.open(place, cache_dir=tmp_path / "cache")
         for each in (dataset, pickle.loads(pickle.dumps(dataset))):
             assert each[order] == [records[i] for i in order]
     dataset = loader.open(folder)
-    server.objects.put("bucket", f"a b#1/{paths[1].name}", b"another")
+    objects.put("bucket", f"a b#1/{paths[1].name}", b"another")
     with pytest.raises(GristmillError, match=f"(?s)a b#1/{paths[1].name}"):
         dataset[len(records) - 1]
     # Beside a shard of a dataset lies its index, which has the checksums.
