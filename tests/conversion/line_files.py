@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import random
-import struct
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -67,11 +66,6 @@ def csv_of(rows: Sequence[dict[str, Any]], delimiter: str = ",") -> bytes:
     return file.getvalue().encode()
 
 
-def text_of(rows: Sequence[dict[str, Any]]) -> bytes:
-    """Returns texts of rows as lines."""
-    return "".join(row["text"] + f"{row['id']}\n" for row in rows).encode()
-
-
 def example_of(record: bytes) -> dict[str, Any]:
     """Returns the values of a record, one or all of each feature."""
     return {
@@ -79,14 +73,4 @@ def example_of(record: bytes) -> dict[str, Any]:
         if len(values) == 1
         else values
         for name, values in decode_example(record).items()
-    }
-
-
-def as_float32(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row with floats as records keep them."""
-    return {
-        name: struct.unpack("<f", struct.pack("<f", value))[0]
-        if isinstance(value, float)
-        else value
-        for name, value in row.items()
     }

@@ -113,14 +113,12 @@ def test_whole_numbers_stay_whole(tmp_path, case) -> None:
     assert next(iter(features.values()))["dtype"] == "int64"
 
 
-@pytest.mark.parametrize("other", [2.5, math.nan, math.inf, 1e19])
-def test_doubles_that_are_no_integers(tmp_path, other) -> None:
-    path = put(tmp_path, "parquet", pa.table({"a": [BIG * 1.0, other], "b": ["", ""]}))
-    with pytest.raises(CorruptRecordError, match="is not an integer") as error:
-        read(path, columns=("a:int",))
-    assert error.value.where == f"{path}, row group 0, row 1"
-    with pytest.raises(InputError, match="has no floats"):
-        read(path, columns=("a", "b:int"))
+def test_doubles_that_are_no_integers(tmp_path) -> None:
+    for other in (2.5, math.nan, math.inf, 1e19):
+        path = put(tmp_path, "parquet", pa.table({"a": [BIG * 1.0, other]}))
+        with pytest.raises(CorruptRecordError, match="is not an integer") as error:
+            read(path, columns=("a:int",))
+        assert error.value.where == f"{path}, row group 0, row 1"
 
 
 NULLS = [

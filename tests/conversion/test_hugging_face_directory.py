@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import itertools
 import pathlib
 
 import pyarrow as pa
@@ -60,6 +59,15 @@ INPUTS = {
         [ONE, "train-extra-00000-of-00001.parquet"],
         None,
         {"extra": ["train-extra-*.parquet"], "train": [ONE]},
+    ),
+    "other words for splits": (
+        ["my_eval.parquet", "training.parquet", "dev-00000-of-00001-0a1b.parquet"],
+        None,
+        {
+            "test": ["my_eval.parquet"],
+            "train": ["training.parquet"],
+            "dev": ["dev-*.parquet"],
+        },
     ),
     "one folder": (
         ["en/train/0000.parquet"],
@@ -136,23 +144,16 @@ def test_partitions_are_no_configurations(tmp_path):
     assert len(glob.glob(pattern)) == 2
 
 
-@pytest.mark.parametrize(
-    ("names", "readme", "expected"),
-    [
-        (["a.parquet", "b.parquet"], None, False),
-        (["a.parquet", "b.parquet"], "# Text", True),
-        (["x/a.parquet"], None, True),
-        ([], "# Text", False),
-        ([".cache/a.parquet", "_old/a.parquet"], "# Text", False),
-    ],
-)
-def test_which_directories_are_repositories(tmp_path, names, readme, expected):
-    found = repository(tmp_path, *names, readme=readme)
-    assert is_repository(found) == expected
-    assert not is_repository(f"{found}/*")
-    assert not is_repository(f"{found}/missing")
-    (tmp_path / "dataset.json").touch()
+def test_which_directories_are_repositories(tmp_path):
+    found = repository(tmp_path / "some", "a.parquet", "b.parquet")
     assert not is_repository(found)
+    (tmp_path / "some/README.md").write_text("# Text")
+    assert is_repository(found)
+    (tmp_path / "some/dataset.json").touch()
+    assert not is_repository(found)
+    for name, expected in {"x/a": True, ".cache/a": False, "_old/a": False}.items():
+        found = repository(tmp_path / name[:2], f"{name}.parquet")
+        assert is_repository(found) == expected
 
 
 def test_a_repository_in_a_bucket(tmp_path, server: GcsServer):
@@ -162,23 +163,6 @@ def test_a_repository_in_a_bucket(tmp_path, server: GcsServer):
     assert is_repository("gs://in/set")
     assert not is_repository("gs://in/missing")
     assert inputs_of("gs://in/set") == {"train": ["data/train-*.parquet"]}
-
-
-@pytest.mark.parametrize(
-    ("names", "splits"),
-    [
-        ([ONE, "dev-00000-of-00001-0a1b.parquet"], "dev train"),
-        (["c4-test-00000-of-00001.parquet"], "test"),
-        (["train/a.parquet", "val/a.parquet"], "train validation"),
-        (["my_eval.parquet", "training.parquet"], "test train"),
-        (["a.parquet", "b.parquet"], "train"),
-        (["default/train/0000.parquet"], "train"),
-    ],
-)
-def test_names_tell_the_splits(names, splits):
-    found = splits_by_names(names)
-    assert " ".join(sorted(found)) == splits
-    assert sorted(itertools.chain(*found.values())) == sorted(names)
 
 
 def test_files_of_no_split_are_not_left_out_silently():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import collections
 import dataclasses
 import datetime
@@ -24,7 +23,7 @@ from gristmill.dataset.base.errors import (
     GristmillError,
     InputError,
 )
-from gristmill.dataset.formats.parquet_file import ParquetFile, difference
+from gristmill.dataset.formats.parquet_file import ParquetFile
 from gristmill.transforms.sources.source import first_records
 from tests.conversion.format_files import listed, read_cut
 from tests.support.conversion import convert, job_of, read_output, skipped_in
@@ -261,21 +260,3 @@ def test_no_type_that_pyarrow_writes_is_another_when_it_is_read(tmp_path, versio
         path = write(tmp_path / "a", table, version=version, **old)
         with ParquetFile(str(path), path.stat().st_size, None) as file:
             assert file.places.rows == 3, table.schema
-
-
-@pytest.mark.parametrize(
-    ("kept", "found"),
-    [
-        ({"a": pa.float64()}, {"a": pa.int64()}),
-        ({"a": pa.list_(pa.int8())}, {"a": pa.int8()}),
-        ({"a": pa.struct([("b", pa.int8())])}, {"a": pa.struct([("c", pa.int8())])}),
-    ],
-)
-def test_other_kinds_than_arrow_kept_are_seen(kept, found):
-    kept, found = pa.schema(kept), pa.schema(found)
-    text = base64.b64encode(kept.serialize().to_pybytes())
-    wanted = f"a: {kept.types[0]}", f"a: {found.types[0]}"
-    assert difference(found, {b"ARROW:schema": text}) == wanted
-    assert difference(found, {b"ARROW:schema": text[:-20]}) is not None
-    for schema in (kept, pa.schema([])):  # Another program left columns out.
-        assert difference(schema, {b"ARROW:schema": text}) is None

@@ -121,21 +121,6 @@ def test_every_cut_is_found(path, kind):
         assert reasons(found) == ["truncated"] * cut
 
 
-@pytest.mark.parametrize(
-    ("head", "kind"),
-    [
-        *((zlib.compress(DATA, level), "zlib") for level in (0, 1, 9)),
-        *((b"\x78\x9c", "zlib"), (b"\x1f", "none"), (b"%PDF-1.7\n%..", "none")),
-        # Frames whose length begins like the magic numbers of zlib and gzip; and
-        # such with a damaged checksum.
-        *((encode_frame(bytes(n)), "none") for n in (0x9C78, 0x8B1F)),
-        *((struct.pack("<QI", n, 0), "none") for n in (0x9C78, 0x0178, 0x8B1F)),
-    ],
-)
-def test_compression_is_known_by_the_first_bytes(head, kind):
-    assert compression_of(head[:12]) == kind
-
-
 @pytest.mark.parametrize("kind", ["gzip", "zlib", "zstd"])
 def test_streams_behind_one_another_are_read_as_one(path, kind):
     # Cut in the middle of a frame, with an empty member between.
