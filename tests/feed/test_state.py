@@ -1,5 +1,10 @@
 """The state of a feed: resumed anywhere, refused if it does not fit or is damaged."""
 
+from __future__ import annotations
+
+import json
+import logging
+import pathlib
 from typing import Any
 
 import pytest
@@ -12,122 +17,109 @@ from gristmill.dataset.base.errors import (
     InputError,
     StateMismatchError,
 )
+from gristmill.loader.accounting.account import GONE, account
 from gristmill.loader.feed.state import batches_of_state, state_of
-from gristmill.loader.order.mixture import Mixture
+from gristmill.loader.provenance.trace import locate
 from tests.feed.json_changes import ODD_VALUES, VALUES, changes
 from tests.support.datasets import convert
 from tests.support.records import text_records
+from tests.support.removals import remove
 
-FILES = [text_records(20, seed=1), text_records(29, seed=2)]
+WEB = [text_records(40, seed=1), text_records(29, seed=2)]
+MORE = [text_records(31, seed=4)]
+CODE = [text_records(37, seed=5)]
+OPTIONS: dict[str, Any] = {
+    "batch_size": 12,
+    "seed": 5,
+    "epochs": 3,
+    "drop_remainder": False,
+}
 
 
 @pytest.fixture(scope="module")
-def web(tmp_path_factory) -> loader.Dataset:
-    return loader.open(convert(tmp_path_factory.mktemp("web"), FILES))
+def grown(tmp_path_factory) -> str:
+    """A dataset of two editions."""
+    folder = tmp_path_factory.mktemp("web")
+    convert(folder, WEB)
+    return convert(folder, MORE, edition=2)
+
+
+@pytest.fixture(scope="module")
+def web(grown: str) -> loader.Dataset:
+    return loader.open(grown, edition=1)
 
 
 @pytest.fixture(scope="module")
 def code(tmp_path_factory) -> loader.Dataset:
-    files = [text_records(17, seed=3)]
-    return loader.open(convert(tmp_path_factory.mktemp("code"), files))
+    return loader.open(convert(tmp_path_factory.mktemp("code"), CODE))
 
 
-@pytest.fixture(scope="module", params=["single", "mixture"])
-def batches(request, web, code) -> loader.GlobalBatches:
-    options = {"batch_size": 12, "seed": 5, "epochs": 2, "drop_remainder": False}
+@pytest.fixture(scope="module", params=["single", "mixture", "joined"])
+def batches(request, grown: str, web, code) -> loader.GlobalBatches:
+    """Batches of several phases."""
+    if request.param == "mixture":
+        made = loader.global_batches({"web": web, "code": code}, **OPTIONS)
+        made = made.then({"web": loader.open(grown)}, step=3, batch_size=6)
+        return made.then(weights={"web": 1, "code": 1}, step=5)
+    made = loader.global_batches(web, shuffle="block", **OPTIONS)
     if request.param == "single":
-        return loader.global_batches(web, shuffle="block", **options)
-    mixed = loader.global_batches({"web": web, "code": code}, **options)
-    return mixed.then(weights={"web": 1, "code": 1}, step=3)
+        made = made.then(loader.open(grown), step=3, at="epoch")
+        return made.then(batch_size=24, step=8)
+    joined = loader.open([grown, code.path], "train", edition=[1, None])
+    return made.then(joined, step=3, batch_size=6)
 
 
-CHANGES = {
-    "seed": {"seed": 6},
-    "shuffle.kind": {"shuffle": "none"},
-    "shuffle.window_blocks": {"shuffle": loader.BlockShuffle(window_blocks=2)},
-    "epochs": {"epochs": 3},
-    "phases[0].batch_size": {"batch_size": 11},
-    "drop_remainder": {"drop_remainder": True},
-}
+def newest(batches: loader.GlobalBatches) -> Any:
+    if batches.names:
+        return dict(zip(batches.names, batches.datasets, strict=True))
+    return batches.datasets[-1]
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_another_order_is_refused_and_named(name, web):
-    options = {
-        "batch_size": 12,
-        "seed": 5,
-        "shuffle": "block",
-        "epochs": 2,
-        "drop_remainder": False,
-    }
-    state = feed_of(loader.global_batches(web, **options)).get_state()
-    feed = feed_of(loader.global_batches(web, **options | CHANGES[name]), start_step=2)
-    with pytest.raises(
-        StateMismatchError, match="does not match the records or the order"
-    ) as refused:
-        feed.set_state(state)
-    lines = str(refused.value).splitlines()
-    assert name in lines[1]
-    (value,) = CHANGES[name].values()
-    assert f"{name} " in lines[2]
-    assert f"{name} " in lines[3]
-    if not isinstance(value, loader.BlockShuffle):
-        assert f"{name} {value!r}" in lines[2]
-    assert feed.get_state()["step"] == 2  # as it was
+def feed_of(batches: loader.GlobalBatches, **options: Any) -> loader.Feed:
+    return batches.feed(**{"host": (0, 1), **options})
 
 
-def feed_of(batches, **options):
-    return batches.feed(host=(0, 1), **options)
+def rest_of(
+    batches: loader.GlobalBatches, state: str, hosts: int
+) -> tuple[list[list[bytes]], list[str]]:
+    """Returns the rest of the stream of all hosts, and their state at each step."""
+    feeds = [feed_of(batches, host=(host, hosts)) for host in range(hosts)]
+    rest, states = [], []
+    for feed in feeds:
+        feed.set_state(json.loads(state))
+    while True:
+        (written,) = {json.dumps(feed.get_state()) for feed in feeds}
+        states.append(written)
+        parts = [next(feed, None) for feed in feeds]
+        if parts == [None] * hosts:
+            for feed in feeds:
+                feed.close()
+            return rest, states
+        rest.append([record for part in parts for record in part or ()])
 
 
-def test_another_dataset_is_refused_and_named(web, tmp_path):
-    state = feed_of(loader.global_batches(web, batch_size=4)).get_state()
-    swapped = convert(tmp_path / "swapped", FILES[::-1])
-    changed = convert(tmp_path / "changed", [FILES[0], [*FILES[1][:-1], b"other"]])
-    for path, names, same in [
-        (swapped, ["order_digest"], ["records_digest", "datasets[0].records "]),
-        (changed, ["records_digest", "order_digest"], ["datasets[0].records "]),
-    ]:
-        feed = feed_of(loader.global_batches(loader.open(path), batch_size=4))
-        with pytest.raises(StateMismatchError) as refused:
-            feed.set_state(state)
-        assert all(
-            f"phases[0].datasets[0].{name}" in str(refused.value) for name in names
-        )
-        assert not any(name in str(refused.value) for name in same)
-
-
-def test_a_dataset_may_move_and_be_compressed_otherwise(web, tmp_path):
-    state = feed_of(loader.global_batches(web, batch_size=4), start_step=3).get_state()
-    moved = loader.open(convert(tmp_path, FILES, compression="brotli:1", group_size=7))
-    feed = feed_of(loader.global_batches(moved, batch_size=4))
-    feed.set_state(state)
-    assert next(feed) == loader.global_batches(web, batch_size=4).read(3)
-
-
-def test_state_of_another_version_or_of_nothing_is_refused(web, code):
-    batches = loader.global_batches({"web": web, "code": code}, batch_size=4)
-    feed = feed_of(batches)
-    with pytest.raises(FormatVersionError, match="expected: 1\n  got:      2"):
-        feed.set_state(feed.get_state() | {"version": 2})
-    with pytest.raises(FormatVersionError, match="mixture's state"):
-        Mixture.from_state(Mixture.of([1, 1]).to_state() | {"version": 7})
-    for nothing in ({}, {"step": 3}, None, [1]):
-        with pytest.raises(InputError, match="not the state of a feed"):
-            feed.set_state(nothing)
+@pytest.mark.slow
+def test_any_step_is_resumed_on_any_hosts(batches) -> None:
+    whole = [batches.read(step) for step in range(batches.steps)]
+    everything, states = rest_of(batches, json.dumps(state_of(batches, 0)), 1)
+    assert everything == whole
+    for step, state in enumerate(states):
+        hosts = (1, 2, 3, 6)[step % 4]
+        assert rest_of(batches, state, hosts) == (whole[step:], states[step:])
+        again = batches_of_state(newest(batches), json.loads(state))
+        assert state_of(again, step) == json.loads(state)
+        if step < batches.steps:
+            assert again.read(step) == whole[step]
 
 
 @pytest.mark.parametrize("examples", [100, pytest.param(8000, marks=pytest.mark.soak)])
-def test_a_changed_state_is_an_error_unless_it_is_another_step(batches, examples):
+def test_a_changed_state_is_an_error_or_another_step(batches, examples) -> None:
     good = state_of(batches, 4)
-    datasets: Any = batches.datasets[0]
-    if batches.names:
-        datasets = dict(zip(batches.names, batches.datasets, strict=True))
     feed = feed_of(batches, start_step=4)
 
     @settings(max_examples=examples, deadline=None)
     @given(state=changes(good, values=[*VALUES, *ODD_VALUES]))
-    def check(state):
+    def check(state: Any) -> None:
         feed.set_state(good)
         try:
             feed.set_state(state)
@@ -137,20 +129,213 @@ def test_a_changed_state_is_an_error_unless_it_is_another_step(batches, examples
         assert 0 <= state["step"] <= batches.steps
         assert state == good | {"step": state["step"]}
         assert feed.get_state() == state
-        assert state_of(batches_of_state(datasets, state), state["step"]) == state
+        again = batches_of_state(newest(batches), state)
+        assert state_of(again, state["step"]) == state
 
     check()
     feed.close()
 
 
-def test_a_cut_state_and_a_wrong_step_are_named(batches):
-    feed = feed_of(batches)
+@pytest.mark.parametrize(
+    ("name", "change"),
+    {
+        "seed": {"seed": 6},
+        "shuffle.kind": {"shuffle": "none"},
+        "shuffle.window_blocks": {"shuffle": loader.BlockShuffle(window_blocks=2)},
+        "epochs": {"epochs": 2},
+        "phases[0].batch_size": {"batch_size": 11},
+        "drop_remainder": {"drop_remainder": True},
+    }.items(),
+)
+def test_another_order_is_refused_and_named(web, name: str, change: Any) -> None:
+    options = OPTIONS | {"shuffle": "block"}
+    state = feed_of(loader.global_batches(web, **options)).get_state()
+    feed = feed_of(loader.global_batches(web, **options | change), start_step=2)
+    with pytest.raises(StateMismatchError, match="the records or the order") as caught:
+        feed.set_state(state)
+    lines = str(caught.value).splitlines()
+    assert all(name in line for line in lines[1:4])
+    (value,) = change.values()
+    assert isinstance(value, loader.BlockShuffle) or f"{name} {value!r}" in lines[2]
+    assert feed.get_state()["step"] == 2  # As it was.
+
+
+def test_other_records_are_refused_and_named(web, tmp_path: pathlib.Path) -> None:
+    state = feed_of(loader.global_batches(web, batch_size=4)).get_state()
+    for name, files, same in (
+        ("swapped", WEB[::-1], ["records_digest", "datasets[0].records "]),
+        ("changed", [WEB[0], [*WEB[1][:-1], b"x"]], ["datasets[0].records "]),
+    ):
+        other = loader.open(convert(tmp_path / name, files))
+        feed = feed_of(loader.global_batches(other, batch_size=4))
+        with pytest.raises(StateMismatchError) as caught:
+            feed.set_state(state)
+        told = str(caught.value)
+        assert "phases[0].datasets[0].order_digest" in told
+        assert ("records_digest" in told) == (name == "changed")
+        assert not any(text in told for text in same)
+
+
+def test_a_dataset_may_move_and_be_compressed_otherwise(
+    web, tmp_path: pathlib.Path
+) -> None:
+    plain = loader.global_batches(web, batch_size=4)
+    moved = loader.open(convert(tmp_path, WEB, compression="brotli:1", group_size=7))
+    feed = feed_of(loader.global_batches(moved, batch_size=4))
+    feed.set_state(feed_of(plain, start_step=3).get_state())
+    assert next(feed) == plain.read(3)
+
+
+def test_what_is_no_state_of_this_version_or_was_cut_is_named(web) -> None:
+    feed = feed_of(loader.global_batches(web, **OPTIONS))
     good = feed.get_state()
+    with pytest.raises(FormatVersionError, match="expected: 1\n  got:      2"):
+        feed.set_state(good | {"version": 2})
+    for nothing in ({}, {"step": 3}, None, [1]):
+        with pytest.raises(InputError, match="not the state of a feed"):
+            feed.set_state(nothing)
     for change in ({"seed": 6}, {"phases": good["phases"][:0]}, {"digest": None}):
-        with pytest.raises(InputError, match="is not as it was written") as refused:
+        with pytest.raises(InputError, match="is not as it was written") as caught:
             feed.set_state(good | change)
-        assert "restore the checkpoint" in refused.value.cure
+        assert "restore the checkpoint" in str(caught.value.cure)
     for step in ("7", 99, -1, None, 0.5):
         with pytest.raises(InputError, match="step of the state is"):
             feed.set_state(good | {"step": step})
-    feed.close()
+
+
+def test_a_run_goes_on_with_its_edition_after_an_append(
+    grown: str, web, caplog
+) -> None:
+    plain = loader.global_batches(web, **OPTIONS)
+    state = state_of(plain, 4)
+    latest = loader.global_batches(loader.open(grown), **OPTIONS)
+    with feed_of(latest) as feed, caplog.at_level(logging.WARNING):
+        feed.set_state(state)
+        assert next(feed) == plain.read(4)
+        assert feed.get_state() == state | {"step": 5}
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert "edition 1" in line
+    # The batches take the newer one when they say so.
+    changed = latest.then(loader.open(grown), step=4)
+    with feed_of(changed) as feed:
+        feed.set_state(state)
+        assert next(feed) == plain.then(loader.open(grown), step=4).read(4)
+        later = feed.get_state()
+        assert [one["datasets"][0]["edition"] for one in later["phases"]] == [1, 2]
+        feed.set_state(later)
+        assert feed.get_state() == later
+
+
+def test_a_run_of_removed_records_goes_on_in_a_new_epoch(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = convert(tmp_path, WEB)
+    plain = loader.global_batches(loader.open(path), **OPTIONS)
+    remove(tmp_path, [3, 17], erase=True)
+    latest = loader.global_batches(loader.open(path), **OPTIONS)
+    with pytest.raises(StateMismatchError, match="not there any more") as caught:
+        feed_of(latest).set_state(state_of(plain, 4))
+    assert "batches = batches.then(step=4)" in str(caught.value.cure)
+    batches = latest.then(step=4)
+    with feed_of(batches) as feed:
+        feed.set_state(state_of(plain, 4))
+        assert next(feed) == batches.read(4)
+        later = json.loads(json.dumps(feed.get_state()))
+    # The state says what was read before, and that it cannot be read again.
+    assert [one["datasets"][0]["records"] for one in later["phases"]] == [69, 67]
+    then = batches_of_state(loader.open(path), later)
+    assert then.indices(2).tolist() == plain.indices(2).tolist()
+    assert then.read(5) == batches.read(5)
+    for gone in (lambda: then.read(2), lambda: locate(then, 2, 0)):
+        with pytest.raises(InputError, match="not there any more"):
+            gone()
+    lost, *left = account(then, 6)
+    assert (lost.note, lost.counts.documents) == (GONE, 48)
+    assert sum(part.counts.documents for part in left) == 24
+    # The same script goes on when it is started again.
+    with feed_of(batches, host=(1, 2)) as feed:
+        feed.set_state(later)
+        assert next(feed) == batches.read(5)[6:]
+
+
+def test_another_past_or_a_forgotten_phase_is_refused(grown: str, web) -> None:
+    plain = loader.global_batches(web, **OPTIONS)
+    changed = plain.then(loader.open(grown), step=4)
+    smaller = plain.then(batch_size=6, step=3)
+    for batches, writer, step, told in (
+        (changed, changed, 7, None),
+        (changed, plain, 4, None),  # It changes at this very step.
+        (changed, plain, 2, None),
+        (changed, plain, 5, "batches.then(step=5)"),
+        (plain, changed, 7, ""),
+        (plain, changed, 3, "a later phase"),
+        (smaller, changed, 3, None),
+        (smaller, changed, 4, ""),
+        (plain.then(batch_size=6, step=6), changed, 3, ""),
+        (changed.then(batch_size=6, step=7), changed, 7, None),
+        (changed.then(batch_size=6, step=6), changed, 7, ""),
+    ):
+        feed = feed_of(batches)
+        if told is None:
+            feed.set_state(state_of(writer, step))
+            continue
+        with pytest.raises(StateMismatchError) as caught:
+            feed.set_state(state_of(writer, step))
+        assert told in str(caught.value)
+
+
+def test_hosts_must_divide_the_sizes_from_the_step_on(web) -> None:
+    batches = loader.global_batches(web, batch_size=6, epochs=9)
+    batches = batches.then(batch_size=8, step=4)
+    refusal = "does not divide among the hosts"
+    with pytest.raises(InputError, match=refusal) as caught:
+        feed_of(batches, host=(0, 4))
+    assert "later start_step" in caught.value.__notes__[0]
+    with feed_of(batches, host=(1, 4), start_step=4) as feed:
+        assert next(feed) == batches.read(4)[2:4]
+        with pytest.raises(InputError, match=refusal):
+            feed.set_state(state_of(batches, 3))
+        assert next(feed) == batches.read(5)[2:4]
+
+
+def test_changes_that_fit_no_batches_are_refused(web, code) -> None:
+    plain = loader.global_batches(web, **OPTIONS)
+    mixed = loader.global_batches({"web": web, "code": code}, **OPTIONS)
+    weighed = mixed.then(weights={"web": 1, "code": 2}, step=1)
+    for batches, change, message in (
+        (plain, {"step": 99}, "end before the step"),
+        (plain, {"step": -1}, "step is out of range"),
+        (plain, {"datasets": "web", "step": 1}, "not a dataset"),
+        (plain, {"datasets": {"web": web}, "step": 1}, "single dataset has no name"),
+        (plain, {"weights": {"web": 1}, "step": 1}, "has no weights"),
+        (plain, {"step": 1, "at": "end"}, "unknown place"),
+        (plain, {"step": 1, "batch_size": 0}, "batch_size"),
+        (mixed, {"datasets": web, "step": 1}, "say which dataset"),
+        (mixed, {"step": 1, "at": "epoch"}, "epochs of its own"),
+        (mixed, {"weights": {"web": 1}, "step": 1}, "not those of the mixture"),
+        (weighed, {"datasets": {"books": web}, "step": 2}, "weight is not given"),
+    ):
+        with pytest.raises(InputError, match=message):
+            batches.then(**change)
+    more = mixed.then({"books": web}, step=2)
+    assert [*more.names] == ["web", "code", "books"]
+    assert {*more.indices(2).datasets.tolist()} == {0, 1, 2}
+
+
+def test_a_number_that_means_other_records_needs_its_edition(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = convert(tmp_path, WEB)
+    remove(tmp_path, [3])
+    first, last = loader.open(path, edition=1), loader.open(path)
+    batches = loader.global_batches(first, **OPTIONS).then(last, step=4)
+    with pytest.raises(InputError, match="other numbers in an earlier phase"):
+        batches.find(10)
+    seen = 0
+    for edition, dataset in ((1, first), (last.facts.edition, last)):
+        for record in range(0, 67, 5):
+            for _, step, row in batches.find(record, edition=edition):
+                assert batches.read(step)[row] == dataset[record]
+                assert (step < 4) == (edition == 1)
+                seen += edition == 1
+    assert seen

@@ -26,7 +26,7 @@ from gristmill.loader.feed.workers import batch_of, message_of
 from tests.feed import decoders
 from tests.support.datasets import convert
 from tests.support.records import text_records
-from tests.support.started import started
+from tests.support.started import Started, started
 from tests.support.waiting import until
 
 FILES = [text_records(40, seed=1), text_records(59, seed=2)]
@@ -65,19 +65,14 @@ def assert_same_tree(got, expected):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(3, marks=pytest.mark.slow)])
-def test_the_stream_does_not_depend_on_the_workers_and_ends(batches, workers):
-    whole = [batches.read(step) for step in range(batches.steps)]
-    with started() as own, feed_of(batches, workers=workers) as feed:
-        assert list(feed) == whole
-        with pytest.raises(StopIteration):
-            next(feed)
-    assert len(own.processes) == workers
+def ended(own: Started) -> None:
+    """Waits until no worker runs; nothing of them is left."""
     until(lambda: not any(worker.is_alive() for worker in own.processes))
+    assert shared_memory_of(f"gristmill-{os.getpid()}-") == []
 
 
 @pytest.mark.slow
-def test_resumed_with_other_workers_in_the_middle_the_rest_is_the_same(batches):
+def test_the_stream_does_not_depend_on_the_workers(batches):
     expected = [decoders.lengths(batches.read(step)) for step in range(batches.steps)]
     state, got = feed_of(batches).get_state(), []
     for workers, steps in [(2, 3), (0, 2), (1, 9)]:
@@ -88,6 +83,8 @@ def test_resumed_with_other_workers_in_the_middle_the_rest_is_the_same(batches):
                 aligned = batch["lengths"].ctypes.data % 64 == 0
                 assert aligned or not workers
                 state = json.loads(json.dumps(feed.get_state()))
+            if len(got) == batches.steps:
+                assert next(feed, None) is None
     assert len(got) == len(expected)
     for one, other in zip(got, expected, strict=True):
         assert_same_tree(one, other)
@@ -102,7 +99,7 @@ def test_a_feed_that_nobody_keeps_leaves_no_worker(batches):
         del feed
         gc.collect()
     assert len(own.processes) == 2
-    until(lambda: not any(worker.is_alive() for worker in own.processes))
+    ended(own)
 
 
 @pytest.mark.slow
@@ -117,8 +114,7 @@ def test_a_killed_worker_is_an_error_within_seconds_and_the_state_is_good(path):
         state = feed.get_state()
         expected = decoders.large(batches.read(state["step"]))
         np.testing.assert_array_equal(next(feed), expected)  # by other workers
-    assert not any(worker.is_alive() for worker in own.processes)
-    assert shared_memory_of(f"gristmill-{os.getpid()}-") == []
+    ended(own)
 
 
 @pytest.mark.slow
@@ -128,8 +124,7 @@ def test_a_feed_with_a_worker_that_hangs_can_be_closed(batches):
         next(feed)
         begun = time.monotonic()
     assert time.monotonic() - begun < 30
-    assert not any(worker.is_alive() for worker in own.processes)
-    assert shared_memory_of(f"gristmill-{os.getpid()}-") == []
+    ended(own)
 
 
 def shared_memory_of(prefix):
@@ -287,5 +282,5 @@ def test_a_feed_may_be_closed_before_its_first_batch_is_there(batches):
         with feed_of(batches, workers=2) as feed:
             feed.start_prefetch()
             assert len(own.processes) == 2
-        until(lambda: not any(worker.is_alive() for worker in own.processes))
+        ended(own)
     assert own.threads == []

@@ -58,7 +58,8 @@ def _start(folder: pathlib.Path) -> None:
 def _serve(folder: pathlib.Path) -> None:
     """Calls functions one after another, until the folder is gone."""
     threading.Thread(target=_end_with, args=(folder,), daemon=True).start()
-    with Listener(str(folder / "socket"), backlog=64) as listener:
+    with Listener(str(folder / "made"), backlog=64) as listener:
+        (folder / "made").rename(folder / "socket")  # It listens.
         while True:
             # A test that was ended waits no more.
             with contextlib.suppress(OSError, EOFError), listener.accept() as client:

@@ -1,0 +1,368 @@
+"""The batches of hosts: their records, masks, counts, and the errors of a step."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import os
+import pathlib
+import pickle
+import shutil
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill import loader
+from gristmill.dataset.base.errors import (
+    CorruptShardError,
+    DecodeError,
+    InputError,
+    OutOfRangeError,
+)
+from tests.support.datasets import convert
+from tests.support.packed import pack
+from tests.support.records import text_records
+
+FILES = [text_records(40, seed=1), text_records(59, seed=2)]
+RECORDS = [*FILES[0], *FILES[1]]
+CODE = text_records(11, seed=3)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> str:
+    return convert(tmp_path_factory.mktemp("web"), FILES)
+
+
+@pytest.fixture(scope="module")
+def web(path: str) -> loader.Dataset:
+    return loader.open(path)
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory) -> loader.Dataset:
+    return loader.open(convert(tmp_path_factory.mktemp("code"), [CODE]))
+
+
+@pytest.fixture(scope="module")
+def damaged(path: str, tmp_path_factory) -> loader.Dataset:
+    """The same as `web`, but for some bytes of record 70."""
+    copy = shutil.copytree(path, tmp_path_factory.mktemp("damaged") / "data")
+    dataset = loader.open(copy)
+    shard = pathlib.Path(dataset.shard(1).path)
+    data, at = bytearray(shard.read_bytes()), dataset.stored.offset_bytes(70) + 60
+    data[at : at + 8] = bytes(byte ^ 0xFF for byte in data[at : at + 8])
+    shard.write_bytes(data)
+    return dataset
+
+
+def fail_at(bad: bytes, records: list[bytes]) -> list[int]:
+    if bad in records:
+        raise DecodeError("no good", row=records.index(bad))
+    return [*map(len, records)]
+
+
+@given(data=st.data())
+@settings(max_examples=100)
+def test_a_feed_has_its_rows_of_each_step_and_fails_at_its_step(
+    web, code, damaged, data
+) -> None:
+    def drawn(*values: Any) -> Any:
+        return data.draw(st.sampled_from(values))
+
+    size, hosts, start = drawn(2, 6), drawn(1, 3), drawn(0, 3)
+    dataset, failing = drawn((web, set()), (damaged, {RECORDS[70]}))
+    batches = loader.global_batches(
+        drawn(dataset, {"web": dataset, "code": code}),
+        batch_size=size * hosts,
+        epochs=1,
+        shuffle=drawn("global", "block", "none"),
+    )
+    decode, bad = None, data.draw(st.none() | st.sampled_from(RECORDS))
+    if bad is not None:
+        decode, failing = functools.partial(fail_at, bad), {bad, *failing}
+    how = {"host": (hosts - 1, hosts), "prefetch": drawn(1, 9), "start_step": start}
+    with batches.feed(decode=decode, **how) as feed:
+        for step in range(start, batches.steps):
+            rows = slice((hosts - 1) * size, hosts * size)
+            numbers = zip(*batches.schedule.batch(step, rows), strict=True)
+            records = [(CODE if which else RECORDS)[n] for which, n in numbers]
+            if failing & {*records}:
+                with pytest.raises((CorruptShardError, DecodeError)) as caught:
+                    next(feed)
+                assert caught.value.__notes__[0] == f"in the batch of step {step:,}"
+                assert feed.get_state()["step"] == step
+                return
+            assert next(feed) == ([*map(len, records)] if decode else records)
+            assert batches.read(step, rows) == records
+        assert next(feed, None) is None
+
+
+def test_a_mixture_is_in_proportion_to_weights_or_lengths(web, code) -> None:
+    both = {"web": web, "code": code}
+    batches = loader.global_batches(both, batch_size=110, epochs=1)
+    assert batches.steps == 1
+    assert sorted(batches.read(0)) == sorted(RECORDS + CODE)
+    weights = {"code": 0.3, "web": 0.7}
+    batches = loader.global_batches(both, batch_size=10, weights=weights)
+    for step in range(12):
+        assert np.bincount(batches.indices(step).datasets).tolist() == [7, 3]
+    data = pickle.dumps(batches)
+    assert len(data) < 2500
+    assert pickle.loads(data).read(3) == batches.read(3)
+
+
+def test_a_batch_that_the_records_do_not_fill_is_refused(web, code) -> None:
+    with pytest.raises(InputError, match="there is no batch") as caught:
+        loader.global_batches(web, batch_size=100, epochs=1)
+    assert str(caught.value.expected).startswith("at least 100 records")
+    assert caught.value.got == "99"
+    assert "drop_remainder=False" in str(caught.value.cure)
+    for size, epochs, drops, rows in (
+        (99, 1, True, 99),
+        (100, 2, True, 100),
+        (100, None, True, 100),
+        (100, 1, False, 99),
+    ):
+        batches = loader.global_batches(
+            web, batch_size=size, epochs=epochs, drop_remainder=drops
+        )
+        assert len(batches.read(0)) == rows
+    # A mixture ends where its first dataset does.
+    weights = {"web": 1, "code": 1}
+    with pytest.raises(InputError, match="there is no batch"):
+        loader.global_batches(
+            {"web": web, "code": code}, batch_size=30, epochs=1, weights=weights
+        )
+
+
+@pytest.mark.parametrize("host", [None, "tpu", 0, (0,), (2, 2), (-1, 2), ("0", 2)])
+def test_another_host_than_there_is_is_refused(web, host: Any) -> None:
+    batches = loader.global_batches(web, batch_size=10)
+    for made in (batches.feed, batches.records):
+        with pytest.raises(InputError, match="host"):
+            made(host=host)
+        with pytest.raises(InputError, match="not said which host") as caught:
+            made()
+        assert "host=(0, 1)" in str(caught.value.cure)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (lambda web, mixed: loader.global_batches("c4", batch_size=1), "loader.open"),
+        (lambda web, mixed: web(shuffle=True), "pass 'global'"),
+        (lambda web, mixed: web(shuffle=None), "pass 'none'"),
+        (lambda web, mixed: web(shuffle=loader.BlockShuffle), r"pass BlockShuffle\(\)"),
+        (lambda web, mixed: web(shuffle="random"), "'none', 'global', 'block', or a"),
+        (lambda web, mixed: web(shuffle=["global"]), "one of the names"),
+        (lambda web, mixed: loader.BlockShuffle(block_records=0), "block_records"),
+        (lambda web, mixed: loader.BlockShuffle(window_blocks=1.5), "window_blocks"),
+        (lambda web, mixed: web(weights={"web": 1}), "weights are for a mixture"),
+        (lambda web, mixed: web().locate(2, 10), "row is out of range"),
+        (lambda web, mixed: web().locate(9, 0), "no such step"),
+        (lambda web, mixed: web().find(1, "web"), "single dataset has no name"),
+        (lambda web, mixed: web().read(9), "no such step"),
+        (lambda web, mixed: web().read(-1), "0 <= step < 9"),
+        (lambda web, mixed: web().read(1.0), "step is not an integer"),
+        (lambda web, mixed: web().read(1, np.array([3, 12])), "row is out of range"),
+        (lambda web, mixed: web().feed(host=(0, 3)), "does not divide among the hosts"),
+        (lambda web, mixed: loader.global_batches({}, batch_size=1), "no datasets"),
+        (lambda web, mixed: mixed(weights={}), "a weight for each of web, code"),
+        (lambda web, mixed: mixed().find(1), "which dataset of the mixture"),
+        (lambda web, mixed: mixed().find(1, "books"), "no such dataset"),
+    ],
+)
+def test_what_cannot_be_is_refused(web, code, asked: Any, message: str) -> None:
+    of_web = functools.partial(loader.global_batches, web, batch_size=10, epochs=1)
+    both = {"web": web, "code": code}
+    with pytest.raises((InputError, OutOfRangeError), match=message):
+        asked(of_web, functools.partial(loader.global_batches, both, batch_size=10))
+
+
+def test_an_empty_dataset_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match="no records"):
+        loader.global_batches(loader.open(convert(tmp_path, [[]])), batch_size=1)
+
+
+# --- A last batch that is not full is filled up.
+
+
+def arrays(records: list[bytes]) -> dict[str, Any]:
+    """Arrays of each kind; it is never called without a record."""
+    sizes = np.array([len(record) for record in records])
+    return {
+        "texts": np.array(records, object),
+        "inner": {"sizes": sizes, "all": sizes[:, None].max(axis=0) + sizes[:, None]},
+    }
+
+
+# Of 99 records; one size divides them, and one is larger than all of them.
+@pytest.mark.parametrize(
+    ("batch_size", "hosts", "shuffle"),
+    [(24, 1, "none"), (33, 3, "global"), (36, 12, "block"), (120, 2, "none")],
+)
+def test_every_record_is_once_on_some_host(web, batch_size, hosts, shuffle) -> None:
+    options = {"epochs": 1, "drop_remainder": False, "shuffle": shuffle}
+    batches = loader.global_batches(web, batch_size=batch_size, **options)
+    seen = collections.Counter[bytes]()
+    for host in range(hosts):
+        with batches.feed(decode=arrays, host=(host, hosts), mask="mask") as feed:
+            got = [*feed]
+        assert len(got) == batches.steps
+        assert feed.stats.records == sum(batch["mask"].sum() for batch in got)
+        for batch in got:
+            mask = batch["mask"]
+            assert mask.dtype == bool
+            assert mask.shape == batch["texts"].shape == (batch_size // hosts,)
+            assert batch["inner"]["all"].shape == (batch_size // hosts, 1)
+            seen.update(batch["texts"][mask])
+            assert not any(batch["texts"][~mask])
+            assert not batch["inner"]["sizes"][~mask].any()
+            # Rows of padding are behind the others.
+            assert (np.diff(mask.astype(int)) <= 0).all()
+    assert seen == collections.Counter(RECORDS)
+
+
+def test_filling_goes_on_at_a_step_and_where_sizes_change(web) -> None:
+    batches = loader.global_batches(web, batch_size=24, epochs=1, drop_remainder=False)
+    batches = batches.then(batch_size=48, step=2)
+    with batches.feed(decode=arrays, host=(1, 2), mask="mask") as feed:
+        assert [int(batch["mask"].sum()) for batch in feed] == [12, 12, 24, 24, 0]
+        feed.set_state({**feed.get_state(), "step": 2})
+        assert [len(batch["mask"]) for batch in feed] == [24, 24, 24]
+
+
+def test_padding_of_packed_rows_counts_for_no_loss(tmp_path: pathlib.Path) -> None:
+    dataset = loader.open(pack(tmp_path, [[[5, 6, 7]]], length=4))
+    options = {"batch_size": 2, "epochs": 1, "drop_remainder": False}
+    batches = loader.global_batches(dataset, **options)
+    decode = loader.PackedRows.of(dataset)
+    with batches.feed(decode=decode, host=(0, 1), mask="mask") as feed:
+        filled = next(feed)
+    assert filled["targets_segmentation"].tolist() == [[1, 1, 0, 0], [0, 0, 0, 0]]
+    assert {array.dtype.name for array in filled.values()} == {"int32", "bool"}
+
+
+# --- Errors and counts.
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_record_that_does_not_decode_is_named(
+    tmp_path: pathlib.Path, workers: int
+) -> None:
+    records = [bytes(8)] * 13 + [bytes(7)] + [bytes(8)] * 16
+    dataset = loader.open(convert(tmp_path, [records[:20], records[20:]]))
+    batches = loader.global_batches(dataset, batch_size=16, shuffle="none")
+    message = (
+        r"out, record 13 \(record 13 of .*00000-of-00002\), row 13 of step 0\n"
+        r"  expected: 8 bytes(.|\n)*got:      7 bytes"
+    )
+    decode = loader.TokenDecoder(length=2)
+    with (
+        batches.feed(decode=decode, workers=workers, host=(1, 2)) as feed,
+        pytest.raises(DecodeError, match=message) as caught,
+    ):
+        next(feed)
+    assert caught.value.row == 5
+
+
+def test_also_where_a_host_has_padding_alone(web) -> None:
+    batches = loader.global_batches(
+        web, batch_size=240, epochs=1, drop_remainder=False, shuffle="none"
+    )
+
+    def decode(records: list[bytes]) -> dict[str, Any]:
+        return {"tokens": loader.TokenDecoder(length=3)(records)}
+
+    with (
+        batches.feed(decode=decode, host=(1, 2), mask="mask") as feed,
+        pytest.raises(DecodeError, match=r"record 0 .*row 0 of step 0"),
+    ):
+        next(feed)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_trainer_survives_and_goes_on_when_a_shard_is_back(
+    tmp_path: pathlib.Path, workers: int
+) -> None:
+    copy = convert(tmp_path, [text_records(400, seed=1), text_records(500, seed=2)])
+    batches = loader.global_batches(loader.open(copy), batch_size=90, epochs=2)
+    shard = pathlib.Path(batches.datasets[0].shard(1).path)
+    data = shard.read_bytes()
+    with batches.feed(host=(0, 1), workers=workers) as feed:
+        assert next(feed) == batches.read(0)
+        os.truncate(shard, 0)
+        with pytest.raises(CorruptShardError) as caught:
+            collections.deque(feed, maxlen=0)
+        assert caught.value.where == str(shard)
+        assert "in the batch of step" in caught.value.__notes__[0]
+        shard.write_bytes(data)
+        feed.set_state(feed.get_state())
+        step = feed.get_state()["step"]
+        assert [*feed] == [batches.read(n) for n in range(step, batches.steps)]
+
+
+def slow(records: list[bytes]) -> dict[str, Any]:
+    time.sleep(0.05)
+    return {"bytes": np.array([len(record) for record in records])}
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_slow_decode_makes_the_trainer_wait(web, workers: int) -> None:
+    batches = loader.global_batches(web, batch_size=20, epochs=2)
+    with batches.feed(host=(1, 2), workers=workers, prefetch=1, decode=slow) as feed:
+        first = int(next(feed)["bytes"].sum())
+        before = feed.stats
+        assert (before.batches, before.records, before.record_bytes) == (1, 10, first)
+        read = [int(size) for batch in feed for size in batch["bytes"]]
+        stats = feed.stats - before
+    assert (stats.batches, stats.records) == (8, len(read)) == (8, 80)
+    assert stats.record_bytes == sum(read)
+    assert min(stats.decode_seconds, 2 * stats.wait_seconds) >= 8 * 0.05
+    assert stats.read_seconds > 0
+    assert before + stats == feed.stats
+    assert str(loader.FeedStats(batches=1234, record_bytes=3 << 19)) == (
+        "1,234 batches, 0 records, 1.5 MiB; waited 0.0 s, read 0.0 s, decoded 0.0 s"
+    )
+
+
+def spans(folder: pathlib.Path) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yields our spans of a trace: name and fields."""
+    (path,) = folder.rglob("*.xplane.pb")
+    for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
+        for line in plane.lines:
+            for event in line.events:
+                if event.name.startswith("gristmill"):
+                    yield event.name, dict(event.stats)
+
+
+def test_on_devices_what_is_on_its_way_does_not_count_and_a_trace_shows_it(
+    web, tmp_path: pathlib.Path
+) -> None:
+    batches = loader.global_batches(web, batch_size=20)
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    with loader.to_jax(batches.feed(decode=slow, host=(0, 1)), sharding) as feed:
+        sizes = [int(next(feed)["bytes"].sum())]
+        with jax.profiler.trace(tmp_path):
+            sizes += [int(next(feed)["bytes"].sum()) for _ in range(5)]
+        assert (feed.stats.batches, feed.stats.record_bytes) == (6, sum(sizes))
+        assert feed.stats.wait_seconds >= 0.05
+    seen = collections.defaultdict(set)
+    for name, fields in spans(tmp_path):
+        for field, value in fields.items():
+            seen[name, field].add(value)
+            seen["any", field].add(value)
+    assert seen["gristmill.wait", "batch"] == {1, 2, 3, 4, 5}
+    assert {3, 4, 5} <= seen["gristmill.send", "batch"]
+    # The thread that sends waits for the feed.
+    assert {3, 4, 5} <= seen["any", "step"]
+    with loader.to_jax(iter([{"x": np.zeros(2)}] * 2), sharding) as feed:
+        next(feed)
+        assert (feed.stats.batches, feed.stats.records) == (1, 0)
