@@ -220,7 +220,7 @@ def check_holds_no_input(output: str, inputs: Iterable[str]) -> None:
     whoever deletes or copies the dataset would take the inputs with it.
     """
     real = functools.lru_cache(maxsize=64)(_real)
-    root = real(output.rstrip("/"))
+    root = real(output.rstrip("/") or output)
     for path in inputs:
         parent, _, file = path.rpartition("/")
         place = real(parent if parent or not path.startswith("/") else "/")

@@ -16,8 +16,10 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from urllib3.connectionpool import HTTPConnectionPool
 
+from gristmill import loader
 from gristmill.dataset import ColumnWriter, Writer, commit_parts
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import Gathered
@@ -35,6 +37,7 @@ from gristmill.transforms.removal.removal_job import (
     begin_removal,
     commit_removal,
 )
+from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.writing.write_group import (
     assign_record,
     encode_task,
@@ -138,25 +141,29 @@ def write_inputs(folder: pathlib.Path, name: str, records: Sequence[bytes]) -> s
 
 def convert(
     output: str,
-    inputs: str,
+    inputs: str | Sequence[str],
     *,
     shards: int = 2,
     overwrite: bool = False,
     keep: bool = False,
     appends: bool = False,
     writer: WriterOptions = PLAIN,
+    select: str = "",
+    split: str = "train",
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Manifest:
     """Does what `convert` and `append` do.
 
     Args:
         output: The dataset.
-        inputs: A file of records.
+        inputs: A file of records, patterns, or a dataset.
         shards: The number of shards.
         overwrite: Whether it replaces what is there.
         keep: Whether that is kept.
         appends: Whether the records come after those that are there.
         writer: How they are encoded.
+        select: A condition on the columns of a dataset, which is the inputs.
+        split: The split.
         meanwhile: Called when all is made, and nothing is committed.
     """
     job = job_of(
@@ -166,6 +173,8 @@ def convert(
         plan=("num_shards", shards),
         writer=writer,
         appends=appends,
+        records=RecordOptions(select=select),
+        split=split,
     )
     taken = begin_job(job, overwrite=overwrite)
     if taken.committed is not None:
@@ -272,16 +281,42 @@ def attach(
             writer.write({"text": np.array(rest, object)})
 
 
+def run(*arguments: object, code: int = 0) -> str:
+    """Runs a command, and returns what it says, with one space for all white space."""
+    from gristmill.pipelines.commands.main import cli
+
+    done = CliRunner().invoke(cli, [*map(str, arguments)])
+    assert done.exit_code == code, done.output
+    return " ".join(done.output.split())
+
+
 def split_of(output: str) -> Split | None:
     """Returns the split that there is, None for none."""
     manifest = read_manifest(output)
     return None if manifest is None else manifest.splits.get("train")
 
 
+def records_of(
+    output: str, edition: int | None = None, split: str = "train"
+) -> list[bytes]:
+    """Returns the records of a split, as it is or as it was."""
+    dataset = loader.open(output, split, edition=edition, verify="never", cache_dir="")
+    return dataset.read(range(len(dataset)))
+
+
 def found_by_verify(output: str) -> tuple[list[str], list[str]]:
     """Returns what `verify` finds: damage, and what was left over."""
     found = run_job(VerifyJob(output), workers=1)
     return list(map(str, found.findings)), list(found.leftovers)
+
+
+def assert_whole(output: str, records: Sequence[bytes]) -> Split:
+    """The dataset has these records, and nothing is beside it; returns its split."""
+    assert found_by_verify(output) == ([], [])
+    assert records_of(output) == [*records]
+    split = split_of(output)
+    assert split is not None
+    return split
 
 
 def files_with(output: str, words: Collection[bytes]) -> list[str]:

@@ -1,30 +1,28 @@
-"""Records that are appended to a dataset, whatever happens meanwhile."""
+"""Records that are appended: which are accepted, and what is told."""
 
 from __future__ import annotations
 
 import json
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, open_manifest
-from gristmill.pipelines.commands.main import cli
-from tests.changes.changes import append, convert, found_by_verify
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.splits import Split
+from tests.changes import changes
+from tests.changes.changes import append, convert, found_by_verify, records_of, run
 from tests.support.editions import files_of
-from tests.support.records import frames_of, text_records, write_array_records
+from tests.support.records import frames_of, text_records
 
-OLD = text_records(60)
-NEW = text_records(25, seed=1)
+OLD, NEW = text_records(60), text_records(25, seed=1)
 MORE = text_records(13, seed=2)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def inputs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """The current folder, with one for each edition: `old`, `new` and `more`."""
     monkeypatch.chdir(tmp_path)
@@ -36,24 +34,19 @@ def inputs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
     return tmp_path
 
 
-def run(*arguments: object, code: int = 0) -> str:
-    done = CliRunner().invoke(cli, [*map(str, arguments)])
-    assert done.exit_code == code, done.output
-    return done.output
+@pytest.fixture
+def two() -> str:
+    """A dataset of the old records, and the new ones."""
+    convert("out", "old/*")
+    append("out", "new/*")
+    return "out"
 
 
-def records_of(output: str, split: str = "train", **options: Any) -> list[bytes]:
-    return list(loader.open(output, split, **options))
-
-
-def assert_whole(output: str, *editions: Sequence[bytes]) -> Manifest:
+def assert_whole(output: str, *editions: Sequence[bytes]) -> Split:
     """The dataset has these editions, and nothing is beside it."""
-    assert found_by_verify(output) == ([], [])
-    manifest = open_manifest(output)
-    ends = [part.records for part in manifest.splits["train"].parts]
-    assert ends == list(map(len, editions))
-    assert records_of(output) == [r for records in editions for r in records]
-    return manifest
+    split = changes.assert_whole(output, [r for records in editions for r in records])
+    assert [part.records for part in split.parts] == list(map(len, editions))
+    return split
 
 
 def test_by_command(inputs):
@@ -67,8 +60,8 @@ def test_by_command(inputs):
     run("append", "out", "damaged.tfrecord", code=3)
     assert found_by_verify("out")[0] == []
     said = run("append", "out", "damaged.tfrecord", "--on-corrupt=skip")
-    assert "LEFT OUT  1 damaged region" in said
-    split = assert_whole("out", OLD, NEW, MORE[1:]).splits["train"]
+    assert "LEFT OUT 1 damaged region" in said
+    split = assert_whole("out", OLD, NEW, MORE[1:])
     assert split.skipped_regions == split.editions[2].skipped_regions == 1
     said = run("append", "out", "more", "--map=binascii:hexlify")
     assert "with --map binascii:hexlify, the one before without" in said
@@ -76,7 +69,7 @@ def test_by_command(inputs):
 
 
 @pytest.mark.slow
-def test_on_beam(inputs):
+def test_on_beam():
     for place in ("here", "beam"):
         run("convert", "old", place, "--num-shards=2", "--name=d")
     run("append", "here", "new", "--num-shards=2")
@@ -85,16 +78,14 @@ def test_on_beam(inputs):
     assert files_of("beam") == files_of("here")
 
 
-def test_another_split_has_editions_of_its_own(inputs):
-    convert("out", "old/*")
-    append("out", "new/*")
-    run("convert", "more", "out", "--name=d", "--split=val")
-    run("append", "out", "new", "--split=val")
-    manifest = assert_whole("out", OLD, NEW)
-    assert records_of("out", "val") == MORE + NEW
-    splits = [layout.parse_write_key(key)[0] for key in manifest.editions]
-    assert sorted(splits) == ["train", "train", "val", "val"]
-    assert "train, val" in run("append", "out", "more", code=2)
+def test_another_split_has_editions_of_its_own(two):
+    run("convert", "more", two, "--name=d", "--split=val")
+    run("append", two, "new", "--split=val")
+    assert_whole(two, OLD, NEW)
+    assert records_of(two, split="val") == MORE + NEW
+    splits = open_manifest(two).splits
+    assert {n: s.numbers for n, s in splits.items()} == dict.fromkeys(splits, (1, 2))
+    assert "train, val" in run("append", two, "more", code=2)
 
 
 @pytest.mark.slow
@@ -114,30 +105,31 @@ def test_features_of_other_types_are_refused_before_anything_is_written(inputs):
     assert features["meta.score"]["kind"] == "float"
 
 
-def test_what_is_refused(inputs):
-    convert("out", "old/*")
-    append("out", "new/*")
-    before = files_of("out")
+@pytest.mark.parametrize(
+    ("given", "shards", "says"),
+    [
+        (["more/*", "new/1.tfrecord"], 2, "1 of 3 files are those of edition 2"),
+        (["more/*", "new/1.tfrecord"], 2, "/new/1.tfrecord\n"),
+        ("old/0.tfrecord", 2, "already"),
+        ("new/*", 3, "edition 2, converted differently: the plan was 2 shards, is 3"),
+        ("new/*", 2, "1 input files changed: new/0.tfrecord"),
+    ],
+)
+def test_what_is_there_already_is_refused(inputs, two, given, shards, says):
+    before = files_of(two)
+    if "changed" in says:
+        (inputs / "new" / "0.tfrecord").write_bytes(frames_of(MORE))
+    with pytest.raises(InputError) as caught:
+        append(two, given, shards=shards)
+    assert says in str(caught.value)
+    assert files_of(two) == before
 
-    def refused(given: Any, says: str, **options: Any) -> str:
-        with pytest.raises(InputError, match=says) as caught:
-            append("out", given, **options)
-        assert files_of("out") == before
-        return str(caught.value)
 
-    new = f"{inputs}/new/1.tfrecord"
-    told = refused(["more/*", new], "already")
-    assert "1 of 3 files are those of edition 2" in told
-    assert f"where:    {new}\n" in told
-    for given in ("old/0.tfrecord", ["more/*", "new/0.tfrecord"]):
-        refused(given, "already")
-    told = refused("new/*", "differently", shards=3)
-    assert "edition 2, converted differently: the plan was 2 shards, is 3" in told
-    (inputs / "new" / "0.tfrecord").write_bytes(frames_of(MORE))
-    assert "1 input files changed: new/0.tfrecord" in refused("new/*", "differently")
-    assert "no such split" in run("append", "out", "more", "--split=val", code=2)
+def test_where_there_is_nothing_to_append_to(inputs, two):
+    assert "no such split" in run("append", two, "more", "--split=val", code=2)
     assert "not a committed dataset" in run("append", "none", "new", code=3)
     assert not (inputs / "none").exists()
+    assert "is the input" in run("append", two, two, code=2)
 
 
 def test_a_split_that_metadata_of_tfds_describes(inputs):
@@ -154,29 +146,27 @@ def test_a_split_that_metadata_of_tfds_describes(inputs):
 
 
 @pytest.mark.parametrize("edition", [1, 2])
-def test_lost_shards_are_made_again_and_all_editions_stay(inputs, edition):
-    convert("out", "old/*")
-    for source in ("new", "more"):
-        append("out", f"{source}/*")
-    before = files_of("out")
-    part = open_manifest("out").splits["train"].part(edition)
+def test_lost_shards_are_made_again_and_all_editions_stay(two, edition):
+    append(two, "more/*")
+    before = files_of(two)
+    part = open_manifest(two).splits["train"].part(edition)
     lost = layout.shard_name("d", layout.write_key("train", part.write), 1, 2)
-    pathlib.Path("out", lost).unlink()
+    pathlib.Path(two, lost).unlink()
     if edition == 1:
-        convert("out", "old/*")
+        convert(two, "old/*")
     else:
-        append("out", "new/*")
-    assert_whole("out", OLD, NEW, MORE)
-    assert files_of("out")[lost] == before[lost]
+        append(two, "new/*")
+    assert_whole(two, OLD, NEW, MORE)
+    assert files_of(two)[lost] == before[lost]
 
 
-def test_to_files_that_were_indexed(inputs):
-    (inputs / "found").mkdir()
-    write_array_records(inputs / "found" / "some.array_record", OLD)
-    run("index", "found")
-    run("append", "found", "new")
-    assert_whole("found", OLD, NEW)
-    # They are not ours to delete, whatever was appended.
-    said = run("convert", "more", "found", "--overwrite", code=2)
-    assert "gristmill did not write" in said
-    assert_whole("found", OLD, NEW)
+def test_a_dataset_is_appended_to_another():
+    convert("out", "old/*")
+    convert("week", "new/*")
+    run("append", "out", "week")
+    assert_whole("out", OLD, NEW)
+    assert "nothing to do" in run("append", "out", "week")
+    batches = loader.global_batches(loader.open("out"), batch_size=85, shuffle="none")
+    place = batches.locate(0, 80)
+    assert place.source_path == "new/1.tfrecord"
+    assert place.source_offset_bytes == len(frames_of(NEW[12:20]))

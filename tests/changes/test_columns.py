@@ -1,24 +1,43 @@
-"""Columns through the commands that change, copy and check a dataset."""
+"""Columns: types of values, their files, and commands that change a dataset."""
 
 from __future__ import annotations
 
 import pathlib
 import random
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from gristmill import loader
-from gristmill.dataset.base.errors import GristmillError
-from gristmill.pipelines.commands.main import cli
+from gristmill.dataset import ColumnWriter
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import (
+    FormatVersionError,
+    GristmillError,
+    InvalidDatasetError,
+)
+from gristmill.dataset.columns.column_file import (
+    NUMBERS,
+    ColumnType,
+    decode_column,
+    encode_column,
+)
+from gristmill.dataset.commit.clean import clean
+from gristmill.dataset.commit.garbage import SplitFiles
+from gristmill.dataset.metadata.column_table import (
+    ColumnTable,
+    column_entries,
+    read_column_table,
+)
+from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.pipelines.anywhere import verify
+from tests.changes.changes import run
 from tests.support.columns import attach_numbers, example, examples
 from tests.support.editions import files_of
 from tests.support.records import frames_of
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [*map(str, arguments)])
+from tests.support.removals import remove_from
 
 
 @pytest.fixture
@@ -28,18 +47,8 @@ def output(tmp_path: pathlib.Path) -> str:
     return found
 
 
-def mutated(data: bytes, rng: random.Random) -> bytes:
-    """Returns other bytes: some changed, cut off, added, or another order."""
-    at = rng.randrange(len(data))
-    return rng.choice(
-        [
-            data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :],
-            data[:at],
-            data + b"\0",
-            data[:at] + data[at + 1 :] + data[at : at + 1] + b"?",
-            b"",
-        ]
-    )
+def column_files(output: str) -> list[str]:
+    return [path for path in files_of(output) if path.startswith("columns/")]
 
 
 def values_of(output: str) -> list[list[Any]]:
@@ -47,62 +56,165 @@ def values_of(output: str) -> list[list[Any]]:
     return [opened.column(name)[:].tolist() for name in ("score", "language")]
 
 
-def check_no_mutation_is_silent(output: str, rounds: int, seed: int) -> None:
-    rng = random.Random(seed)
-    expected = values_of(output)
-    files = [p for p in files_of(output) if "columns" in p or p == "dataset.json"]
-    for _ in range(rounds):
-        path = pathlib.Path(output) / rng.choice(files)
+def texts(*values: str) -> np.ndarray[Any, Any]:
+    out = np.empty(len(values), object)
+    out[:] = values
+    return out
+
+
+def test_values_of_every_type_come_back(tmp_path: pathlib.Path) -> None:
+    counts = [1, 0, 2_600]
+    output, total = examples(tmp_path, counts), sum(counts)
+    chance = np.random.default_rng(7)
+    types: dict[str, Any] = {"text": "text"}
+    long = "x" * 50_000
+    own = ["", "Gr\u00fc\u00dfe", "\0end\0", long, "\ud800"]
+    values = {"text": texts(*own, *map(str, range(total - len(own))))}
+    for kind in NUMBERS:
+        for shape in ((), (3,), (2, 2), (0,)):
+            name = f"{kind}_{len(types)}"
+            types[name] = (kind, shape)
+            most = 2 if kind == "bool" else 100
+            values[name] = chance.integers(0, most, (total, *shape)).astype(kind)
+    with ColumnWriter(output, types) as writer:
+        writer.write(values)
+    opened = loader.open(output)
+    assert [*opened.columns] == [*types]
+    for name, wanted in values.items():
+        found = opened.column(name)[:]
+        assert found.dtype == wanted.dtype, name
+        assert np.array_equal(found, wanted), name
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [("float64", np.arange(40.0)), ("text", texts("a", "bc", "", "de"))],
+)
+def test_every_changed_byte_of_a_file_is_found(dtype: str, values) -> None:
+    kind = ColumnType(dtype)
+    records = RecordsDigest(records=len(values), raw_bytes=9, low=3, high=4)
+    data = encode_column(kind, values, records)
+    flipped = [
+        data[:n] + bytes([data[n] ^ 32]) + data[n + 1 :] for n in range(len(data))
+    ]
+    for wrong in (
+        *flipped,
+        *(data[:n] for n in (0, 1, 60, len(data) - 1)),
+        data + b"\0",
+    ):
+        with pytest.raises((InvalidDatasetError, FormatVersionError)):
+            decode_column(wrong, path="c", kind=kind, records=records)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"dtype": "complex64", "shape": []},
+        {"dtype": "float32", "shape": [-1]},
+        {"dtype": "float32", "shape": [1 << 40]},
+        {"dtype": "float32", "shape": [True]},
+        {"dtype": "text", "shape": [2]},
+    ],
+)
+def test_types_that_cannot_be(fields: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        ColumnType.parse(fields)
+
+
+MUTATIONS: list[Callable[[bytes, int], bytes]] = [
+    lambda data, at: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],
+    lambda data, at: data[:at],
+    lambda data, at: data + b"\0",
+    lambda data, at: data[:at] + data[at + 1 :] + data[at : at + 1] + b"?",
+    lambda data, at: b"",
+]
+
+
+def test_no_mutation_of_a_file_is_silent(output: str) -> None:
+    rng, expected = random.Random(1), values_of(output)
+    for name in (*column_files(output), *["dataset.json"] * 3):
+        path = pathlib.Path(output) / name
         data = path.read_bytes()
-        path.write_bytes(mutated(data, rng))
-        try:
-            found = values_of(output)
-        except GristmillError:
-            pass
-        else:
-            # What does not matter to values may differ, such as a name in `source`.
-            assert path.name == "dataset.json"
-            assert found == expected
-        if path.name != "dataset.json":
-            assert run("verify", output).exit_code == 3, path
+        for mutated in rng.sample(MUTATIONS, 3):
+            path.write_bytes(mutated(data, rng.randrange(len(data))))
+            try:
+                found = values_of(output)
+            except GristmillError:
+                pass
+            else:
+                # What does not matter to values may differ, such as a name in `source`.
+                assert path.name == "dataset.json"
+                assert found == expected
+            if path.name != "dataset.json":
+                assert verify(output, workers=1).findings, path
         path.write_bytes(data)
-    assert run("verify", output).exit_code == 0
+    assert verify(output, workers=1).findings == ()
 
 
-def test_no_mutation_is_silent(output: str) -> None:
-    check_no_mutation_is_silent(output, 12, seed=1)
-
-
-def test_verify_names_what_is_wrong(output: str) -> None:
-    (values,) = (pathlib.Path(output) / "columns").glob("*00000-of-*.score-*")
+@pytest.mark.parametrize(
+    ("change", "said", "quick"),
+    [
+        (None, "column is missing", True),
+        (lambda data: data + b"\0", "column has the wrong size", True),
+        (
+            lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+            "column is not the file that was written",
+            False,  # It reads no file.
+        ),
+    ],
+)
+def test_verify_names_what_is_wrong(output: str, change, said, quick) -> None:
+    (values,) = pathlib.Path(output).glob("columns/*00000-of-*.score-*")
     data = values.read_bytes()
     values.unlink()
-    for options in ([], ["--quick"]):
-        result = run("verify", output, *options)
-        assert result.exit_code == 3
-        assert f"columns/{values.name}" in result.output
-        assert "column is missing" in result.output
-    values.write_bytes(data + b"\0")
-    assert "column has the wrong size" in run("verify", output, "--quick").output
-    values.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert run("verify", output, "--quick").exit_code == 0  # It reads no file.
-    assert "column is not the file that was written" in run("verify", output).output
+    if change:
+        values.write_bytes(change(data))
+    told = run("verify", output, code=3)
+    assert f"columns/{values.name}" in told
+    assert said in told
+    assert (said in run("verify", output, "--quick", code=3 if quick else 0)) == quick
+
+
+def test_a_table_names_files_of_its_own_directory_only(output: str) -> None:
+    (part,) = open_manifest(output).splits["train"].parts
+    table = read_column_table(output, column_entries(part, output)["score"])
+    outside = ColumnTable(paths=["../a", "b"], columns=table.columns)
+    with pytest.raises(InvalidDatasetError, match="outside of its own directory"):
+        ColumnTable.decode(outside.encode(), where="t")
 
 
 def test_appended_records_have_no_values(tmp_path: pathlib.Path, output: str) -> None:
     more = tmp_path / "more.tfrecord"
     more.write_bytes(frames_of([example(11), example(12)]))
-    result = run("append", output, more)
-    assert result.exit_code == 0, result.output
-    assert "edition 2 of train has no values of the columns language, score" in (
-        " ".join(result.output.split())
-    )
-    shown = run("inspect", output).stdout
-    assert "column    score: float64" in shown
+    said = run("append", output, more)
+    assert "edition 2 of train has no values of the columns language, score" in said
+    shown = run("inspect", output)
+    assert "column score: float64" in shown
     assert "only of edition 1: attach it again" in shown
     attach_numbers(output, tmp_path, 13, overwrite=True)
     assert loader.open(output).column("score")[12] == 12 / 13
-    assert "only of edition" not in run("inspect", output).stdout
+    assert "only of edition" not in run("inspect", output)
     # Going back keeps the values of the edition.
-    assert run("rollback", output, 1).exit_code == 0
+    run("rollback", output, 1)
     assert loader.open(output).column("score")[10] == 10 / 13
+
+
+def test_columns_that_are_committed_after_another_commit_stay(
+    tmp_path: pathlib.Path,
+) -> None:
+    output = examples(tmp_path, [3, 4])
+    # It commits, then tidies.
+    other = SplitFiles(output, open_manifest(output), "train")
+    attach_numbers(output, tmp_path, 7)
+    other.delete_garbage()
+    assert values_of(output)[0] == [n / 7 for n in range(7)]
+
+
+def test_states_that_are_kept_keep_their_columns(output: str) -> None:
+    remove_from(output, [0])
+    assert len(column_files(output)) == 6  # Of two states, one shard is of both.
+    assert loader.open(output, edition=1).column("score")[0] == 0
+    clean(output)
+    assert len(column_files(output)) == 4
+    assert values_of(output)[0] == [n / 11 for n in range(1, 11)]

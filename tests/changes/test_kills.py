@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pathlib
 from collections.abc import Callable
@@ -10,12 +11,15 @@ from typing import NamedTuple
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import NotADatasetError
+from gristmill.dataset.base.errors import NotADatasetError, ReplacedError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.loader.data.dataset import Dataset
 from gristmill.pipelines.anywhere import index
+from gristmill.pipelines.local.pool import run_job
 from gristmill.pipelines.options.job_options import IndexOptions
+from gristmill.transforms.columns.duplicates import DuplicatesJob
 from tests.changes.changes import (
     NAME,
     append,
@@ -33,6 +37,7 @@ from tests.support.records import write_array_records
 
 A, B = ([b"<%c %d>" % (name, n) for n in range(6)] for name in b"ab")
 FILE = "x.array_record"
+SELECT = "text in ('value 1', 'value 2')"
 Inputs = dict[str, str]
 
 
@@ -112,6 +117,18 @@ COMMANDS = {
     "attach": Command(
         two, lambda out, given: attach(out, [f"value {n}" for n in range(12)]), A + B
     ),
+    "unique": Command(
+        lambda out, given: convert(out, given["twice"]),
+        # It leaves what it compared, where it was killed after its commit.
+        lambda out, given: (
+            run_job(DuplicatesJob(out, "record"), workers=1),
+            clean(out),
+        ),
+        A + A,
+    ),
+    "select": Command(
+        empty, lambda out, given: convert(out, given["dataset"], select=SELECT), A[1:3]
+    ),
     "roll back": Command(two, lambda out, given: roll_back(out, "train", 1), A),
     "clean": Command(replaced, lambda out, given: clean(out), B),
 }
@@ -120,15 +137,22 @@ COMMANDS = {
 @pytest.fixture
 def inputs(tmp_path: pathlib.Path) -> Inputs:
     write_array_records(tmp_path / FILE, B)
-    own = {name: write_inputs(tmp_path, name, r) for name, r in (("a", A), ("b", B))}
-    return own | {FILE: str(tmp_path / FILE)}
+    records = {"a": A, "b": B, "twice": A + A}
+    own = {name: write_inputs(tmp_path, name, records[name]) for name in records}
+    source = str(tmp_path / "source")
+    convert(source, own["a"])
+    attach(source, [f"value {n}" for n in range(6)])
+    return own | {FILE: str(tmp_path / FILE), "dataset": source}
 
 
-def records_of(output: str) -> list[bytes] | None:
-    try:
-        return sorted(loader.open(output, "train", verify="never", cache_dir=""))
-    except NotADatasetError:
-        return None
+def opened(output: str) -> Dataset | None:
+    with contextlib.suppress(NotADatasetError):
+        return loader.open(output, "train", verify="never", cache_dir="")
+    return None
+
+
+def records_of(dataset: Dataset | None) -> list[bytes] | None:
+    return None if dataset is None else sorted(dataset)
 
 
 def put(output: str, files: dict[str, bytes]) -> None:
@@ -148,18 +172,21 @@ def test_the_old_or_the_new_is_there_and_the_same_command_ends_it(
 ) -> None:
     before, run, records, once = COMMANDS[name]
     before(output, inputs)
-    old, files = records_of(output), files_of(output)
+    old, files = records_of(opened(output)), files_of(output)
     run(output, inputs)
     made = files_of(output)
-    assert records_of(output) == sorted(records)
+    assert records_of(opened(output)) == sorted(records)
     for at in itertools.count(stride // 2 + 1, stride):
         put(output, files)
+        held = opened(output)
         with killed(output, at, after=at % 2 == 0) as kill:
             run(output, inputs)
-        assert records_of(output) in (old, sorted(records))
+        assert records_of(opened(output)) in (old, sorted(records))
         assert old is None or not found_by_verify(output)[0]
+        with contextlib.suppress(ReplacedError):  # Who reads since then is told.
+            assert records_of(held) == old
         run(output, inputs)
-        assert records_of(output) == sorted(records)
+        assert records_of(opened(output)) == sorted(records)
         assert found_by_verify(output) == ([], [])
         # What replaces a state makes another write of the next one.
         assert files_of(output) == made or not once

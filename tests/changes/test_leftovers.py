@@ -4,159 +4,174 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
+from gristmill.dataset.base.errors import InvalidDatasetError
+from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import RESULT
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.anywhere import verify
-from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.text.printer import text_of
 from gristmill.transforms.conversion.begin import begin_job
-from gristmill.transforms.jobs.conversion_job import ConversionJob
-from tests.servers.gcs_server import GcsServer
-from tests.support.conversion import contents, convert, job_of
-from tests.support.records import frames_of, text_records
+from tests.changes import changes
+from tests.changes.changes import NAME, assert_whole, remove
+from tests.support.conversion import job_of
 
-IN_MEMORY = ("--runner=FnApiRunner",)
-RECORDS = text_records(60)
+RECORDS = [b"<record %d>" % n for n in range(60)]
 UNFINISHED = ".0123456789abcdef.tmp"
+WRITE = "0123456789abcdef"
+RESULT_PATH = layout.result_path(NAME, "train", WRITE)
 
 
 @pytest.fixture
-def source(tmp_path: pathlib.Path) -> pathlib.Path:
-    path = tmp_path / "in.tfrecord"
-    path.write_bytes(frames_of(RECORDS[:30]) + b"damaged" + frames_of(RECORDS[30:]))
-    return path
+def source(tmp_path: pathlib.Path) -> str:
+    return changes.write_inputs(tmp_path, "in", RECORDS)
 
 
-def job_in(output: pathlib.Path | str, source: pathlib.Path) -> ConversionJob:
-    return job_of(source, output, plan=("num_shards", 2), on_corrupt="skip")
+@pytest.fixture
+def made(output: str, source: str) -> str:
+    changes.convert(output, source)
+    return output
 
 
-def hidden(output: pathlib.Path) -> list[str]:
-    return [name for name in contents(output) if "/." in f"/{name}"]
+@pytest.fixture
+def here(tmp_path: pathlib.Path, source: str) -> pathlib.Path:
+    changes.convert(str(tmp_path / "here"), source)
+    return tmp_path / "here"
 
 
-def assert_clean(output: pathlib.Path) -> None:
-    assert hidden(output) == []
-    assert not list(output.glob("tmp-*"))
-    found = verify(str(output), workers=1)
-    assert (found.findings, found.leftovers) == ((), ())
-    assert "left over" not in text_of(found)
+def left_in(output: object) -> list[str]:
+    found = verify(str(output), quick=True)
+    assert found.findings == ()  # Nothing is wrong with the dataset.
+    return sorted(found.leftovers)
+
+
+# Who deletes what was left, and whether also where the split is another one.
+BY: dict[str, Callable[[str, str], object]] = {
+    "the same command": changes.convert,
+    "overwrite": lambda out, source: changes.convert(out, source, overwrite=True),
+    "erase": lambda out, source: remove(out, [17], erase=True),
+    "another split": lambda out, source: changes.convert(out, source, split="test"),
+}
 
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
-    "place", ["", "index", "errors", "tmp-data-train", "index/.result"]
+    "place", ["", "index/", "errors/", "columns/", f"tmp-{NAME}-train/", "a result"]
 )
-@pytest.mark.parametrize("by", ["the same command", "another split", "overwrite"])
-def test_of_a_committed_dataset(source, tmp_path, place: str, by: str):
-    output = tmp_path / "out"
-    job = job_in(output, source)
-    convert(job)
-    left = output / place / UNFINISHED
-    if place == "index/.result":
-        left = output / layout.result_path("data", "train", "0123456789abcdef")
-    left.parent.mkdir(exist_ok=True)
-    left.write_bytes(b"half")
-    found = verify(job.output, quick=True)
-    assert found.findings == ()  # Nothing is wrong with the dataset.
-    assert found.leftovers == (str(left.relative_to(output)),)
-    assert f"1 file of a command that was killed, or that still runs: {place}" in (
-        text_of(found)
-    )
-    if by == "the same command":
-        assert begin_job(job).committed is not None
-    elif by == "overwrite":
-        convert(job, overwrite=True)
+@pytest.mark.parametrize("by", BY)
+def test_of_a_committed_dataset(here, source, place, by):
+    name = RESULT_PATH if place == "a result" else f"{place}{UNFINISHED}"
+    (here / name).parent.mkdir(exist_ok=True)
+    (here / name).write_bytes(RECORDS[17])
+    assert left_in(here) == [name]
+    said = text_of(verify(str(here), quick=True))
+    assert "1 file of a command that was killed, or that still runs: " in said
+    BY[by](str(here), source)
+    if by == "another split" and place in (f"tmp-{NAME}-train/", "a result"):
+        assert (here / name).exists()  # Somebody may be at work.
     else:
-        convert(job_of(source, output, split="test", on_corrupt="skip"))
-        if place in ("tmp-data-train", "index/.result"):
-            assert left.exists()  # Of another split: somebody may be at work.
-            return
-    assert_clean(output)
+        gone = by == "erase"
+        assert_whole(str(here), [r for r in RECORDS if not gone or r != RECORDS[17]])
+        assert not gone or changes.files_with(str(here), RECORDS[17:18]) == []
 
 
-def test_what_cannot_be_deleted_does_not_make_a_commit_fail(source, tmp_path):
-    output = tmp_path / "out"
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_the_result_of_a_killed_beam_run(made, source, overwrite):
+    storage_for(made).write(f"{made}/{RESULT_PATH}", b"x")
+    assert left_in(made) == [RESULT_PATH]
+    changes.convert(made, source, overwrite=overwrite)
+    assert_whole(made, RECORDS)
+
+
+def test_what_cannot_be_deleted_does_not_make_a_commit_fail(here, source):
     for directory in ("", "index"):
-        (output / directory / UNFINISHED).mkdir(parents=True)
-    result = layout.result_path("data", "train", "0123456789abcdef")
-    os.mkfifo(output / result)
-    convert(job_in(output, source))
-    assert begin_job(job_in(output, source)).committed is not None
-    assert (output / "index" / UNFINISHED).is_dir()
+        (here / directory / UNFINISHED).mkdir()
+    os.mkfifo(here / RESULT_PATH)
+    changes.convert(str(here), source, overwrite=True)
+    changes.convert(str(here), source)
+    assert (here / "index" / UNFINISHED).is_dir()
+    assert changes.records_of(str(here)) == RECORDS
 
 
-def test_temporary_files_that_somebody_writes_stay(source, tmp_path):
-    output = tmp_path / "out"
-    temporary = layout.temporary_dir(str(output), "data", "train")
-    with storage_for(str(output)).temporary(temporary) as local:
-        pathlib.Path(local).write_bytes(b"half")
-        convert(job_in(output, source))
-        assert pathlib.Path(local).read_bytes() == b"half"
-        (left,) = verify(str(output), quick=True).leftovers
-        assert left == f"tmp-data-train/{pathlib.Path(local).name}"
-    begin_job(job_in(output, source))
-    assert_clean(output)
+def test_temporary_files_that_somebody_writes_stay(here, source):
+    temporary = layout.temporary_dir(str(here), NAME, "train")
+    with storage_for(str(here)).temporary(temporary) as local:
+        path = pathlib.Path(local)
+        path.write_bytes(b"half")
+        changes.convert(str(here), source, overwrite=True)
+        assert path.read_bytes() == b"half"
+        assert left_in(here) == [f"tmp-{NAME}-train/{path.name}"]
+    changes.convert(str(here), source)
+    assert_whole(str(here), RECORDS)
 
 
-def test_of_a_split_that_was_never_finished(source, tmp_path):
-    output = tmp_path / "out"
-    convert(job_in(output, source))
-    begin_job(job_of(source, output, split="test", on_corrupt="skip"))
-    left = output / "tmp-data-test" / UNFINISHED
+def test_of_a_split_that_was_never_finished(here, source):
+    begin_job(job_of(source, here, name=NAME, split="test"))
+    left = here / f"tmp-{NAME}-test" / UNFINISHED
     left.parent.mkdir()
     left.write_bytes(b"half")
-    found = verify(str(output), quick=True)
-    assert found.findings == ()
-    assert found.leftovers == (
-        *("index/data-test.inputs.npz", "index/data-test.job.json"),
-        f"tmp-data-test/{left.name}",
-    )
+    described = [f"index/{NAME}-test.inputs.npz", f"index/{NAME}-test.job.json"]
+    assert left_in(here) == [*described, f"tmp-{NAME}-test/{left.name}"]
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        yield server
+def test_of_a_first_edition(made):
+    """Others may use the names of its shards, but none has an index beside it."""
+    name = f"{NAME}-train.array_record-00000-of-00003"
+    storage = storage_for(made)
+    for path in ("{}", "index/{}.index"):
+        data = storage.read(f"{made}/{path.format(name.replace('3', '2'))}")
+        storage.write(f"{made}/{path.format(name)}", data)
+    assert left_in(made) == [name, f"index/{name}.index"]
+    clean(made)
+    assert left_in(made) == []
+    storage.write(f"{made}/{name}", b"of others")
+    (finding,) = verify(made, quick=True).findings
+    assert "named like a shard of train" in str(finding)
+    clean(made)
+    assert storage.read(f"{made}/{name}") == b"of others"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_results_of_killed_runs_in_a_bucket(source, bucket: GcsServer, overwrite: bool):
-    job = job_in("gs://bucket/out", source)
-    run_conversion([job], beam_options=IN_MEMORY)
-    names = set(bucket.objects.buckets["bucket"])
-    assert not [name for name in names if "/." in name]
-    result = layout.result_path("data", "train", "0123456789abcdef")
-    bucket.objects.put("bucket", f"out/{result}", b"x")
-    found = verify(job.output, quick=True)
-    assert (found.findings, found.leftovers) == ((), (result,))
-    run_conversion([job], beam_options=IN_MEMORY, overwrite=overwrite)
-    mark = open_manifest(job.output).splits["train"].write
-    assert bool(mark) == overwrite
-    found = {
-        name.replace(f"-{mark}-", "-").replace(f".{mark}.", ".") if mark else name
-        for name in bucket.objects.buckets["bucket"]
-    }
-    assert found == names
-    assert verify(job.output, quick=True, beam_options=IN_MEMORY).leftovers == ()
+@pytest.mark.parametrize("place", ["index", "columns", "errors", f"tmp-{NAME}-train"])
+def test_no_link_is_followed(tmp_path, here, source, place):
+    output, elsewhere = str(here), tmp_path / "elsewhere"
+    if (here / place).exists():
+        shutil.move(here / place, elsewhere)
+    else:
+        elsewhere.mkdir()
+    (here / place).symlink_to(elsewhere)
+    stray = f"{NAME}-train.array_record-{WRITE}-00000-of-00001"
+    for file in (
+        *(UNFINISHED, f"{NAME}-train.{WRITE}.job.json"),
+        *(f"{stray}.index", f"{stray}.jsonl", f"{stray}.x-{WRITE}"),
+    ):
+        (elsewhere / file).write_bytes(b"of others")
+    before = {path: path.read_bytes() for path in elsewhere.iterdir()}
+    for change, replaces in (
+        (lambda: clean(output, unfinished=True), False),
+        (lambda: remove(output, [17], erase=True), False),
+        (lambda: changes.convert(output, source, overwrite=True), True),
+    ):
+        if place.startswith("tmp-") or (replaces and place != "index"):
+            change()
+        else:
+            with pytest.raises(InvalidDatasetError, match="symbolic link"):
+                change()
+        assert {path: path.read_bytes() for path in elsewhere.iterdir()} == before
 
 
 KILLED_RUNNER = """
 import os, sys
 import gristmill.pipelines.beam.run_pipeline as beam_run
 from gristmill.pipelines.commands.main import main
-from gristmill.pipelines.text.printer import text_of
 true_wait = beam_run._wait
 # Killed after the pipeline is done, before its result is taken: no storage is used.
 def wait(result):
@@ -169,25 +184,18 @@ main(sys.argv[1:])
 
 @pytest.mark.slow
 def test_a_beam_run_that_is_killed_before_it_takes_its_result(source, tmp_path):
-    command = ["convert", str(source), "out", "--on-corrupt=skip"]
-    runner = ["--name=data", "--num-shards=2", "--runner=FnApiRunner"]
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED_RUNNER, *command, *runner],
-        cwd=tmp_path,
-        capture_output=True,
-        timeout=120,
-    )
+    output = str(tmp_path / "out")
+    command = ["convert", source, output, f"--name={NAME}", "--runner=FnApiRunner"]
+
+    def run(*program: str) -> subprocess.CompletedProcess[bytes]:
+        argv = [sys.executable, *program, *command]
+        return subprocess.run(argv, capture_output=True, timeout=120)
+
+    killed = run("-c", KILLED_RUNNER)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    output = tmp_path / "out"
-    assert open_manifest(str(output)).splits["train"].records == len(RECORDS)
-    (left,) = hidden(output)
+    assert open_manifest(output).splits["train"].records == len(RECORDS)
+    (left,) = left_in(output)
     assert RESULT.parse(left)
-    assert verify(str(output), quick=True).leftovers == (left,)
-    done = subprocess.run(
-        [sys.executable, "-m", "gristmill", *command, *runner],
-        cwd=tmp_path,
-        capture_output=True,
-        timeout=120,
-    )
+    done = run("-m", "gristmill")
     assert done.returncode == 0, done.stderr
-    assert_clean(output)
+    assert_whole(output, RECORDS)

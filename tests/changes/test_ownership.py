@@ -1,15 +1,22 @@
-"""Ownership: no job replaces or deletes inputs, or files that it does not own."""
+"""No file is replaced or deleted that gristmill did not make, and no input."""
 
 from __future__ import annotations
 
+import functools
 import pathlib
 
 import pytest
 
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError, JobChangedError
 from gristmill.dataset.commit.clean import clean
+from gristmill.dataset.commit.commit import roll_back
+from gristmill.dataset.commit.ownership import (
+    check_holds_no_input,
+    check_not_matched,
+)
+from gristmill.dataset.metadata.layout import shard_name
 from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.anywhere import index
 from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.transforms.conversion.begin import begin_job
@@ -20,132 +27,247 @@ from gristmill.transforms.conversion.make_shards import (
     make_shard,
     shard_tasks,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
-from gristmill.transforms.writing.write_split import WriteJob, begin_write
-from tests.support.conversion import contents, convert, job_of, read_output
-from tests.support.records import (
-    frames_of,
-    text_records,
-    write_array_records,
-)
+from gristmill.transforms.jobs.conversion_job import ShardNames
+from tests.changes import changes
+from tests.changes.changes import NAME, assert_whole, records_of, remove, run
+from tests.support.conversion import contents, job_of, read_output
+from tests.support.editions import files_of
+from tests.support.records import frames_of, text_records, write_array_records
+from tests.support.watched import at_storage
 
-RECORDS = text_records(40)
+RECORDS = text_records(60)
+NEW = text_records(9, seed=1)
 # As the stand-ins for other functions name shards: these may be beside the inputs.
 BESIDE = ShardNames(kind="beam", prefix="x", suffix=".arrayrecord")
+SHARD = f"{NAME}-train.array_record-00000-of-00001"
 
 
 @pytest.fixture
 def out(tmp_path: pathlib.Path) -> pathlib.Path:
-    folder = tmp_path / "out"
-    folder.mkdir()
-    return folder
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
 
 
 @pytest.fixture
-def source(tmp_path: pathlib.Path) -> pathlib.Path:
-    path = tmp_path / "in"
-    path.write_bytes(frames_of(RECORDS))
-    return path
+def source(tmp_path: pathlib.Path) -> str:
+    return changes.write_inputs(tmp_path, "in", NEW)
 
 
-def indexed(folder: pathlib.Path, **options: str) -> None:
-    name = "data-train.array_record-00000-of-00001"
-    write_array_records(folder / name, RECORDS)
-    index(IndexOptions(files=(f"{folder}/{name}",), name="data", **options))
+# Inputs.
 
 
-def write_over(folder: pathlib.Path) -> None:
-    job = WriteJob(
-        output=str(folder),
-        name="data",
-        split="train",
-        num_shards=1,
-        shard_bytes=None,
-        keyed=False,
-        writer=WriterOptions(),
-    )
-    begin_write(job, b"", groups=1, overwrite=True)
-
-
-def by_input(
-    inputs: pathlib.Path | str, output: pathlib.Path | str, split: str
-) -> ConversionJob:
-    """Returns a job whose shards are named as its inputs are."""
-    names = ShardNames(kind="inputs", suffix=".ar")
-    plan = ("match_shards", None)
-    return job_of(inputs, output, split=split, names=names, plan=plan)
-
-
-class TestInputs:
-    @pytest.mark.parametrize(
-        "name",
-        [
-            "dataset.json",
-            "data-train.array_record-00007-of-00009",
-            "index/data-train.array_record-00000-of-00001.index",
-            "index/data-train.job.json",
-            "errors/data-train.array_record-00000-of-00001.jsonl",
-            "tmp-data-train/mine",
-        ],
-    )
-    def test_every_place_that_a_conversion_writes_to(self, out, name):
-        (out / name).parent.mkdir(exist_ok=True)
-        (out / name).write_bytes(frames_of(RECORDS))
-        before = contents(out)
-        with pytest.raises(InputError, match="an input would be replaced"):
-            begin_job(job_of(f"{out}/{name}", out, names=BESIDE), overwrite=True)
-        assert contents(out) == before
-
-    def test_a_link_in_the_output_to_a_file_elsewhere(self, out, source):
-        name = "data-train.array_record-00000-of-00001"
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dataset.json",
+        "data-train.array_record-00007-of-00009",
+        "index/data-train.array_record-00000-of-00001.index",
+        "index/data-train.job.json",
+        "errors/data-train.array_record-00000-of-00001.jsonl",
+        "tmp-data-train/mine",
+        "data-train.array_record-00000-of-00001 -> in/in.tfrecord",
+    ],
+)
+def test_an_input_is_not_replaced(out, source, name):
+    name, _, linked = name.partition(" -> ")
+    (out / name).parent.mkdir(exist_ok=True)
+    if linked:
         (out / name).symlink_to(source)
-        with pytest.raises(InputError, match="an input would be replaced"):
-            begin_job(job_of(f"{out}/{name}", out, names=BESIDE), overwrite=True)
-        assert (out / name).is_symlink()
+    else:
+        (out / name).write_bytes(frames_of(RECORDS))
+    before = contents(out)
+    with pytest.raises(InputError, match="an input would be replaced"):
+        begin_job(job_of(f"{out}/{name}", out, names=BESIDE), overwrite=True)
+    assert contents(out) == before
+    assert (out / name).is_symlink() == bool(linked)
 
 
-class TestIndexed:
-    def test_shards_that_were_indexed_are_not_overwritten(self, out, source):
-        indexed(out)
-        before = contents(out)
-        shard = "data-train.array_record-00000-of-00001"
+@pytest.mark.parametrize(
+    ("pattern", "output", "file"),
+    [
+        ("raw/*", "raw", "dataset.json"),
+        ("raw/*", "raw/", "dataset.json"),
+        ("raw/**", "raw/out", "dataset.json"),
+        ("raw/*/*.json", "raw/out", "dataset.json"),
+        ("raw/**/*job*", "raw/out", "index/c4-train.job.json"),
+        ("*", ".", "dataset.json"),
+        ("raw", "raw", "dataset.json"),
+        ("gs://b/raw/*", "gs://b/raw", "dataset.json"),
+        ("gs://b/raw/**.json", "gs://b/raw/out", "dataset.json"),
+        ("gs://b/raw", "gs://b/raw", "dataset.json"),
+        ("gs://b/*", "gs://b", "dataset.json"),
+        ("raw/*", "raw/out", None),
+        ("raw/*", "out", None),
+        ("raw/**/*.tfrecord", "raw", None),
+        ("raw/sub/*", "raw", None),
+        ("gs://b/raw/*", "gs://b/raw/out", None),
+        ("gs://b/raw/*", "gs://c/raw", None),
+        ("/raw/*", "gs://b/raw", None),
+    ],
+)
+def test_a_later_run_may_not_find_the_output_among_its_inputs(
+    monkeypatch, tmp_path, pattern, output, file
+):
+    monkeypatch.chdir(tmp_path)
+    files = ["dataset.json", "index/c4-train.job.json"]
+    check = functools.partial(
+        check_not_matched, output, patterns=["elsewhere/*", pattern], files=files
+    )
+    if file is None:
+        check()
+        return
+    with pytest.raises(InputError, match="choose another output") as caught:
+        check()
+    asked, _, matched = caught.value.got.partition(" would match ")
+    assert asked == pattern
+    assert matched.endswith(file)
+
+
+@pytest.mark.parametrize(
+    ("output", "path", "own"),
+    [
+        *((output, "raw/x", True) for output in ("raw", "raw/", "./raw", "link")),
+        *(("raw", path, True) for path in ("{}/raw/x", "link/x")),
+        *((output, "raw/in/x", False) for output in ("raw", "link", "{}/raw", ".")),
+        (".", "x", True),
+        ("/", "{}/x", False),
+        *(("out", path, None) for path in ("x", "output/x", "/out/x")),
+        ("gs://b/raw/", "gs://b/raw/x", True),
+        ("gs://b/raw", "gs://b/raw/in/x", False),
+        ("gs://b", "gs://b/x", True),
+        *(("gs://b/raw", p, None) for p in ("gs://b/x", "gs://b/raw2/x", "/raw/x")),
+    ],
+)
+def test_an_output_is_not_above_its_inputs(monkeypatch, tmp_path, output, path, own):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "link").symlink_to("raw")
+    path = path.format(tmp_path)
+    check = functools.partial(check_holds_no_input, output.format(tmp_path), [path])
+    if own is None:
+        check()
+        return
+    with pytest.raises(InputError) as caught:
+        check()
+    said = "the directory" if own else "a parent directory"
+    assert f"the output is {said} of its inputs" in str(caught.value)
+    assert caught.value.got == f"the input {'x' if own else path}"
+
+
+# Files that were indexed in place.
+
+
+def indexed(folder: pathlib.Path | str, **options: str) -> None:
+    write_array_records(pathlib.Path(folder, SHARD), RECORDS)
+    index(IndexOptions(files=(f"{folder}/{SHARD}",), name=NAME, **options))
+
+
+def test_indexed_shards_are_not_overwritten(out, source):
+    indexed(out)
+    before = contents(out)
+    for replace in (
+        functools.partial(changes.convert, str(out), source, overwrite=True),
+        functools.partial(changes.begun_group, str(out), NEW, overwrite=True),
+    ):
         with pytest.raises(InputError, match="did not write") as caught:
-            convert(job_of(source, out), overwrite=True)
-        assert shard in str(caught.value)
-        with pytest.raises(InputError, match="did not write"):
-            write_over(out)
-        assert contents(out) == before
-        # What the message says to do.
-        (out / shard).unlink()
-        convert(job_of(source, out), overwrite=True)
-        assert read_output(out) == RECORDS
+            replace()
+        assert SHARD in str(caught.value)
+    assert contents(out) == before
+    (out / SHARD).unlink()  # What the message says to do.
+    changes.convert(str(out), source, overwrite=True)
+    assert_whole(str(out), NEW)
 
-    def test_nor_as_files_of_another_split(self, out, source):
-        indexed(out, split="mine")
-        before = contents(out)
-        with pytest.raises(InputError, match="there already"):
-            convert(job_of(source, out))
-        assert contents(out) == before
-        source.write_bytes(frames_of(RECORDS[:9]))
-        convert(job_of(source, out), overwrite=True)
-        clean(str(out), unfinished=True)
-        assert read_output(out) == RECORDS[:9]
-        assert read_output(out, "mine") == RECORDS
-        after = contents(out)
-        assert [name for name in before if before[name] != after[name]] == [
-            "dataset.json"
-        ]
+
+def test_indexed_shards_of_another_split_stay(out, source):
+    indexed(out, split="mine")
+    before = contents(out)
+    with pytest.raises(InputError, match="there already"):
+        changes.convert(str(out), source, shards=1)
+    assert contents(out) == before
+    changes.convert(str(out), source, overwrite=True)
+    clean(str(out), unfinished=True)
+    assert (read_output(out), read_output(out, "mine")) == (NEW, RECORDS)
+    after = contents(out)
+    assert [name for name in before if before[name] != after[name]] == ["dataset.json"]
+
+
+@pytest.mark.parametrize("options", ["group_size:1", "group_size:4,brotli:5"])
+def test_indexed_files_stay_whatever_becomes_of_their_records(
+    tmp_path, source, options
+):
+    folder = tmp_path / NAME
+    output, names = str(folder), [f"{number}.array_record" for number in range(3)]
+    folder.mkdir()
+    for number, name in enumerate(names):
+        part = RECORDS[20 * number :][:20]
+        write_array_records(folder / name, part, options=options)
+    before = contents(folder)
+    run("index", folder)
+    remove(output, [3, 40])
+    left = [record for n, record in enumerate(RECORDS) if n not in (3, 40)]
+    assert_whole(output, left)
+    changes.append(output, source)
+    split = assert_whole(output, left + NEW)
+    # Shards that were cut from indexed ones go.
+    remove(output, [0, 1], erase=True)
+    assert_whole(output, left[2:] + NEW)
+    after = contents(folder)
+    assert before.items() <= after.items()
+    assert not any(f"record-{split.parts[0].write}-00000" in path for path in after)
+    changes.convert(output, source, split="other")
+    with pytest.raises(InputError, match="did not write"):
+        changes.convert(output, source, overwrite=True)
+    clean(output, unfinished=True)
+    assert before.items() <= contents(folder).items()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_files_stay_after_an_index_that_was_killed_or_taken_back(
+    tmp_path, monkeypatch, there
+):
+    output, file = str(tmp_path), tmp_path / "0.array_record"
+    write_array_records(file, RECORDS)
+    given = IndexOptions(
+        files=(str(file),),
+        name=NAME,
+        split="train",
+        overwrite=True,
+        keep_replaced=True,
+    )
+    if there:
+        changes.write(output, NEW)
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    at_storage(monkeypatch, "write", "dataset.json", killed)
+    with pytest.raises(KeyboardInterrupt):
+        index(given, workers=1)
+    if there:
+        index(given, workers=1)
+        remove(output, [3])
+        roll_back(output, "train", 1)
+    else:
+        changes.write(output, NEW, overwrite=True)
+    clean(output, unfinished=True)
+    assert_whole(output, NEW)
+    assert read_output(output) == NEW
+    assert files_of(output)[file.name] == file.read_bytes()
+
+
+# Names that another split, or another program, has taken.
 
 
 class TestOneFileOfTwoSplits:
     @pytest.fixture
     def jobs(self, tmp_path, out):
-        jobs = []
-        for number, split in enumerate(("first", "second")):
+        names, jobs = ShardNames(kind="inputs", suffix=".ar"), []
+        for split in ("first", "second"):
             folder = tmp_path / split
             folder.mkdir()
-            (folder / "a").write_bytes(frames_of(text_records(40, seed=number)))
-            jobs.append(by_input(folder, out, split))
+            (folder / "a").write_bytes(frames_of([split.encode()] * 40))
+            plan = ("match_shards", None)
+            jobs.append(job_of(folder, out, split=split, names=names, plan=plan))
         return jobs
 
     @pytest.mark.parametrize("committed", [False, True])
@@ -160,7 +282,7 @@ class TestOneFileOfTwoSplits:
         assert f"{out}/a.ar" in str(caught.value)
         assert contents(out) == before
         commit_shards(jobs[:1], [result])
-        assert read_output(out, "first") == text_records(40, seed=0)
+        assert read_output(out, "first") == [b"first"] * 40
 
     def test_commit_refuses_the_second(self, jobs, out):
         prepared = [begin_job(job).prepared for job in jobs]
@@ -180,8 +302,24 @@ class TestOneFileOfTwoSplits:
         with pytest.raises(InputError, match="belongs to another split"):
             indexed(out, split="mine")
         assert contents(out) == before
-        index(
-            IndexOptions(
-                files=(f"{out}/*0001",), name="data", split="train", overwrite=True
-            )
-        )
+        indexed(out, split="train", overwrite=True)
+
+
+@pytest.mark.parametrize("described", [False, True])
+@pytest.mark.parametrize("how", ["convert", "group"])
+def test_files_of_another_program_with_names_of_ours_stay(
+    output, source, how, described
+):
+    storage, mine = storage_for(output), f"{output}/{shard_name(NAME, 'train', 0, 1)}"
+    storage.write(mine, b"not ours")
+    if described:
+        storage.write(f"{output}/dataset.json", b'{"rows": 60}')
+    if how == "convert":
+        changes.convert(output, source, shards=1, overwrite=True)
+    else:
+        changes.begun_group(output, NEW, overwrite=True)()
+    clean(output, unfinished=True)
+    assert storage.read(mine) == b"not ours"
+    assert sorted(records_of(output)) == sorted(NEW)
+    storage.delete(mine)
+    assert changes.found_by_verify(output) == ([], [])

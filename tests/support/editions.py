@@ -6,8 +6,6 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from gristmill.dataset.commit.commit import commit
-from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.lookup import storage_for
 from tests.support.conversion import convert, job_of
 from tests.support.records import frames_of
@@ -26,22 +24,6 @@ def add_edition(
     (inputs / "in.tfrecord").write_bytes(frames_of(records))
     job = job_of(inputs, output, name="d", plan=("num_shards", shards))
     convert(dataclasses.replace(job, appends=edition > 1))
-
-
-def replace_by_newest(output: str) -> Manifest:
-    """Makes the newest edition the only one; the others are kept as replaced."""
-
-    def change(manifest: Manifest | None) -> Manifest:
-        assert manifest is not None
-        split = manifest.splits["train"]
-        new = dataclasses.replace(
-            split.parts[-1],
-            replaced=(split.until(split.numbers[-2]),),
-            last_edition=split.last_edition,
-        )
-        return dataclasses.replace(manifest, splits={"train": new})
-
-    return commit(output, change)
 
 
 def files_of(output: str) -> dict[str, bytes]:

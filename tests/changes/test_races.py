@@ -1,0 +1,184 @@
+"""Commands of several processes on one dataset: none loses what it reported."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+import pathlib
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from gristmill.dataset.base.errors import StorageChangedError
+from gristmill.dataset.commit.clean import clean
+from gristmill.dataset.commit.commit import commit_dataset, write_table
+from gristmill.dataset.commit.write import Write
+from gristmill.dataset.metadata.manifest import Manifest, open_manifest
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.storage.local import LocalStorage
+from gristmill.dataset.storage.lookup import storage_for, version_of
+from gristmill.pipelines.anywhere import verify
+from gristmill.transforms.conversion.begin import begin_job
+from gristmill.transforms.conversion.make_shards import convert_shard, shard_tasks
+from tests.changes.changes import assert_whole, convert
+from tests.changes.races import Race
+from tests.servers.gcs_process import GcsProcess
+from tests.servers.gcs_server import GcsServer
+from tests.support.conversion import job_of
+from tests.support.records import frames_of, text_records
+from tests.support.watched import watched
+
+SOAK_COMMANDS = int(os.environ.get("GRISTMILL_TEST_COMMANDS", "300"))
+SEEDS = os.environ.get("GRISTMILL_TEST_SEEDS", "2 3")
+ROUNDS = [
+    pytest.param(80, 1, True, marks=pytest.mark.slow),
+    *(
+        pytest.param(SOAK_COMMANDS, seed, unfinished, marks=pytest.mark.soak)
+        for seed in map(int, SEEDS.split())
+        for unfinished in (False, True)
+    ),
+]
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def place(
+    request: pytest.FixtureRequest,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:
+    if request.param == "disk":
+        yield str(tmp_path / "out")
+        return
+    with GcsProcess("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield "gs://bucket/out"
+
+
+@pytest.mark.parametrize(("commands", "seed", "unfinished"), ROUNDS)
+def test_nothing_is_lost_and_every_reader_sees_one_state(
+    place: str, tmp_path: pathlib.Path, commands: int, seed: int, unfinished: bool
+) -> None:
+    """Random commands, killed anywhere, and a reader beside them."""
+    race = Race(tmp_path, place, seed, unfinished=unfinished)
+    race.run(commands, processes=2 if commands < SOAK_COMMANDS else 3)
+    race.check()
+    assert race.read
+    assert 0 in {ran.status for ran in race.ran}
+
+
+# Splits that several processes add.
+
+SPLITS = ("first", "second", "third")
+
+
+def write_of(output: str, name: str) -> Write:
+    return Write(output=output, name="data", split=name, id=name)
+
+
+def commit(output: str, name: str, split: Split) -> str | None:
+    """Commits a split, and returns its name if it did."""
+    try:
+        commit_dataset(output, "data", {write_of(output, name): split})
+    except StorageChangedError:
+        return None
+    return name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [8, pytest.param(2000, marks=pytest.mark.soak)])
+def test_splits_that_three_processes_add_at_once(tmp_path, rounds: int):
+    output, table = str(tmp_path), ShardTable.of([])
+    splits = {
+        name: write_table(write_of(output, name), table, writer_options="", source={})
+        for name in ("base", *SPLITS)
+    }
+    base = Manifest(name="data", splits={"base": splits["base"]}).encode()
+    context = multiprocessing.get_context("spawn")
+    told = 0
+    with concurrent.futures.ProcessPoolExecutor(3, mp_context=context) as pool:
+        for _ in range(rounds):
+            storage_for(output).write(f"{output}/dataset.json", base)
+            futures = [pool.submit(commit, output, n, splits[n]) for n in SPLITS]
+            done = {name for future in futures if (name := future.result())}
+            assert done
+            assert set(open_manifest(output).splits) == {"base", *done}
+            told += 3 - len(done)
+    # Otherwise nothing was tried: the commits came one after the other.
+    assert told or rounds < 2000
+
+
+# What the versions of files on a disk prevent.
+
+
+def test_a_file_is_not_deleted_that_was_replaced_after_the_look(tmp_path, monkeypatch):
+    storage, path = LocalStorage(), str(tmp_path / "a")
+    storage.write(path, b"old", replaces="")
+    seen = version_of(path)
+    other = threading.Thread(target=storage.write, args=(path, b"new"))
+
+    def unlink(name: str) -> None:
+        if name == path and other.ident is None:
+            other.start()
+            other.join(0.5)
+            assert other.is_alive()
+
+    watched(monkeypatch, os, "unlink", unlink)
+    storage.delete(path, version=seen)
+    other.join()
+    assert storage.read(path) == b"new"
+
+
+def test_a_replacement_never_has_the_version_of_what_it_replaces(tmp_path):
+    # Clocks of file systems tick every few milliseconds.
+    storage, path = LocalStorage(), str(tmp_path / "a")
+    storage.write(path, b"0", replaces="")
+    versions = [version_of(path)]
+    for number in range(1, 200):
+        storage.write(path, b"%d" % number)
+        versions.append(version_of(path))
+    assert sorted(set(map(int, versions))) == list(map(int, versions))
+    os.utime(path, ns=(1, 2**61))  # A clock that ran ahead.
+    storage.write(path, b"last")
+    assert int(version_of(path)) > 2**61
+
+
+# A worker that everybody has given up.
+
+
+@pytest.mark.parametrize("hold", ["array_record-00000-of-00002", ".index"])
+@pytest.mark.parametrize("again", ["same", "other"])
+def test_an_upload_that_arrives_after_the_commit_changes_nothing(
+    server: GcsServer, hold: str, again: str
+) -> None:
+    output, objects = "gs://out/d", server.objects
+    old, new = text_records(900), text_records(900, seed=1)
+    objects.put("in", "a.tfrecord", frames_of(old))
+    job = job_of("gs://in/*", output, name="d", plan=("num_shards", 2))
+    task = next(shard_tasks(begin_job(job).prepared))
+    server.fail("hold", "insert", name=hold)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        zombie = pool.submit(convert_shard, task.prepared, 0)
+        assert server.held.wait(30)
+        if again == "other":
+            objects.put("in", "a.tfrecord", frames_of(new))
+        convert(output, "gs://in/*", writer=job.writer, overwrite=again == "other")
+        done = dict(objects.buckets["out"])
+        server.release.set()
+        assert zombie.result(30).written.records > 0
+    if again == "same":
+        assert objects.buckets["out"] == done
+        assert_whole(output, old)
+        return
+    found = verify(output, workers=1)  # It has names of its own, and is not finished.
+    assert found.findings == ()
+    left = ["d-train.array_record-00000-of-00002", "index/d-train.inputs.npz"]
+    assert [*found.leftovers] == [*left, "index/d-train.job.json"]
+    write = open_manifest(output).splits["train"].write
+    clean(output, unfinished=True)
+    stored = dict(objects.buckets["out"])
+    assert stored.pop("d/dataset.json")
+    assert stored == {name: it for name, it in done.items() if write in name}
+    assert_whole(output, new)
