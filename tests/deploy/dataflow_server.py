@@ -13,6 +13,9 @@ import re
 import threading
 from typing import Any
 
+JOB = "2026-01-02_03_04_05-0"
+"""The job of each launched template."""
+
 _LAUNCH = re.compile(r"/v1b3/projects/[^/]+/locations/[^/]+/flexTemplates:launch")
 _SUBNETWORK = re.compile(r"/compute/v1/projects/[^/]+/regions/[^/]+/subnetworks/(.+)")
 _JOBS = re.compile(r"/v1b3/projects/([^/]+)/locations/([^/]+)/jobs(?:/([^/]+)(/\w+)?)?")
@@ -138,7 +141,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if _LAUNCH.fullmatch(path):
             self.service.launches.append(json.loads(body))
-            self._send(200, {"job": {"id": "2026-01-02_03_04_05-0"}})
+            self._send(200, {"job": {"id": JOB}})
             return
         match = _JOBS.fullmatch(path)
         if match is None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import re
 import shutil
 import stat
-import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from google.cloud.dataflow_v1beta3.types import ContainerSpec
@@ -20,8 +20,7 @@ from gristmill.pipelines.commands.template import TEMPLATES, metadata, parameter
 from gristmill.pipelines.dataflow.defaults import MAX_WORKERS
 from gristmill.transforms.beam import run_job
 from tests.deploy import roles
-from tests.deploy.dataflow_server import DataflowServer
-from tests.deploy.gcloud_stand_in import JOB
+from tests.deploy.dataflow_server import JOB, DataflowServer
 from tests.deploy.tools import run, tool
 from tests.documents.test_docs import blocks_of
 from tests.servers.gcs_server import GcsServer
@@ -57,177 +56,131 @@ def test_commands_in_documents_are_clean(document, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def gcloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Variables that lead gcloud to a Storage and a Dataflow on loopback."""
+def services() -> Iterator[SimpleNamespace]:
+    """A Storage and a Dataflow on loopback, to which its `environment` leads gcloud."""
     if shutil.which("gcloud") is None:
         pytest.skip("gcloud is not on this machine")
     with (
         GcsServer("my-bucket", "my-bucket-templates") as storage,
-        DataflowServer() as service,
+        DataflowServer() as dataflow,
+        tempfile.TemporaryDirectory() as folder,
     ):
-        services.update(storage=storage, dataflow=service)
-        yield {
-            "CLOUDSDK_CONFIG": str(tmp_path_factory.mktemp("gcloud")),
+        environment = {
+            "CLOUDSDK_CONFIG": folder,
             "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
             "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
             "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{storage.url}/storage/v1/",
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBUILD": f"{service.url}/",
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_DATAFLOW": f"{service.url}/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBUILD": f"{dataflow.url}/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_DATAFLOW": f"{dataflow.url}/",
             "PROJECT": "my-project",
             "REGION": "us-central1",
             "BUCKET": "my-bucket",
         }
+        yield SimpleNamespace(
+            objects=storage.objects, dataflow=dataflow, environment=environment
+        )
 
 
-services: dict = {}
-
-
-def template(name: str) -> dict:
-    """Returns a template that was written, in Google's terms."""
-    data = services["storage"].objects.buckets["my-bucket-templates"][name].data
-    # Nothing that Google's message does not have: `read` would fail.
-    json_format.Parse(data, ContainerSpec.pb()())
-    return json.loads(data)
+ACCOUNT = "worker@my-project.iam.gserviceaccount.com"
+KEY = "projects/p/locations/l/keyRings/r/cryptoKeys/k"
+PLACES = {
+    "stagingLocation": "gs://my-bucket/gristmill-tmp/staging",
+    "tempLocation": "gs://my-bucket/gristmill-tmp",
+    "ipConfiguration": "WORKER_IP_PRIVATE",
+}
 
 
 @pytest.mark.slow
-def test_build_makes_the_image_and_templates(gcloud, docker):
-    account = "worker@my-project.iam.gserviceaccount.com"
-    key = "projects/p/locations/l/keyRings/r/cryptoKeys/k"
-    given = {"LOCAL": "1", "TAG": "7", "SERVICE_ACCOUNT": account, "SUBNETWORK": "mine"}
-    given["KMS_KEY"] = key
-    done = run("deploy/build.sh", env={**gcloud, **docker, **given})
+def test_build_makes_the_image_and_templates(services, docker):
+    given = {"LOCAL": "1", "TAG": "7", "SERVICE_ACCOUNT": ACCOUNT, "KMS_KEY": KEY}
+    given |= services.environment | docker | {"SUBNETWORK": "mine"}
+    done = run("deploy/build.sh", env=given)
     assert done.returncode == 0, done.stdout
     image = "us-central1-docker.pkg.dev/my-project/gristmill/gristmill:7"
     calls = pathlib.Path(docker["DOCKER_LOG"]).read_text().splitlines()
     assert calls[-1] == f"docker push {image}"
     assert done.stdout.endswith(f"The image is {image}\n")
     for pipeline in TEMPLATES:
-        written = template(f"gristmill-{pipeline}.json")
+        name = f"gristmill-{pipeline}.json"
+        data = services.objects.buckets["my-bucket-templates"][name].data
+        # Nothing that Google's message does not have: it could not be read.
+        json_format.Parse(data, ContainerSpec.pb()())
+        written = json.loads(data)
         assert written["image"] == image
         assert written["sdkInfo"] == {"language": "PYTHON"}
-        expected = metadata(pipeline)
-        for part in ("name", "description", "parameters"):
-            assert written["metadata"][part] == expected[part]
-        assert written["defaultEnvironment"] == {
+        assert metadata(pipeline).items() >= written["metadata"].items()
+        assert len(written["metadata"]) == 3
+        assert written["defaultEnvironment"] == PLACES | {
             "additionalUserLabels": {"gristmill": pipeline},
-            "ipConfiguration": "WORKER_IP_PRIVATE",
-            "kmsKeyName": key,
+            "kmsKeyName": KEY,
             "maxWorkers": MAX_WORKERS,
-            "serviceAccountEmail": account,
+            "serviceAccountEmail": ACCOUNT,
             "subnetwork": "mine",
-            "stagingLocation": "gs://my-bucket/gristmill-tmp/staging",
-            "tempLocation": "gs://my-bucket/gristmill-tmp",
         }
 
 
 @pytest.mark.slow
-def test_build_uploads_with_the_roles_of_the_document(gcloud):
+def test_build_uploads_with_the_roles_of_the_document(services):
     """The sources get to Cloud Build, which is not here, and no bucket is made."""
-    objects = services["storage"].objects
+    objects = services.objects
     user = roles.bucket_permissions("building user")["scratch-templates"]
-    asked = {**gcloud, "BUILD_ACCOUNT": "b@my-project.iam.gserviceaccount.com"}
+    account = {"BUILD_ACCOUNT": "b@my-project.iam.gserviceaccount.com"}
     try:
         for granted in (user - {"storage.buckets.get"}, user):
             objects.granted = {"my-bucket-templates": granted}
-            done = run("deploy/build.sh", env=asked)
+            done = run("deploy/build.sh", env=services.environment | account)
             assert done.returncode != 0
-            uploaded = [
-                name
-                for name in objects.buckets["my-bucket-templates"]
-                if name.startswith("source/")
-            ]
+            names = objects.buckets["my-bucket-templates"]
+            uploaded = [name for name in names if name.startswith("source/")]
             assert bool(uploaded) == (granted == user), done.stdout
     finally:
         objects.granted = None
-    assert ("POST", "/v1/projects/my-project/locations/us-central1/builds") in (
-        services["dataflow"].requests
-    )
+    asked = "/v1/projects/my-project/locations/us-central1/builds"
+    assert ("POST", asked) in services.dataflow.requests
     assert set(objects.buckets) == {"my-bucket", "my-bucket-templates"}
 
 
-@pytest.fixture
-def asked(tmp_path: pathlib.Path) -> Callable[..., dict]:
-    """Runs a script with a stand-in for gcloud; returns what gcloud was asked for."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    stand_in = ROOT / "tests" / "deploy" / "gcloud_stand_in.py"
-    command = f'#!/bin/sh\nexec "{sys.executable}" "{stand_in}" "$@"\n'
-    (folder / "gcloud").write_text(command)
-    (folder / "gcloud").chmod(0o755)
-    log = tmp_path / "asked.json"
-    where = {"PROJECT": "my-project", "REGION": "us-central1", "BUCKET": "my-bucket"}
-    where |= {"PATH": f"{folder}:{os.environ['PATH']}", "GCLOUD_LOG": str(log)}
-
-    def ask(script: str, *arguments: str, **variables: str) -> dict:
-        done = run(DEPLOY / script, *arguments, env=where | variables)
-        assert done.returncode == 0, done.stdout
-        return {**json.loads(log.read_text()), "said": done.stdout}
-
-    return ask
+# Arguments of a launch, and the parameters of the job.
+LAUNCHES = """\
+convert gs://a/1,gs://a/2 gs://b/c num_shards=8 overwrite=true
+input=gs://a/1,gs://a/2 output=gs://b/c num_shards=8 overwrite=true
+pack gs://a/1 gs://b/c 2048 tokenizer=gs://m/t.json
+input=gs://a/1 output=gs://b/c length=2048 tokenizer=gs://m/t.json
+verify gs://b/c report=gs://b/r.json
+dataset=gs://b/c report=gs://b/r.json
+index gs://b/c/*.array_record split=train
+files=gs://b/c/*.array_record split=train
+""".splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "arguments", "parameters"),
-    [
-        (
-            "launch_convert.sh",
-            ("gs://a/1,gs://a/2", "gs://b/c", "num_shards=8", "overwrite=true"),
-            {
-                "input": "gs://a/1,gs://a/2",
-                "output": "gs://b/c",
-                "num_shards": "8",
-                "overwrite": "true",
-            },
-        ),
-        (
-            "launch_pack.sh",
-            ("gs://a/1", "gs://b/c", "2048", "tokenizer=gs://m/t.json"),
-            {
-                "input": "gs://a/1",
-                "output": "gs://b/c",
-                "length": "2048",
-                "tokenizer": "gs://m/t.json",
-            },
-        ),
-        (
-            "launch_verify.sh",
-            ("gs://b/c", "report=gs://b/r.json"),
-            {"dataset": "gs://b/c", "report": "gs://b/r.json"},
-        ),
-        (
-            "launch_index.sh",
-            ("gs://b/c/*.array_record", "split=train"),
-            {"files": "gs://b/c/*.array_record", "split": "train"},
-        ),
-    ],
+    ("line", "expected"), [*zip(LAUNCHES[::2], LAUNCHES[1::2], strict=True)]
 )
-def test_launch_asks_for_a_job_with_parameters(asked, script, arguments, parameters):
-    pipeline = script.removeprefix("launch_").removesuffix(".sh")
-    found = asked(script, *arguments)
-    assert found["--parameters"] == parameters
+def test_launch_asks_for_a_job_with_parameters(services, line, expected):
+    pipeline, *arguments = line.split()
+    script = DEPLOY / f"launch_{pipeline}.sh"
+    done = run(script, *arguments, env=services.environment)
+    assert done.returncode == 0, done.stdout
+    launch = services.dataflow.launches.pop()["launchParameter"]
+    parameters = dict(one.split("=", 1) for one in expected.split())
     assert parameters.keys() <= {*parameters_of(pipeline)}
-    said = found.pop("said")
-    assert re.fullmatch(rf"gristmill-{pipeline}-\d{{8}}-\d{{6}}", found.pop("name"))
+    name = launch.pop("jobName")
+    assert re.fullmatch(rf"gristmill-{pipeline}-\d{{8}}-\d{{6}}", name)
     # What is not given is left to the code.
-    assert found == {
-        "--project": "my-project",
-        "--region": "us-central1",
-        "--template-file-gcs-location": "gs://my-bucket-templates/"
-        f"gristmill-{pipeline}.json",
-        "--staging-location": "gs://my-bucket/gristmill-tmp/staging",
-        "--temp-location": "gs://my-bucket/gristmill-tmp",
-        "--additional-user-labels": {"gristmill": pipeline},
-        "--parameters": parameters,
-        "--disable-public-ips": True,
-        "--format": "value(job.id)",
+    assert launch == {
+        "containerSpecGcsPath": f"gs://my-bucket-templates/gristmill-{pipeline}.json",
+        "parameters": parameters,
+        "environment": PLACES
+        | {
+            "additionalUserLabels": {"gristmill": pipeline},
+            "enableStreamingEngine": False,
+        },
     }
-    assert said.splitlines()[0] == JOB
-    assert "has NOT finished" in said
-    assert "committed" not in said
-    place = f"gristmill-tmp/staging/template_launches/{JOB}/console_logs"
-    assert f"  gcloud storage cat gs://my-bucket/{place}\n" in said
+    assert done.stdout.splitlines()[0] == JOB
+    assert "has NOT finished" in done.stdout
+    assert "committed" not in done.stdout
 
 
 NASTY = [
@@ -242,59 +195,53 @@ NASTY = [
 
 
 @pytest.mark.slow
-def test_gcloud_launches_as_it_is_asked(gcloud):
+def test_launch_takes_any_path_and_all_options(services):
     """Gcloud itself splits the lists, and asks the service."""
     more = {f"p{number}": path for number, path in enumerate(NASTY)}
+    subnetwork = "regions/us-central1/subnetworks/mine"
+    options = "disk_size_gb=200,number_of_worker_harness_threads=1"
     done = run(
         *(DEPLOY / "launch_convert.sh", "gs://a/*,gs://b/*", "gs://c/d"),
         *(f"{name}={path}" for name, path in more.items()),
         env={
-            **gcloud,
+            **services.environment,
             "JOB_NAME": "mine",
-            "SERVICE_ACCOUNT": "worker@my-project.iam.gserviceaccount.com",
-            "SUBNETWORK": "regions/us-central1/subnetworks/mine",
+            "SERVICE_ACCOUNT": ACCOUNT,
+            "SUBNETWORK": subnetwork,
             "NETWORK": "mine",
-            "PIPELINE_OPTIONS": "disk_size_gb=200,number_of_worker_harness_threads=1",
+            "PIPELINE_OPTIONS": options,
             "MAX_WORKERS": "7",
             "MACHINE_TYPE": "n2-standard-8",
             "LABELS": "team=data,cost=7",
-            "KMS_KEY": "projects/p/locations/l/keyRings/r/cryptoKeys/k",
+            "KMS_KEY": KEY,
         },
     )
     assert done.returncode == 0, done.stdout
-    (launch,) = services["dataflow"].launches
-    assert launch["launchParameter"] == {
+    launch = services.dataflow.launches.pop()["launchParameter"]
+    labels = {"gristmill": "convert", "team": "data", "cost": "7"}
+    assert launch == {
         "jobName": "mine",
         "containerSpecGcsPath": "gs://my-bucket-templates/gristmill-convert.json",
         "parameters": {"input": "gs://a/*,gs://b/*", "output": "gs://c/d", **more},
-        "environment": {
-            "additionalPipelineOptions": [
-                "disk_size_gb=200",
-                "number_of_worker_harness_threads=1",
-            ],
-            "additionalUserLabels": {
-                "gristmill": "convert",
-                "team": "data",
-                "cost": "7",
-            },
+        "environment": PLACES
+        | {
+            "additionalPipelineOptions": options.split(","),
+            "additionalUserLabels": labels,
             "enableStreamingEngine": False,
-            "ipConfiguration": "WORKER_IP_PRIVATE",
-            "kmsKeyName": "projects/p/locations/l/keyRings/r/cryptoKeys/k",
+            "kmsKeyName": KEY,
             "machineType": "n2-standard-8",
             "maxWorkers": 7,
             "network": "mine",
-            "serviceAccountEmail": "worker@my-project.iam.gserviceaccount.com",
-            "stagingLocation": "gs://my-bucket/gristmill-tmp/staging",
-            "subnetwork": "regions/us-central1/subnetworks/mine",
-            "tempLocation": "gs://my-bucket/gristmill-tmp",
+            "serviceAccountEmail": ACCOUNT,
+            "subnetwork": subnetwork,
         },
     }
-    assert done.stdout.splitlines()[0] == JOB
     # What the launcher wrote, as the script says.
     name = f"gristmill-tmp/staging/template_launches/{JOB}/console_logs"
-    services["storage"].objects.put("my-bucket", name, b"error: no credentials\n")
+    services.objects.put("my-bucket", name, b"error: no credentials\n")
     (command,) = re.findall(r"^  (gcloud storage cat \S+)$", done.stdout, re.MULTILINE)
-    assert "error: no credentials" in run("bash", "-c", command, env=gcloud).stdout
+    log = run("bash", "-c", command, env=services.environment).stdout
+    assert "error: no credentials" in log
 
 
 def test_alerts_are_as_monitoring_takes_them():

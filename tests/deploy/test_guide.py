@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 import runpy
 import shutil
 import subprocess
@@ -22,7 +23,7 @@ import pytest
 
 from tests.deploy import roles
 from tests.deploy.cloud import Cloud, running
-from tests.deploy.gcloud_stand_in import JOB
+from tests.deploy.dataflow_server import JOB
 from tests.deploy.terraform_provider import TerraformProvider
 from tests.documents.test_docs import blocks_of
 from tests.support.distributions import ROOT, copy_source
@@ -95,7 +96,7 @@ def known_commands() -> dict[str, Any]:
     return runpy.run_path(str(table))["STATIC_COMPLETION_CLI_TREE"]
 
 
-def check_known(command: list[str]) -> None:
+def known(command: list[str]) -> list[str]:
     """Checks a command and its options against gcloud's own list of them."""
     tree = known_commands()
     here, flags = tree, dict(tree["flags"])
@@ -109,6 +110,7 @@ def check_known(command: list[str]) -> None:
             if flags[word] != "bool":
                 next(words)
     assert not here["commands"], f"no whole command: {command}"
+    return command
 
 
 def walk(
@@ -180,23 +182,21 @@ def test_guide_word_by_word(tmp_path):
         assert done.returncode == 0, done.stderr[-3000:]
         # The launcher's log, as the guide shows it.
         assert "error: no input file matches" in done.stdout
-        for command in asked:
-            check_known(command)
-        said = [" ".join(word for word in c if word[0] != "-") for c in asked]
-        for part in (
-            "services enable",
-            "artifacts repositories create gristmill",
-            "storage buckets create gs://my-bucket",
-            "storage buckets update gs://my-bucket deploy/lifecycle.json",
-            "compute networks subnets update default",
-            "builds submit",
-        ):
-            assert any(line.startswith(part) for line in said), part
+        said = "\n".join(
+            " ".join(w for w in c if w[0] != "-") for c in map(known, asked)
+        )
+        for part in """\
+services enable
+artifacts repositories create gristmill
+storage buckets create gs://my-bucket
+storage buckets update gs://my-bucket deploy/lifecycle.json
+compute networks subnets update default
+builds submit""".splitlines():
+            assert re.search(f"^{part}", said, re.MULTILINE), part
         image = "us-central1-docker.pkg.dev/my-project/gristmill/gristmill:1"
         for pipeline in ("convert", "pack", "verify", "index"):
             name = f"gristmill-{pipeline}.json"
-            spec = storage.buckets["my-bucket-templates"][name]
-            template = json.loads(spec.data)
+            template = json.loads(storage.buckets["my-bucket-templates"][name].data)
             assert template["image"] == image
             # The second build knows what Terraform made.
             account = template["defaultEnvironment"]["serviceAccountEmail"]
@@ -236,8 +236,7 @@ def test_how_to_of_a_first_job(tmp_path):
         ]
     assert "convert checked: nothing was submitted" in done.stdout
     assert "gristmill convert 'gs://raw/c4/*.tfrecord' gs://data/c4" in done.stdout
-    for command in asked:
-        check_known(command)
+    assert [*map(known, asked)]
 
 
 @pytest.mark.slow
@@ -255,10 +254,8 @@ def test_commands_of_the_roles(tmp_path):
     with running() as cloud:
         done, asked = walk(blocks("iam.md"), cloud, tmp_path, **variables)
     assert done.returncode == 0, done.stderr
-    for command in asked:
-        check_known(command)
     granted = set()
-    for command in asked:
+    for command in map(known, asked):
         if "add-iam-policy-binding" in command and "kms" not in command:
             at = command.index("add-iam-policy-binding")
             place = PLACES[command[at - 1], command[at + 1]]

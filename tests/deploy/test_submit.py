@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -10,8 +11,15 @@ import shutil
 import subprocess
 
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions, WorkerOptions
+from google.cloud.dataflow_v1beta3.types import FlexResourceSchedulingGoal
 
 import gristmill
+from gristmill.pipelines import dataflow_defaults
+from gristmill.pipelines.beam.pipeline_options import checked_options
+from gristmill.pipelines.commands.template import command_line
+from gristmill.pipelines.dataflow.defaults import set_defaults
+from gristmill.pipelines.options.job_options import ConvertOptions
 from gristmill.transforms.beam.same_code import sources_digest
 from tests.deploy import image
 from tests.deploy.cloud import (
@@ -58,79 +66,121 @@ def test_a_job_is_asked_for_with_all_options(cloud: Cloud):
         PUBLIC,
     )
     assert done.code == 0, done.stderr
-    job = job_of(cloud)
-    assert job["name"] == "my-job"
-    assert job["type"] == 1  # A batch.
-    assert job["labels"]["team"] == "data"
-    assert job["labels"]["gristmill"] == "convert"
-    pool = worker_pool(job)
-    assert pool["machineType"] == "n2-standard-8"
-    assert pool["diskSizeGb"] == 80
-    assert pool["numThreadsPerWorker"] == 3
-    assert pool["network"] == "my-network"
+    assert "NOT finished" in done.stdout
+    job, pool = job_of(cloud), worker_pool(job_of(cloud))
+    assert (job["name"], job["type"]) == ("my-job", 1)  # A batch.
+    labels = job["labels"]
+    assert (labels["team"], labels["gristmill"]) == ("data", "convert")
+    expected = {
+        "machineType": "n2-standard-8",
+        "diskSizeGb": 80,
+        "numThreadsPerWorker": 3,
+        "network": "my-network",
+    }
+    assert expected.items() <= pool.items()
     assert pool["autoscalingSettings"]["maxNumWorkers"] == 9
     image = pool["workerHarnessContainerImage"]
     assert re.fullmatch(r"gcr.io/.*/beam_python3\.\d+_sdk:2\.77\.0", image)
     environment = job["environment"]
     assert environment["serviceAccountEmail"].startswith("worker@")
-    assert "some_experiment" in environment["experiments"]
     # A process a core, so that threads are all that multiplies shards in flight.
-    assert "use_multiple_sdk_containers" in environment["experiments"]
-    assert environment["tempStoragePrefix"].endswith("scratch/tmp") or (
-        "/scratch/tmp/my-job" in environment["tempStoragePrefix"]
-    )
+    experiments = {"some_experiment", "use_multiple_sdk_containers"}
+    assert experiments <= {*environment["experiments"]}
+    assert "/scratch/tmp" in environment["tempStoragePrefix"]
     options = options_of_job(job)
     assert (options["project"], options["region"]) == ("my-project", "us-central1")
-    staged = cloud.staged(job)
-    assert set(staged) == {
+    package = "gristmill-0.1.0.tar.gz"
+    assert set(cloud.staged(job)) == {
         "pipeline.pb",
         "submission_environment_dependencies.txt",
         "extra_packages.txt",
-        "gristmill-0.1.0.tar.gz",
+        package,
     }
-    names = [package["name"] for package in pool["packages"]]
-    assert "gristmill-0.1.0.tar.gz" in names
+    assert package in [one["name"] for one in pool["packages"]]
 
 
-def test_what_is_not_given_has_defaults(cloud: Cloud):
+def test_what_is_not_given_has_defaults_of_one_job(cloud: Cloud):
+    """Two jobs do not write to one output."""
     done = cloud.submit(*CONVERT, IMAGE)
     assert done.code == 0, done.stderr
-    assert "NOT finished" in done.stdout
     assert not re.search("committed|records|done", done.stdout)
-    job = job_of(cloud)
+    job, pool = job_of(cloud), worker_pool(job_of(cloud))
     assert re.fullmatch("gristmill-convert-texts-[0-9a-f]{8}", job["name"])
-    pool = worker_pool(job)
-    assert pool["machineType"] == "e2-standard-4"
-    assert pool["diskSizeGb"] == 100
-    assert pool["numThreadsPerWorker"] == 2
+    expected = {
+        "machineType": "e2-standard-4",
+        "diskSizeGb": 100,
+        "numThreadsPerWorker": 2,
+        "ipConfiguration": 2,  # WORKER_IP_PRIVATE
+    }
+    assert expected.items() <= pool.items()
     assert pool["diskType"].endswith("diskTypes/pd-ssd")
     assert pool["autoscalingSettings"]["maxNumWorkers"] == 50
-    assert pool["ipConfiguration"] == 2  # WORKER_IP_PRIVATE
-    assert job["labels"]["gristmill"] == "convert"
     assert "/data/gristmill-tmp/" in job["environment"]["tempStoragePrefix"]
-
-
-@pytest.mark.slow
-def test_two_jobs_do_not_write_to_one_output(cloud: Cloud):
-    assert cloud.submit(*CONVERT, IMAGE).code == 0
     again = cloud.submit(*CONVERT, IMAGE)
     assert again.code == 1
     assert "There is already active job named gristmill-convert-texts" in again.stderr
-    elsewhere = (*CONVERT[:2], "gs://data/more/texts", IMAGE)
-    assert cloud.submit(*elsewhere).code == 0
+    assert cloud.submit(*CONVERT[:2], "gs://data/more/texts", IMAGE).code == 0
     assert len(cloud.dataflow.jobs) == 2
 
 
-def test_dry_run_submits_nothing(cloud: Cloud):
-    command, *rest = CONVERT
-    done = cloud.submit(command, "--dry-run", *rest, IMAGE)
-    assert done.code == 0, done.stderr
-    assert "nothing was submitted" in done.stdout
-    assert "checked   options" in done.stdout
-    assert "  buckets and this account's roles" in done.stdout
-    assert "not yet   the workers' account, quotas" in done.stdout
-    assert cloud.dataflow.requests == []
-    assert set(cloud.storage.objects.buckets["data"]) == set()
+# Options; that of Beam's workers that they decide, and the end of its value.
+DEFAULTS = """\
+| disk_type | compute.googleapis.com/projects//zones//diskTypes/pd-ssd
+--worker_disk_type=pd-standard | disk_type | //zones//diskTypes/pd-standard
+--disk_type=a/b | disk_type | a/b
+--worker_zone=us-central1-a | disk_type | /p/zones/us-central1-a/diskTypes/pd-ssd
+--worker_disk_type= | disk_type |
+--machine_type=n2-custom-6-10240 | disk_type | /pd-ssd
+--machine_type=custom-6-10240 | disk_type | /pd-ssd
+--machine_type=n4-standard-4 | disk_type | None
+--machine_type=c4a-standard-4 | disk_type | None
+--dataflow_service_options=enable_prime | disk_type | None
+| machine_type | e2-standard-4
+--dataflow_service_options=enable_prime | machine_type | None
+| max_num_workers | 50
+--max_num_workers=7 | max_num_workers | 7
+--num_workers=80 | max_num_workers | 80
+--max_num_workers=0 | max_num_workers | 0
+| use_public_ips | False
+--no_use_public_ips | use_public_ips | False
+--use_public_ips | use_public_ips | True
+--use_public_ips=true | use_public_ips | True
+"""
+
+
+@pytest.mark.parametrize("line", DEFAULTS.splitlines())
+def test_an_option_has_a_default_that_can_be_turned_off(line):
+    argument, name, value = (part.strip() for part in line.split("|"))
+    found = str(getattr(workers(*filter(None, [argument])), name))
+    assert found.endswith(value)
+    assert bool(found) == bool(value)
+
+
+def workers(*arguments: str, **changed: object) -> WorkerOptions:
+    given = ["--project=p", "--region=us-central1", *arguments]
+    options = PipelineOptions(checked_options("DataflowRunner", given))
+    convert = ConvertOptions(input=("gs://raw/texts/*",), output="gs://data/texts")
+    set_defaults(options, dataclasses.replace(convert, **changed))
+    return options.view_as(WorkerOptions)
+
+
+@pytest.mark.parametrize(
+    ("shard_bytes", "machine", "disk_gb"),
+    [
+        (256 << 20, "e2-standard-4", 100),
+        (16 << 30, "e2-standard-4", 20 + 138),
+        (16 << 30, "n2-standard-8", 20 + 275),
+    ],
+)
+def test_the_disk_is_that_of_the_shards(shard_bytes, machine, disk_gb):
+    """Also in a pipeline of one's own."""
+    job = workers(f"--machine_type={machine}", shard_size=f"{shard_bytes >> 20}MiB")
+    given = ["--runner=DataflowRunner", "--project=p", f"--machine_type={machine}"]
+    options = PipelineOptions(given)
+    assert dataflow_defaults(options, shard_bytes=shard_bytes) is options
+    for found in (job, options.view_as(WorkerOptions)):
+        assert (found.disk_size_gb, found.max_num_workers) == (disk_gb, 50)
+        assert not found.use_public_ips
 
 
 def test_refusal_of_the_service_is_told(cloud: Cloud):
@@ -148,21 +198,88 @@ def test_waiting_for_a_job_that_fails():
         cloud.dataflow.errors = ["a worker has no disk left"]
         done = cloud.submit(*CONVERT, IMAGE, "--wait")
         assert done.code == 1
-        assert "has not succeeded" in done.stderr
-        assert "a worker has no disk left" in done.stderr
-        assert "https://console.cloud.google.com/dataflow/jobs/" in done.stderr
+        for said in (
+            "has not succeeded",
+            "a worker has no disk left",
+            "https://console.cloud.google.com/dataflow/jobs/",
+        ):
+            assert said in done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "files", ["found/*", "found/a.array_record", "found", "found/"]
-)
-def test_the_dataset_that_an_index_makes(cloud: Cloud, files: str):
+def test_the_dataset_that_an_index_makes(cloud: Cloud):
     cloud.storage.objects.put("data", "found/a.array_record", b"x")
     dry = ("--dry_run=True", "--json")
-    done = cloud.submit("index", f"gs://data/{files}", IMAGE, *dry)
-    assert done.code == 0, done.stderr
-    assert json.loads(done.stdout)["target"] == "gs://data/found"
+    for files in ("found/*", "found/a.array_record", "found", "found/"):
+        done = cloud.submit("index", f"gs://data/{files}", IMAGE, *dry)
+        assert done.code == 0, done.stderr
+        assert json.loads(done.stdout)["target"] == "gs://data/found"
+    assert cloud.dataflow.requests == []
+    assert set(cloud.storage.objects.buckets["data"]) == {"found/a.array_record"}
+
+
+# --- Rows of the guide, of keys, networks and prices.
+
+# Where the request has what the row of the guide sets.
+PLACES = {
+    "your own key": (
+        "serviceKmsKeyName",
+        "projects/P/locations/us-central1/keyRings/K/cryptoKeys/N",
+    ),
+    "a Shared VPC": (
+        "subnetwork",
+        "https://www.googleapis.com/compute/v1/projects/HOST/regions/us-central1/"
+        "subnetworks/N",
+    ),
+    "FlexRS": (
+        "flexResourceSchedulingGoal",
+        FlexResourceSchedulingGoal.FLEXRS_COST_OPTIMIZED,
+    ),
+    "Dataflow Prime": ("serviceOptions", ["enable_prime"]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_template", [False, True])
+def test_options_of_the_guide_reach_the_request(cloud: Cloud, by_template: bool):
+    """A launcher passes them as options of Beam, the scripts say the same."""
+    text = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
+    table = text[text.index("## Keys, networks") :].partition("\n\n- ")[0]
+    rows = re.findall(r"^\| ([^|]+) \| `(--[^`]+)` \| `([^`]+)` \|$", table, re.M)
+    assert len(rows) == len(PLACES)
+    script = (ROOT / "deploy" / "launch.sh").read_text(encoding="utf-8")
+    flags = {"KMS_KEY": "dataflow_kms_key=", "SUBNETWORK": "subnetwork="}
+    for what, beams, variable in rows:
+        assert any(what.startswith(place) for place in PLACES)
+        name, _, given = variable.partition("=")
+        assert f" {name}\n" in script
+        assert beams == f"--{flags.get(name, '')}{given}"
+    options = [beams for _, beams, _ in rows]
+    cloud.dataflow.subnetworks["N"] = True
+    if by_template:
+        place = "gs://scratch/launches/convert"
+        launcher = ["--input=gs://raw/texts/*", "--output=gs://data/texts", *options]
+        launcher += ["--project=my-project", "--region=us-central1"]
+        launcher += [f"--template_location={place}", *cloud.arguments]
+        done = cloud.gristmill(*command_line("convert", launcher, image=BUILT))
+        assert done.code == 0, done.stderr
+        job = written_job(cloud, place)
+    else:
+        done = cloud.submit(*CONVERT, IMAGE, *options)
+        assert done.code == 0, done.stderr
+        job = job_of(cloud)
+    # Prime takes no type of machine.
+    assert "machineType" not in worker_pool(job)
+    asked = job["environment"] | worker_pool(job)
+    for name, expected in PLACES.values():
+        if isinstance(expected, FlexResourceSchedulingGoal):
+            # Beam sends the number to the service, and writes the name to a file.
+            assert asked[name] in (expected.value, expected.name)
+        else:
+            assert asked[name] == expected
+
+
+# --- That it would run.
 
 
 def make_worker(folder: pathlib.Path) -> None:

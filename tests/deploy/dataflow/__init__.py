@@ -1,1 +1,0 @@
-"""Submission to Dataflow, against stand-ins."""
