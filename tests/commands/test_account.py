@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import pathlib
 
 from gristmill import loader
 from gristmill.loader.accounting.account import account as accounted
@@ -16,7 +15,7 @@ from tests.support.packed import documents, pack
 RECORDS = 30
 
 
-def test_a_mixture_in_all_forms(tmp_path: pathlib.Path) -> None:
+def test_a_mixture_in_all_forms(tmp_path):
     """Of a dataset `a` of two files with columns, and packed rows `b`."""
     places = {"a": examples(tmp_path / "a", [RECORDS - 10, 10])}
     attach_numbers(places["a"], tmp_path, RECORDS)

@@ -42,7 +42,7 @@ def kinds(output: str) -> dict[str, str]:
     return {name: str(kind) for name, kind in loader.open(output).columns.items()}
 
 
-def test_rows_are_joined_by_a_feature(tmp_path: pathlib.Path, ten: str) -> None:
+def test_rows_are_joined_by_a_feature(tmp_path, ten):
     before = files_of(ten)
     opened, digest = loader.open(ten), open_manifest(ten).content_digest
     order = random.Random(1).sample(range(10), 10)
@@ -184,13 +184,13 @@ def check_random_join(tmp_path: pathlib.Path, seed: int) -> None:
         ),
     ],
 )
-def test_joins_are_those_of_brute_force(tmp_path: pathlib.Path, seeds: range) -> None:
+def test_joins_are_those_of_brute_force(tmp_path, seeds):
     for seed in seeds:
         (tmp_path / str(seed)).mkdir()
         check_random_join(tmp_path / str(seed), seed)
 
 
-def test_rows_are_joined_by_number(tmp_path: pathlib.Path) -> None:
+def test_rows_are_joined_by_number(tmp_path):
     output = examples(tmp_path, [3, 5])
     add_edition(tmp_path, output, 2, [example(n) for n in range(8, 11)])
     attach_numbers(output, tmp_path, 11)
@@ -209,7 +209,7 @@ def test_rows_are_joined_by_number(tmp_path: pathlib.Path) -> None:
     assert "got:      11" in said
 
 
-def test_rows_can_be_another_dataset(tmp_path: pathlib.Path, ten: str) -> None:
+def test_rows_can_be_another_dataset(tmp_path, ten):
     rows = [
         {"id": f"doc{n}", "score": n / 4, "pair": [n, n + 1], "name": f"n{n}"}
         for n in range(9, -1, -1)
@@ -223,7 +223,7 @@ def test_rows_can_be_another_dataset(tmp_path: pathlib.Path, ten: str) -> None:
     assert column(ten, "name")[-1] == "n9"
 
 
-def test_lines_of_json_keep_their_texts(tmp_path: pathlib.Path, ten: str) -> None:
+def test_lines_of_json_keep_their_texts(tmp_path, ten):
     days = [f"2026-01-{n + 1:02d}" for n in range(10)]
     lines = [json.dumps({"id": f"doc{n}", "day": days[n]}) for n in range(10)]
     path = tmp_path / "rows.jsonl.gz"
@@ -242,9 +242,7 @@ def test_lines_of_json_keep_their_texts(tmp_path: pathlib.Path, ten: str) -> Non
         ("[0.5, 1]", [2, 2**53 + 1]),
     ],
 )
-def test_whole_numbers_of_json_are_not_rounded(
-    tmp_path: pathlib.Path, ten: str, other: str, large: Any
-) -> None:
+def test_whole_numbers_of_json_are_not_rounded(tmp_path, ten, other, large):
     lines = [f'{{"id": "doc{n}", "x": {other}, "y": {n}}}' for n in range(10)]
     lines[4] = f'{{"id": "doc4", "x": {large}, "y": {2**53 + 1}}}'
     path = tmp_path / "rows.jsonl"
@@ -295,9 +293,7 @@ SEVEN = '{"id": "doc0", "x": 7}\n\n'
         ([{"id": ["a"], "x": [1]}, {"id": ["b"], "y": [1]}], "different columns"),
     ],
 )
-def test_tables_that_cannot_be_joined(
-    tmp_path: pathlib.Path, ten: str, tables: list[Any], message: str
-) -> None:
+def test_tables_that_cannot_be_joined(tmp_path, ten, tables, message):
     paths = [parquet(tmp_path, one) for one in tables if not isinstance(one, str)] or [
         tmp_path / "rows.jsonl"
     ]
@@ -322,7 +318,7 @@ def no_columns(record):
 """
 
 
-def test_columns_are_computed_from_records(tmp_path, ten: str, monkeypatch) -> None:
+def test_columns_are_computed_from_records(tmp_path, ten, monkeypatch):
     (tmp_path / "to_columns.py").write_text(FUNCTIONS)
     monkeypatch.syspath_prepend(tmp_path)
     given = ("attach", ten, "--workers", 1, "--map")
@@ -342,7 +338,7 @@ def test_columns_are_computed_from_records(tmp_path, ten: str, monkeypatch) -> N
         assert [word for word in words if word not in said] == []
 
 
-def test_records_without_a_row_get_a_value(tmp_path: pathlib.Path, ten: str) -> None:
+def test_records_without_a_row_get_a_value(tmp_path, ten):
     keys = [f"doc{n}" for n in range(9)]
     table = parquet(tmp_path, {"key": keys, "x": [*range(9)]})
     given = ("attach", ten, table, "--key", "id=key")

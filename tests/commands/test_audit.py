@@ -50,7 +50,7 @@ def run(folder: pathlib.Path, command: str, *given: object) -> Any:
     return run_command(*command.split(), folder / "a.jsonl", *options, *given)
 
 
-def test_counts_are_those_of_the_rows(folder: pathlib.Path) -> None:
+def test_counts_are_those_of_the_rows(folder):
     before = {*os.listdir(folder)}
     found = json.loads(run(folder, "audit", "--json").stdout)
     assert {*os.listdir(folder)} == before
@@ -66,7 +66,7 @@ def test_counts_are_those_of_the_rows(folder: pathlib.Path) -> None:
     assert packed.truncated_tokens > 0
 
 
-def test_what_is_set_aside_is_named_with_the_reason(folder: pathlib.Path) -> None:
+def test_what_is_set_aside_is_named_with_the_reason(folder):
     text = run(folder, "audit", "--truncate-turns", "no").stdout
     at = len(json.dumps(RECORDS[0])) + 1
     assert f"a.jsonl, byte offset {at:,}: no token of it is trained on" in text
@@ -76,7 +76,7 @@ def test_what_is_set_aside_is_named_with_the_reason(folder: pathlib.Path) -> Non
     assert "audit` names" not in text
 
 
-def test_text_and_pieces_are_shown_with_what_is_trained(folder: pathlib.Path) -> None:
+def test_text_and_pieces_are_shown_with_what_is_trained(folder):
     done = run(folder, "audit", "-n", 1, "--show", 2)
     assert "<|im_start|>assistant\n[[the answer<|im_end|>]]\n" in done.stdout
     assert "trained 1 time: '<|im_end|>'" in done.stdout
@@ -92,13 +92,13 @@ def test_text_and_pieces_are_shown_with_what_is_trained(folder: pathlib.Path) ->
     assert "[[" not in run(folder, "audit", "-n", 1, "--show", 0).stdout
 
 
-def test_a_function_and_options_apply(folder: pathlib.Path, monkeypatch) -> None:
+def test_a_function_and_options_apply(folder, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
     more = ("-n", 1, "--map", "own_moon:moon", "--train-end-of-turn", "no")
     assert "[[moon]]<|im_end|>" in run(folder, "audit", *more).stdout
 
 
-def test_what_pack_would_fail_for_is_said(folder: pathlib.Path) -> None:
+def test_what_pack_would_fail_for_is_said(folder):
     unfit = "UNFIT     conversations cannot be used with this template"
     done = run(folder, "audit", "--max-rejected", 1)
     assert unfit in done.stdout

@@ -57,7 +57,7 @@ def damaged(source: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_has_a_variable_and_a_place_in_a_short_help(name: str) -> None:
+def test_every_option_has_a_variable_and_a_place_in_a_short_help(name):
     text = run(name, "--help", COLUMNS="80").stdout
     assert len(text.splitlines()) <= 60
     words = re.sub(r"-\n +", "-", text)  # A name may be broken where a line ends.
@@ -76,9 +76,7 @@ def test_every_option_has_a_variable_and_a_place_in_a_short_help(name: str) -> N
     assert common - {flag for one in options for flag in one.opts} <= {"--json"}
 
 
-def test_a_variable_is_an_option_that_the_command_line_overrides(
-    source, tmp_path
-) -> None:
+def test_a_variable_is_an_option_that_the_command_line_overrides(source, tmp_path):
     environment = {
         "GRISTMILL_CONVERT_NUM_SHARDS": "3",
         "GRISTMILL_CONVERT_MATCH_SHARDS": "false",
@@ -92,7 +90,7 @@ def test_a_variable_is_an_option_that_the_command_line_overrides(
     assert split.writer_options.startswith("group_size:5,")
 
 
-def test_a_variable_that_is_wrong_or_unknown_is_named(dataset: str) -> None:
+def test_a_variable_that_is_wrong_or_unknown_is_named(dataset):
     wrong = {"GRISTMILL_JSON": "1", "GRISTMILL_HEAD_LIMIT": "many"}
     done = run("head", dataset, code=2, **wrong)
     assert "'many' is not a valid integer" in done.stderr
@@ -105,7 +103,7 @@ def test_a_variable_that_is_wrong_or_unknown_is_named(dataset: str) -> None:
     assert "TRACE" not in done.stderr
 
 
-def test_a_runner_of_the_environment(monkeypatch, capsys) -> None:
+def test_a_runner_of_the_environment(monkeypatch, capsys):
     monkeypatch.setenv("GRISTMILL_VERIFY_RUNNER", "Nope")
     # Options of Beam can be mixed with ours, as behind --runner.
     streaming = ["--streaming", "--runner=FnApiRunner"]
@@ -119,7 +117,7 @@ def test_a_runner_of_the_environment(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.slow
-def test_bash_completes_and_the_first_commands_work(tmp_path: pathlib.Path) -> None:
+def test_bash_completes_and_the_first_commands_work(tmp_path):
     script = """
 eval "$(_GRISTMILL_COMPLETE=bash_source gristmill)"
 COMP_WORDS=(gristmill ins) COMP_CWORD=1
@@ -147,7 +145,7 @@ gristmill demo demo
 
 
 @pytest.mark.parametrize("runner", [(), ("--runner", "FnApiRunner")])
-def test_damaged_input(damaged, tmp_path, runner) -> None:
+def test_damaged_input(damaged, tmp_path, runner):
     line = ["convert", str(damaged), f"{tmp_path}/out", "--json", *runner]
     # Options of the runner are sorted out before the command is called.
     done = CliRunner().invoke(cli, line, obj=[])
@@ -163,7 +161,7 @@ def test_damaged_input(damaged, tmp_path, runner) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", [(), ("--runner", "FnApiRunner")])
-def test_a_damaged_shard_is_reported(source, tmp_path, runner) -> None:
+def test_a_damaged_shard_is_reported(source, tmp_path, runner):
     run("convert", source, tmp_path, "--workers", 1)
     (shard,) = tmp_path.glob("*array_record-*")
     data = bytearray(shard.read_bytes())
@@ -186,7 +184,7 @@ def test_a_damaged_shard_is_reported(source, tmp_path, runner) -> None:
         ("nonsense", "No such command"),
     ],
 )
-def test_wrong_usage(line: str, message: str) -> None:
+def test_wrong_usage(line, message):
     done = run(*line.split(), "--json", code=2)
     (error,) = json.loads(done.stdout).values()
     assert error.keys() == {"type", "what", "where", "expected", "got", "cure"}
@@ -196,7 +194,7 @@ def test_wrong_usage(line: str, message: str) -> None:
     assert run(*line.split(), code=2).stdout == ""
 
 
-def test_errors_that_are_not_ours_are_not_hidden() -> None:
+def test_errors_that_are_not_ours_are_not_hidden():
     with pytest.raises(ZeroDivisionError), errors_reported(as_json=True):
         raise ZeroDivisionError
 
@@ -208,7 +206,7 @@ def test_errors_that_are_not_ours_are_not_hidden() -> None:
         ("bench-loader x", "grain", "loader"),
     ],
 )
-def test_the_extra_that_a_command_needs_is_named(line, package, extra) -> None:
+def test_the_extra_that_a_command_needs_is_named(line, package, extra):
     script = (
         "import sys\n"
         f"sys.modules[{package!r}] = None\n"  # As if it were not installed.
@@ -228,7 +226,7 @@ def test_the_extra_that_a_command_needs_is_named(line, package, extra) -> None:
 # --- What is said on standard error, and in a file of logs.
 
 
-def test_quiet_and_verbose(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_quiet_and_verbose(source, tmp_path):
     done = run("convert", source, tmp_path, "--workers", 1, "-q")
     assert "90 records in 1 shard, committed" in done.stdout
     assert done.stderr == ""
@@ -238,7 +236,7 @@ def test_quiet_and_verbose(source: pathlib.Path, tmp_path: pathlib.Path) -> None
     assert "exclude each other" in refused("verify", tmp_path, "-q", "-v")
 
 
-def test_errors_are_said_also_if_quiet_and_more_of_them_if_verbose() -> None:
+def test_errors_are_said_also_if_quiet_and_more_of_them_if_verbose():
     """And not again by handlers that libraries, such as Beam, set up."""
     message = "error: not a committed dataset\n"
     assert refused("inspect", "nowhere", "-q", code=3).startswith(message)
@@ -268,7 +266,7 @@ LOG = r"""
 """
 
 
-def test_a_file_of_logs(source, dataset: str, tmp_path: pathlib.Path) -> None:
+def test_a_file_of_logs(source, dataset, tmp_path):
     loggers = [logging.getLogger(name) for name in ("", "gristmill")]
     before = [(one.propagate, [*one.handlers]) for one in loggers]
     log = tmp_path / "log"
@@ -291,7 +289,7 @@ def test_a_file_of_logs(source, dataset: str, tmp_path: pathlib.Path) -> None:
     assert said.count(note) == log.read_text().count(note) == 1
 
 
-def test_what_was_left_out_is_to_be_looked_at(damaged, tmp_path) -> None:
+def test_what_was_left_out_is_to_be_looked_at(damaged, tmp_path):
     options = ("--on-corrupt", "skip", "--workers", 1)
     for _ in range(2):  # The second time, nothing is left to do.
         done = run("convert", damaged, tmp_path / "two words" / "out", *options)
@@ -302,7 +300,7 @@ def test_what_was_left_out_is_to_be_looked_at(damaged, tmp_path) -> None:
         assert json.loads(region)["file"] == str(damaged)
 
 
-def test_inspect_leads_to_a_batch_of_training(dataset: str) -> None:
+def test_inspect_leads_to_a_batch_of_training(dataset):
     said = run("inspect", dataset).stderr
     (line,) = re.findall(r"^next \(a batch.*?\): (.*)$", said, re.MULTILINE)
     *command, code = shlex.split(line)
@@ -312,7 +310,7 @@ def test_inspect_leads_to_a_batch_of_training(dataset: str) -> None:
     assert len(ast.literal_eval(printed.getvalue())) == 4
 
 
-def test_errors_and_warnings_have_a_colour_on_a_terminal(monkeypatch) -> None:
+def test_errors_and_warnings_have_a_colour_on_a_terminal(monkeypatch):
     assert coloured("error: a") == "error: a"
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
@@ -326,7 +324,7 @@ def test_errors_and_warnings_have_a_colour_on_a_terminal(monkeypatch) -> None:
 # --- Progress.
 
 
-def test_progress_in_lines_without_a_terminal(capfd) -> None:
+def test_progress_in_lines_without_a_terminal(capfd):
     said = [""]
 
     def is_there(pattern: str) -> bool:
@@ -345,7 +343,7 @@ def test_progress_in_lines_without_a_terminal(capfd) -> None:
 
 
 @pytest.mark.slow
-def test_every_long_command_shows_its_progress(source, tmp_path) -> None:
+def test_every_long_command_shows_its_progress(source, tmp_path):
     for command, name, files in (
         (f"convert '{source}' texts --num-shards 3", "converting", "shards"),
         ("verify texts", "verifying", "shards"),

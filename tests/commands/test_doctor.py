@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import pathlib
 import sys
 import threading
 from types import SimpleNamespace
@@ -23,7 +22,7 @@ def findings(*arguments: object, code: int = 0) -> dict[str, dict[str, str]]:
     return {one["check"]: one for one in json.loads(said)["findings"]}
 
 
-def test_a_machine_and_a_dataset(tmp_path: pathlib.Path, monkeypatch) -> None:
+def test_a_machine_and_a_dataset(tmp_path, monkeypatch):
     dataset = convert(tmp_path, [[b"a record"] * 30])
     found = findings(dataset)
     assert [*found] == ["versions", "compiled", "memory", "disk", "locks"]
@@ -39,7 +38,7 @@ def test_a_machine_and_a_dataset(tmp_path: pathlib.Path, monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("without_compiled_part")
-def test_what_is_slow_or_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_slow_or_hangs(monkeypatch):
     full = SimpleNamespace(f_bavail=0, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda path: full)
     found = findings()
@@ -55,7 +54,7 @@ def test_what_is_slow_or_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     ended.set()
 
 
-def test_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket(monkeypatch):
     with GcsServer("data") as storage:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage.url)
         storage.objects.places["data"] = {"location": "US-CENTRAL1"}

@@ -67,7 +67,7 @@ def assert_whole(dataset: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_signatures_are_those_of_array_record(name: str, official: Any) -> None:
+def test_signatures_are_those_of_array_record(name, official):
     ours = inspect.signature(getattr(pipelines, name)).parameters
     theirs = inspect.signature(getattr(official, name)).parameters
     assert list(ours) == list(theirs)
@@ -79,7 +79,7 @@ def test_signatures_are_those_of_array_record(name: str, official: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_shards", [1, 4])
-def test_disk_beside_the_original(tmp_path, inputs, official, num_shards) -> None:
+def test_disk_beside_the_original(tmp_path, inputs, official, num_shards):
     for folder, module in (("ours", pipelines), ("theirs", official)):
         (tmp_path / folder).mkdir()
         run(DISK, inputs, tmp_path / folder / "data", module, num_shards=num_shards)
@@ -113,7 +113,7 @@ def test_disk_beside_the_original(tmp_path, inputs, official, num_shards) -> Non
         ({"overwrite_extension": True, "file_path_suffix": "-x"}, "-x"),
     ],
 )
-def test_gcs_names(tmp_path, inputs, options: dict[str, Any], suffix: str) -> None:
+def test_gcs_names(tmp_path, inputs, options, suffix):
     run(GCS, inputs, f"{tmp_path}/out/", **options)
     expected = {f"{name}{suffix}": records for name, records in RECORDS.items()}
     assert outputs(tmp_path / "out") == expected
@@ -121,7 +121,7 @@ def test_gcs_names(tmp_path, inputs, options: dict[str, Any], suffix: str) -> No
 
 
 @pytest.mark.slow
-def test_prefixes_of_one_directory_are_splits(tmp_path, inputs) -> None:
+def test_prefixes_of_one_directory_are_splits(tmp_path, inputs):
     """Also those that no split can be named after, or that differ only in that."""
     out = tmp_path / "my data"
     prefixes = {"part 1": "a", "part+1": "b", "": "c"}
@@ -136,7 +136,7 @@ def test_prefixes_of_one_directory_are_splits(tmp_path, inputs) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_inputs_are_not_replaced(tmp_path, inputs, again: bool) -> None:
+def test_inputs_are_not_replaced(tmp_path, inputs, again):
     if again:
         run(GCS, inputs, tmp_path / "in")
     before = contents(tmp_path / "in")
@@ -150,7 +150,7 @@ def test_inputs_are_not_replaced(tmp_path, inputs, again: bool) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_happens_before_run(tmp_path: pathlib.Path, name: str) -> None:
+def test_nothing_happens_before_run(tmp_path, name):
     args = {"input": "nowhere", "output": str(tmp_path / "out" / "data")}
     made = getattr(pipelines, name)
     pipeline = made(args=args, pipeline_options=PipelineOptions([]))
@@ -170,7 +170,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_script_whose_import_line_changed(tmp_path, inputs) -> None:
+def test_script_whose_import_line_changed(tmp_path, inputs):
     (tmp_path / "script.py").write_text(SCRIPT)
     subprocess.run(
         [sys.executable, "script.py", "--input", inputs, "--output", "out/movies"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import pathlib
 import re
 import shlex
 
@@ -27,14 +26,14 @@ def sixty(tmp_path_factory) -> str:
     return convert(tmp_path_factory.mktemp("sixty"), parts, group_size=7)
 
 
-def test_records_of_a_dataset(sixty: str) -> None:
+def test_records_of_a_dataset(sixty):
     assert [row["record"] for row in rows_of("head", sixty)] == [0, 1, 2]
     found = rows_of("head", sixty, "--offset", 39, "-n", 2)
     assert [(row["record"], row["text"]) for row in found] == [(39, "39"), (40, "40")]
     assert [row["record"] for row in rows_of("head", sixty, "--offset", 59)] == [59]
 
 
-def test_random_records(sixty: str) -> None:
+def test_random_records(sixty):
     done = run("head", sixty, "--random", "-n", 5, "--raw")
     # The seed that was taken shows the same ones again, another one others.
     (seed,) = re.findall(r"note: --random --seed (\d+) shows", done.stderr)
@@ -49,7 +48,7 @@ def test_random_records(sixty: str) -> None:
     assert [row["record"] for row in every] == list(range(60))
 
 
-def test_head_of_files_shows_records_with_their_places(tmp_path: pathlib.Path) -> None:
+def test_head_of_files_shows_records_with_their_places(tmp_path):
     records = [b"record %d" % number for number in range(30)]
     records[1] = encode_example({"text": b"hello", "id": 7})
     # Compressed, empty, and of another split: all of them can be looked at.
@@ -89,8 +88,8 @@ def test_head_of_files_shows_records_with_their_places(tmp_path: pathlib.Path) -
     ],
 )
 def test_head_takes_the_formats_of_a_conversion(
-    tmp_path: pathlib.Path, name: str, content: str | None, options: str, place: str
-) -> None:
+    tmp_path, name, content, options, place
+):
     path = tmp_path / name
     if content is not None:
         path.write_text(content)
@@ -111,12 +110,12 @@ def test_head_takes_the_formats_of_a_conversion(
     assert len(shlex.split(line)) == 2 + 2 * len(given)
 
 
-def test_head_refuses_what_a_conversion_refuses(tmp_path: pathlib.Path) -> None:
+def test_head_refuses_what_a_conversion_refuses(tmp_path):
     (tmp_path / "names.csv").write_text("name\nAnn\nBob\n")
     assert "named as a table" in refused("head", tmp_path / "names.csv")
 
 
-def test_head_reads_what_it_shows_and_stops_at_damage(tmp_path: pathlib.Path) -> None:
+def test_head_reads_what_it_shows_and_stops_at_damage(tmp_path):
     records = [b"%06d" % number * 1000 for number in range(500)]
     data = bytearray(frames_of(records))
     for at in (400, 499):
@@ -131,7 +130,7 @@ def test_head_reads_what_it_shows_and_stops_at_damage(tmp_path: pathlib.Path) ->
     assert f"byte offset {400 * 6016:,}" in failed.stderr
 
 
-def test_head_of_a_bucket_fetches_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_head_of_a_bucket_fetches_little(monkeypatch):
     frames = frames_of([(b"%04d" % n) * 25_000 for n in range(160)])
     with GcsServer("bucket") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)

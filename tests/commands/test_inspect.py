@@ -24,7 +24,7 @@ from tests.support.records import text_records, write_tfrecords
 
 
 @pytest.mark.slow
-def test_what_was_packed(tmp_path, monkeypatch) -> None:
+def test_what_was_packed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_words.py").write_text(
@@ -57,7 +57,7 @@ FEATURES = """
             plain: bytes"""
 
 
-def test_what_records_hold(tmp_path) -> None:
+def test_what_records_hold(tmp_path):
     def spec(kind: str, dtype: str, **more: object) -> FeatureSpec:
         return FeatureSpec(kind=kind, dtype=dtype, **more)
 
@@ -92,7 +92,7 @@ def source(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "in"
 
 
-def test_progress_grows_shard_by_shard(source, tmp_path) -> None:
+def test_progress_grows_shard_by_shard(source, tmp_path):
     output = str(tmp_path / "out")
     refused("inspect", output, code=3)
     job = job_of(source, output, plan=("num_shards", 4), name="texts")
@@ -110,7 +110,7 @@ def test_progress_grows_shard_by_shard(source, tmp_path) -> None:
     assert "NOT committed" not in run("inspect", output).stdout
 
 
-def test_work_beside_a_split_that_is_committed(source, tmp_path) -> None:
+def test_work_beside_a_split_that_is_committed(source, tmp_path):
     """A conversion, columns that are attached, and a removal."""
     output = str(tmp_path / "out")
     convert(job_of(source, output, split="test", plan=("num_shards", 3)))
@@ -131,7 +131,7 @@ def test_work_beside_a_split_that_is_committed(source, tmp_path) -> None:
     assert ": a removal, 1 shard finished" in said
 
 
-def test_half_a_beginning(source, tmp_path) -> None:
+def test_half_a_beginning(source, tmp_path):
     prepared_of(job_of(source, tmp_path / "out"))
     next((tmp_path / "out").rglob("*.inputs.npz")).unlink()
     (found,) = json_of("inspect", tmp_path / "out")["unfinished"]

@@ -666,8 +666,8 @@ ROWS = [line for line in MISTAKES.splitlines() if line[0] != "#"]
     ("line", "expected"), [*zip(ROWS[::2], ROWS[1::2], strict=True)], ids=ROWS[::2]
 )
 def test_the_message_names_what_is_wrong_and_what_helps(
-    shared, monkeypatch, capfd, line: str, expected: str
-) -> None:
+    shared, monkeypatch, capfd, line, expected
+):
     monkeypatch.chdir(shared)
     code, _, words = expected.strip().partition(": ")
     ended = called(line)
@@ -697,9 +697,7 @@ def forget() -> None:
     re.findall(r"((?:^\S.*\n)+)((?:^  .*\n)+)", CURES, re.MULTILINE),
     ids=lambda text: text.strip().splitlines()[-1],
 )
-def test_what_the_message_says_helps(
-    made, tmp_path, monkeypatch, capfd, lines: str, cured: str
-) -> None:
+def test_what_the_message_says_helps(made, tmp_path, monkeypatch, capfd, lines, cured):
     monkeypatch.chdir(shutil.copytree(made, tmp_path / "folder"))
     forget()
     *before, wrong = lines.replace("TOKENS", TOKENS).splitlines()

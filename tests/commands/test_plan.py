@@ -35,7 +35,7 @@ def plan_of(path: pathlib.Path, size: SampleSize) -> Plan:
 
 
 @pytest.mark.slow
-def test_a_sample_of_some_seconds_tells_of_all_of_it(tmp_path) -> None:
+def test_a_sample_of_some_seconds_tells_of_all_of_it(tmp_path):
     """Records become longer: the first ones tell nothing of the last."""
     for number in range(6):
         texts = text_records(3000, seed=number)
@@ -59,7 +59,7 @@ def test_a_sample_of_some_seconds_tells_of_all_of_it(tmp_path) -> None:
 
 def test_functions_damage_and_records_that_are_compressed_already(
     tmp_path, monkeypatch, temporary_in
-) -> None:
+):
     (tmp_path / "functions.py").write_text(
         "def twice(record):\n    return [record, record] if record else None\n"
         "def none(record):\n    return None\n"
@@ -113,7 +113,7 @@ def test_parts_lie_apart_and_begin_where_files_can_be_read(
 
 
 @pytest.mark.slow
-def test_the_command_makes_what_was_predicted(tmp_path, monkeypatch) -> None:
+def test_the_command_makes_what_was_predicted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = {
         f"{number}.tfrecord": frames_of(text_records(1500, seed=number))

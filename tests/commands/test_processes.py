@@ -93,7 +93,7 @@ def pids(tmp_path: pathlib.Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_call_in_a_process_of_its_own(caplog) -> None:
+def test_a_call_in_a_process_of_its_own(caplog):
     assert call_apart(functools.partial(abs, -7)) == 7
     with pytest.raises(InputError, match="no good"):
         call_apart(functools.partial(work, FAILS))
@@ -109,7 +109,7 @@ def test_a_call_in_a_process_of_its_own(caplog) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "threads"), [(1, 1), (1, 3), (2, 1), (2, 3)])
 @pytest.mark.parametrize("count", [0, 1, 20])
-def test_every_item_once(workers: int, threads: int, count: int) -> None:
+def test_every_item_once(workers, threads, count):
     with started() as own:
         found = map_unordered(str, range(count), workers=workers, threads=threads)
         assert sorted(found) == sorted(map(str, range(count)))
@@ -117,7 +117,7 @@ def test_every_item_once(workers: int, threads: int, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_little_work_is_done_here_and_the_rest_by_as_many_as_asked_for() -> None:
+def test_little_work_is_done_here_and_the_rest_by_as_many_as_asked_for():
     with started() as own:
         pids = results(spin, [0.05, 0.1], alone_seconds=0.1)
         assert pids == [os.getpid()] * 2
@@ -132,7 +132,7 @@ def test_little_work_is_done_here_and_the_rest_by_as_many_as_asked_for() -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_calls_overlap_in_each_process(workers: int) -> None:
+def test_calls_overlap_in_each_process(workers):
     pids = results(meet, range(2 * workers), workers=workers, threads=2)
     assert sorted(map(pids.count, set(pids))) == [2] * workers
 
@@ -140,8 +140,8 @@ def test_calls_overlap_in_each_process(workers: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "threads"), [(2, 1), (1, 2), (2, 2)])
 def test_error_keeps_its_type_and_calls_that_began_are_finished(
-    tmp_path: pathlib.Path, workers: int, threads: int
-) -> None:
+    tmp_path, workers, threads
+):
     touch = f"time.sleep(0.5); pathlib.Path('{tmp_path}/good').touch()"
     items = [touch, FAILS, *["time.sleep(0.5)"] * 20]
     with pytest.raises(InputError, match=r"no good\n  where: .*here") as raised:
@@ -153,14 +153,14 @@ def test_error_keeps_its_type_and_calls_that_began_are_finished(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_result_that_can_be_neither_sent_nor_shown(threads: int) -> None:
+def test_a_result_that_can_be_neither_sent_nor_shown(threads):
     with pytest.raises(TypeError, match="_Unspeakable does not pickle: not to be sent"):
         results(work, ["", "result = _Unspeakable()", ""], threads=threads)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["thread", "atexit", "ignores"])
-def test_workers_that_do_not_end_are_killed_and_it_is_said(caplog, kind: str) -> None:
+def test_workers_that_do_not_end_are_killed_and_it_is_said(caplog, kind):
     with caplog.at_level(logging.WARNING):
         assert len(results(work, [LEAVE[kind]] * 8, patience_seconds=0.1)) == 8
     assert " of 2 worker processes were killed" in caplog.text
@@ -169,9 +169,7 @@ def test_workers_that_do_not_end_are_killed_and_it_is_said(caplog, kind: str) ->
 
 
 @pytest.mark.slow
-def test_what_workers_leave_is_done_and_keeps_none_of_them(
-    tmp_path, pids: str, caplog
-) -> None:
+def test_what_workers_leave_is_done_and_keeps_none_of_them(tmp_path, pids, caplog):
     late = LEAVE["late"].replace("PATH", f"{tmp_path}/exits")
     results(work, [late] * 4, patience_seconds=59)
     assert (tmp_path / "exits").read_text() == "xxxx"
@@ -194,7 +192,7 @@ def test_what_workers_leave_is_done_and_keeps_none_of_them(
         (LEAVE["dies"], "was killed"),
     ],
 )
-def test_a_worker_that_ends_early_is_named(pids: str, what: str, said: str) -> None:
+def test_a_worker_that_ends_early_is_named(pids, what, said):
     with pytest.raises(WorkerDiedError, match=said):
         results(work, [what.replace("PATH", pids)] * 2)
 
@@ -218,7 +216,7 @@ def slow(record):
 @pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [("--workers", "2"), BEAM_PROCESSES])
-def test_killed_worker_is_an_error_and_a_rerun_finishes(tmp_path, options) -> None:
+def test_killed_worker_is_an_error_and_a_rerun_finishes(tmp_path, options):
     (tmp_path / "slow.py").write_text(SLOW_MAP)
     write_tfrecords(tmp_path / "in.tfrecord", text_records(1000))
     command = [
@@ -283,7 +281,7 @@ def _alive(pid: str) -> bool:
     [(signal.SIGKILL, "works"), (signal.SIGINT, "works"), (signal.SIGINT, "imports")],
     ids=str,
 )
-def test_workers_end_with_their_parent(tmp_path, sig: signal.Signals, when: str):
+def test_workers_end_with_their_parent(tmp_path, sig, when):
     script = tmp_path / "endless.py"
     script.write_text(_ENDLESS)
     markers = tmp_path / "markers"
@@ -355,14 +353,14 @@ def ended(*lines: str, **how: Any) -> tuple[int, str, str]:
         ),
     ],
 )
-def test_what_is_left_keeps_no_process(left: str, name: str, code: int) -> None:
+def test_what_is_left_keeps_no_process(left, name, code):
     got, out, err = ended(left, "end()", code=code)
     assert (got, out) == (code, "result\n")
     assert err.startswith("note: the command is done; its process was ended, as ")
     assert name in err
 
 
-def test_a_child_process_keeps_no_process() -> None:
+def test_a_child_process_keeps_no_process():
     child = "child = multiprocessing.get_context('fork').Process(target=forever)"
     close = "os.close(2)"  # Which the child holds, too.
     given = command(child, "child.start()", "print(child.pid)", close, "end()")
@@ -378,14 +376,14 @@ def test_a_child_process_keeps_no_process() -> None:
         process.communicate()
 
 
-def test_errors_end_the_process_too() -> None:
+def test_errors_end_the_process_too():
     code, _, err = ended(THREAD, "raise ValueError('odd')")
     assert code == 1
     assert "ValueError: odd" in err
     assert "the thread theirs" in err
 
 
-def test_an_early_exit_is_an_error() -> None:
+def test_an_early_exit_is_an_error():
     for status in (0, 3):
         code, out, err = ended(f"os._exit({status})")
         assert (code, out) == (1, "result\n")
@@ -396,7 +394,7 @@ def test_an_early_exit_is_an_error() -> None:
     assert ended(fork, wait, "end()", patience=60) == (0, "result\n3\n", "")
 
 
-def test_ctrl_c_ends_the_wait() -> None:
+def test_ctrl_c_ends_the_wait():
     given = command(THREAD, "end()", patience=600)
     process = subprocess.Popen(given, stderr=subprocess.PIPE, text=True)
 

@@ -60,14 +60,14 @@ WRONG = """\
 
 
 @pytest.mark.parametrize("pair", LINES.split("\n\n"))
-def test_a_launchers_arguments_become_a_command_line(pair: str) -> None:
+def test_a_launchers_arguments_become_a_command_line(pair):
     given, expected = (line.split() for line in pair.strip().splitlines())
     pipeline = pipeline_of(given)
     assert command_line(pipeline, given, image="image") == expected
 
 
 @pytest.mark.parametrize("line", WRONG.splitlines())
-def test_a_launchers_wrong_arguments_are_named(line: str) -> None:
+def test_a_launchers_wrong_arguments_are_named(line):
     given, *said = line.split(" | ")
     with pytest.raises(GristmillError) as error:
         command_line(pipeline_of(given.split()), given.split())
@@ -78,7 +78,7 @@ def test_a_launchers_wrong_arguments_are_named(line: str) -> None:
 @pytest.mark.parametrize(
     ("pipeline", "lacks"), [("convert", "output"), ("pack", "length")]
 )
-def test_a_parameter_that_is_missing_is_named(pipeline: str, lacks: str) -> None:
+def test_a_parameter_that_is_missing_is_named(pipeline, lacks):
     given = {"input": "gs://a/b", "output": "gs://a/c"}
     given.pop(lacks, None)
     with pytest.raises(GristmillError, match=f"parameter {lacks} is not given"):

@@ -84,7 +84,6 @@ WAYS = {
     "seed": Way(
         lambda o: one(o("a", split="train"), seed=5), "a --split train --seed 5"
     ),
-    "stored": Way(lambda o: one(o("b"), shuffle="none"), "b --shuffle none"),
     "blocks": Way(
         lambda o: one(
             o("b"), shuffle=loader.BlockShuffle(block_records=2, window_blocks=3)
@@ -102,7 +101,6 @@ WAYS = {
         lambda o: one(o("a", "b", split=["train", "train"], edition=[1, None])),
         "a b --split train --edition 1,last",
     ),
-    "lengths": Way(lambda o: one({"p": o("p"), "q": o("q")}), "p=p q=q"),
     "rows": Way(
         lambda o: one({"p": o("p"), "q": o("q")}, weights={"p": "0.6", "q": "0.4"}),
         "p=p q=q --weights p=0.6,q=0.4",
@@ -191,7 +189,7 @@ def check(
 @pytest.mark.parametrize("way", WAYS)
 def test_options_mean_what_the_arguments_of_the_loader_mean(
     root, opened, tmp_path, way
-) -> None:
+):
     order = (*given(root, WAYS[way].options), "--batch-size", SIZE)
     check(WAYS[way].made(opened), order, tmp_path)
 
@@ -204,13 +202,13 @@ def test_options_mean_what_the_arguments_of_the_loader_mean(
         pytest.param(changed, "pq=p pq=r q=q", marks=pytest.mark.slow),
     ],
 )
-def test_a_state_means_the_same(root, opened, tmp_path, made, options) -> None:
+def test_a_state_means_the_same(root, opened, tmp_path, made, options):
     batches, state = made(opened), tmp_path / "state.json"
     state.write_text(json.dumps(state_of(batches, 1)))
     check(batches, (*given(root, options), "--state", state), tmp_path)
 
 
-def test_a_state_that_is_not_of_the_datasets(root, opened, tmp_path) -> None:
+def test_a_state_that_is_not_of_the_datasets(root, opened, tmp_path):
     state = tmp_path / "state.json"
     at = ("--state", state, "--step", 0, "--row", 0)
     named = given(root, "p=p q=q")
@@ -233,7 +231,7 @@ def test_a_state_that_is_not_of_the_datasets(root, opened, tmp_path) -> None:
         assert message in said(*named)
 
 
-def test_a_path_with_an_equals_sign_is_a_path(root, opened, tmp_path) -> None:
+def test_a_path_with_an_equals_sign_is_a_path(root, opened, tmp_path):
     """Of one dataset, or of several that are joined."""
     at = ("--batch-size", SIZE, "--step", 5, "--row", 3)
     for day, name in enumerate("pr"):
@@ -250,7 +248,7 @@ def test_a_path_with_an_equals_sign_is_a_path(root, opened, tmp_path) -> None:
 # --- Records, one or several, with their sources and where they are seen.
 
 
-def test_a_record_alone_needs_no_order(root, opened) -> None:
+def test_a_record_alone_needs_no_order(root, opened):
     place = (root / "a/out", "--split", "train", "--records")
     out = run("trace", *place, 19, "--show")
     dataset = opened("a", split="train")
@@ -272,7 +270,7 @@ def test_a_record_alone_needs_no_order(root, opened) -> None:
     assert "--of with one of x, y" in refused("trace", *named, "--records", 12)
 
 
-def test_several_records(root) -> None:
+def test_several_records(root):
     place = (root / "b/out", "--batch-size", SIZE, "--seed", 7, "--records")
     alone = [run("trace", *place, number).stdout for number in (3, 7, 8)]
     headed = [f"record {n}\n{one}" for n, one in zip((3, 7, 8), alone, strict=True)]
@@ -288,7 +286,7 @@ def test_several_records(root) -> None:
     assert text == "step {step:,}, row {row:,}: epoch {epoch:,}\n".format(**seen[0])
 
 
-def test_a_record_of_the_remainder_is_not_seen(root) -> None:
+def test_a_record_of_the_remainder_is_not_seen(root):
     order = ("--batch-size", 8, "--shuffle", "none", "--epochs", 1)
     place = ("trace", root / "b/out", *order, "--records")
     left_out = "last batch that is not full is left out"
@@ -322,7 +320,7 @@ def table(folder: pathlib.Path, name: str, kind: str = "none") -> bytes:
 
 @pytest.mark.parametrize("kind", ["none", "gzip"])
 @pytest.mark.parametrize("name", ["jsonl", "csv"])
-def test_the_line_of_a_record_is_named(tmp_path, name, kind) -> None:
+def test_the_line_of_a_record_is_named(tmp_path, name, kind):
     data = table(tmp_path, name, kind)
     for row in (0, 19, 20, 45, 59):
         found = json_of("trace", tmp_path / "out", "--records", row)
@@ -338,7 +336,7 @@ def test_the_line_of_a_record_is_named(tmp_path, name, kind) -> None:
     assert re.search(r"^ {12}line \d, byte offset ", said, re.MULTILINE)
 
 
-def test_a_source_that_is_gone_or_changed_is_not_read(tmp_path, monkeypatch) -> None:
+def test_a_source_that_is_gone_or_changed_is_not_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = table(pathlib.Path(), "jsonl")
     assert json_of("trace", "out", "--records", 7)["source_line"] == 8
@@ -354,19 +352,8 @@ def test_a_source_that_is_gone_or_changed_is_not_read(tmp_path, monkeypatch) -> 
     assert "not found from here" in found["source_note"]
 
 
-def test_an_element_of_an_array_has_the_offset_after_its_separator(tmp_path) -> None:
-    rows = [json.loads(line) for line in jsonl_of(ROWS).splitlines()]
-    data = json.dumps(rows, indent=1).encode()
-    (tmp_path / "in").write_bytes(data)
-    run("convert", tmp_path / "in", tmp_path / "out", "--workers", 1)
-    text = run("trace", tmp_path / "out", "--records", 7).stdout
-    (at,) = re.findall(r"element at byte offset ([\d,]+)", text)
-    rest = data[int(at.replace(",", "")) :].decode().lstrip()
-    assert json.JSONDecoder().raw_decode(rest)[0] == rows[7]
-
-
 @pytest.mark.slow
-def test_it_imports_no_heavy_library(root) -> None:
+def test_it_imports_no_heavy_library(root):
     line = ["trace", f"{root}/b/out", "--batch-size=4", "--step=0", "--row=0"]
     code = (
         "import atexit, sys\nfrom gristmill.pipelines.commands.main import main\n"
@@ -383,7 +370,7 @@ def test_it_imports_no_heavy_library(root) -> None:
 
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
-def test_what_was_made_of_a_place(tmp_path, name: str, is_packed: bool) -> None:
+def test_what_was_made_of_a_place(tmp_path, name, is_packed):
     lines = documents(20, seed=3)
     data = b"".join(line + b"\n" for line in lines)
     path, output = tmp_path / name, tmp_path / "out"
@@ -412,7 +399,7 @@ def test_what_was_made_of_a_place(tmp_path, name: str, is_packed: bool) -> None:
         assert re.search("no document begins there|names no place of a file", said)
 
 
-def test_where_a_document_is_seen(root, opened) -> None:
+def test_where_a_document_is_seen(root, opened):
     batches = loader.global_batches(opened("r"), batch_size=4, seed=7)
     piece = batches.locate(3, 1).pieces[0]
     place = ("trace", root / "r/out", "--batch-size", 4)
@@ -424,9 +411,3 @@ def test_where_a_document_is_seen(root, opened) -> None:
     text = run(*place, "--seed", 7, *of, "--stop-epoch", 3).stdout.splitlines()
     assert text[2].strip() == f"document {document['document']} of the shard"
     assert "            step 3, row 1: epoch 0" in text
-    rows = len(opened("r"))
-    last = loader.global_batches(opened("r"), batch_size=rows, shuffle="none")
-    end = last.locate(0, rows - 1).pieces[0]
-    order = (*place[:3], rows - 1, "--shuffle", "none", "--epochs", 1)
-    of = ("--document", f"{end.source_path}@{end.source_offset_bytes}")
-    assert "not seen in these epochs" in run(*order, *of).stdout

@@ -120,9 +120,7 @@ def check_source(text: str, record: bytes) -> None:
 # --- What it holds.
 
 
-def test_records_have_their_fields_places_and_sources(
-    dataset: str, tmp_path: pathlib.Path
-) -> None:
+def test_records_have_their_fields_places_and_sources(dataset, tmp_path):
     opened = loader.open(dataset)
     content = written(tmp_path, opened, records={"": range(len(RECORDS))})
     for number, record in enumerate(RECORDS):
@@ -147,7 +145,7 @@ def test_records_have_their_fields_places_and_sources(
     assert sum(chart_of(content, "all 100 records")) == 100
 
 
-def test_a_row_has_its_pieces_with_their_sources(tmp_path: pathlib.Path) -> None:
+def test_a_row_has_its_pieces_with_their_sources(tmp_path):
     texts = documents(90, seed=1)
     write_frames(tmp_path / "in", texts)
     options = {"plan": ("num_shards", 3), "pack": packing()}
@@ -172,7 +170,7 @@ def test_a_row_has_its_pieces_with_their_sources(tmp_path: pathlib.Path) -> None
     assert sum(chart_of(content, f"all {len(lengths)} documents")) == len(lengths)
 
 
-def test_splits_editions_and_earlier_datasets(tmp_path: pathlib.Path) -> None:
+def test_splits_editions_and_earlier_datasets(tmp_path):
     records = [b"%d" % number * 9 for number in range(30)]
     output, again = tmp_path / "out", tmp_path / "again"
     for split, count in (("test", 4), ("train", 30), ("more", 7)):
@@ -190,7 +188,7 @@ def test_splits_editions_and_earlier_datasets(tmp_path: pathlib.Path) -> None:
     assert found["Source files"] == files
 
 
-def test_files_without_a_description(tmp_path: pathlib.Path) -> None:
+def test_files_without_a_description(tmp_path):
     records = [b"%d" % number for number in range(9)]
     write_array_records(tmp_path / "x.array_record", records)
     content = written(tmp_path, loader.open([str(tmp_path / "x.array_record")]))
@@ -200,7 +198,7 @@ def test_files_without_a_description(tmp_path: pathlib.Path) -> None:
     assert "were not stored" in held["0"]["source"]
 
 
-def test_what_is_damaged_is_told_and_the_rest_is_shown(tmp_path: pathlib.Path) -> None:
+def test_what_is_damaged_is_told_and_the_rest_is_shown(tmp_path):
     path = convert(tmp_path, [[b"%d" % n for n in range(10)] for _ in range(3)])
     opened = loader.open(path)
     damaged, gone = opened.shard(1), opened.shard(2)
@@ -214,7 +212,7 @@ def test_what_is_damaged_is_told_and_the_rest_is_shown(tmp_path: pathlib.Path) -
     assert dict(held[str(gone.first_record)]["error"])["where"] == gone.path
 
 
-def test_a_page_has_a_limit_but_for_what_is_asked_for(tmp_path: pathlib.Path) -> None:
+def test_a_page_has_a_limit_but_for_what_is_asked_for(tmp_path):
     texts = [f"{number} " + "x" * 19_000 for number in range(300)]
     images = [png(1) + bytes([n]) * 150_000 for n in range(2)]
     records = [tf_example({"text": [text.encode()]}) for text in texts]
@@ -246,16 +244,14 @@ def test_a_page_has_a_limit_but_for_what_is_asked_for(tmp_path: pathlib.Path) ->
     ],
     ids=["text", "bytes", "values", "large", "nan"],
 )
-def test_long_values_are_cut_and_say_so(
-    tmp_path: pathlib.Path, record: bytes, shown: list[Any], cut: str | None
-) -> None:
+def test_long_values_are_cut_and_say_so(tmp_path, record, shown, cut):
     held = written(tmp_path, loader.open(convert(tmp_path, [[record]])))["records"]
     (field,) = held[""]["0"]["fields"]
     assert (field["shown"], field["cut"]) == (shown, cut)
 
 
 @pytest.mark.slow
-def test_charts_of_many_shards_and_of_edge_cases(tmp_path: pathlib.Path) -> None:
+def test_charts_of_many_shards_and_of_edge_cases(tmp_path):
     files = [[b"x" * 40_000 * (number % 3)] for number in range(101)]
     opened = loader.open(convert(tmp_path, files, compression="uncompressed"))
     assert sum(chart_of(written(tmp_path, opened), "all 101 shards")) == 101
@@ -265,7 +261,7 @@ def test_charts_of_many_shards_and_of_edge_cases(tmp_path: pathlib.Path) -> None
         assert f"sample of {len(numbers)} of 9 records" in chart["summary"]
 
 
-def test_a_page_runs_only_its_own_script() -> None:
+def test_a_page_runs_only_its_own_script():
     hostile = "</script><script>alert(1)</script><!-- \u2028 \ud83d and \U0001f600"
     text = page({"x": hostile}).decode()
     assert text.count("<script") == page({}).count(b"<script") == 2
@@ -340,9 +336,7 @@ def watched(browser: Any, path: pathlib.Path, **more: Any) -> Iterator[Watched]:
 
 
 @pytest.mark.slow
-def test_every_view_renders_whatever_records_hold(
-    browser: Any, dataset: str, tmp_path: pathlib.Path
-) -> None:
+def test_every_view_renders_whatever_records_hold(browser, dataset, tmp_path):
     """On a laptop and a phone, light and dark."""
     records = [record for record, _ in HOSTILE]
     hostile = convert(tmp_path / '<img src=x onerror="hurt=4">', [records])
@@ -369,9 +363,7 @@ def test_every_view_renders_whatever_records_hold(
 
 
 @pytest.mark.slow
-def test_from_a_step_to_a_record_and_what_is_not_there(
-    browser: Any, dataset: str, tmp_path: pathlib.Path
-) -> None:
+def test_from_a_step_to_a_record_and_what_is_not_there(browser, dataset, tmp_path):
     opened = loader.open(dataset)
     batches = loader.global_batches(opened, batch_size=8, seed=5)
     subject = {"datasets": {"": opened}, "batches": batches, "command": "again"}
@@ -399,7 +391,7 @@ def test_from_a_step_to_a_record_and_what_is_not_there(
 
 
 @pytest.mark.slow
-def test_trained_tokens_have_a_background(browser: Any, tmp_path: pathlib.Path) -> None:
+def test_trained_tokens_have_a_background(browser, tmp_path):
     """Their text is as readable as the others': no line hides a `_`."""
     path = supervised_dataset(tmp_path, [conversations(30, seed=1)])
     subject = {"datasets": {"": loader.open(path)}, "texts": Words()}
@@ -417,7 +409,7 @@ def test_trained_tokens_have_a_background(browser: Any, tmp_path: pathlib.Path) 
         assert {line for _, line in (*trained, *others)} == {"none"}
 
 
-def test_a_page_is_written_and_opened(tmp_path: pathlib.Path, monkeypatch) -> None:
+def test_a_page_is_written_and_opened(tmp_path, monkeypatch):
     path = convert(tmp_path, [[b"a", b"b"], [b"c"]])
     monkeypatch.chdir(tmp_path)
     told = tmp_path / "told"

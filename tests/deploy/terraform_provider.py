@@ -16,7 +16,7 @@ from typing import Any
 
 import grpc
 import msgpack
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, json_format, message_factory
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCHEMA = ROOT / "tests" / "deploy" / "google_provider.json"
@@ -26,76 +26,12 @@ _NAMES = (
     "registry.terraform.io/hashicorp/google-beta",
 )
 
-# Messages of the protocol, as far as they are used: name, type and number of fields. A
-# star marks a repeated field.
-_MESSAGES = {
-    "DynamicValue": "msgpack bytes 1; json bytes 2",
-    "Diagnostic": "severity int32 1; summary string 2; detail string 3",
-    "Attribute": "name string 1; type bytes 2; required bool 4; optional bool 5; "
-    "computed bool 6",
-    "NestedBlock": "type_name string 1; block Block 2; nesting int32 3; "
-    "min_items int64 4; max_items int64 5",
-    "Block": "version int64 1; attributes *Attribute 2; block_types *NestedBlock 3",
-    "Schema": "version int64 1; block Block 2",
-    "SchemaEntry": "key string 1; value Schema 2",
-    "GetSchema": "provider Schema 1; resource_schemas *SchemaEntry 2; "
-    "data_source_schemas *SchemaEntry 3",
-    "Request": "unused string 15",
-    "Config": "config DynamicValue 1",
-    "Prepared": "prepared_config DynamicValue 1; diagnostics *Diagnostic 2",
-    "TypedConfig": "type_name string 1; config DynamicValue 2",
-    "Diagnostics": "diagnostics *Diagnostic 1",
-    "Error": "error string 1",
-    "Plan": "type_name string 1; prior_state DynamicValue 2; "
-    "proposed_new_state DynamicValue 3; config DynamicValue 4",
-    "Planned": "planned_state DynamicValue 1; diagnostics *Diagnostic 4",
-    "Apply": "type_name string 1; planned_state DynamicValue 3",
-    "Read": "type_name string 1; config DynamicValue 2",
-    "WasRead": "state DynamicValue 1; diagnostics *Diagnostic 2",
-    "Applied": "new_state DynamicValue 1; diagnostics *Diagnostic 3",
-}
-_METHODS = {
-    "GetSchema": ("Request", "GetSchema"),
-    "PrepareProviderConfig": ("Config", "Prepared"),
-    "ValidateResourceTypeConfig": ("TypedConfig", "Diagnostics"),
-    "Configure": ("Request", "Diagnostics"),
-    "PlanResourceChange": ("Plan", "Planned"),
-    "ApplyResourceChange": ("Apply", "Applied"),
-    "ValidateDataSourceConfig": ("TypedConfig", "Diagnostics"),
-    "ReadDataSource": ("Read", "WasRead"),
-    "Stop": ("Request", "Error"),
-}
-
-
-def _messages() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="stand_in.proto", package="stand_in", syntax="proto3"
-    )
-    kinds = descriptor_pb2.FieldDescriptorProto
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for field in fields.split("; "):
-            label, kind, number = field.split()
-            added = message.field.add(name=label, number=int(number))
-            repeated = kind.startswith("*")
-            added.label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
-            kind = kind.removeprefix("*")
-            if kind in _MESSAGES:
-                added.type = kinds.TYPE_MESSAGE
-                added.type_name = f".stand_in.{kind}"
-            else:
-                added.type = getattr(kinds, f"TYPE_{kind.upper()}")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(
-            pool.FindMessageTypeByName(f"stand_in.{name}")
-        )
-        for name in _MESSAGES
-    }
-
-
-M = _messages()
+# The protocol, as far as it is used.
+_PLUGIN = json_format.Parse(
+    (SCHEMA.parent / "terraform_plugin.json").read_text(encoding="utf-8"),
+    descriptor_pb2.FileDescriptorProto(),
+)
+M = message_factory.GetMessages([_PLUGIN])
 UNKNOWN = msgpack.ExtType(0, b"\x00")
 _LIST = 2
 
@@ -161,12 +97,12 @@ class TerraformProvider:
         pool = concurrent.futures.ThreadPoolExecutor(max_workers=4)
         self._server = grpc.server(pool)
         handlers = {
-            method: grpc.unary_unary_rpc_method_handler(
-                getattr(self, method),
-                request_deserializer=M[request].FromString,
-                response_serializer=M[response].SerializeToString,
+            method.name: grpc.unary_unary_rpc_method_handler(
+                getattr(self, method.name),
+                request_deserializer=M[method.input_type[1:]].FromString,
+                response_serializer=M[method.output_type[1:]].SerializeToString,
             )
-            for method, (request, response) in _METHODS.items()
+            for method in _PLUGIN.service[0].method
         }
         self._server.add_generic_rpc_handlers(
             [grpc.method_handlers_generic_handler("tfplugin5.Provider", handlers)]
@@ -213,19 +149,15 @@ class TerraformProvider:
     def PrepareProviderConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
         return M["Prepared"](prepared_config=request.config)
 
-    def ValidateResourceTypeConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def Configure(self, request: Any, context: Any) -> Any:  # noqa: N802
         return M["Diagnostics"]()
 
-    def ValidateDataSourceConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
-        return M["Diagnostics"]()
+    ValidateResourceTypeConfig = ValidateDataSourceConfig = Configure
 
     def ReadDataSource(self, request: Any, context: Any) -> Any:  # noqa: N802
         state = msgpack.unpackb(request.config.msgpack, raw=False)
         state |= {name: _THERE[name] for name in _THERE.keys() & state}
         return M["WasRead"](state=M["DynamicValue"](msgpack=msgpack.packb(state)))
-
-    def Configure(self, request: Any, context: Any) -> Any:  # noqa: N802
-        return M["Diagnostics"]()
 
     def PlanResourceChange(self, request: Any, context: Any) -> Any:  # noqa: N802
         planned = msgpack.unpackb(request.proposed_new_state.msgpack, raw=False)

@@ -263,7 +263,7 @@ def cloud(services: Cloud):
 
 
 @pytest.mark.parametrize(("line", "code", "said"), ROWS, ids=[row[0] for row in ROWS])
-def test_a_submission_is_checked(cloud: Cloud, line: str, code: str, said: str):
+def test_a_submission_is_checked(cloud, line, code, said):
     line, _, prepare = line.partition(" # ")
     if prepare.startswith("at "):
         at(cloud, prepare[3:])

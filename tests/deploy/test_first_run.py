@@ -89,7 +89,7 @@ EXPORTED = {
 }
 
 
-def test_usage(tmp_path: pathlib.Path) -> None:
+def test_usage(tmp_path):
     done = first_run(tmp_path, "--help")
     assert done.returncode == 0
     assert done.stdout.startswith("usage: PROJECT=")
@@ -102,9 +102,7 @@ def test_usage(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_dry_run_checks_and_submits_nothing(
-    cloud: Cloud, tmp_path: pathlib.Path
-) -> None:
+def test_a_dry_run_checks_and_submits_nothing(cloud, tmp_path):
     """Also with the lines of the page as they stand."""
     cloud.dataflow.subnetworks["gristmill"] = True
     given = ("--dry-run", "gs://raw/texts/*", "gs://data/first")
@@ -126,9 +124,7 @@ def test_a_dry_run_checks_and_submits_nothing(
 
 
 @pytest.mark.slow
-def test_the_table_has_what_was_converted_and_verified(
-    cloud: Cloud, tmp_path: pathlib.Path
-) -> None:
+def test_the_table_has_what_was_converted_and_verified(cloud, tmp_path):
     given = ("gs://raw/texts/*", "gs://data/table", "--num-shards", "2")
     options = tmp_path / "options"
     more = {"cloud": cloud, "FILES": "1", "LOCALLY": str(options), **PLACE}

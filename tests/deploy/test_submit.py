@@ -54,7 +54,7 @@ def worker_pool(job) -> dict:
 
 
 @pytest.mark.slow
-def test_a_job_is_asked_for_with_all_options(cloud: Cloud):
+def test_a_job_is_asked_for_with_all_options(cloud):
     cloud.dataflow.subnetworks = {"my-network": True}
     done = cloud.submit(
         *CONVERT,
@@ -99,7 +99,7 @@ def test_a_job_is_asked_for_with_all_options(cloud: Cloud):
     assert package in [one["name"] for one in pool["packages"]]
 
 
-def test_what_is_not_given_has_defaults_of_one_job(cloud: Cloud):
+def test_what_is_not_given_has_defaults_of_one_job(cloud):
     """Two jobs do not write to one output."""
     done = cloud.submit(*CONVERT, IMAGE)
     assert done.code == 0, done.stderr
@@ -183,7 +183,7 @@ def test_the_disk_is_that_of_the_shards(shard_bytes, machine, disk_gb):
         assert not found.use_public_ips
 
 
-def test_refusal_of_the_service_is_told(cloud: Cloud):
+def test_refusal_of_the_service_is_told(cloud):
     cloud.dataflow.refusal = (403, "Dataflow API has not been used in this project")
     done = cloud.submit(*CONVERT, IMAGE)
     assert done.code == 1
@@ -207,7 +207,7 @@ def test_waiting_for_a_job_that_fails():
 
 
 @pytest.mark.slow
-def test_the_dataset_that_an_index_makes(cloud: Cloud):
+def test_the_dataset_that_an_index_makes(cloud):
     cloud.storage.objects.put("data", "found/a.array_record", b"x")
     dry = ("--dry_run=True", "--json")
     for files in ("found/*", "found/a.array_record", "found", "found/"):
@@ -241,7 +241,7 @@ PLACES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by_template", [False, True])
-def test_options_of_the_guide_reach_the_request(cloud: Cloud, by_template: bool):
+def test_options_of_the_guide_reach_the_request(cloud, by_template):
     """A launcher passes them as options of Beam, the scripts say the same."""
     text = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
     table = text[text.index("## Keys, networks") :].partition("\n\n- ")[0]
@@ -346,7 +346,7 @@ def entry_point(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_templates_would_run(cloud: Cloud, worker: pathlib.Path):
+def test_templates_would_run(cloud, worker):
     checked(
         *(worker, "-m", "gristmill", "convert", "gs://raw/texts/part-0*"),
         *("gs://raw/texts/part-1*", "gs://data/here/texts"),

@@ -61,14 +61,6 @@ def documented() -> Rows:
     }
 
 
-def test_roles_are_those_of_the_document():
-    text = (FOLDER / "roles.tf").read_text(encoding="utf-8")
-    row = r'\{ account = "(\w+)", role = "([\w./]+)", on = "(\w+)" \}'
-    found = re.findall(row, text)
-    assert len({*found}) == len(found) == text.count("account = ")
-    assert {*found} == documented()
-
-
 @pytest.fixture(scope="module")
 def terraform(
     tmp_path_factory: pytest.TempPathFactory,

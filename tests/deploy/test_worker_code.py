@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tarfile
 import venv
-from typing import NamedTuple
 
 import pytest
 from apache_beam.internal import pickler
@@ -21,7 +20,7 @@ from packaging.requirements import Requirement
 from gristmill.pipelines.dataflow.worker_code import build_package
 from gristmill.transforms.beam import same_code
 from tests.deploy import roles
-from tests.deploy.cloud import Cloud, Done, job_of, run_staged, running
+from tests.deploy.cloud import job_of, run_staged, running
 from tests.support.distributions import (
     ROOT,
     checked,
@@ -117,40 +116,15 @@ def test_without_metadata_it_is_refused(tmp_path):
     assert "this copy of gristmill cannot be sent to workers" in done.stderr
 
 
-def needed_by(*names: str) -> set[str]:
-    """Returns requirements, and all that they require in turn, as far as it is here."""
-    found: set[str] = set()
-    waiting = [Requirement(name) for name in names]
-    while waiting:
-        needed = waiting.pop()
-        key = str(needed)
-        if key in found:
-            continue
-        found.add(key)
-        try:
-            stated = importlib.metadata.requires(needed.name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue  # Of another platform.
-        for each in map(Requirement, stated):
-            for extra in {"", *needed.extras}:
-                if each.marker is None or each.marker.evaluate({"extra": extra}):
-                    each.marker = None
-                    waiting.append(each)
-    return {Requirement(key).name for key in found}
-
-
 def image(folder: pathlib.Path, *, ours: bool) -> pathlib.Path:
-    """Makes an environment like Beam's image, or like ours; returns its Python.
+    """Makes an environment like our image, or without gristmill; returns its Python.
 
     It links to the packages of this one: what pip installs there goes beside them.
     """
-    packages = needed_by("apache-beam[gcp]")
-    if ours:
-        lock = (ROOT / "deploy" / "requirements.lock").read_text(encoding="utf-8")
-        packages = set(re.findall(r"^([\w.-]+)==", lock, re.MULTILINE))
+    lock = (ROOT / "deploy" / "requirements.lock").read_text(encoding="utf-8")
     held = folder / "held"
     held.mkdir(parents=True)
-    for name in packages | {"pip", "setuptools"}:
+    for name in {*re.findall(r"^([\w.-]+)==", lock, re.MULTILINE), "pip", "setuptools"}:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found = importlib.metadata.distribution(name)
             tops = {file.parts[0] for file in found.files or ()}
@@ -195,33 +169,25 @@ PUBLIC = "--use_public_ips"
 CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts", "--num-shards=2")
 
 
-class Row(NamedTuple):
-    """A submission whose workers have their code.
-
-    Attributes:
-        arguments: Options; {setup}, {sdist} and {requirements} are a module's.
-        sent: What is staged for pip.
-    """
-
-    arguments: tuple[str, ...]
-    sent: tuple[str, ...]
-
-
 GRISTMILL = "gristmill-0.1.0.tar.gz"
 MYMAP = "mymap-1.tar.gz"
+# Options of submissions whose workers have their code, of which {setup}, {sdist} and
+# {requirements} are a module's; and what is staged for pip.
 ROWS = {
-    "image": Row((OURS,), ()),
-    "image, setup file": Row(
-        (OURS, *MAP, "--setup_file={setup}"), ("workflow.tar.gz",)
+    "image": ((OURS,), set()),
+    "image, setup file": (
+        (OURS, *MAP, "--setup_file={setup}"),
+        {"workflow.tar.gz"},
     ),
-    "image, requirements file": Row(
+    "image, requirements file": (
         (OURS, *MAP, "--requirements_file={requirements}", "--requirements_cache=skip"),
-        ("requirements.txt", MYMAP),
+        {"requirements.txt", MYMAP},
     ),
-    "public, extra package": Row(
-        (PUBLIC, BEAMS, *MAP, "--extra_package={sdist}"), (GRISTMILL, MYMAP)
+    "public, extra package": (
+        (PUBLIC, BEAMS, *MAP, "--extra_package={sdist}"),
+        {GRISTMILL, MYMAP},
     ),
-    "reaching an index": Row(("--install-on-workers", BEAMS), (GRISTMILL,)),
+    "reaching an index": (("--install-on-workers", BEAMS), {GRISTMILL}),
 }
 
 
@@ -254,24 +220,21 @@ def cloud():
         yield services
 
 
-def submit(cloud: Cloud, row: Row, module: dict[str, str]) -> Done:
-    given = [argument.format(**module) for argument in row.arguments]
-    done = cloud.submit(*CONVERT, *given)
-    assert done.code == 0, done.stderr
-    return done
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_workers_install_what_is_staged_and_commit(cloud, module, tmp_path, row):
-    submit(cloud, row, module)
+@pytest.mark.parametrize(("arguments", "sent"), ROWS.values(), ids=ROWS)
+def test_workers_install_what_is_staged_and_commit(
+    cloud, module, tmp_path, arguments, sent
+):
+    given = [argument.format(**module) for argument in arguments]
+    done = cloud.submit(*CONVERT, *given)
+    assert done.code == 0, done.stderr
     job = job_of(cloud)
     staged = cloud.staged(job)
     # What pip is told, and none of Beam's own.
     other = {"pipeline.pb", "submission_environment_dependencies.txt"}
-    assert set(staged) - other - {"extra_packages.txt"} == set(row.sent)
-    private = OURS in row.arguments
+    assert set(staged) - other - {"extra_packages.txt"} == sent
+    private = OURS in arguments
     python = image(tmp_path / "image", ours=private)
     boot(python, staged, job, index=not private)
     # With no more than the roles of deploy/iam.md.
@@ -279,7 +242,7 @@ def test_workers_install_what_is_staged_and_commit(cloud, module, tmp_path, row)
     assert run_staged(staged["pipeline.pb"], python) == "DONE"
     cloud.storage.objects.granted = None
     here = (*CONVERT[:2], "gs://data/here/texts", *CONVERT[3:])
-    upper = MAP if "--map" in row.arguments else ()
+    upper = MAP if "--map" in arguments else ()
     assert cloud.gristmill(*here, *upper).code == 0
     assert cloud.files("gs://data/texts") == cloud.files("gs://data/here/texts")
     assert "NOT committed" not in cloud.gristmill("inspect", "gs://data/texts").stdout
@@ -287,9 +250,9 @@ def test_workers_install_what_is_staged_and_commit(cloud, module, tmp_path, row)
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_an_image_of_other_sources_says_so(cloud, module, tmp_path):
+def test_an_image_of_other_sources_says_so(cloud, tmp_path):
     """Functions that it does not have are not asked for before."""
-    submit(cloud, ROWS["image"], module)
+    assert cloud.submit(*CONVERT, OURS).code == 0
     python = image(tmp_path / "image", ours=True)
     (place,) = python.parents[1].glob("lib/python*/site-packages")
     shutil.copytree(site() / "gristmill", place / "gristmill")

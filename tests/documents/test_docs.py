@@ -142,7 +142,7 @@ def runs_something(document: pathlib.Path) -> bool:
     [*filter(runs_something, DOCUMENTS)],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_document_runs(document: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_document_runs(document, tmp_path):
     done = run(document, tmp_path)
     assert done.returncode == 0, done.stdout
 
@@ -150,7 +150,7 @@ def test_document_runs(document: pathlib.Path, tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_document_uses_known_languages(document: pathlib.Path) -> None:
+def test_document_uses_known_languages(document):
     blocks = blocks_of(document.read_text(encoding="utf-8"))
     unknown = [
         f"line {block.line}: ```{block.language}"
@@ -163,7 +163,7 @@ def test_document_uses_known_languages(document: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_document_shows_its_sources_as_they_are(document: pathlib.Path) -> None:
+def test_document_shows_its_sources_as_they_are(document):
     for block in blocks_of(document.read_text(encoding="utf-8")):
         if block.source is not None:
             source = (ROOT / block.source).read_text(encoding="utf-8")
@@ -205,8 +205,8 @@ print(open("said.txt").read())
     ],
 )
 def test_blocks_share_names_and_one_that_fails_fails_the_document(
-    block: str, code: int, expected: str, tmp_path: pathlib.Path
-) -> None:
+    block, code, expected, tmp_path
+):
     document = tmp_path / "doc.md"
     document.write_text(f"{DOCUMENT}\n{block}\n")
     done = run(document, tmp_path)
@@ -215,7 +215,7 @@ def test_blocks_share_names_and_one_that_fails_fails_the_document(
     assert "\nnot reached" not in done.stdout
 
 
-def test_gristmill_is_installed_from_the_clone() -> None:
+def test_gristmill_is_installed_from_the_clone():
     """No index has it: pip finds nothing by its name, or a package of someone else."""
     clone = re.compile(r"""(?:-e )?(?:"\.\[|'\.\[|\.(?=\s|$))""")
     found = []

@@ -68,7 +68,7 @@ def turns_in(text: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_documents_and_helps_are_in_plain_english() -> None:
+def test_documents_and_helps_are_in_plain_english():
     bad = [
         f"{path.relative_to(ROOT)}: {fault}"
         for path in TEXTS
@@ -108,7 +108,7 @@ def faults(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("package", ALL)
-def test_sources_are_in_plain_english(package: str) -> None:
+def test_sources_are_in_plain_english(package):
     bad = [
         f"{path.relative_to(ROOT)}:{fault}"
         for path in sorted((ROOT / package).rglob("*.py"))

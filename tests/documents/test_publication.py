@@ -26,7 +26,7 @@ SCHEMAS = [
 
 
 @pytest.mark.slow
-def test_files_of_the_host_follow_their_schemas(tmp_path: pathlib.Path) -> None:
+def test_files_of_the_host_follow_their_schemas(tmp_path):
     assert WORKFLOWS
     assert FORMS
     for schema in dict.fromkeys(schema for schema, _ in SCHEMAS):
@@ -87,9 +87,7 @@ def release(folder: pathlib.Path, into: pathlib.Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_release_is_refused_until_all_is_there(
-    clone: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_a_release_is_refused_until_all_is_there(clone, tmp_path):
     version = setup_arguments()["version"]
     into = tmp_path / "dist"
     changes = clone / "CHANGELOG.md"
@@ -108,7 +106,7 @@ def test_a_release_is_refused_until_all_is_there(
     assert "is not MAJOR.MINOR.PATCH" in release(clone, into)
 
 
-def test_the_version_stands_in_one_place() -> None:
+def test_the_version_stands_in_one_place():
     version = setup_arguments()["version"]
     paths = [
         *(path for name in FOLDERS for path in (ROOT / name).rglob("*.py")),

@@ -22,7 +22,7 @@ def page(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
-def test_every_command_has_a_row_and_every_option_a_help() -> None:
+def test_every_command_has_a_row_and_every_option_a_help():
     text = page("cli.md")
     for name in cli.list_commands(click.Context(cli)):
         command = find_command(name)
@@ -32,7 +32,7 @@ def test_every_command_has_a_row_and_every_option_a_help() -> None:
         assert all(option.help for option in options), name
 
 
-def test_the_table_of_metrics_is_what_the_code_says() -> None:
+def test_the_table_of_metrics_is_what_the_code_says():
     rows = [
         f"| `{name}` | {kind} | {text.replace('|', chr(92) + '|')}. |"
         for kind, metrics in (
@@ -55,7 +55,7 @@ def variables_in(source: str) -> Iterator[str]:
             yield text
 
 
-def test_every_variable_of_the_environment_is_listed() -> None:
+def test_every_variable_of_the_environment_is_listed():
     found = {
         name
         for package in PACKAGES

@@ -31,7 +31,7 @@ HOME = ROOT / "README.md"
 _NAMED_FILE = re.compile(r"`((?:[\w.-]+/)+[\w-]+\.(?:md|py|sh|toml|ya?ml))`")
 
 
-def test_files_that_pages_name_exist() -> None:
+def test_files_that_pages_name_exist():
     pages = {*PAGES, *ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.md")}
     pages.remove(ROOT / "CHANGELOG.md")  # It also names what is gone.
     named = {
@@ -53,7 +53,7 @@ def navigation(page: pathlib.Path = HOME) -> list[pathlib.Path]:
     return found
 
 
-def test_every_page_is_in_the_navigation_once() -> None:
+def test_every_page_is_in_the_navigation_once():
     found = sorted(navigation())
     missing = sorted({*PAGES} - {*found})
     assert not missing, "add `- [Title](page.md): what it is for` to an index.md"
@@ -93,7 +93,7 @@ def build_once(folder: pathlib.Path) -> None:
 
 @pytest.mark.first
 @pytest.mark.slow
-def test_site_is_built_without_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
+def test_site_is_built_without_a_warning(capfd):
     folder = shared.made_once("documentation", build_once)
     assert capfd.readouterr().err == ""
     menu = json.loads((folder / "switcher.json").read_text())

@@ -3,7 +3,7 @@
 from docs import count_words
 
 
-def test_all_pages_together_are_short_enough() -> None:
+def test_all_pages_together_are_short_enough():
     found = count_words.counts()
     assert "README.md" in found
     assert not any(name.startswith("docs/performance/") for name in found)

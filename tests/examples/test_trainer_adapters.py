@@ -1,8 +1,10 @@
-"""The adapters for Keras, Kauldron and Levanter, with stand-ins for these.
+"""The adapters for trainers: the batches, steps and states that each of them asks for.
 
-The stand-ins have the interface that the adapters use, as it was read in Keras 3.15.1,
-Kauldron 1.4.4 and marin-levanter 0.2.227. `python -m tests.with_trainers` runs the real
-ones.
+Keras, Kauldron, Levanter, torchtitan and Tunix are not installed. Stand-ins have the
+interface that the adapters use, as it was read in Keras 3.15.1, Kauldron 1.4.4 and
+marin-levanter 0.2.227; `python -m tests.with_trainers` runs the real ones, and
+tests/with_maxtext Tunix's trainer. Behind torchtitan's dataset are the parts of Grain
+that its packing and its `GrainDataLoader` consist of.
 """
 
 from __future__ import annotations
@@ -10,23 +12,33 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import importlib
+import json
 import pathlib
 import sys
 import types
 from types import SimpleNamespace
 from typing import Any
 
+import grain
 import numpy as np
 import pytest
 
+from examples.torchtitan_dataset import GristmillDataset
+from examples.tunix_batches import TunixBatches, model_input
 from gristmill import loader
 from tests.rows.packed_shards import conversations, supervised_dataset
+from tests.support.datasets import convert
+from tests.support.examples import bytes_list, entry, example
+from tests.support.records import text_records
+
+LENGTH = 32
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder: pathlib.Path = tmp_path_factory.mktemp("adapters")
-    return supervised_dataset(folder / "rows", [conversations(60, seed=1)], length=32)
+    texts = [conversations(60, seed=1)]
+    return supervised_dataset(folder / "rows", texts, length=LENGTH)
 
 
 def adapter(name: str, monkeypatch: pytest.MonkeyPatch, **modules: Any) -> Any:
@@ -47,9 +59,7 @@ def equal(got: dict[str, Any], expected: dict[str, Any]) -> bool:
     )
 
 
-def test_an_epoch_of_keras_is_some_steps(
-    rows: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_epoch_of_keras_is_some_steps(rows, monkeypatch):
     class PyDataset:
         pass
 
@@ -81,9 +91,7 @@ def test_an_epoch_of_keras_is_some_steps(
         data.close()
 
 
-def test_kauldron_gets_an_iterator_of_grain(
-    rows: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kauldron_gets_an_iterator_of_grain(rows, monkeypatch):
     @dataclasses.dataclass(frozen=True, kw_only=True, eq=True)
     class Pipeline:
         batch_size: int | None = None
@@ -119,7 +127,7 @@ def test_kauldron_gets_an_iterator_of_grain(
         len(endless)
 
 
-def test_levanter_gets_any_rows(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_levanter_gets_any_rows(rows, monkeypatch):
     class AsyncDataset:
         def __class_getitem__(cls, item: Any) -> type:
             return cls
@@ -158,3 +166,205 @@ def test_levanter_gets_any_rows(rows: str, monkeypatch: pytest.MonkeyPatch) -> N
         assert got.segment_ids.tolist() == expected["inputs_segmentation"].tolist()
     endless = loader.global_batches(opened, batch_size=4, seed=2)
     assert not module.LevanterRows(endless).is_finite()
+
+
+# --- PyTorch's DataLoader: the same global batches with any workers and ranks.
+
+
+def decode(records: list[bytes]) -> Any:
+    """Returns the first bytes of records, as a tensor [records, 8]."""
+    import torch
+
+    return torch.tensor([list(record[:8]) for record in records], dtype=torch.uint8)
+
+
+@pytest.fixture(scope="module")
+def batches(tmp_path_factory: pytest.TempPathFactory) -> loader.GlobalBatches:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    records = text_records(115, seed=1)
+    dataset = loader.open(convert(tmp_path_factory.mktemp("torch"), [records]))
+    return loader.global_batches(
+        dataset, batch_size=12, seed=3, epochs=2, drop_remainder=False
+    ).then(batch_size=6, step=7)
+
+
+@pytest.mark.parametrize(
+    ("step", "ranks", "workers"),
+    [
+        *((step, 3, 0) for step in (0, 1, 6, 9, 31)),
+        pytest.param(5, 2, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_ranks_workers_and_steps_of_torch(batches, step, ranks, workers):
+    from examples.torch_batches import TorchBatches, data_loader
+
+    start = TorchBatches(batches, decode=decode, rank=0, ranks=1)
+    state = json.loads(json.dumps(start.state(step)))
+    for rank in range(ranks):
+        dataset = TorchBatches(
+            batches, decode=decode, rank=rank, ranks=ranks, state=state
+        )
+        expected = []
+        for records in map(batches.read, range(step, batches.steps)):
+            begin, end = (part * len(records) // ranks for part in (rank, rank + 1))
+            expected.append([list(record[:8]) for record in records[begin:end]])
+        # Of the last two rows a rank has none.
+        given = [one.tolist() for one in data_loader(dataset, workers=workers)]
+        assert given == [*filter(None, expected)]
+        assert dataset.state(step) == state
+
+
+# --- torchtitan.
+
+TEXTS = [
+    [f"{name}{number} " * (number % 7 + 1) for number in range(300)] for name in "ab"
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Processor:
+    """As torchtitan's `TextProcessor`: a configuration, and what it builds."""
+
+    shortest: int = 0
+
+    def build(self, *, context: Any) -> Any:
+        def process(sample: dict[str, str], rng: np.random.Generator) -> Any:
+            tokens = np.frombuffer(sample["text"].encode(), np.uint8)
+            return {"input_ids": tokens} if len(tokens) > self.shortest else None
+
+        assert context == "context"
+        return process
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return {
+        name: convert(
+            tmp_path_factory.mktemp(name),
+            [[example(entry("text", bytes_list([t.encode()]))) for t in texts]],
+        )
+        for name, texts in zip("ab", TEXTS, strict=True)
+    }
+
+
+def policy(**changes: Any) -> SimpleNamespace:
+    usual = {"seed": 42, "shuffle": True, "repeat": True}
+    host = {"dp_rank": 0, "dp_world_size": 1, "streaming_shuffle_buffer_size": 9}
+    return SimpleNamespace(**usual | host | changes)
+
+
+def built(dataset: GristmillDataset, **changes: Any) -> grain.IterDataset:
+    return dataset.build(context="context", dataset_iteration_policy=policy(**changes))
+
+
+def texts_of(samples: Any) -> list[str]:
+    return [sample["input_ids"].tobytes().decode() for sample in samples]
+
+
+@pytest.mark.slow
+def test_ranks_share_every_document_once(paths):
+    dataset = GristmillDataset(paths=paths["a"], processor=Processor())
+    ranks = [
+        texts_of(built(dataset, repeat=False, dp_rank=rank, dp_world_size=3))
+        for rank in range(3)
+    ]
+    assert sorted(text for rank in ranks for text in rank) == sorted(TEXTS[0])
+    assert [len(rank) for rank in ranks] == [100] * 3
+    stored = built(dataset, repeat=False, shuffle=False)
+    assert texts_of(stored) == TEXTS[0]
+    long = GristmillDataset(paths=paths["a"], processor=Processor(shortest=20))
+    kept = [text for text in TEXTS[0] if len(text) > 20]
+    assert texts_of(built(long, repeat=False, shuffle=False)) == kept
+
+
+@pytest.mark.slow
+def test_a_mixture_packed_and_prefetched_goes_on_from_its_state(paths):
+    dataset = GristmillDataset(
+        paths=paths, weights={"a": 3, "b": 1}, processor=Processor()
+    )
+    iterator = iter(built(dataset, dp_rank=1, dp_world_size=2))
+    drawn = [next(iterator)["input_ids"][:1].tobytes() for _ in range(400)]
+    assert drawn.count(b"a") == 300
+
+    def loader_of() -> grain.DatasetIterator:
+        packed = grain.experimental.FirstFitPackIterDataset(
+            built(dataset, dp_rank=1, dp_world_size=2),
+            length_struct={"input_ids": 64},
+            num_packing_bins=8,
+            seed=42,
+        )
+        return iter(
+            grain.experimental.ThreadPrefetchIterDataset(
+                packed.batch(4, drop_remainder=True, batch_fn=list),
+                prefetch_buffer_size=2,
+            )
+        )
+
+    whole, batches, states = loader_of(), [], []
+    for _ in range(12):
+        batches.append(texts_of(next(whole)))
+        states.append(json.loads(json.dumps(whole.get_state())))
+    later = loader_of()
+    later.set_state(states[4])
+    assert [texts_of(next(later)) for _ in range(7)] == batches[5:]
+    for each in (whole, later):
+        each.close()
+
+
+def test_another_seed_is_refused_by_the_state(paths):
+    dataset = GristmillDataset(paths=paths["a"], processor=Processor())
+    state = iter(built(dataset)).get_state()
+    with pytest.raises(loader.StateMismatchError, match="seed"):
+        iter(built(dataset, seed=43)).set_state(state)
+
+
+# --- Tunix.
+
+
+def given(rows: str, step: int, count: int) -> list[dict[str, np.ndarray]]:
+    with TunixBatches(rows, batch_size=4, seed=7) as batches:
+        trainer = SimpleNamespace(iter_steps=step)
+        return [batches.load_next_train_batch(trainer) for _ in range(count)]
+
+
+def test_a_trainer_goes_on_with_the_batch_of_its_step(rows):
+    whole = given(rows, 0, 8)
+    for mine, theirs in zip(given(rows, 5, 3), whole[5:], strict=True):
+        assert mine.keys() == theirs.keys()
+        for name, array in theirs.items():
+            np.testing.assert_array_equal(mine[name], array)
+
+
+@pytest.mark.slow
+def test_masks_are_those_of_the_rows(rows):
+    opened = loader.open(rows)
+    batches = loader.global_batches(opened, batch_size=4, seed=7, epochs=None)
+    expected = loader.PackedRows.of(opened)(batches.read(0))
+    (batch,) = given(rows, 0, 1)
+    fields = model_input(batch)
+    assert {*fields} == {"input_tokens", "input_mask", "positions", "attention_mask"}
+    # Tunix counts token t, by the logits of t - 1.
+    mask = np.asarray(fields["input_mask"])
+    trained = expected["targets_segmentation"] > 0
+    np.testing.assert_array_equal(mask[:, 1:] > 0, trained[:, :-1])
+    assert not mask[:, 0].any()
+    seen = np.asarray(fields["attention_mask"])
+    segments = expected["inputs_segmentation"]
+    for row in range(4):
+        for at in range(LENGTH):
+            own = [
+                before
+                for before in range(at + 1)
+                if segments[row, before] == segments[row, at]
+            ]
+            assert np.flatnonzero(seen[row, at]).tolist() == own
+
+
+def test_the_data_end(rows):
+    with TunixBatches(rows, batch_size=4, epochs=1) as batches:
+        trainer = SimpleNamespace(iter_steps=0)
+        count = 0
+        while batches.load_next_train_batch(trainer) is not None:
+            count += 1
+        assert count == batches.batches.steps
+        assert batches.load_next_eval_batch(trainer) is None
