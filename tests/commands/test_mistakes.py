@@ -291,9 +291,27 @@ convert a b --num-shrads=3 --runner FnApiRunner
   2: No such option
 convert a b --region=x
   2: No such option
+verify lines --runner FnApiRunner -- --max_workers=7
+  2: Beam would ignore this option | got: --max_workers=7 | give --max_num_workers
+verify lines --runner dask -- --max-num-workers=7
+  2: Beam would ignore this option | give --max_num_workers
+verify lines --runner DataflowRunner -- --nonsense
+  2: Beam would ignore this option | --nonsense | check its name
+verify lines --runner FnApiRunner -- 7
+  2: Beam would ignore this option | got: 7 | check its name
+verify lines --runner FnApiRunner --dry_run=True
+  2: only applies to Dataflow
+verify lines --runner ''
+  2: unknown Beam runner
+verify lines --runner apache_beam.runners.nope.Nope
+  2: Beam runner | No module named 'apache_beam.runners.nope'
+verify lines --runner apache_beam.runners.runner.Nope
+  2: Beam runner | has no attribute 'Nope'
+verify lines --runner os.getcwd
+  2: this is not a Beam runner
 # Before anything is looked at: gs:// would ask for credentials.
 convert gs://x/y gs://z --runner Nope
-  2: FlinkRunner
+  2: DaskRunner, DataflowRunner, DirectRunner, FlinkRunner, FnApiRunner
 verify gs://z --runner=Nope
   2: unknown Beam runner
 index lines --runner FnApi --streaming=x

@@ -86,30 +86,30 @@ def test_functions_damage_and_records_that_are_compressed_already(
 
 @given(
     sizes=st.lists(st.integers(0, 300), min_size=1).filter(any),
-    is_plain=st.booleans(),
     parts=st.integers(1, 9),
     part_bytes=st.integers(1, 90),
 )
-def test_parts_lie_apart_and_begin_where_files_can_be_read(
-    sizes, is_plain, parts, part_bytes
-):
-    plain = np.full(len(sizes), is_plain)
-    plan, shards = sampled_parts(
-        np.array(sizes), plain, parts=parts, part_bytes=part_bytes
-    )
-    cuts, total = plan.cut_bytes.tolist(), sum(sizes)
-    found = [(cuts[shard], cuts[shard + 1]) for shard in shards]
-    assert 0 < len({*found}) == len(found) <= parts or total <= parts * part_bytes
-    assert all(begin < end for begin, end in found)
-    if is_plain:
-        assert all(end - begin <= part_bytes for begin, end in found)
-        if total <= parts * part_bytes:
+def test_parts_lie_apart(sizes, parts, part_bytes):
+    """Parts of a compressed file begin with it."""
+    for is_plain in (True, False):
+        plan, shards = sampled_parts(
+            np.array(sizes),
+            np.full(len(sizes), is_plain),
+            parts=parts,
+            part_bytes=part_bytes,
+        )
+        cuts, total = plan.cut_bytes.tolist(), sum(sizes)
+        found = [(cuts[shard], cuts[shard + 1]) for shard in shards]
+        assert 0 < len({*found}) == len(found) <= parts or total <= parts * part_bytes
+        limit = part_bytes if is_plain else total
+        assert all(0 < end - begin <= limit for begin, end in found)
+        if is_plain and total <= parts * part_bytes:
             assert sum(end - begin for begin, end in found) == total
-    else:
-        edges = np.cumsum([0, *sizes])
-        begins = np.array([begin for begin, _ in found])
-        files = np.searchsorted(edges, begins, side="right") - 1
-        assert (begins - edges[files] < 2 * part_bytes).all()
+        if not is_plain:
+            edges = np.cumsum([0, *sizes])
+            begins = np.array([begin for begin, _ in found])
+            files = np.searchsorted(edges, begins, side="right") - 1
+            assert (begins - edges[files] < 2 * part_bytes).all()
 
 
 @pytest.mark.slow

@@ -131,15 +131,10 @@ def run(document: pathlib.Path, folder: pathlib.Path) -> subprocess.CompletedPro
     )
 
 
-def runs_something(document: pathlib.Path) -> bool:
-    blocks = blocks_of(document.read_text(encoding="utf-8"))
-    return any(not block.skipped and block.language in RUNNABLE for block in blocks)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "document",
-    [*filter(runs_something, DOCUMENTS)],
+    [one for one in DOCUMENTS if script_of(blocks_of(one.read_text("utf-8"))).strip()],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_document_runs(document, tmp_path):
@@ -150,21 +145,9 @@ def test_document_runs(document, tmp_path):
 @pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_document_uses_known_languages(document):
-    blocks = blocks_of(document.read_text(encoding="utf-8"))
-    unknown = [
-        f"line {block.line}: ```{block.language}"
-        for block in blocks
-        if block.language not in RUNNABLE | QUIET
-    ]
-    assert unknown == []
-
-
-@pytest.mark.parametrize(
-    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
-)
-def test_document_shows_its_sources_as_they_are(document):
+def test_blocks_are_of_known_languages_and_as_in_their_sources(document):
     for block in blocks_of(document.read_text(encoding="utf-8")):
+        assert block.language in RUNNABLE | QUIET, f"line {block.line}"
         if block.source is not None:
             source = (ROOT / block.source).read_text(encoding="utf-8")
             found = [block.text, textwrap.indent(block.text, "    ")]
@@ -217,16 +200,13 @@ def test_blocks_share_names_and_one_that_fails_fails_the_document(
 
 def test_gristmill_is_installed_from_the_clone():
     """No index has it: pip finds nothing by its name, or a package of someone else."""
-    clone = re.compile(r"""(?:-e )?(?:"\.\[|'\.\[|\.(?=\s|$))""")
-    found = []
-    for document in DOCUMENTS:
-        text = document.read_text(encoding="utf-8")
-        for match in re.finditer(r"pip install ((?:-\S+ +)*)([^`\n#&]*)", text):
-            words = match[2].split()
-            if any("gristmill" in word for word in words):
-                found.append(f"{document.name}: {match[0]}")
-            local = [word for word in words if word.startswith((".", "'.", '".'))]
-            found += [
-                f"{document.name}: {word}" for word in local if not clone.match(word)
-            ]
+    wrong = re.compile(r"""gristmill|^\.(?!$)|^['"]\.(?!\[)""")
+    found = [
+        f"{document.name}: {match[0]}"
+        for document in DOCUMENTS
+        for match in re.finditer(
+            r"pip install ((?:-\S+ +)*)([^`\n#&]*)", document.read_text("utf-8")
+        )
+        if any(map(wrong.search, match[2].split()))
+    ]
     assert found == []

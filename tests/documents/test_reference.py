@@ -5,9 +5,7 @@ import pathlib
 import re
 from collections.abc import Iterator
 
-import click
-
-from gristmill.pipelines.commands.main import cli, find_command
+from gristmill.pipelines.commands.main import COMMANDS
 from gristmill.transforms.beam import run_job
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -22,14 +20,10 @@ def page(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
-def test_every_command_has_a_row_and_every_option_a_help():
+def test_every_command_has_a_row():
     text = page("cli.md")
-    for name in cli.list_commands(click.Context(cli)):
-        command = find_command(name)
-        assert command is not None
+    for name in COMMANDS:
         assert re.search(rf"\| \[?`{name}[`\]]", text), name
-        options = [each for each in command.params if isinstance(each, click.Option)]
-        assert all(option.help for option in options), name
 
 
 def test_the_table_of_metrics_is_what_the_code_says():

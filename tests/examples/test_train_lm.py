@@ -71,25 +71,19 @@ def test_its_data_are_rows_of_tokens(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_model_sees_no_later_token():
-    sizes = {"layers": 2, "width": 8, "heads": 2, "length": 6, "seed": 0}
-    parameters = train_lm.new_state(argparse.Namespace(**sizes))["parameters"]
-    tokens = np.arange(6) + 100 * (np.arange(6) == 4) * np.array([[0], [1]])
+def test_the_model_sees_no_later_token_and_its_evaluation_each_record_once(tmp_path):
+    sizes = {"layers": 2, "width": 8, "heads": 2, "length": 12, "seed": 0}
+    args = argparse.Namespace(**sizes, data=str(tmp_path), batch_size=64)
+    parameters = train_lm.new_state(args)["parameters"]
+    tokens = np.arange(12) + 100 * (np.arange(12) == 4) * np.array([[0], [1]])
     logits = jax.jit(train_lm.logits_of)(parameters, tokens)
-    assert logits.shape == (2, 6, 256)
+    assert logits.shape == (2, 12, 256)
     changed = np.abs(logits[1] - logits[0]).max(axis=-1)
     assert changed[:4].max() < 1e-6
     assert changed[4:].min() > 1e-3
-
-
-@pytest.mark.slow
-def test_an_evaluation_counts_each_record_once(tmp_path):
-    sizes = {"layers": 1, "width": 8, "heads": 2, "length": 12, "seed": 0}
-    train_lm.make_data(str(tmp_path), length=sizes["length"])
+    train_lm.make_data(str(tmp_path), length=12)
     dataset = loader.open(tmp_path, split="validation")
     tokens = jnp.array([np.frombuffer(row, "<u2") for row in dataset[:]], np.int32)
-    args = argparse.Namespace(**sizes, data=str(tmp_path), batch_size=64)
-    parameters = train_lm.new_state(args)["parameters"]
     rows = NamedSharding(Mesh(np.array(jax.devices()), "data"), PartitionSpec("data"))
     mean, records = train_lm.evaluate(args, parameters, rows)
     assert records == len(dataset) == 211

@@ -29,7 +29,6 @@ from gristmill import loader
 from tests.rows.packed_shards import conversations, supervised_dataset
 from tests.support.datasets import convert
 from tests.support.examples import bytes_list, entry, example
-from tests.support.records import text_records
 
 LENGTH = 32
 
@@ -166,52 +165,6 @@ def test_levanter_gets_any_rows(rows, monkeypatch):
         assert got.segment_ids.tolist() == expected["inputs_segmentation"].tolist()
     endless = loader.global_batches(opened, batch_size=4, seed=2)
     assert not module.LevanterRows(endless).is_finite()
-
-
-# --- PyTorch's DataLoader: the same global batches with any workers and ranks.
-
-
-def decode(records: list[bytes]) -> Any:
-    """Returns the first bytes of records, as a tensor [records, 8]."""
-    import torch
-
-    return torch.tensor([list(record[:8]) for record in records], dtype=torch.uint8)
-
-
-@pytest.fixture(scope="module")
-def batches(tmp_path_factory: pytest.TempPathFactory) -> loader.GlobalBatches:
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    records = text_records(115, seed=1)
-    dataset = loader.open(convert(tmp_path_factory.mktemp("torch"), [records]))
-    return loader.global_batches(
-        dataset, batch_size=12, seed=3, epochs=2, drop_remainder=False
-    ).then(batch_size=6, step=7)
-
-
-@pytest.mark.parametrize(
-    ("step", "ranks", "workers"),
-    [
-        *((step, 3, 0) for step in (0, 1, 6, 9, 31)),
-        pytest.param(5, 2, 2, marks=pytest.mark.slow),
-    ],
-)
-def test_ranks_workers_and_steps_of_torch(batches, step, ranks, workers):
-    from examples.torch_batches import TorchBatches, data_loader
-
-    start = TorchBatches(batches, decode=decode, rank=0, ranks=1)
-    state = json.loads(json.dumps(start.state(step)))
-    for rank in range(ranks):
-        dataset = TorchBatches(
-            batches, decode=decode, rank=rank, ranks=ranks, state=state
-        )
-        expected = []
-        for records in map(batches.read, range(step, batches.steps)):
-            begin, end = (part * len(records) // ranks for part in (rank, rank + 1))
-            expected.append([list(record[:8]) for record in records[begin:end]])
-        # Of the last two rows a rank has none.
-        given = [one.tolist() for one in data_loader(dataset, workers=workers)]
-        assert given == [*filter(None, expected)]
-        assert dataset.state(step) == state
 
 
 # --- torchtitan.
