@@ -255,32 +255,35 @@ def test_files_of_one_name_become_shards_of_other_names(here):
 BESIDE = ShardNames(kind="beam", prefix="x", suffix=".arrayrecord")
 
 
-@pytest.mark.parametrize(
-    ("inputs", "output", "options", "said"),
-    [
-        # As a pattern, as the shell expands it, and as a directory.
-        ("raw/*", "raw", {}, "directory of its inputs"),
-        ("raw/x", "raw/", {}, "directory of its inputs"),
-        ("raw", "raw", {}, "directory of its inputs"),
-        ("raw/**", "raw/out", {}, r"raw/\*\* would match raw/out/dataset.json"),
-        ("**/x", "x-out", {}, None),
-        ("raw/*", "raw/out", {}, None),
-        ("*/*/*-of-*", "raw/out", {}, "would match raw/out/data-train.array_record-0"),
-        # Other functions write beside their inputs.
-        ("raw/*x", "raw", {"names": BESIDE}, None),
-        ("raw/*", "raw", {"names": BESIDE}, r"would match raw/dataset\.json"),
-        ("raw", "raw", {"names": BESIDE}, r"would match raw/dataset\.json"),
-    ],
-)
+# Inputs, the output, and what is said if that is among them. As a pattern, as the shell
+# expands it, and as a directory; other functions write beside their inputs.
+OVERLAPS = r"""
+raw/*      raw      directory of its inputs
+raw/x      raw/     directory of its inputs
+raw        raw      directory of its inputs
+raw/**     raw/out  raw/\*\* would match raw/out/dataset.json
+**/x       x-out
+raw/*      raw/out
+*/*/*-of-* raw/out  would match raw/out/data-train.array_record-0
+raw/*x     beside
+raw/*      beside   would match raw/dataset\.json
+raw        beside   would match raw/dataset\.json
+"""
+
+
+@pytest.mark.parametrize("case", OVERLAPS.strip().splitlines())
 @pytest.mark.parametrize("place", ["", "gs://bucket/"])
 def test_a_later_run_finds_nothing_of_the_output_among_its_inputs(
-    here, server, place, inputs, output, options, said
+    here, server, place, case
 ):
+    inputs, output, said = [*case.split(None, 2), ""][:3]
+    options = {"names": BESIDE} if output == "beside" else {}
+    output = output.replace("beside", "raw")
     put(here, {"raw/x": DATA, "raw/a/x-00000-of-00001": DATA})
     for name, data in contents(here).items():
         server.objects.put("bucket", name, data)
     job = job_of(f"{place}{inputs}", f"{place}{output}", **options)
-    if said is None:
+    if not said:
         begin_job(job)
         return
     with pytest.raises(InputError, match=said.replace("raw", f"{place}raw")):
