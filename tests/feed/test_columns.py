@@ -20,11 +20,9 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.columns.expression import Expression
-from tests.order.packed_datasets import documents, packing, write_frames
 from tests.servers.buckets import upload
 from tests.servers.gcs_server import GcsServer
 from tests.support.columns import NUMBER, attach, attach_numbers, example, examples
-from tests.support.conversion import convert, job_of
 from tests.support.editions import add_edition
 from tests.support.removals import remove_from
 
@@ -281,22 +279,6 @@ def test_a_selection_is_a_dataset(output: str) -> None:
         whole.select(mask[1:])
 
 
-@pytest.mark.parametrize("shuffle", ["global", "block", "none"])
-def test_batches_have_each_selected_record_once(output: str, shuffle: Any) -> None:
-    found = loader.open(output).select("score > 0.9 and language == 'en'")
-    batches = loader.global_batches(
-        found, batch_size=16, epochs=2, shuffle=shuffle, drop_remainder=False
-    )
-    seen = [record for step in range(batches.steps) for record in batches.read(step)]
-    assert sorted(seen) == sorted([*found[:], *found[:]])
-    place = batches.locate(3, 5)
-    record = batches.read(3)[5]
-    assert record == found[place.record]
-    assert loader.open([place.shard])[place.record_in_shard] == record
-    ((_, step, row),) = batches.find(place.record, stop_epoch=1)
-    assert batches.read(step)[row] == record
-
-
 def test_states_bind_the_selection(output: str) -> None:
     whole = loader.open(output)
 
@@ -377,23 +359,6 @@ def test_a_last_batch_is_filled_up(output: str, workers: int, decode: Any) -> No
                 assert not batch["score"][~batch["there"]].any()
                 seen += int(batch["there"].sum())
     assert seen == RECORDS
-
-
-def test_packed_rows_get_a_value_a_row(tmp_path: pathlib.Path) -> None:
-    write_frames(tmp_path / "in" / "x.tfrecord", documents(60, seed=3))
-    found = str(tmp_path / "out")
-    convert(job_of(tmp_path / "in", found, pack=packing(16)))
-    rows = len(loader.open(found))
-    scores = np.random.default_rng(1).random(rows, np.float32)
-    attach(found, tmp_path, {"number": [*range(rows)], "score": scores}, NUMBER)
-    opened = loader.open(found)
-    batches = loader.global_batches(opened, batch_size=4)
-    decode = loader.PackedRows.of(opened)
-    with batches.feed(decode=decode, columns=["score"], **HOST) as feed:
-        for step in range(5):
-            batch = next(feed)
-            assert batch["score"].dtype == np.float32
-            assert (batch["score"] == scores[batches.indices(step)]).all()
 
 
 def test_what_has_no_columns_is_said(tmp_path: pathlib.Path, output: str) -> None:

@@ -228,14 +228,11 @@ def test_errors_name_record_feature_expected_and_got(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"dtype": "datetime64[s]"}, "no feature .* of this type"),
         ({"dtype": "int12"}, "bytes, bool, an integer(.|\n)*'int12'"),
         ({"dtype": "int32", "shape": (0,)}, "dimension of shape"),
         ({"dtype": "int32", "shape": 5}, r"not a tuple(.|\n)*got:      5"),
         ({"dtype": "i4", "shape": (3,), "default": [1, 2]}, r"default (.|\n)*\(3,\)"),
         ({"dtype": "uint8", "default": 256}, "default does not fit"),
-        ({"dtype": "int32", "default": 0.5}, "default does not fit"),
-        ({"dtype": bytes, "default": "text"}, "default does not fit"),
         ({"dtype": "float32", "default": "x"}, "default does not fit"),
     ],
 )
@@ -250,10 +247,8 @@ def test_descriptions_that_make_no_sense(given: Any, message: str) -> None:
     ("dtype", "values"),
     [
         ("int8", [-128, 127]),
-        ("uint16", [0, 65535]),
         ("uint64", [0, (1 << 63) - 1]),
         ("bool", [0, 1]),
-        ("float16", [0.5, -2.0]),
         ("float64", [0.5, 1e30]),
         ("S", [b"a", b"\0"]),
     ],

@@ -88,36 +88,30 @@ def run(dataset, tmp_path):
             script.process.communicate()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("end", ["feed.close()", "pass  # in use"])
-def test_a_plain_script_ends_in_silence_and_leaves_nothing(run, end):
-    # absl's flags are not parsed; feed and batches are alive when Python ends.
-    script = run(f"""
-if __name__ == "__main__":
+MAIN = 'if __name__ == "__main__":\n'
+READS = (
+    MAIN
+    + """\
     feed = make_feed(workers=2, decode=decoders.large)
     kept = [next(feed) for _ in range(3)]
     view = kept[0][2:4]
-    mark = f"gristmill-{{os.getpid()}}-"
+    mark = f"gristmill-{os.getpid()}-"
     while not any(mark in name for name in os.listdir("/dev/shm")):
         time.sleep(0.01)
     print("reading", flush=True)
     sys.stdin.readline()
-    {end}
-""")
-    script.wait_for("reading")
-    children = script.children()
-    assert script.end() == (0, "")
-    assert script.leftovers(children) == []
-
-
-TRAINS = """
-if __name__ == "__main__":
+"""
+)
+TRAINS = (
+    MAIN
+    + """\
     with make_feed(workers=2, decode=decoders.large) as feed:
         for number, batch in enumerate(feed):
             if number == 3:
-                print("training", flush=True)
+                print("reading", flush=True)
 """
-TRAINS_BY_JAX = """
+)
+BY_JAX = """
 import jax
 from jax.sharding import SingleDeviceSharding
 if __name__ == "__main__":
@@ -125,85 +119,64 @@ if __name__ == "__main__":
     feed = loader.to_jax(feed, SingleDeviceSharding(jax.devices()[0]), ahead=3)
     for batch in feed:
         if feed.stats.batches == 20:
-            print("training", flush=True)
+            print("reading", flush=True)
 """
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("body", [TRAINS, TRAINS_BY_JAX], ids=["feed", "to_jax"])
-def test_ctrl_c_ends_a_trainer_and_its_workers_at_once(run, body):
-    script = run(body)
-    script.wait_for("training")
-    children = script.children()
-    os.killpg(script.process.pid, signal.SIGINT)
-    code, stderr = script.end()
-    assert code == -signal.SIGINT
-    assert stderr.count("Traceback") == 1  # the trainer's own
-    assert stderr.endswith("KeyboardInterrupt\n")
-    assert script.leftovers(children) == []
-
-
-@pytest.mark.slow
-def test_a_script_ends_though_nobody_closes_arrays(run):
-    script = run(TRAINS_BY_JAX + "            break")
-    script.wait_for("training")
-    children = script.children()
-    assert script.end() == (0, "")
-    assert script.leftovers(children) == []
-
-
-@pytest.mark.slow
-def test_ctrl_c_while_workers_start_is_the_trainers_alone(run):
-    script = run("""
-if __name__ == "__main__":
+STARTS = (
+    MAIN
+    + """\
     feed = make_feed(workers=2)
     feed.start_prefetch()
-    print("started", flush=True)
+    print("reading", flush=True)
     next(feed)
     time.sleep(60)
-""")
-    script.wait_for("started")
-    children = script.children()
-    os.killpg(script.process.pid, signal.SIGINT)
-    code, stderr = script.end()
-    assert (code, stderr.count("Traceback")) == (-signal.SIGINT, 1)
-    assert script.leftovers(children) == []
-
-
-OF_FEED = """
-if __name__ == "__main__":
-    feed = make_feed(workers=2, decode=decoders.large)
-    kept = next(feed)
 """
-OF_GRAIN = """
+)
+BY_GRAIN = """
 import grain
 if __name__ == "__main__":
     batches = make_feed().batches
-    pipelines = [
-        batches.records(host=(0, 1)),
-        batches.map_dataset().to_iter_dataset(),
-    ]
     workers = grain.MultiprocessingOptions(num_workers=1)
+    rows = batches.map_dataset().to_iter_dataset()
+    pipelines = batches.records(host=(0, 1)), rows
     kept = [iter(each.mp_prefetch(workers)) for each in pipelines]
     for each in kept:
         next(each)
-"""
-SLEEPS = """\
     print("reading", flush=True)
     time.sleep(60)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("body", [OF_FEED, OF_GRAIN], ids=["feed", "grain"])
-def test_workers_do_not_outlive_a_killed_trainer(run, body):
-    script = run(body + SLEEPS)
+@pytest.mark.parametrize(
+    ("body", "end"),
+    [
+        pytest.param(READS + "    feed.close()", None, id="closed"),
+        pytest.param(READS, None, id="in use"),
+        pytest.param(BY_JAX + "            break", None, id="arrays in use"),
+        pytest.param(TRAINS, signal.SIGINT, id="interrupted"),
+        pytest.param(BY_JAX, signal.SIGINT, id="arrays interrupted"),
+        pytest.param(STARTS, signal.SIGINT, id="interrupted while workers start"),
+        pytest.param(READS, signal.SIGKILL, id="killed"),
+        pytest.param(BY_GRAIN, signal.SIGKILL, id="grain killed"),
+    ],
+)
+def test_a_script_ends_in_silence_and_leaves_nothing(run, body, end):
+    script = run(body)
     script.wait_for("reading")
     children = script.children()
-    assert len(children) >= 2
-    script.process.kill()
+    assert children
+    if end == signal.SIGINT:
+        os.killpg(script.process.pid, end)
+    elif end:
+        script.process.kill()
+    code, stderr = script.end()
+    assert code == -(end or 0)
+    if end is None:
+        assert stderr == ""
+    elif end == signal.SIGINT:  # The trainer's own.
+        assert stderr.count("Traceback") == 1
+        assert stderr.endswith("KeyboardInterrupt\n")
     assert script.leftovers(children) == []
-    script.end()
 
 
 @pytest.mark.slow

@@ -181,6 +181,22 @@ def test_what_the_devices_do_not_divide_is_refused(path):
     assert len(list(loader.to_jax(feed_of(full), ROWS))) == 2
 
 
+@pytest.mark.parametrize(
+    ("batch", "given", "message"),
+    [
+        ({"x": [1] * 8}, ROWS, "cannot be sent to a device"),
+        ({"x": np.array(["a"] * 8)}, ROWS, "cannot be sent to a device"),
+        ({"x": np.zeros(8), "y": np.zeros(7)}, ROWS, "one row for each record"),
+        ({"x": np.full(8, 1 << 40)}, ROWS, "int64 to int32, which is too narrow"),
+        ({"x": np.zeros(8)}, {"y": ROWS}, "tree of shardings does not match"),
+        ({"x": np.zeros(8)}, {"x": "data"}, "not a sharding"),
+    ],
+)
+def test_what_no_device_holds_is_refused(batch, given, message):
+    with pytest.raises(InputError, match=message):
+        next(loader.to_jax(iter([batch]), given))
+
+
 def test_rows_of_another_host_are_refused(batches):
     feed = batches.feed(decode=numbers, host=(1, 2))
     with pytest.raises(InputError, match=r"rows \[0, 16\)\n.*rows \[8, 16\)"):

@@ -8,7 +8,6 @@ import os
 import pathlib
 import shutil
 import signal
-import struct
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -30,7 +29,6 @@ from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.read_plan import plan_ranges
 from gristmill.loader.reading.shard_file import ReadLimits
 from tests.support.datasets import convert
-from tests.support.memory import peak_memory
 from tests.support.records import (
     AWKWARD_RECORDS,
     read_array_records,
@@ -282,20 +280,6 @@ def test_an_index_of_another_shard_is_an_error(copy: str) -> None:
         loader.open(copy)[3]
 
 
-def test_a_chunk_that_claims_to_be_huge_is_refused_before_it_is_allocated(
-    copy: str,
-) -> None:
-    path = shard_paths(copy)[0]
-    at = loader.open(copy).stored.offset_bytes(20)
-    data = bytearray(path.read_bytes())
-    data[at + 32 : at + 40] = struct.pack("<Q", 1 << 40)
-    path.write_bytes(data)
-    dataset = loader.open(copy, verify="never")
-    with peak_memory() as peak, pytest.raises(CorruptShardError, match="limit"):
-        dataset[[20, 21]]
-    assert peak.bytes < 4 << 20
-
-
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("singly", [False, True])
 @pytest.mark.parametrize("verify", [None, "never"])
@@ -328,7 +312,7 @@ def test_a_shard_that_is_truncated_in_use_is_named_and_read_when_it_is_back(
 
 @given(
     pieces=st.lists(
-        st.tuples(st.integers(0, 50), st.integers(1, 40), st.booleans()), max_size=30
+        st.tuples(st.integers(0, 50), st.integers(1, 40), st.booleans()), min_size=1
     ),
     most_gap=st.integers(0, 50),
     most_range=st.integers(1, 200),
@@ -341,20 +325,18 @@ def test_requested_ranges_hold_every_piece_and_little_else(
         file, at = (file + 1, 64) if is_new else (file, at)
         laid.append((file, at + gap, at + gap + size))
         at += gap + size
-    columns = np.array(laid, np.int64).reshape(-1, 3).T
+    columns = np.array(laid, np.int64).T
     plan = plan_ranges(*columns, most_gap_bytes=most_gap, most_range_bytes=most_range)
-    assert plan.firsts.tolist() == [0, *plan.ends.tolist()][: len(plan.firsts)]
-    assert [*plan.ends.tolist()][-1:] == [len(laid)][: len(laid)]
-    wanted, asked = sum(end - begin for _, begin, end in laid), 0
-    for first, last, begin, end in zip(*map(np.ndarray.tolist, plan), strict=True):
+    assert [0, *plan.ends] == [*plan.firsts, len(laid)]
+    wanted = int((columns[2] - columns[1]).sum())
+    assert (plan.end_bytes - plan.begin_bytes).sum() <= wanted * 1.04
+    for first, last, begin, end in zip(*plan, strict=True):
         inside = laid[first:last]
-        assert len({file for file, _, _ in inside}) == 1
+        assert {file for file, _, _ in inside} == {inside[0][0]}
         assert (begin, end) == (inside[0][1], inside[-1][2])
         assert end - begin <= most_range or len(inside) == 1
-        for one, other in itertools.pairwise(inside):
-            assert other[1] - one[2] <= most_gap
-        asked += end - begin
+        gaps = (b[1] - a[2] for a, b in itertools.pairwise(inside))
+        assert all(gap <= most_gap for gap in gaps)
         # Neighbours that touch are always joined.
         if last < len(laid) and wanted <= most_range:
-            assert laid[last][0] != inside[-1][0] or laid[last][1] != end
-    assert asked <= wanted * 1.04
+            assert laid[last][:2] != (inside[0][0], end)

@@ -7,6 +7,7 @@ and batch sizes that change. The truth is taken of editions that are kept.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import json
 import math
@@ -15,7 +16,6 @@ import random
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 
 from gristmill import dataset as writing
@@ -124,23 +124,15 @@ MAKE = {
 }
 
 
-class Source(NamedTuple):
-    kind: str
-    selected: bool
-
-    @property
-    def editions(self) -> list[int]:
-        return {"plain": [1, 2, 3, 5], "rows": [1, 2]}.get(self.kind, [1])
-
-    def lineage(self, edition: int) -> int:
-        """Returns which editions begin with each other: those between removals."""
-        return {2: 1, 3: 1, 5: 2}.get(edition, 0) if self.kind == "plain" else 0
+EDITIONS = {"plain": [1, 2, 3, 5], "rows": [1, 2]}
+LINEAGES = {1: 0, 2: 1, 3: 1, 5: 2}
+"""Which editions of `plain` begin with each other: those between removals."""
 
 
 @functools.cache
-def opened(root: pathlib.Path, source: Source, edition: int) -> loader.Dataset:
-    dataset = loader.open(f"{root}/{source.kind}/out", edition=edition)
-    return dataset.select(SELECT) if source.selected else dataset
+def opened(path: str, edition: int, selected: bool) -> loader.Dataset:
+    dataset = loader.open(path, edition=edition)
+    return dataset.select(SELECT) if selected else dataset
 
 
 class Unit(NamedTuple):
@@ -158,17 +150,13 @@ def units(dataset: loader.Dataset, record: int) -> list[Unit]:
     at = locate_record(dataset, record)
     if not at.pieces:
         return [Unit(at.source_path, dataset[record])]
-    return [
-        Unit(
-            piece.source_path,
-            None
-            if piece.first_token
-            else (piece.source_path, piece.source_offset_bytes),
-            (record, piece.begin_token),
-            piece.end_token - piece.begin_token,
-        )
-        for piece in at.pieces
-    ]
+    found = []
+    for piece in at.pieces:
+        place = piece.source_path, piece.source_offset_bytes
+        begins = None if piece.first_token else place
+        size = piece.end_token - piece.begin_token
+        found.append(Unit(place[0], begins, (record, piece.begin_token), size))
+    return found
 
 
 @functools.cache
@@ -177,133 +165,110 @@ def column(dataset: loader.Dataset, name: str) -> list[Any]:
     return values
 
 
-class Stage(NamedTuple):
-    """Batches as they are from a step on, and the edition of each dataset."""
-
-    step: int
-    batches: Batches
-    editions: dict[str, int]
-
-
-def random_run(
-    root: pathlib.Path, chance: random.Random, kinds: list[str]
-) -> tuple[dict[str, Source], list[Stage]]:
-    """Returns the datasets of a run, and its batches before and after each change."""
-    chosen = chance.sample(kinds, min(len(kinds), chance.choice((1, 1, 2, 3))))
-    sources = {
-        f"d{number}": Source(kind, kind != "rows" and chance.random() < 0.3)
-        for number, kind in enumerate(chosen)
-    }
-    editions = {
-        name: one.editions[-1] if one.selected else chance.choice(one.editions)
-        for name, one in sources.items()
-    }
-    given = {name: opened(root, one, editions[name]) for name, one in sources.items()}
-    mixed = len(sources) > 1 or chance.random() < 0.2
-
-    def weights() -> Any:
-        return {name: chance.randrange(1, 5) for name in sources} if mixed else None
-
-    batches: Batches = loader.global_batches(
-        given if mixed else given["d0"],
-        batch_size=chance.randrange(1, 12),
-        seed=chance.randrange(9),
-        shuffle=chance.choice(SHUFFLES),
-        epochs=chance.choice((None, None, 9)),
-        weights=weights(),
-    )
-    stages = [Stage(0, batches, editions)]
-    limit = max(min(batches.steps or 60, 60), 5)
-    for step in sorted(chance.sample(range(1, limit), chance.randrange(4))):
-        name = chance.choice([*sources])
-        later = [e for e in sources[name].editions if e > editions[name]]
-        what = chance.choice(("extended", "extended", "resized", "weights"))
-        change: dict[str, Any] = {"batch_size": chance.randrange(1, 12)}
-        if what == "extended" and later and not sources[name].selected:
-            editions = editions | {name: chance.choice(later)}
-            new = opened(root, sources[name], editions[name])
-            change = {"datasets": {name: new} if mixed else new}
-        elif what == "weights" and mixed:
-            change = {"weights": weights()}
-        try:
-            batches = batches.then(**change, step=step)
-        except InputError:  # They end before.
-            break
-        stages.append(Stage(step, batches, editions))
-    return sources, stages
+def labels_of(batches: Batches) -> list[str]:
+    """Returns what the parts of each dataset of a run are called."""
+    names = batches.names or [batches.datasets[0].path] * len(batches.datasets)
+    found = []
+    for one in batches.datasets:
+        found.append(LINEAGES[one.facts.edition or 1] if "/plain/" in one.path else 0)
+    last: dict[str, dict[int, int | None]] = {name: {} for name in names}
+    for name, lineage, one in zip(names, found, batches.datasets, strict=True):
+        last[name][lineage] = one.facts.edition
+    return [
+        name + (f", edition {last[name][lineage]}" if len(last[name]) > 1 else "")
+        for name, lineage in zip(names, found, strict=True)
+    ]
 
 
 def counted(
-    sources: dict[str, Source], stages: list[Stage], steps: int, by: str, labels: Any
+    batches: Batches, steps: int, by: str
 ) -> dict[tuple[str, Any, str | None], tuple[int | None, ...]]:
     """Returns what the steps have, by looking at each row."""
     found = collections.defaultdict[Any, list[Any]](lambda: [0, set(), 0, {}])
-    ends = [*(stage.step for stage in stages[1:]), steps]
-    for stage, end in zip(stages, ends, strict=True):
-        batches = stage.batches
-        names = batches.names or ["d0"] * len(batches.datasets)
-        for step in range(stage.step, end):
-            batch = batches.schedule.batch(step)
-            for number, record in zip(*map(np.ndarray.tolist, batch), strict=True):
-                name, dataset = names[number], batches.datasets[number]
-                label = labels[name, sources[name].lineage(stage.editions[name])]
-                for unit in units(dataset, record):
-                    value, note = None, None
-                    if by == "source":
-                        value, note = unit.source, None if unit.source else UNKNOWN
-                    elif by != "dataset":
-                        value = column(dataset, by)[record]
-                        value, note = (value, None) if value == value else (None, NAN)
-                    totals = found[label, value, note]
-                    if unit.document is not None:
-                        totals[0] += 1
-                        totals[1].add(unit.document)
-                    if unit.tokens is None:
-                        totals[2] = None
-                    else:
-                        totals[2] += unit.tokens
-                        totals[3][unit.piece] = unit.tokens
+    labels = labels_of(batches)
+    batch = (batches.schedule.batch(step) for step in range(steps))
+    for number, record in (row for one in batch for row in zip(*one, strict=True)):
+        dataset = batches.datasets[number]
+        for unit in units(dataset, int(record)):
+            value, note = None, None
+            if by == "source":
+                value, note = unit.source, None if unit.source else UNKNOWN
+            elif by != "dataset":
+                value = column(dataset, by)[record]
+                value, note = (value, None) if value == value else (None, NAN)
+            totals = found[labels[number], value, note]
+            if unit.document is not None:
+                totals[0] += 1
+                totals[1].add(unit.document)
+            if unit.tokens is None:
+                totals[2] = None
+            else:
+                totals[2] += unit.tokens
+                totals[3][unit.piece] = unit.tokens
     return {
         key: (seen, len(once), tokens, None if tokens is None else sum(each.values()))
         for key, (seen, once, tokens, each) in found.items()
     }
 
 
-def labels_of(
-    batches: Batches, sources: dict[str, Source], stages: list[Stage]
-) -> dict[tuple[str, int], str]:
-    """Returns what the parts of each dataset and lineage are called."""
-    found: dict[tuple[str, int], str] = {}
-    for name, source in sources.items():
-        label = name if batches.names else batches.datasets[0].path
-        last = {source.lineage(s.editions[name]): s.editions[name] for s in stages}
-        for lineage, edition in last.items():
-            suffix = f", edition {edition}" if len(last) > 1 else ""
-            found[name, lineage] = label + suffix
-    return found
-
-
 def check_random_run(root: pathlib.Path, seed: int, kinds: list[str]) -> None:
     chance = random.Random(seed)
-    sources, stages = random_run(root, chance, kinds)
-    batches, known = stages[-1].batches, stages
+    chosen = chance.sample(kinds, min(len(kinds), chance.choice((1, 1, 2, 3))))
+    places = {f"d{number}": f"{root}/{kind}/out" for number, kind in enumerate(chosen)}
+    editions = {n: EDITIONS.get(k, [1]) for n, k in zip(places, chosen, strict=True)}
+    selected = {n: "rows" not in places[n] and chance.random() < 0.3 for n in places}
+    mixed = len(places) > 1 or chance.random() < 0.2
+
+    def newest(name: str) -> loader.Dataset:
+        return opened(places[name], editions[name][-1], selected[name])
+
+    def weights() -> Any:
+        return {name: chance.randrange(1, 5) for name in places} if mixed else None
+
+    def given(datasets: dict[str, loader.Dataset]) -> Any:
+        return datasets if mixed else datasets["d0"]
+
+    first = {
+        name: newest(name)
+        if selected[name]
+        else opened(places[name], chance.choice(editions[name]), False)
+        for name in places
+    }
+    batches: Batches = loader.global_batches(
+        given(first),
+        batch_size=chance.randrange(1, 12),
+        seed=chance.randrange(9),
+        shuffle=chance.choice(SHUFFLES),
+        epochs=chance.choice((None, None, 9)),
+        weights=weights(),
+    )
+    limit = max(min(batches.steps or 60, 60), 5)
+    for step in sorted(chance.sample(range(1, limit), chance.randrange(4))):
+        change: dict[str, Any] = {"batch_size": chance.randrange(1, 12)}
+        name, what = chance.choice([*places]), chance.choice("eew ")
+        if what == "e" and not selected[name]:
+            began = first[name].facts.edition or 1
+            edition = chance.choice([e for e in editions[name] if e >= began])
+            first[name] = opened(places[name], edition, False)
+            change = {"datasets": given({name: first[name]} if mixed else first)}
+        elif what == "w" and mixed:
+            change = {"weights": weights()}
+        with contextlib.suppress(InputError):  # They end before.
+            batches = batches.then(**change, step=step)
     limit = min(batches.schedule.step_limit, 90)
     steps = chance.choice((chance.randint(0, limit), limit))
-    stages = [stage for stage in stages if stage.step < max(steps, 1)]
-    if chance.random() < 0.5:  # The run had no later change.
-        batches, known = stages[-1].batches, stages
-        steps = min(steps, batches.schedule.step_limit)
-    if chance.random() < 0.7:  # Its datasets have changed since.
+    expected = batches
+    if chance.random() < 0.7:  # The datasets have changed since.
         state = json.loads(json.dumps(state_of(batches, steps)))
-        now = {n: opened(root, one, one.editions[-1]) for n, one in sources.items()}
-        batches = batches_of_state(now if batches.names else now["d0"], state)
-    labels = labels_of(batches, sources, known)
+        batches = batches_of_state(
+            given({name: newest(name) for name in places}), state
+        )
     for by in chance.sample(("source", "dataset", "language", "score"), 2):
         got = {
             (part.dataset, part.value, part.note): tuple(part.counts)
             for part in account(batches, steps, by=by)
         }
-        assert got == counted(sources, stages, steps, by, labels), (seed, by)
+        assert got == counted(expected, steps, by), (seed, by)
 
 
 SHUFFLES = "none", "global", loader.BlockShuffle(block_records=4, window_blocks=2)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import collections
 import csv
 import dataclasses
+import functools
 import gzip
-import io
 import json
 import pathlib
 import shutil
-import tarfile
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +28,7 @@ from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.loader.provenance.trace import SourcePlace
 from gristmill.pipelines.text.places import located
 from gristmill.transforms.sources.formats import RecordOptions
+from tests.order.input_files import WRITERS
 from tests.order.packed_datasets import (
     MAPPED,
     STRIDE,
@@ -44,7 +44,6 @@ from tests.support.records import frames_of, write_array_records
 
 LENGTH = 32
 TEXTS = documents(160, seed=1)
-TABLE = {"records": RecordOptions(record="column:text")}
 SHARDS = {"plan": ("num_shards", 3)}
 
 
@@ -79,34 +78,11 @@ def sorted_paths(pattern: str) -> list[str]:
     return sorted(map(str, pathlib.Path(root).glob(f"*{rest}")))
 
 
-def json_lines(folder: pathlib.Path) -> str:
-    lines = [json.dumps({"n": 1, "text": text.decode()}) + "\n" for text in TEXTS]
-    (folder / "in.jsonl").write_text("".join(lines))
-    return str(folder / "in.jsonl")
-
-
-def compressed_csv(folder: pathlib.Path) -> str:
-    text = "text,n\n" + "".join(f'"{text.decode()}",1\n' for text in TEXTS)
-    (folder / "in.csv.gz").write_bytes(gzip.compress(text.encode()))
-    return str(folder / "in.csv.gz")
-
-
-def parquet(folder: pathlib.Path) -> str:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.table({"text": [text.decode() for text in TEXTS]})
-    pq.write_table(table, folder / "in.parquet", row_group_size=50)
-    return str(folder / "in.parquet")
-
-
-def samples(folder: pathlib.Path) -> str:
-    with tarfile.open(folder / "in.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
-        for number, text in enumerate(TEXTS):
-            member = tarfile.TarInfo(f"{number:04d}.text")
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text))
-    return str(folder / "in.tar")
+def table(folder: pathlib.Path, format_name: str) -> str:
+    """Rows of which a column is the text."""
+    rows = [{"key": f"{n}", "text": text.decode()} for n, text in enumerate(TEXTS)]
+    WRITERS[format_name](folder / "in", rows)
+    return str(folder / "in")
 
 
 def written(folder: pathlib.Path) -> str:
@@ -150,12 +126,13 @@ def read_at(place: SourcePlace) -> bytes:
     if place.source_format == "tfrecord":
         return data[12 : 12 + int.from_bytes(data[:8], "little")]
     if place.source_format == "webdataset":
-        assert data.startswith(f"{place.source_sample}.text\0".encode())
-        return data[512 : 512 + int(data[124:135], 8)]
+        assert data.startswith(f"{place.source_sample}.key\0".encode())
+        return data[1536 : 1536 + int(data[1024 + 124 : 1024 + 135], 8)]
     line = data.partition(b"\n")[0].decode()
-    if place.source_format == "csv":
-        return next(csv.reader([line]))[0].encode()
-    return str(json.loads(line)["text"]).encode()
+    if place.source_format in ("csv", "tsv"):
+        separator = "," if place.source_format == "csv" else "\t"
+        return next(csv.reader([line], delimiter=separator))[1].encode()
+    return str(json.loads(line.removesuffix(","))["text"]).encode()
 
 
 Place = tuple[str | None, int | None]
@@ -229,16 +206,22 @@ def in_order(output: pathlib.Path, **options: Any) -> loader.GlobalBatches:
     return loader.global_batches(loader.open(output), drop_remainder=False, **options)
 
 
-CASES: dict[str, tuple[Callable[[pathlib.Path], str], dict[str, Any]]] = {
+Make = Callable[[pathlib.Path], str]
+
+
+def of_table(name: str, **options: Any) -> tuple[Make, dict[str, Any]]:
+    records = RecordOptions(input_format=name, record="column:text")
+    return functools.partial(table, format_name=name), {"records": records, **options}
+
+
+CASES: dict[str, tuple[Make, dict[str, Any]]] = {
     "frames": (frames, {}),
     "frames-mapped": (frames, {"map": MAPPED}),
     "damaged": (damaged, {"on_corrupt": "skip"}),
     "datasets-mapped": (of_datasets, {"map": MAPPED}),
     "written": (written, {}),
-    "json-lines": (json_lines, TABLE),
-    "csv-gzip": (compressed_csv, TABLE),
-    "parquet-mapped": (parquet, TABLE | {"map": MAPPED}),
-    "tar": (samples, TABLE),
+    **{name: of_table(name) for name in ("jsonl", "csv", "tsv", "webdataset")},
+    "parquet-mapped": of_table("parquet", map=MAPPED),
 }
 
 
@@ -322,17 +305,9 @@ def test_what_is_no_document_names_the_nearest(packed: pathlib.Path) -> None:
     ):
         with pytest.raises(InputError, match="no document begins there") as caught:
             batches.find_document(path, place)
-        assert str(caught.value.expected) == f"the nearest begin at {told}".replace(
-            "begin at 0", "begins at 0"
-        )
-    (empty,) = [
-        at
-        for text, at in zip(TEXTS, ends, strict=False)
-        if number_of(text) % 3 and not len(tokens_of(text))
-    ][:1]
-    for place in (10**9, empty):
-        with pytest.raises(InputError, match="no document begins there"):
-            batches.find_document(path, place)
+        assert caught.value.expected == f"the nearest begin at {told}"
+    with pytest.raises(InputError, match="no document begins there"):
+        batches.find_document(path, 10**9)
     with pytest.raises(InputError, match="no rows were made of such a file") as caught:
         batches.find_document("/elsewhere/x.tfrecord", 0)
     files = ", ".join(f"{packed}/in/{number}/x.tfrecord" for number in range(3))
@@ -342,14 +317,14 @@ def test_what_is_no_document_names_the_nearest(packed: pathlib.Path) -> None:
 
 
 def test_a_row_of_parquet_has_its_row_group(tmp_path: pathlib.Path) -> None:
-    tmp_path.joinpath("in").mkdir()
-    convert(job_of(parquet(tmp_path / "in"), tmp_path / "out", **TABLE))
+    make, options = of_table("parquet")
+    convert(job_of(make(tmp_path), tmp_path / "out", **options))
     batches = in_order(tmp_path / "out")
-    for number in (0, 49, 50, 159):
+    for number in (0, 14, 15, 159):
         location = batches.locate(*divmod(number, 4))
         told = located(location, batches.datasets)
         assert (told["source_row_group"], told["source_row_in_group"]) == divmod(
-            number, 50
+            number, 15
         )
 
 
