@@ -25,29 +25,21 @@ from gristmill.loader.accounting.account import NAN, UNKNOWN, account
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.feed.state import batches_of_state, state_of
 from gristmill.loader.provenance.trace import locate_record
-from gristmill.transforms.jobs.pack_options import PackOptions
 from tests.support import conversion
 from tests.support.columns import ID, attach, attach_numbers, example
-from tests.support.packed import documents
-from tests.support.records import frames_of
+from tests.support.datasets import convert
+from tests.support.packed import documents, pack
 from tests.support.removals import remove_from
 
 SELECT = "language == 'de'"
-PLAIN = 41
 LOST = [2, 11, 12, 13, 14, 40]
 
 
-def _plain(folder: pathlib.Path, output: str, first: int, count: int):
-    inputs = folder / f"in-{first}"
-    inputs.mkdir(parents=True)
-    numbers = [*range(first, first + count)]
-    for number, size in enumerate((count // 3, 1, count - count // 3 - 1)):
-        records = [example(numbers.pop(0)) for _ in range(size)]
-        (inputs / f"{number}.tfrecord").write_bytes(frames_of(records))
-    job = conversion.job_of(
-        inputs, output, name="d", appends=first > 0, plan=("num_shards", 4)
-    )
-    conversion.convert(job)
+def _plain(folder: pathlib.Path, ids: range, edition: int = 1) -> str:
+    """Converts records of these ids from three files, or appends them."""
+    cut = len(ids) // 3
+    parts = ids[:cut], ids[cut : cut + 1], ids[cut + 1 :]
+    return convert(folder, [[*map(example, part)] for part in parts], edition=edition)
 
 
 def _attach(folder: pathlib.Path, output: str, ids: Iterable[int], **options: Any):
@@ -60,60 +52,39 @@ def _attach(folder: pathlib.Path, output: str, ids: Iterable[int], **options: An
     attach(output, folder, table, ID, **options)
 
 
-def make_plain(folder: pathlib.Path) -> str:
+def make_plain(folder: pathlib.Path) -> None:
     """Editions 1, 2 without some records, 3 with more, 5 without some of both."""
-    output = str(folder / "out")
-    _plain(folder, output, 0, PLAIN)
-    _attach(folder, output, range(PLAIN))
+    output = _plain(folder, range(41))
+    _attach(folder, output, range(41))
     remove_from(output, LOST)
-    _plain(folder, output, 100, 20)
-    there = [n for n in range(PLAIN) if n not in LOST]
+    _plain(folder, range(100, 120), 3)
+    there = [n for n in range(41) if n not in LOST]
     _attach(folder, output, [*there, *range(100, 120)], overwrite=True)
     remove_from(output, [0, 9, 53, 54])
-    return output
 
 
-def make_lineage(folder: pathlib.Path) -> str:
+def make_lineage(folder: pathlib.Path) -> None:
     """A conversion of a dataset of two editions."""
-    output = str(folder / "base")
-    _plain(folder, output, 0, 30)
-    _plain(folder, output, 30, 9)
-    again = str(folder / "out")
-    job = conversion.job_of(output, again, name="e", plan=("num_shards", 3))
+    _plain(folder / "base", range(30))
+    base = _plain(folder / "base", range(30, 39), 2)
+    job = conversion.job_of(base, folder / "out", name="e", plan=("num_shards", 3))
     conversion.convert(job)
-    _attach(folder, again, range(39))
-    return again
+    _attach(folder, job.output, range(39))
 
 
-def make_rows(folder: pathlib.Path) -> str:
-    """Packed rows of three files and two editions."""
-    output = str(folder / "out")
-    for edition in (1, 2):
-        inputs = folder / f"in-{edition}"
-        inputs.mkdir(parents=True)
-        for number in range(3):
-            ids = [*documents(9, seed=10 * edition + number), [*range(1, 90)]]
-            records = [writing.encode_example({"ids": each}) for each in ids]
-            (inputs / f"{number}.tfrecord").write_bytes(frames_of(records))
-        packing = PackOptions(length=32, method="best-fit", column="ids")
-        plan = ("num_shards", 2)
-        job = conversion.job_of(
-            inputs, output, appends=edition > 1, plan=plan, pack=packing
-        )
-        conversion.convert(job)
-    rows = len(loader.open(output))
-    attach_numbers(output, folder, rows)
-    return output
+def make_rows(folder: pathlib.Path) -> None:
+    """Packed rows of documents, of which one is longer than a row."""
+    files = [[*documents(9, seed=n), [*range(1, 90)]] for n in range(3)]
+    output = pack(folder, files, method="best-fit")
+    attach_numbers(output, folder, len(loader.open(output)))
 
 
-def make_written(folder: pathlib.Path) -> str:
+def make_written(folder: pathlib.Path) -> None:
     """Records of a program, whose sources nobody knows."""
-    output = str(folder / "out")
-    with writing.Writer(output, records_per_shard=7) as writer:
+    with writing.Writer(folder / "out", records_per_shard=7) as writer:
         for number in range(19):
             writer.write(example(number))
-    _attach(folder, output, range(19))
-    return output
+    _attach(folder, str(folder / "out"), range(19))
 
 
 MAKE = {
@@ -124,7 +95,7 @@ MAKE = {
 }
 
 
-EDITIONS = {"plain": [1, 2, 3, 5], "rows": [1, 2]}
+EDITIONS = {"plain": [1, 2, 3, 5]}
 LINEAGES = {1: 0, 2: 1, 3: 1, 5: 2}
 """Which editions of `plain` begin with each other: those between removals."""
 
