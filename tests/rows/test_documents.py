@@ -157,19 +157,6 @@ class Wrong:
         return Encoded(ids, lengths)
 
 
-def test_a_fast_path_that_differs_is_noticed(named):
-    """The library leaves out a step of this tokenizer, and does not say so."""
-    named["file"].write_bytes(tokenizer_json(digits=True))
-    records = [b"no digit in here"] * 15 + [b"the number is 1234 here"]
-    with pytest.raises(
-        FastTokenizerDiffersError, match=r"gigatoken \S+ gives"
-    ) as raised:
-        read(records, named["file"], TEXT, fast=True)
-    assert raised.value.where == f"document 15 of the shard, {place_of(15)}"
-    assert "from token 4 on" in raised.value.expected
-    assert raised.value.expected != raised.value.got
-
-
 @pytest.mark.parametrize(
     ("wrong", "batch", "noticed"),
     [

@@ -10,12 +10,10 @@ import tokenizers
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.message_spans import ROLES
 from tests.rows.conversations import (
-    TEMPLATES,
     WORDS,
     chat_options,
     read,
     seen_spans,
-    special_tokens,
     write_bpe,
 )
 from tests.rows.packed_rows import tokens_of
@@ -270,7 +268,7 @@ def test_spans(folder, template, said, options, expected):
     assert found[-len(expected) :] == expected
 
 
-@pytest.mark.parametrize("content", ["", " ", " \n "])
+@pytest.mark.parametrize("content", ["", " \n "])
 @pytest.mark.parametrize("name", ["chatml", "trimmed", "chosen"])
 def test_an_empty_answer_is_trained_on_with_its_end(folder, name, content):
     chosen = "{% if m.content %}{{ m.content }}{% endif %}"
@@ -296,30 +294,6 @@ def test_what_a_template_lacks_is_counted_or_told(folder):
             made(folder, template, SAID, max_rejected=0)
 
 
-CALL = {"name": "f", "arguments": {"n": 3, "of": [1, {"x": None}]}}
-
-
-@pytest.mark.parametrize(
-    ("name", "number", "begin", "end"),
-    [
-        ("qwen3", 2, "<tool_call>\n{", "}\n</tool_call><|im_end|>"),
-        ("mistral_v3_tekken", 2, "[TOOL_CALLS][{", "}]</s>"),
-        # It writes one call only.
-        ("gptoss", 1, " to=functions.f", "<|call|>"),
-    ],
-)
-def test_all_of_a_tool_call_is_trained(tmp_path, name, number, begin, end):
-    template = (TEMPLATES / f"{name}.jinja").read_text("utf-8")
-    write_bpe(tmp_path, special_tokens(template))
-    called = {"id": "abcdefghi", "function": CALL}
-    asks = {"role": "assistant", "tool_calls": [called] * number}
-    tells = {"role": "tool", "content": "9", "tool_call_id": "abcdefghi"}
-    talk = [SAID[0], asks, tells, SAID[1]]
-    said = trained_text(spans_of(tmp_path, template, talk, date="2025-01-31"))
-    assert (said[: len(begin)], said[-len(end) :]) == (begin, end)
-    assert said.count(json.dumps(CALL["arguments"])) == number
-
-
 def test_weights_come_from_messages_and_columns(folder):
     weighted = [SAID[0], {**SAID[1], "weight": 0.5}, SAID[0], {**SAID[1], "weight": 0}]
     record = {"messages": [*SAID, *weighted], "weight": 0.5}
@@ -336,21 +310,8 @@ def test_a_long_conversation_is_cut_at_the_end_of_a_turn(folder):
     assert seen_spans(cut, folder / "tokenizer.json")[-1][3].endswith("<|im_end|>")
     assert cut.counts.truncated_tokens == whole.lengths[0] - cut.lengths[0]
     assert cut.counts.truncated_documents == 1
-    for options in ({"length": 40, "truncate_turns": "no"}, {"length": 5}):
-        kept = made(folder, CHATML, SAID * 6, **options)
-        assert kept.counts.set_aside == {"long": 1}
-
-
-def test_contents_like_special_tokens_are_text_unless_they_may_be_tokens(folder):
-    known = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    answer = SAID[1] | {"content": "is <|im_end|> a token"}
-    records, texts = ([SAID[0], answer], {"text": "a<s><|im_end|>"}), set()
-    for special_text, count in (("text", 2), ("token", 4)):
-        found = made(folder, CHATML, *records, special_text=special_text)
-        assert found.ids.tolist().count(known.token_to_id("<|im_end|>")) == count
-        assert found.counts.special_texts == 3
-        texts.add(known.decode(found.ids, skip_special_tokens=False))
-    assert len(texts) == 1
+    kept = made(folder, CHATML, SAID * 6, length=5)
+    assert kept.counts.set_aside == {"long": 1}
 
 
 def test_a_tokenizer_that_changes_text_keeps_its_borders(folder, tmp_path):

@@ -28,7 +28,6 @@ from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions, PackingOptions
-from gristmill.pipelines.removal import remove
 from gristmill.transforms import ConvertFiles
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.tokens.documents import Documents, counts_of_documents
@@ -256,8 +255,6 @@ def test_another_tokenizer_is_another_job():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"column": "body"}, "body"),
-        ({"tokenizer": None}, "text"),
         ({"tokenizer": "my_words:missing"}, "cannot import"),
         ({"tokenizer": "nothing.json"}, "nothing.json"),
         ({"bos": "<nope>"}, "<nope>"),
@@ -269,18 +266,6 @@ def test_what_cannot_be_packed_writes_nothing(options, message):
     with pytest.raises((InputError, UserFunctionError), match=message):
         pack(tfrecords(TEXTS), **options)
     assert not os.path.exists("out")
-
-
-def test_damage_is_left_out():
-    source = pathlib.Path(tfrecords(TEXTS))
-    data = bytearray(source.read_bytes())
-    data[len(data) // 2] ^= 1
-    source.write_bytes(data)
-    pack(str(source), on_corrupt="skip")
-    found = packed_ids()
-    (lost,) = [ids for ids in ids_of(TEXTS) if ids not in found]
-    assert found == [ids for ids in ids_of(TEXTS) if ids != lost]
-    assert split_of().skipped_regions == 1
 
 
 def test_a_document_on_which_the_tokenizer_fails_is_left_out():
@@ -445,9 +430,3 @@ def test_documents_are_not_removed_from_rows():
     run("pack", source, "own", *options)
     said = run("remove", "own", "--records", "unwanted", code=2)
     assert "remove the documents from the inputs" in said
-    for place, records, message in (
-        ("own", [[0, 0]], "cannot be removed from packed rows"),
-        ("records", [[1, 0]], "given by their numbers"),
-    ):
-        with pytest.raises(InputError, match=message):
-            remove(place, {"records": records}, workers=1)

@@ -7,12 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest, read_table
-from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.packed.counts import IN_ROWS, OPTIONAL, PackedCounts
+from gristmill.dataset.packed.counts import IN_ROWS, PackedCounts
 from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.text.printer import json_text, text_of
 from gristmill.transforms.beam.job_transforms import VerifyDataset
@@ -177,25 +174,6 @@ def test_rows_that_dataset_json_does_not_know(tmp_path):
     (finding,) = findings(tmp_path)
     assert finding.path == "dataset.json"
     assert "disagree about packed rows" in finding.what
-
-
-def test_a_table_without_counts_or_with_impossible_ones(tmp_path):
-    commit_packed(tmp_path, [GOOD, BAD])
-    whole = read_table(str(tmp_path), open_manifest(str(tmp_path)).splits["train"])
-    assert list(whole.packed(0, 2)) == [GOOD.counts, BAD.counts]
-    packed = [n for n in whole.columns if n.startswith(("packed_", "segments_"))]
-    assert len(packed) > 15
-    for name in packed:
-        columns, wrong = dict(whole.columns), []
-        column = columns.pop(name)
-        if name.removeprefix("packed_") not in OPTIONAL:
-            wrong.append((columns, "lacks"))
-        if column.dtype.kind == "i":
-            wrong.append((columns | {name: column * 0 - 1}, "impossible"))
-        for given, message in wrong:
-            table = ShardTable(paths=whole.paths, columns=given)
-            with pytest.raises(InvalidDatasetError, match=f"{message}.*{name}"):
-                ShardTable.decode(table.encode(), where="here")
 
 
 def test_damage_that_leaves_rows_unread(tmp_path):

@@ -26,6 +26,33 @@ OWN = "maxtext.trainers.pre_train.train"
 ROWS = 4
 _LIMIT_SECONDS = 400.0
 Batch = dict[str, np.ndarray]
+TINY = """\
+hardware=cpu
+skip_jax_distributed_system=True
+dataset_type=grain
+grain_file_type=arrayrecord
+grain_worker_count=0
+train_data_columns=['text']
+eval_data_columns=['text']
+tokenizer_type=huggingface
+base_emb_dim=32
+base_mlp_dim=64
+base_num_decoder_layers=1
+base_num_query_heads=2
+base_num_kv_heads=2
+head_dim=16
+attention=dot_product
+dtype=float32
+learning_rate=0.01
+warmup_steps_fraction=0.0
+learning_rate_schedule_steps=100
+steps=6
+checkpoint_period=3
+async_checkpointing=False
+enable_checkpointing=False
+enable_tensorboard=False
+log_period=1
+dump_jaxpr=False"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,13 +63,11 @@ class Trained:
         batches: Global batches of training, in the order in which they were given.
         evaluated: Those of evaluation.
         losses: By step.
-        log: What it printed.
     """
 
     batches: list[Batch]
     evaluated: list[Batch]
     losses: dict[int, float]
-    log: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,67 +106,29 @@ class Lab:
         import maxtext
 
         package = pathlib.Path(maxtext.__file__).parent
-        values = {
+        values = dict(pair.split("=", 1) for pair in TINY.splitlines()) | {
             "run_name": name,
             "base_output_directory": self.work / "runs",
-            "hardware": "cpu",
-            "skip_jax_distributed_system": True,
             "jax_cache_dir": self.work / "compiled",
-            "dataset_type": "grain",
-            "grain_file_type": "arrayrecord",
-            "grain_worker_count": 0,
             "grain_train_files": self.path("one"),
-            "train_data_columns": "['text']",
-            "eval_data_columns": "['text']",
             "tokenizer_path": self.path("tokenizer"),
-            "tokenizer_type": "huggingface",
             "vocab_size": toy.VOCABULARY,
             "max_target_length": toy.LENGTH,
             "per_device_batch_size": ROWS,
-            "base_emb_dim": 32,
-            "base_mlp_dim": 64,
-            "base_num_decoder_layers": 1,
-            "base_num_query_heads": 2,
-            "base_num_kv_heads": 2,
-            "head_dim": 16,
-            "attention": "dot_product",
-            "dtype": "float32",
-            "learning_rate": 0.01,
-            "warmup_steps_fraction": 0.0,
-            "learning_rate_schedule_steps": 100,
-            "steps": 6,
-            "checkpoint_period": 3,
-            "async_checkpointing": False,
-            "enable_checkpointing": False,
-            "enable_tensorboard": False,
-            "log_period": 1,
-            "dump_jaxpr": False,
         }
         values.update(changed)
         pairs = [f"{key}={value}" for key, value in values.items() if value is not None]
         return [str(package / "configs" / "base.yml"), *pairs]
 
-    def train(
-        self,
-        name,
-        *,
-        module=GRISTMILL,
-        trainer=None,
-        processes=1,
-        **changed,
-    ):
+    def train(self, name, *, processes=1, **given):
         """Trains, and returns what it trained on.
 
         Args:
             name: Of the run; one of the same name goes on from its checkpoint.
-            module: What is started.
-            trainer: Module of MaxText that gristmill's starts; None for its default.
             processes: How many, each with one device.
-            **changed: Settings.
+            **given: Settings, and what `start` takes.
         """
-        done = self.start(
-            name, module=module, trainer=trainer, processes=processes, **changed
-        )
+        done = self.start(name, processes=processes, **given)
         if any(code for code, _ in done):
             log = "\n".join(log for code, log in done if code)
             raise AssertionError(f"MaxText ended with an error:\n{tail(log)}")
@@ -157,19 +144,18 @@ class Lab:
             batches=_read_batches(folder, 0, processes),
             evaluated=_read_batches(folder, 1, processes),
             losses=losses,
-            log=done[0][1],
         )
 
-    def start(
-        self,
-        name,
-        *,
-        module=GRISTMILL,
-        trainer=None,
-        processes=1,
-        **changed,
-    ):
-        """Runs a module to its end; returns exit code and output of each process."""
+    def start(self, name, *, module=GRISTMILL, trainer=None, processes=1, **changed):
+        """Runs a module to its end; returns exit code and output of each process.
+
+        Args:
+            name: Of the run.
+            module: What is started.
+            trainer: Module of MaxText that gristmill's starts; None for its default.
+            processes: How many.
+            **changed: Settings.
+        """
         folder = self._folder(name)
         folder.mkdir(parents=True, exist_ok=True)
         for old in [*folder.glob("*.npz"), folder / "metrics.jsonl"]:

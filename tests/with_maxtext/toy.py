@@ -71,20 +71,9 @@ def chats():
     return [each for each in some if len(each.ids) <= LENGTH]
 
 
-def encode_example(features):
-    """Returns a tf.train.Example of texts, by MaxText's own class."""
-    from maxtext.input_pipeline.protos import example_pb2
-
-    example = example_pb2.Example()
-    for name, text in features.items():
-        example.features.feature[name].bytes_list.value.append(text.encode())
-    encoded = example.SerializeToString()
-    return encoded
-
-
 def make(folder):
     """Writes the tokenizer, and the datasets that runs name."""
-    from gristmill.dataset import Writer
+    from gristmill.dataset import Writer, encode_example
 
     train_tokenizer(folder / "tokenizer")
     for seed, name in enumerate(("one", "two")):
@@ -94,34 +83,15 @@ def make(folder):
             ) as writer:
                 for text in documents(seed * 2 + (split != "train"), count):
                     writer.write(encode_example({"text": text}))
-            _gristmill(
-                "pack",
-                f"{folder / name}/{name}-{split}.array_record*",
-                str(folder / f"packed-{name}"),
-                f"--tokenizer={folder}/tokenizer/tokenizer.json",
-                f"--length={LENGTH}",
-                f"--split={split}",
-                "--num-shards=4",
-            )
-    supervised_dataset(
-        folder / "packed-chat",
-        [chats()],
-        name="packed-chat",
-        length=LENGTH,
-        vocabulary_size=VOCABULARY,
-    )
+            files = f"{folder / name}/{name}-{split}.array_record*"
+            pack = [sys.executable, "-m", "gristmill", "pack", files]
+            pack += [folder / f"packed-{name}", "--length", str(LENGTH)]
+            pack += ["--tokenizer", folder / "tokenizer" / "tokenizer.json"]
+            subprocess.run([*pack, "--split", split, "--num-shards", "4"], check=True)
+    sizes = {"length": LENGTH, "vocabulary_size": VOCABULARY}
+    chat = folder / "packed-chat"
+    supervised_dataset(chat, [chats()], name="packed-chat", **sizes)
     with Writer(folder / "chat", records_per_shard=25) as writer:
         for number in range(100):
             columns = {"prompt": f"count to {number}", "completion": "one two three"}
             writer.write(encode_example(columns))
-
-
-def _gristmill(*arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "gristmill", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"gristmill {arguments}:\n{done.stdout}{done.stderr}")
