@@ -21,8 +21,7 @@ from gristmill import dataset, loader
 from gristmill.dataset.base.errors import InputError, JobChangedError, UserFunctionError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
-from gristmill.dataset.packed.counts import IN_ROWS, PackedSplit
-from gristmill.dataset.packed.recount import RowCounter
+from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.pipelines.convert import convert
@@ -34,7 +33,6 @@ from gristmill.transforms.tokens.documents import Documents, counts_of_documents
 from gristmill.transforms.tokens.row_packer import RowPacker
 from gristmill.transforms.tokens.tokenizer import end_to_end
 from tests.rows.command import run
-from tests.rows.conversations import bpe_json
 from tests.rows.packed_rows import conversation, tokens_of
 from tests.rows.packed_shards import CHAT, packed_shard, places_of
 from tests.rows.tokenizer_files import published, tokenizer_json
@@ -320,11 +318,6 @@ def test_every_token_keeps_its_place_and_message(seed, method, is_chat):
     assert counts.tokens + counts.truncated_tokens == sum(sizes)
     assert counts.tokens + counts.padding_tokens == 8 * len(records)
     assert (counts.trained_tokens, counts.trained_targets) == (trained, targets)
-    counter = RowCounter(RowFormat(8), index)
-    counter.add(records)
-    recounted = counter.finish()
-    for name in IN_ROWS:
-        assert getattr(recounted, name) == getattr(counts, name), name
     assert described.counts == counts
     assert described.supervised == (trained > 0)
 
@@ -386,7 +379,7 @@ def test_another_tokenizer_than_the_one_that_packed(caplog):
     """No command shows the tokens of one as the text of another; a decoder warns."""
     source = json_lines(["the sun"] * 4)
     pathlib.Path("a.json").write_bytes(tokenizer_json())
-    pathlib.Path("b.json").write_text(bpe_json())
+    pathlib.Path("b.json").write_bytes(tokenizer_json(4_000))
     for name in "ab":
         given = ("--tokenizer", f"{name}.json", "--workers", 1, "--length", 64)
         run("pack", source, name, *given)

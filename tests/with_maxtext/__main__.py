@@ -42,9 +42,9 @@ def main():
         environment.bring_up_loopback()
         return run_table(args.keep, args.only, write_interface=args.write_interface)
     with tempfile.TemporaryDirectory(prefix="with-maxtext-") as directory:
-        python = environment.install(
-            args.venv or pathlib.Path(directory) / "venv", args.python, args.maxtext
-        )
+        venv = args.venv or pathlib.Path(directory) / "venv"
+        wanted = f"maxtext[tpu]=={args.maxtext}", ".[gcs,loader,tokenizers]"
+        python = environment.install(venv, args.python, *wanted)
         keep = args.keep or pathlib.Path(directory) / "work"
         keep.mkdir(parents=True, exist_ok=True)
         command = [str(python), "-m", "tests.with_maxtext", "--inside"]

@@ -14,13 +14,13 @@ ROOT = pathlib.Path(__file__).parents[2]
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1  # Of Linux.
 
 
-def install(venv, python, version=VERSION):
-    """Makes or renews the environment, and returns its Python.
+def install(venv, python, *wanted):
+    """Makes or renews an environment with gristmill, and returns its Python.
 
     Args:
         venv: Its folder; what is there already is kept, and gristmill installed anew.
         python: Version or path of the Python to use.
-        version: Of MaxText.
+        wanted: What else to install; by default what MaxText and gristmill need.
     """
     uv = [shutil.which("uv")] if shutil.which("uv") else [sys.executable, "-m", "uv"]
     inside = venv.absolute() / "bin" / "python"
@@ -28,7 +28,7 @@ def install(venv, python, version=VERSION):
         subprocess.run([*uv, "venv", "-q", "--python", python, str(venv)], check=True)
     command = [*uv, "pip", "install", "-q", "--python", str(inside)]
     command += ["--reinstall-package", "gristmill"]
-    wanted = [f"maxtext[tpu]=={version}", ".[gcs,loader,tokenizers]"]
+    wanted = wanted or (f"maxtext[tpu]=={VERSION}", ".[gcs,loader,tokenizers]")
     subprocess.run([*command, *wanted], cwd=ROOT, check=True)
     return inside
 

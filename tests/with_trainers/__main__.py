@@ -9,12 +9,11 @@ compared stands in the programs beside this file.
 import argparse
 import os
 import pathlib
-import shutil
 import subprocess
-import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.with_maxtext.environment import ROOT, install
+
 # What to install for the programs whose names begin so.
 TRAINERS = {
     "flax": ["flax", "optax", "orbax-checkpoint"],
@@ -35,17 +34,12 @@ gristmill pack data/demo data/rows --tokenizer data/tokenizer.json --eos '</s>' 
 
 def environment(trainer, folder, python):
     """Makes or renews the environment of a trainer, and returns its variables."""
-    venv = folder.absolute() / trainer
-    uv = [shutil.which("uv")] if shutil.which("uv") else [sys.executable, "-m", "uv"]
-    if not venv.exists():
-        subprocess.run([*uv, "venv", "-q", "--python", python, venv], check=True)
-    command = [*uv, "pip", "install", "-q", "--python", venv / "bin" / "python"]
-    command += ["--reinstall-package", "gristmill", ".[loader,tokenizers]"]
-    subprocess.run([*command, *TRAINERS[trainer]], cwd=ROOT, check=True)
+    wanted = (".[loader,tokenizers]", *TRAINERS[trainer])
+    inside = install(folder / trainer, python, *wanted)
     return {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
-        "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",
+        "PATH": f"{inside.parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
     }
 

@@ -52,9 +52,15 @@ def test_evaluation_is_one_pass_in_order_and_begins_anew(rows, make):
     assert_same(list(iterator.local_iterator), batches)
 
 
-@pytest.mark.parametrize("packing", [False, True])
-def test_each_record_is_seen_once_an_epoch(make, records, packing):
-    train, _ = make(grain_train_files=records, packing=packing, num_epoch=2)
+@pytest.mark.parametrize(
+    ("packing", "truncation", "rows"),
+    [(False, True, 8), (True, True, 256), (False, False, 256)],
+)
+def test_each_record_is_seen_once_an_epoch(make, records, packing, truncation, rows):
+    settings = {"packing": packing, "use_truncation": truncation, "num_epoch": 2}
+    train, _ = make(grain_train_files=records, **settings)
+    # A step of the order is one of the trainer where each row is a record.
+    assert train.gristmill_readers[0].batches.batch_size == rows
     batches = list(train.local_iterator)
     assert batches[0]["inputs"].shape == (8, LENGTH)
     seen = numbers_of(batches)
