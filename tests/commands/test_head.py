@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill.dataset import encode_example
-from tests.commands.conftest import refused, rows_of, run
+from tests.commands.conftest import rows_of, run
 from tests.conversion.tars import tar_of
 from tests.servers.gcs_server import GcsServer
 from tests.support.datasets import convert
@@ -108,11 +108,6 @@ def test_head_takes_the_formats_of_a_conversion(
     line = done.stderr.removeprefix("next: gristmill ")
     assert shlex.split(line)[:2] == ["plan", str(path)]
     assert len(shlex.split(line)) == 2 + 2 * len(given)
-
-
-def test_head_refuses_what_a_conversion_refuses(tmp_path):
-    (tmp_path / "names.csv").write_text("name\nAnn\nBob\n")
-    assert "named as a table" in refused("head", tmp_path / "names.csv")
 
 
 def test_head_reads_what_it_shows_and_stops_at_damage(tmp_path):

@@ -141,6 +141,8 @@ rollback lines 9
   2: edition 9 | edition 1 | gristmill inspect
 inspect lines --split dev
   2: dev | train | --split
+head one.csv
+  2: one.csv | named as a table | --input-format csv
 head lines --offset 99
   2: 99 | below 20 | --offset
 head lines --edition 7

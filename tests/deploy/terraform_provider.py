@@ -83,16 +83,11 @@ _DATA = "data_"
 class TerraformProvider:
     """The provider; use it in a `with` statement.
 
-    Args:
-        accounts_known: Whether plans show the addresses of service accounts, which are
-            known in fact once they are there.
-
     Attributes:
         environment: Variables that lead Terraform to it.
     """
 
-    def __init__(self, *, accounts_known: bool = True) -> None:
-        self._accounts_known = accounts_known
+    def __init__(self) -> None:
         self._schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
         pool = concurrent.futures.ThreadPoolExecutor(max_workers=4)
         self._server = grpc.server(pool)
@@ -162,7 +157,7 @@ class TerraformProvider:
     def PlanResourceChange(self, request: Any, context: Any) -> Any:  # noqa: N802
         planned = msgpack.unpackb(request.proposed_new_state.msgpack, raw=False)
         if planned is not None:
-            known = _known(request.type_name, planned) if self._accounts_known else {}
+            known = _known(request.type_name, planned)
             for name in self._schema[request.type_name].get("computed", ()):
                 if planned[name] is None:
                     planned[name] = known.get(name, UNKNOWN)

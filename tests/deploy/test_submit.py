@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import pathlib
@@ -19,7 +18,7 @@ from gristmill.pipelines import dataflow_defaults
 from gristmill.pipelines.beam.pipeline_options import checked_options
 from gristmill.pipelines.commands.template import command_line
 from gristmill.pipelines.dataflow.defaults import set_defaults
-from gristmill.pipelines.options.job_options import ConvertOptions
+from gristmill.pipelines.options.job_options import ConvertOptions, PackingOptions
 from gristmill.transforms.beam.same_code import sources_digest
 from tests.deploy import image
 from tests.deploy.cloud import (
@@ -156,11 +155,13 @@ def test_an_option_has_a_default_that_can_be_turned_off(line):
     assert bool(found) == bool(value)
 
 
-def workers(*arguments: str, **changed: object) -> WorkerOptions:
+def workers(
+    *arguments: str, kind: type[ConvertOptions] = ConvertOptions, **changed: object
+) -> WorkerOptions:
     given = ["--project=p", "--region=us-central1", *arguments]
     options = PipelineOptions(checked_options("DataflowRunner", given))
-    convert = ConvertOptions(input=("gs://raw/texts/*",), output="gs://data/texts")
-    set_defaults(options, dataclasses.replace(convert, **changed))
+    job = kind(input=("gs://raw/texts/*",), output="gs://data/texts", **changed)
+    set_defaults(options, job)
     return options.view_as(WorkerOptions)
 
 
@@ -181,6 +182,11 @@ def test_the_disk_is_that_of_the_shards(shard_bytes, machine, disk_gb):
     for found in (job, options.view_as(WorkerOptions)):
         assert (found.disk_size_gb, found.max_num_workers) == (disk_gb, 50)
         assert not found.use_public_ips
+
+
+def test_tokens_lie_on_a_disk_beside_their_rows():
+    found = workers(kind=PackingOptions, shard_size="16GiB")
+    assert found.disk_size_gb == 20 + 275
 
 
 def test_refusal_of_the_service_is_told(cloud):
