@@ -10,6 +10,7 @@ import re
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from gristmill.dataset.packed.message_spans import ROLES
 from gristmill.transforms.chat.conversation_reader import ConversationReader
 from gristmill.transforms.chat.template import with_template
 from gristmill.transforms.jobs.pack_options import ChatOptions, PackOptions
@@ -101,7 +102,7 @@ def seen_spans(documents, tokenizer):
         role, message, trained = said
         ids = documents.ids[begin : begin + length].tolist()
         text = known.decode(ids, skip_special_tokens=False)
-        found.append((message, role, trained, text))
+        found.append((message, ROLES[role], trained, text))
     return found
 
 

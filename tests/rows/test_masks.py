@@ -142,8 +142,7 @@ def made(folder, template, *records, **chat):
 def spans_of(folder, template, *records, **chat):
     """Returns message, role, whether it is trained on, and text of each span."""
     documents = made(folder, template, *records, **chat)
-    found = seen_spans(documents, folder / "tokenizer.json")
-    return [(n, ROLES[role], trained, text) for n, role, trained, text in found]
+    return seen_spans(documents, folder / "tokenizer.json")
 
 
 def trained_text(spans):

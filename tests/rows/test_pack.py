@@ -164,9 +164,7 @@ def test_every_source_gives_the_same_documents(make):
 @pytest.mark.parametrize(
     "options",
     [
-        {"pack": "concat"},
         {"pack": "none"},
-        {"truncate": True},
         {"bos": "<s>", "eos": "2"},
         {"eos": "</s>", "pack": "concat", "truncate": True},
         {"rows": "example", "bos": "1"},

@@ -106,21 +106,6 @@ def test_the_state_of_packed_rows_is_one_for_all_hosts(make, rows):
     assert feed.get_state() == train.local_iterator.get_state()
 
 
-@pytest.mark.parametrize("by_file", [False, True])
-def test_a_mixture_has_the_weights_of_its_settings(rows, make, tmp_path, by_file):
-    settings = {"grain_train_files": f"{rows},3;{rows},1"}
-    names = ("a", "b") if by_file else ("d-train", "d-train-2")
-    if by_file:
-        file, entry = tmp_path / "mixture.json", {"path": rows}
-        entries = {"a": entry | {"weight": 1.5}, "b": entry | {"weight": 0.5}}
-        file.write_text(json.dumps(entries))
-        settings = {"grain_train_mixture_config_path": str(file)}
-    (reader,) = make(**settings)[0].gristmill_readers
-    assert reader.batches.names == names
-    weights = reader.batches.schedule.phases[0].mixture.weights
-    assert [*map(str, weights)] == ["3/4", "1/4"]
-
-
 def test_what_does_not_fit_the_rows_is_refused_by_name(rows, long_rows, make):
     evaluated = {"grain_eval_files": rows, "eval_split": "train", "eval_interval": 1}
     most = loader.open(rows).facts.packed.most_pieces
