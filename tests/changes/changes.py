@@ -24,7 +24,7 @@ from gristmill.dataset import ColumnWriter, Writer, commit_parts
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.metadata.manifest import Manifest, read_manifest
+from gristmill.dataset.metadata.manifest import Manifest, open_manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import run_job
@@ -290,10 +290,9 @@ def run(*arguments: object, code: int = 0) -> str:
     return " ".join(done.output.split())
 
 
-def split_of(output: str) -> Split | None:
-    """Returns the split that there is, None for none."""
-    manifest = read_manifest(output)
-    return None if manifest is None else manifest.splits.get("train")
+def split_of(output: str) -> Split:
+    """Returns the split that there is."""
+    return open_manifest(output).splits["train"]
 
 
 def records_of(
@@ -314,9 +313,7 @@ def assert_whole(output: str, records: Sequence[bytes]) -> Split:
     """The dataset has these records, and nothing is beside it; returns its split."""
     assert found_by_verify(output) == ([], [])
     assert records_of(output) == [*records]
-    split = split_of(output)
-    assert split is not None
-    return split
+    return split_of(output)
 
 
 def files_with(output: str, words: Collection[bytes]) -> list[str]:

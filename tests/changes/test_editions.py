@@ -127,14 +127,6 @@ def test_verify_names_the_table_of_an_edition(own):
     assert result.shards == 5  # The others are read.
 
 
-@pytest.mark.parametrize("quick", [True, False])
-def test_verify_names_a_file_with_the_name_of_a_shard_of_an_edition(own, quick):
-    stray = layout.shard_name("d", key_of(own, 2), 0, 9)
-    (own / stray).touch()
-    found = verify(str(own), quick=quick)
-    assert (found.findings, found.leftovers) == ((), (stray,))
-
-
 def test_a_shard_in_two_editions(own):
     (split,) = open_manifest(str(own)).splits.values()
     second = dataclasses.replace(split.editions[1], edition=4, write="f" * 16)

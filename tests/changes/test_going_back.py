@@ -82,7 +82,6 @@ def test_what_no_edition_names_goes(replaced):
 
 def test_files_of_others_beside_those_of_commands_stay(replaced):
     split = split_of(replaced)
-    assert split is not None
     first = "d-train.array_record-00000-of-00002"
     # Of a command that was killed, just after its commit or before.
     gone = [f"tmp-d-train.{split.write}/.0.tmp", "tmp-d-train/.0.tmp"]
@@ -104,7 +103,6 @@ def test_files_of_others_beside_those_of_commands_stay(replaced):
 def test_nothing_goes_where_a_table_cannot_be_read(replaced):
     roll_back(replaced, "train", 2)
     split = split_of(replaced)
-    assert split is not None
     storage_for(replaced).delete(f"{replaced}/{split.parts[0].table}")
     shards = {path for path in files_of(replaced) if ".array_record-" in path}
     with pytest.raises(StorageMissingError):

@@ -102,16 +102,18 @@ def test_what_cannot_be_deleted_does_not_make_a_commit_fail(here, source):
     assert changes.records_of(str(here)) == RECORDS
 
 
-def test_temporary_files_that_somebody_writes_stay(here, source):
-    temporary = layout.temporary_dir(str(here), NAME, "train")
-    with storage_for(str(here)).temporary(temporary) as local:
+def test_temporary_files_that_somebody_writes_stay(tmp_path, source):
+    output = str(tmp_path / "out")
+    temporary = layout.temporary_dir(output, NAME, "train")
+    with storage_for(output).temporary(temporary) as local:
         path = pathlib.Path(local)
         path.write_bytes(b"half")
-        changes.convert(str(here), source, overwrite=True)
+        changes.convert(output, source)
+        clean(output, unfinished=True)
         assert path.read_bytes() == b"half"
-        assert left_in(here) == [f"tmp-{NAME}-train/{path.name}"]
-    changes.convert(str(here), source)
-    assert_whole(str(here), RECORDS)
+        assert left_in(output) == [f"tmp-{NAME}-train/{path.name}"]
+    changes.convert(output, source)
+    assert_whole(output, RECORDS)
 
 
 def test_of_a_split_that_was_never_finished(here, source):

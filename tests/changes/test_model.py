@@ -22,7 +22,11 @@ from hypothesis.stateful import (
 )
 
 from gristmill import loader
-from gristmill.dataset.base.errors import DataLossError, GristmillError
+from gristmill.dataset.base.errors import (
+    DataLossError,
+    GristmillError,
+    NotADatasetError,
+)
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.metadata.manifest import states_of
@@ -161,8 +165,9 @@ class History(RuleBasedStateMachine):
 
     def look(self) -> Model:
         """Returns what can be read of the model's fields."""
-        split = changes.split_of(self.output)
-        if split is None:
+        try:
+            split = changes.split_of(self.output)
+        except NotADatasetError:
             return Model(last=self.model.last)
         states = {}
         for number, state in states_of(split).items():
@@ -380,7 +385,6 @@ class History(RuleBasedStateMachine):
     def roll_back(self, place: float, kill: Any) -> None:
         model = self.model
         split = changes.split_of(self.output)
-        assert split is not None
         numbers = sorted(states_of(split))
         number = numbers[int(place * len(numbers))]
         outcome = model.with_parts(*model.states[number])
@@ -396,8 +400,8 @@ class History(RuleBasedStateMachine):
             may_refuse=not self.model.parts,
         )
         if ended:
-            split = changes.split_of(self.output)
-            assert split is None or not split.replaced
+            if self.model.parts:
+                assert not changes.split_of(self.output).replaced
             if unfinished:
                 self.begun = False
                 self.check()

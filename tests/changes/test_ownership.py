@@ -15,15 +15,12 @@ from gristmill.dataset.commit.ownership import (
     check_not_matched,
 )
 from gristmill.dataset.metadata.layout import shard_name
-from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.anywhere import index
 from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import (
-    ShardResult,
-    convert_shard,
     make_shard,
     shard_tasks,
 )
@@ -65,43 +62,40 @@ def source(tmp_path: pathlib.Path) -> str:
         "index/data-train.job.json",
         "errors/data-train.array_record-00000-of-00001.jsonl",
         "tmp-data-train/mine",
-        "data-train.array_record-00000-of-00001 -> in/in.tfrecord",
     ],
 )
-def test_an_input_is_not_replaced(out, source, name):
-    name, _, linked = name.partition(" -> ")
-    (out / name).parent.mkdir(exist_ok=True)
-    if linked:
-        (out / name).symlink_to(source)
+@pytest.mark.parametrize("link", ["none", "there", "here"])
+def test_an_input_is_not_replaced(tmp_path, out, source, name, link):
+    place = given = out / name
+    place.parent.mkdir(exist_ok=True)
+    if link == "there":
+        place.symlink_to(source)
     else:
-        (out / name).write_bytes(frames_of(RECORDS))
+        place.write_bytes(frames_of(RECORDS))
+    if link == "here":
+        given = tmp_path / "link"
+        given.symlink_to(place)
     before = contents(out)
     with pytest.raises(InputError, match="an input would be replaced"):
-        begin_job(job_of(f"{out}/{name}", out, names=BESIDE), overwrite=True)
+        begin_job(job_of(str(given), out, names=BESIDE), overwrite=True)
     assert contents(out) == before
-    assert (out / name).is_symlink() == bool(linked)
+    assert place.is_symlink() == (link == "there")
 
 
 @pytest.mark.parametrize(
     ("pattern", "output", "file"),
     [
         ("raw/*", "raw", "dataset.json"),
-        ("raw/*", "raw/", "dataset.json"),
         ("raw/**", "raw/out", "dataset.json"),
-        ("raw/*/*.json", "raw/out", "dataset.json"),
         ("raw/**/*job*", "raw/out", "index/c4-train.job.json"),
         ("*", ".", "dataset.json"),
         ("raw", "raw", "dataset.json"),
         ("gs://b/raw/*", "gs://b/raw", "dataset.json"),
         ("gs://b/raw/**.json", "gs://b/raw/out", "dataset.json"),
-        ("gs://b/raw", "gs://b/raw", "dataset.json"),
-        ("gs://b/*", "gs://b", "dataset.json"),
         ("raw/*", "raw/out", None),
         ("raw/*", "out", None),
-        ("raw/**/*.tfrecord", "raw", None),
         ("raw/sub/*", "raw", None),
         ("gs://b/raw/*", "gs://b/raw/out", None),
-        ("gs://b/raw/*", "gs://c/raw", None),
         ("/raw/*", "gs://b/raw", None),
     ],
 )
@@ -283,18 +277,6 @@ class TestOneFileOfTwoSplits:
         assert contents(out) == before
         commit_shards(jobs[:1], [result])
         assert read_output(out, "first") == [b"first"] * 40
-
-    def test_commit_refuses_the_second(self, jobs, out):
-        prepared = [begin_job(job).prepared for job in jobs]
-        tasks = [next(shard_tasks(one)) for one in prepared]
-        commit_shards(jobs[:1], [make_shard(tasks[0])])
-        report = convert_shard(prepared[1], 0)
-        before = open_manifest(str(out))
-        with pytest.raises(InputError, match="belongs to another split") as caught:
-            commit_shards(jobs[1:], [ShardResult(tasks[1], report)])
-        assert "a.ar" in str(caught.value)
-        assert "split first" in str(caught.value)
-        assert open_manifest(str(out)) == before
 
     def test_index(self, out):
         indexed(out)

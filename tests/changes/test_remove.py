@@ -14,6 +14,7 @@ from gristmill import loader
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     CorruptShardError,
+    InputError,
     JobChangedError,
     StateMismatchError,
     StorageChangedError,
@@ -103,10 +104,13 @@ def test_the_ledger_adds_up(here):
     }
     assert result.raw_bytes == digest.raw_bytes
     listed = np.load(f"{here}/{split.removed['list']}")
-    assert (listed["version"], listed["records"].tolist()) == (1, gone)
     singles = [RecordsDigest.of(checksums([one]), np.array([len(one)])) for one in own]
-    assert listed["digest_low"].tolist() == [one.low for one in singles]
-    assert listed["digest_high"].tolist() == [one.high for one in singles]
+    assert {name: values.tolist() for name, values in listed.items()} == {
+        "version": 1,
+        "records": gone,
+        "digest_low": [one.low for one in singles],
+        "digest_high": [one.high for one in singles],
+    }
 
 
 @pytest.mark.slow
@@ -127,6 +131,13 @@ def test_other_readers_read_the_files_that_inspect_names(inputs):
     run("clean", "out")
     assert_whole("out", left)
     assert {*listed} == {*map(str, pathlib.Path("out").glob("*.array_record-*"))}
+
+
+@pytest.mark.parametrize("number", [-1, 60])
+def test_numbers_that_there_are_not(here, number):
+    with pytest.raises(InputError, match="no such record"):
+        remove(here, [0, number])
+    assert records_of(here) == OLD
 
 
 def test_all_records_of_a_shard_and_of_an_edition(here):

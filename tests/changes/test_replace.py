@@ -100,7 +100,6 @@ MAKERS: dict[str, Callable[[str, Inputs, bool], object]] = {
 def test_what_is_replaced_is_kept_if_asked(there, inputs, maker, keep):
     MAKERS[maker](there, inputs, keep)
     split = split_of(there)
-    assert split is not None
     assert sorted(states_of(split)) == ([1, 2] if keep else [2])
     assert sorted(records_of(there)) == NEW
     assert found_by_verify(there) == ([], [])
@@ -118,10 +117,17 @@ def test_of_two_at_once_the_later_is_told(
 ):
     if not first:
         convert(output, inputs["old"])
-    other = functools.partial(convert, output, inputs["other"], overwrite=True)
+    other: Callable[[], object] = functools.partial(
+        convert, output, inputs["other"], overwrite=True
+    )
+    if maker == "writer":  # Of the same id.
+        other = functools.partial(write, output, OTHER, overwrite=True)
     at_storage(monkeypatch, "write", at, other)
-    with pytest.raises((InputError, JobChangedError, StorageChangedError)):
+    with pytest.raises((InputError, JobChangedError, StorageChangedError)) as told:
         MAKERS[maker](output, inputs, False)
+    if maker == "convert":
+        assert "gristmill inspect" in str(told.value)
+        assert "gristmill clean" in str(told.value)
     assert found_by_verify(output)[0] == []
     clean(output, unfinished=True)
     split = assert_whole(output, OTHER)

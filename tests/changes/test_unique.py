@@ -21,7 +21,6 @@ from tests.support.conversion import contents, read_output
 from tests.support.pipelines import (
     BUNDLE_BASED,
     BUNDLES_TWICE,
-    IN_MEMORY,
     WORKER_PROCESSES,
 )
 from tests.support.pipelines import run as run_beam
@@ -153,10 +152,11 @@ def test_several_editions_and_workers(tmp_path: pathlib.Path, dataset, records) 
 @pytest.mark.parametrize(
     "argv",
     [
-        *(IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED),
+        BUNDLES_TWICE,
+        BUNDLE_BASED,
         pytest.param(WORKER_PROCESSES, marks=pytest.mark.slow),
     ],
-    ids=lambda value: value[-1].lstrip("-"),
+    ids=["twice", "tries", "processes"],
 )
 def test_on_beam_it_has_the_same_files(tmp_path, dataset, records, argv) -> None:
     beam = write(tmp_path / "beam" / "data", records)
