@@ -47,7 +47,7 @@ def test_storage_writers_and_open_datasets() -> None:
         # Others look into /proc or at locks themselves, or are of requests alone.
         "storage": "gcs_store stores",
         "conversion": "column_writer writer",
-        "feed": "batches join_datasets",
+        "feed": "open reading",
     }
     tests = [
         f"tests/{folder}/test_{name}.py"
