@@ -152,7 +152,7 @@ class TestWhatItLeaves:
         first, *others = places(0, 1, 28, 49)
         assert first[:2] == ["other.parquet", 3]
         for n, found in zip((1, 28, 49), others, strict=True):
-            assert found == ["a.jsonl", n, offsets[n], n + 1]
+            assert found == ["a.jsonl", None, offsets[n], n + 1]
         pathlib.Path("gone").write_text("a.jsonl@line:8\nother.parquet@3\n")
         run("remove", "data", "--records", "gone")
         left = [*lines[1:7], *lines[8:]]
