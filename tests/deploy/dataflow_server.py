@@ -32,7 +32,7 @@ class DataflowServer:
         errors: What the log of every job says.
         refusal: (status, message) of the answer to the creation of jobs, if refused.
         denied: Permissions that the caller does not have.
-        busy: Headers of 503s, which the next requests for subnetworks get.
+        busy: Number of 503s that the next requests for subnetworks get.
         subnetworks: Whether those of the region have Private Google Access, by name.
     """
 
@@ -44,7 +44,7 @@ class DataflowServer:
         self.errors: list[str] = []
         self.refusal: tuple[int, str] | None = None
         self.denied: set[str] = set()
-        self.busy: list[dict[str, str]] = []
+        self.busy = 0
         self.subnetworks = {"default": True}
         self._http = http.server.ThreadingHTTPServer(
             ("localhost", 0), type("Handler", (_Handler,), {"service": self})
@@ -74,21 +74,18 @@ class DataflowServer:
 
     def denied_to(self, command: str, project: str, part: str | None) -> str | None:
         """Returns what the service says to a caller without a permission, if so."""
+        what = "get workflow; user does not have sufficient permissions on"
         permission = "dataflow.jobs.get"
         if part == "/messages":
             permission = "dataflow.messages.list"
         if command == "POST":
+            what = "create workflow; user does not have write access to"
             permission = "dataflow.jobs.create"
             if "iam.serviceAccounts.actAs" in self.denied:
                 acts = "Current user cannot act as service account worker@my-project."
                 return f"(1a2b): {acts} Causes: (1a2c): {acts}"
         if permission not in self.denied:
             return None
-        what = (
-            "create workflow; user does not have write access to"
-            if command == "POST"
-            else "get workflow; user does not have sufficient permissions on"
-        )
         return (
             f"(1a2b): Could not {what} project: {project} Causes: (1a2c): Permission "
             f"'{permission}' denied on project: '{project}'"
@@ -96,6 +93,9 @@ class DataflowServer:
 
     def subnetwork(self, name: str) -> tuple[int, dict[str, Any]]:
         """Returns status and document of the answer that tells of a subnetwork."""
+        if self.busy:
+            self.busy -= 1
+            return 503, _error(503, "The service is busy")
         permission = "compute.subnetworks.get"
         if permission in self.denied:
             return 403, _error(403, f"Required '{permission}' permission for {name}")
@@ -108,18 +108,6 @@ class DataflowServer:
         about = {"id": job_id, "projectId": project, "location": region}
         return about | {"name": self.jobs[job_id]["name"], "currentState": state}
 
-    def messages(self) -> list[dict[str, Any]]:
-        """Returns the log of a job."""
-        return [
-            {
-                "id": f"message-{number}",
-                "time": "2026-01-02T03:04:05.678Z",
-                "messageText": text,
-                "messageImportance": "JOB_MESSAGE_ERROR",
-            }
-            for number, text in enumerate(self.errors)
-        ]
-
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     service: DataflowServer
@@ -131,10 +119,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if match := _SUBNETWORK.fullmatch(path):
-            if self.service.busy:
-                headers = self.service.busy.pop(0)
-                self._send(503, _error(503, "The service is busy"), **headers)
-                return
             self._send(*self.service.subnetwork(match[1]))
             return
         self.service.requests.append((self.command, path))
@@ -160,17 +144,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif part is None:
             self._send(200, self.service.look(project, region, job_id))
         elif part == "/messages":
-            self._send(200, {"jobMessages": self.service.messages()})
+            about = {"messageImportance": "JOB_MESSAGE_ERROR"}
+            about["time"] = "2026-01-02T03:04:05.678Z"
+            messages = [
+                about | {"id": f"message-{number}", "messageText": text}
+                for number, text in enumerate(self.service.errors)
+            ]
+            self._send(200, {"jobMessages": messages})
         else:
             self._send(404, _error(404, f"no such method: {path}"))
 
     do_POST = do_GET  # noqa: N815
 
-    def _send(self, status: int, document: dict[str, Any], **headers: str) -> None:
+    def _send(self, status: int, document: dict[str, Any]) -> None:
         data = json.dumps(document).encode()
         self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

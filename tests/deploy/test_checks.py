@@ -56,8 +56,8 @@ PREPARE: dict[str, Callable[[Cloud], object]] = {
     ),
     "committed": committed,
     "unseen": lambda cloud: cloud.dataflow.denied.add("compute.subnetworks.get"),
-    "busy": lambda cloud: cloud.dataflow.busy.append({}),
-    "always_busy": lambda cloud: cloud.dataflow.busy.extend([{}] * 999),
+    "busy": lambda cloud: setattr(cloud.dataflow, "busy", 1),
+    "always_busy": lambda cloud: setattr(cloud.dataflow, "busy", 999),
     "readable": lambda cloud: grant(cloud, data=VIEW, scratch=USE),
     "unreadable": lambda cloud: grant(cloud, data=set(), scratch=USE),
 }
@@ -254,10 +254,10 @@ def cloud(services: Cloud):
     yield services
     storage.objects.buckets.update(before)
     storage.objects.granted, storage.objects.page_size = None, 1000
-    dataflow.subnetworks = {"default": True}
+    dataflow.subnetworks, dataflow.busy = {"default": True}, 0
     for changed in (
         *(storage.objects.places, storage.objects.denied, storage.faults),
-        *(dataflow.jobs, dataflow.requests, dataflow.denied, dataflow.busy),
+        *(dataflow.jobs, dataflow.requests, dataflow.denied),
     ):
         changed.clear()
 
