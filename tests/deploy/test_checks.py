@@ -262,7 +262,13 @@ def cloud(services: Cloud):
         changed.clear()
 
 
-@pytest.mark.parametrize(("line", "code", "said"), ROWS, ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        pytest.param(*row, marks=[pytest.mark.slow] * ("always" in row[0]), id=row[0])
+        for row in ROWS
+    ],
+)
 def test_a_submission_is_checked(cloud, line, code, said):
     line, _, prepare = line.partition(" # ")
     if prepare.startswith("at "):
