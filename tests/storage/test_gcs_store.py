@@ -1,5 +1,6 @@
 """Cloud Storage over real HTTP: what only objects do, uploads, faults, refusals."""
 
+import contextlib
 import gzip
 import json
 import random
@@ -24,6 +25,7 @@ from gristmill.pipelines.convert import convert
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.servers.gcs_server import GcsServer
+from tests.servers.other_server import other_server
 from tests.support.records import frames_of, text_records
 
 DATA = random.Random(1).randbytes(300_000)
@@ -300,35 +302,56 @@ def test_addresses(monkeypatch, url, texts):
 # Commands.
 
 
+COMMANDS = (
+    ("plan gs://in", 0, "30"),
+    ("convert gs://in gs://out", 0, "30 records"),
+    ("verify gs://out", 0, "whole; 30 records"),
+    ("inspect gs://out", 0, "at gs://"),
+    ("head gs://out -n 1", 0, "record 0: "),
+    ("doctor gs://out", 0, "gs://"),
+    ("append gs://out gs://in", 0, "nothing to do"),
+    ("append gs://out gs://other/b.tfrecord", 0, "20 records"),
+    ("trace gs://out --batch-size 8 --step 5 --row 4", 0, "gs://in/p.tfrecord"),
+    ("convert gs://in gs://out --num-shards 3 --overwrite", 0, "in 3"),
+    ("pack gs://other/ids.jsonl gs://other/rows --column ids --length 16", 0, "rows"),
+    ("verify gs://other/rows", 0, "whole"),
+    ("convert gs://in/p.tfrecord gs://in", 2, "of its inputs"),
+    ("index gs://in", 2, "not an ArrayRecord file"),
+    ("index gs://out", 2, "is a dataset with this split already"),
+    ("verify gs://in", 3, "not a committed dataset"),
+    ("doctor gs://none", 1, "not exist"),
+    ("verify gs://none", 1, "check the bucket's name"),
+    ("convert gs://none gs://out/x", 1, "check the bucket's name"),
+)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("others", [False, True], ids=["ours", "other server"])
 @pytest.mark.parametrize("slash", ["", "/"])
-def test_a_bucket_is_a_directory(server, slash, capsys):
-    """Without a path below it, in every command, and where there is none."""
-    server.objects.put("in", "p.tfrecord", frames_of(text_records(30)))
-    for command, code, said in (
-        ("plan gs://in", 0, "30"),
-        ("convert gs://in gs://out --workers 1", 0, "30 records"),
-        ("verify gs://out --workers 1", 0, "whole; 30 records"),
-        ("inspect gs://out", 0, "at gs://"),
-        ("head gs://out -n 1", 0, "record 0: "),
-        ("doctor gs://out", 0, "gs://"),
-        ("append gs://out gs://in --workers 1", 0, "nothing to do"),
-        ("convert gs://in/p.tfrecord gs://in --workers 1", 2, "of its inputs"),
-        ("index gs://in", 2, "not an ArrayRecord file"),
-        ("index gs://out", 2, "is a dataset with this split already"),
-        ("verify gs://in", 3, "not a committed dataset"),
-        *((f"{what} gs://none", 1, "not exist") for what in ("verify", "doctor")),
-        ("convert gs://none gs://out/x", 1, "bucket does not exist"),
-    ):
-        words = [w + slash if w.count("/") == 2 else w for w in command.split()]
-        try:
-            ended = main(words)
-        except SystemExit as e:
-            ended = e.code
-        shown = "".join(capsys.readouterr())
-        assert (ended or 0) == code, shown
-        assert said in shown, (command, shown)
-    assert set(server.objects.buckets["in"]) == {"p.tfrecord"}
+def test_commands_in_buckets(server, others, slash, monkeypatch, capsys):
+    """A bucket is a directory, also without a path below it."""
+    with contextlib.ExitStack() as stack:
+        if others:
+            url = stack.enter_context(other_server("in", "out", "other"))
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+        storage = storage_for("gs://in")
+        for name, count in (("in/p", 30), ("other/b", 20)):
+            storage.write(f"gs://{name}.tfrecord", frames_of(text_records(count)))
+        storage.write("gs://other/ids.jsonl", b'{"ids": [1, 2, 3]}\n' * 50)
+        for command, code, said in COMMANDS:
+            if others and "doctor" in command:
+                continue  # This server knows nothing of permissions.
+            words = [w + slash if w.count("/") == 2 else w for w in command.split()]
+            if words[0] in ("convert", "append", "verify", "pack"):
+                words += ["--workers", "1"]
+            try:
+                ended = main(words)
+            except SystemExit as e:
+                ended = e.code
+            shown = "".join(capsys.readouterr())
+            assert (ended or 0) == code, (command, shown)
+            assert said in shown, (command, shown)
+        assert [info.path for info in storage.list("gs://in")] == ["gs://in/p.tfrecord"]
 
 
 @pytest.mark.slow

@@ -282,6 +282,13 @@ def test_readers_see_the_old_or_the_new_file(path):
     assert all(data in contents for data in seen)
 
 
+def test_a_new_version_is_later_whatever_the_clock_says(path):
+    STORAGE.write(str(path), b"one")
+    os.utime(path, ns=(0, 1 << 62))
+    STORAGE.write(str(path), b"two", replaces=version_of(str(path)))
+    assert int(version_of(str(path))) > 1 << 62
+
+
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(path, monkeypatch):
     STORAGE.write(str(path), b"old")
     # A limit on the size of files acts as a full disk does.

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gristmill.dataset.base.errors import GristmillError, StorageError
-from gristmill.loader.remote.http_connection import AnswerReader
+from gristmill.loader.remote.http_connection import AnswerError, AnswerReader
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
@@ -241,6 +241,15 @@ def test_an_answer_is_whole_in_whatever_pieces_it_arrives(data, status, body, ke
         assert (found.status, found.body) == (status, body)
     assert read(data).keeps == keeps  # type: ignore[union-attr]
     assert read(data[:-1]) is None
+
+
+def test_what_is_no_answer_is_refused():
+    for bad in (
+        *(CHUNKED + b"3\r\nabcd\r\n0\r\n\r\n", THREE + CHUNKED),
+        *(THREE + b"Content-Length: 4\r\n\r\nabcd", b"no header\r\n\r\n"),
+    ):
+        with pytest.raises(AnswerError):
+            AnswerReader(100).feed(OK + bad)
 
 
 FIRST = ByteRange("gs://bucket/a", 0, 3)
