@@ -171,82 +171,54 @@ def test_files_are_named_as_tfds_names_them(
         assert f"{tmp_path}/{found.files[shard]}" == str(path)
 
 
-def lost(source: pathlib.Path, name: str) -> None:
-    (source / name).unlink()
-
-
-def put(source: pathlib.Path, name: str, data: bytes = b"") -> None:
-    (source / name).write_bytes(data)
-
-
-def edited(source: pathlib.Path, **fields: Any) -> None:
-    tfds_data.edit_info(source, **fields)
-
-
-def split(**fields: Any) -> dict[str, Any]:
-    return {"splits": [{"name": "a", **fields}]}
-
-
-INFO, FEATURES = "dataset_info.json", "features.json"
 SHARD = f"{NAME}-train.tfrecord-0000%d-of-00003"
-USELESS = f"{INFO} cannot be used"
-OUTSIDE = "outside of its own directory"
-SURPLUS = f"{NAME}-validation.tfrecord-00000-of-00016"
+USELESS = "cannot be used"
+# A file, what is put into it or edited, and what the error says of it.
+WRONG = rf"""
+{SHARD % 1} gone = split train | missing: {SHARD % 1} | expected: 3 files | 2 files, 1
+{SHARD % 2} put = -00002-of-00003 | expected: 8 records | 0 bytes
+{NAME}-validation.tfrecord-00000-of-00016 put a = 00016 | got:      4 files | 1 more
+dataset_info.json gone = no dataset_info.json
+features.json gone = no features.json
+dataset_info.json put = dataset_info.json {USELESS}
+features.json put = features.json {USELESS}
+dataset_info.json put {{ = dataset_info.json {USELESS}
+features.json put [] = features.json {USELESS}
+dataset_info.json put ÿ{{}} = dataset_info.json {USELESS}
+features.json put null = features.json {USELESS}
+dataset_info.json edit {{"name": null}} = {USELESS}
+dataset_info.json edit {{"splits": ["train"]}} = {USELESS}
+dataset_info.json edit {{"splits": [{{}}]}} = {USELESS}
+dataset_info.json edit {{"splits": [{{"name": "a"}}, {{"name": "a"}}]}} = {USELESS}
+dataset_info.json split {{"shardLengths": ["x"]}} = {USELESS}
+dataset_info.json split {{"shardLengths": [null]}} = {USELESS}
+dataset_info.json split {{"shardLengths": ["-1"]}} = {USELESS}
+dataset_info.json edit {{"alternativeFileFormats": 7, "fileFormat": "x"}} = {USELESS}
+dataset_info.json split {{"shardLengths": ["1"], "filepathTemplate": "{{ODD}}"}} = use
+dataset_info.json split {{"shardLengths": ["1", "1"], "filepathTemplate": "x"}} = use
+dataset_info.json split {{"shardLengths": ["1"], "filepathTemplate": "../x"}} = outside
+dataset_info.json split {{"shardLengths": ["1"], "filepathTemplate": "/x"}} = outside
+"""
 
 
-# What is done to a directory, with which arguments, and what the error says of it.
-@pytest.mark.parametrize(
-    ("change", "name", "fields", "words"),
-    [
-        (
-            lost,
-            SHARD % 1,
-            {},
-            [
-                "split train",
-                f"missing: {SHARD % 1}",
-                "expected: 3 files",
-                "got:      2 files, 1 missing",
-                "copy the missing files",
-            ],
-        ),
-        (put, SURPLUS, {"data": b"a"}, [SURPLUS, "got:      4 files", "1 more than"]),
-        (put, SHARD % 2, {}, ["-00002-of-00003", "expected: 8 records", "0 bytes"]),
-        *((lost, name, {}, [f"no {name}"]) for name in (INFO, FEATURES)),
-        *(
-            (put, name, {"data": data}, [f"{name} cannot be used"])
-            for name in (INFO, FEATURES)
-            for data in (b"", b"{", b"[]", b"\xff{}", b"null")
-        ),
-        *(
-            (edited, "", fields, [USELESS])
-            for fields in (
-                {"name": None},
-                {"splits": ["train"]},
-                {"splits": [{}]},
-                {"splits": [{"name": "a"}, {"name": "a"}]},
-                *(split(shardLengths=[count]) for count in ("x", None, "-1")),
-                {"alternativeFileFormats": 7, "fileFormat": "riegeli"},
-                split(shardLengths=["1"], filepathTemplate="{ODD}"),
-                split(shardLengths=["1", "1"], filepathTemplate="{SPLIT}"),
-            )
-        ),
-        *(
-            (edited, "", split(shardLengths=["1"], filepathTemplate=name), [OUTSIDE])
-            for name in ("../{SHARD_INDEX}", "/etc/{SHARD_INDEX}")
-        ),
-    ],
-)
-def test_what_is_wrong_is_said_before_the_work(
-    source: pathlib.Path, change, name, fields, words
-) -> None:
-    change(*(source, name)[: 2 if name else 1], **fields)
+@pytest.mark.parametrize("case", WRONG.strip().splitlines())
+def test_what_is_wrong_is_said_before_the_work(source: pathlib.Path, case: str) -> None:
+    given, words = case.split(" = ")
+    name, verb, value = f"{given} ".split(" ", 2)
+    if verb == "gone":
+        (source / name).unlink()
+    elif verb == "put":
+        (source / name).write_bytes(value.strip().encode("latin-1"))
+    else:
+        fields = json.loads(value)
+        fields = fields if verb == "edit" else {"splits": [{"name": "a"} | fields]}
+        tfds_data.edit_info(source, **fields)
     output = source.parent / "out"
     # A missing file whether it is asked for or not: what is left would be half.
     for splits in (None, ("validation",)):
         with pytest.raises(GristmillError) as caught:
             tfds_jobs(str(source), str(output), splits=splits)
-        for word in words if splits is None else ():
+        for word in words.split(" | ") if splits is None else ():
             assert word in str(caught.value)
     assert not output.exists()
 
