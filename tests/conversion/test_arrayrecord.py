@@ -86,7 +86,7 @@ def test_damage_is_left_out_by_chunk(tmp_path: pathlib.Path) -> None:
         data[(offsets[chunk] + offsets[chunk + 1]) // 2] ^= 4
     path.write_bytes(data)
     # One cut is within a damaged chunk.
-    plan = {"plan": ("num_shards", 37), "on_corrupt": "skip"}
+    plan = {"plan": ("num_shards", 11), "on_corrupt": "skip"}
     result = convert(job_of(str(path), tmp_path / "out", **plan))
     kept = [*records[:300], *records[320:770], *records[780:]]
     assert read_output(tmp_path / "out") == kept

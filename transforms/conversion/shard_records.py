@@ -231,7 +231,7 @@ class SpanCheck:
 
     def _regions_now(self) -> int:
         skipped = self._skipped
-        return 0 if skipped is None else len(skipped.found) + skipped.passed
+        return 0 if skipped is None else len(skipped.found)
 
     def follow(self, batch: RecordBatch) -> npt.NDArray[np.int64]:
         """Counts records that were read, and returns their places: int64 [records].

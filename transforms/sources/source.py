@@ -52,14 +52,13 @@ class SkippedRegions:
 
     Attributes:
         found: The fields of a line for each.
-        passed: Number of regions that the range before lists instead.
         bytes: Size of all regions.
     """
 
     def __init__(self, limit: int | None = None):
         self._limit = limit
         self.found: list[dict[str, Any]] = []
-        self.passed = self.bytes = 0
+        self.bytes = 0
 
     def add(
         self,

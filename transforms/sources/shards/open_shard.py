@@ -239,7 +239,7 @@ class ShardRange:
 
     Args:
         opened: The shard.
-        first: The first record.
+        first: The first record, the first of a chunk.
         stop: The record after the last.
         skipped: Takes damaged chunks; None makes them errors.
     """
@@ -293,11 +293,10 @@ class ShardRange:
     def _trimmed(self, batch: RecordBatch) -> RecordBatch:
         """Returns the records of a batch that are in the range."""
         places = batch.places
-        before = max(self._first - places[0], 0)
         after = max(places[-1] + 1 - self._stop, 0)
-        if not before and not after:
+        if not after:
             return batch
-        chosen = slice(before, len(places) - after)
+        chosen = slice(len(places) - after)
         return RecordBatch(places[chosen], batch.records[chosen], batch.crc32cs[chosen])
 
     def _good(
@@ -327,9 +326,6 @@ class ShardRange:
         error: CorruptShardError,
     ) -> None:
         first = chunk.first_record
-        if first < self._first:  # It belongs to the range before.
-            skipped.passed += 1
-            return
         edges = self._opened.footer.chunk_offsets[[chunk.first_chunk, chunk.last_chunk]]
         begin, end = np.minimum(edges, self._opened.shard.size_bytes).tolist()
         damage = CorruptRecordError(**error.facts())
