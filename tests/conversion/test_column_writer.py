@@ -30,12 +30,11 @@ def values_of(numbers):
     }
 
 
-def check(output, records):
+def check(output):
     opened = loader.open(output)
-    wanted = values_of(range(records))
-    for name in TYPES:
+    for name, values in values_of(range(14)).items():
         found = opened.column(name)[:]
-        assert found.tolist() == np.asarray(wanted[name], found.dtype).tolist()
+        assert found.tolist() == np.asarray(values, found.dtype).tolist()
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def test_all_values_are_there_at_last(output, seed):
         assert not (parts and loader.open(output).columns)
     for _ in range(2 if parts else 0):
         commit_columns(output, TYPES, source="m")
-    check(output, 14)
+    check(output)
     made = files_of(output)
     write(ColumnWriter(output, TYPES, source="m"), rng)
     assert files_of(output) == made
@@ -84,35 +83,38 @@ def test_all_values_are_there_at_last(output, seed):
 
 def test_what_is_left_of_another_run_is_not_taken(output):
     rng = random.Random(1)
-    with pytest.raises(StoppedError):
-        write(ColumnWriter(output, TYPES), rng, 8)
+
+    def stopped(writer, stop):
+        with pytest.raises(StoppedError):
+            write(writer, rng, stop)
+        return writer.position_records
+
+    stopped(ColumnWriter(output, TYPES), 8)
     assert ColumnWriter(output, TYPES, source="other").position_records == 0
-    resumed = ColumnWriter(output, TYPES, resume=True)
-    with pytest.raises(StoppedError):
-        write(resumed, rng, 0)
-    assert resumed.position_records == 7
+    assert stopped(ColumnWriter(output, TYPES, resume=True), 0) == 7
     for values in (pathlib.Path(output) / "columns").glob("*score*"):
         data = values.read_bytes()
         values.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    writer = ColumnWriter(output, TYPES, resume=True)
-    with writer:
+    with ColumnWriter(output, TYPES, resume=True) as writer:
         assert writer.position_records == 0
         writer.write(values_of(range(14)))
-    check(output, 14)
+    check(output)
 
 
 def test_parts_that_are_missing_are_said(output):
-    with pytest.raises(DataLossError, match="values of 5 of 5 shards"):
-        commit_columns(output, TYPES)
-    write(ColumnWriter(output, TYPES, part=1, parts=2), random.Random(1))
-    with pytest.raises(DataLossError, match="are not written"):
-        commit_columns(output, TYPES)
+    def refused(said):
+        with pytest.raises(DataLossError, match=said):
+            commit_columns(output, TYPES)
+
+    rng = random.Random(1)
+    refused("values of 5 of 5 shards")
+    write(ColumnWriter(output, TYPES, part=1, parts=2), rng)
+    refused("are not written")
     # A writer without `resume` takes nothing of an earlier one.
-    write(ColumnWriter(output, TYPES, part=0, parts=2), random.Random(1))
+    write(ColumnWriter(output, TYPES, part=0, parts=2), rng)
     with pytest.raises(StoppedError):
-        write(ColumnWriter(output, TYPES, part=0, parts=2), random.Random(1), 0)
-    with pytest.raises(DataLossError, match="are not written"):
-        commit_columns(output, TYPES)
+        write(ColumnWriter(output, TYPES, part=0, parts=2), rng, 0)
+    refused("are not written")
 
 
 def test_the_work_can_be_given_up(output):
@@ -149,7 +151,7 @@ def test_other_values_are_refused(output, values, message):
         with pytest.raises(InputError, match="values of score, "):
             writer.write({"score": [1.0]})
         writer.write(values_of(range(14)))
-    check(output, 14)
+    check(output)
 
 
 def test_what_is_written_is_replaced_on_request_only(output):
@@ -161,4 +163,4 @@ def test_what_is_written_is_replaced_on_request_only(output):
         ColumnWriter(output, TYPES, source="other")
     with ColumnWriter(output, TYPES, source="other", overwrite=True) as writer:
         writer.write(values_of(range(14)))
-    check(output, 14)
+    check(output)

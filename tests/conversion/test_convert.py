@@ -258,48 +258,44 @@ class TestOnBeam:
         assert "60 records in 6 shards" in committed
 
     @pytest.mark.slow
-    def test_an_index_and_a_verification_are_counted(self, tmp_path, caplog):
+    def test_sources_and_sinks_are_reported_and_all_is_counted(self, tmp_path, caplog):
         caplog.set_level(logging.INFO, "gristmill")
+        old, records = tmp_path / "old", text_records(5)
+        old.mkdir()
+        write_tfrecords(tmp_path / "in", records)
         for name in ("x", "y"):
-            write_array_records(tmp_path / name, text_records(5))
-        result = ended(IndexArrayRecords(files=tmp_path / "*"))
-        assert counters(result) == {
+            write_array_records(old / name, records)
+
+        def lineage(result):
+            kinds = Lineage.SOURCE, Lineage.SINK
+            found = [Lineage.query(result.metrics(), kind) for kind in kinds]
+            at = f"filesystem:localhost.{tmp_path}"
+            return [{name.removeprefix(at) for name in names} for names in found]
+
+        # What is written is read in the same job: the names are the same.
+        read = ReadTFRecords(f"{tmp_path}/i*")
+        write = WriteArrayRecords(tmp_path / "out", num_shards=1)
+        chain = (read, write, beam.Map(lambda one: one.output), ReadAllRecords())
+        assert lineage(ended(*chain)) == [{"", "/out"}, {"/out"}]
+        job = job_of(tmp_path / "in", tmp_path / "new")
+        assert lineage(ended(ConvertFiles(jobs=(job,)))) == [{"/in"}, {"/new"}]
+        indexed = ended(IndexArrayRecords(files=old / "*"))
+        assert lineage(indexed) == [{"/old"}, {"/old"}]
+        assert counters(indexed) == {
             **{"planned-shards": 2, "made-shards": 2, "records": 10},
-            "raw-bytes": 2 * sum(map(len, text_records(5))),
+            "raw-bytes": 2 * sum(map(len, records)),
         }
-        stored_bytes = sum((tmp_path / name).stat().st_size for name in ("x", "y"))
-        assert distributions(result)["shard-bytes"].sum == stored_bytes
-        (tmp_path / "y").write_bytes(b"damaged")
-        counted = counters(ended(VerifyDataset(tmp_path)))
+        stored_bytes = sum((old / name).stat().st_size for name in ("x", "y"))
+        assert distributions(indexed)["shard-bytes"].sum == stored_bytes
+        (old / "y").write_bytes(b"damaged")
+        verified = ended(VerifyDataset(old))
+        assert lineage(verified) == [{"/old"}, set()]
+        counted = counters(verified)
         assert counted["planned-shards"] == counted["verified-shards"] == 2
         assert counted["findings"] == 1
         *_, last = caplog.records
         assert last.levelname == "WARNING"
         assert "verified 2 shards, 5 records, 1 finding" in last.getMessage()
-
-    @pytest.mark.slow
-    def test_sources_and_sinks_are_reported(self, tmp_path):
-        (tmp_path / "in").mkdir()
-        write_tfrecords(tmp_path / "in" / "a", text_records(5))
-        (tmp_path / "old").mkdir()
-        write_array_records(tmp_path / "old" / "x", text_records(5))
-        job = job_of(tmp_path / "in" / "a", tmp_path / "new")
-        # What is written is read in the same job: the names are the same.
-        chain = [
-            ReadTFRecords(tmp_path / "in" / "*"),
-            WriteArrayRecords(tmp_path / "out", num_shards=1),
-            *(beam.Map(lambda one: one.output), ReadAllRecords()),
-        ]
-        for transforms, sources, sinks in (
-            (chain, {"in", "out"}, {"out"}),
-            ([ConvertFiles(jobs=(job,))], {"in/a"}, {"new"}),
-            ([IndexArrayRecords(files=tmp_path / "old" / "x")], {"old/x"}, {"old"}),
-            ([VerifyDataset(tmp_path / "old")], {"old"}, set()),
-        ):
-            metrics = ended(*transforms).metrics()
-            for kind, names in ((Lineage.SOURCE, sources), (Lineage.SINK, sinks)):
-                expected = {f"filesystem:localhost.{tmp_path}/{n}" for n in names}
-                assert Lineage.query(metrics, kind) == expected
 
 
 class TestCommit:

@@ -21,7 +21,6 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.transforms.beam.job_transforms import ConvertFiles, MakePlanned
 from tests.support.conversion import (
@@ -39,10 +38,8 @@ DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
 NOTES_ITS_PROCESS = """
 import os, pathlib, time
 
-PIDS = pathlib.Path({pids!r})
-
 def slow(record):
-    (PIDS / str(os.getpid())).touch()
+    (pathlib.Path({pids!r}) / str(os.getpid())).touch()
     time.sleep(0.004)
     return record
 """
@@ -79,17 +76,12 @@ def start(folder):
     environment = os.environ | {"PYTHONPATH": f"{folder}:{os.getcwd()}", "PATH": path}
     with contextlib.ExitStack() as stack:
 
-        def start(*command, port=None):
+        def start(words, port=None):
             log = stack.enter_context(open(folder / f"{len(os.listdir(folder))}", "w"))
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-m", *command],
-                    cwd=folder,
-                    env=environment,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                )
-            )
+            argv = [sys.executable, "-m", *words.split()]
+            options = {"stdout": log, "stderr": subprocess.STDOUT}
+            process = subprocess.Popen(argv, cwd=folder, env=environment, **options)
+            stack.enter_context(process)
             stack.callback(process.kill)
             deadline = time.monotonic() + 60
             while port is not None:
@@ -108,19 +100,10 @@ def start(folder):
 def dask_workers(start):
     """The address of a scheduler, and its two workers."""
     port = free_port()
-    start(
-        *("distributed.cli.dask_scheduler", "--host", "127.0.0.1"),
-        *("--port", str(port), "--no-dashboard"),
-        port=port,
-    )
-    address = f"tcp://127.0.0.1:{port}"
-    workers = [
-        start(
-            *("distributed.cli.dask_worker", address, "--no-nanny", "--no-dashboard"),
-            *("--nthreads", "1"),
-        )
-        for _ in range(2)
-    ]
+    cli, address = "distributed.cli", f"tcp://127.0.0.1:{port}"
+    start(f"{cli}.dask_scheduler --host 127.0.0.1 --port {port} --no-dashboard", port)
+    words = f"{cli}.dask_worker {address} --no-nanny --no-dashboard --nthreads 1"
+    workers = [start(words) for _ in range(2)]
     from distributed import Client
 
     with Client(address) as client:
@@ -133,14 +116,8 @@ def job_service(start):
     """Options for a pipeline on a portable job service."""
     service, harness = free_port(), free_port()
     module = "apache_beam.runners"
-    start(
-        *(f"{module}.portability.local_job_service_main", "-p", str(service)),
-        port=service,
-    )
-    start(
-        *(f"{module}.worker.worker_pool_main", f"--service_port={harness}"),
-        port=harness,
-    )
+    start(f"{module}.portability.local_job_service_main -p {service}", service)
+    start(f"{module}.worker.worker_pool_main --service_port={harness}", harness)
     return (
         *("--runner=PortableRunner", f"--job_endpoint=localhost:{service}"),
         *("--environment_type=EXTERNAL", f"--environment_config=localhost:{harness}"),
@@ -214,33 +191,27 @@ def test_an_error_reaches_whoever_waits(options, inputs, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("engine", ["dask"])
-def test_a_dask_worker_that_is_killed(inputs, folder, dask_workers, tmp_path, options):
+def test_a_dask_worker_that_is_killed(
+    inputs, folder, dask_workers, tmp_path, options, monkeypatch
+):
     """The last test of the workers: one of them is gone. The other does its work."""
-    _, workers = dask_workers
-    function = "engine_functions:slow"
-    sys.path.insert(0, str(folder))
-    try:
-        reference = job_of(
-            inputs, tmp_path / "reference", plan=("num_shards", 12), map=function
-        )
-        convert(reference)
-        job = job_of(inputs, tmp_path / "out", plan=("num_shards", 12), map=function)
-        work = work_of(job)
-    finally:
-        sys.path.remove(str(folder))
-    killed = []
+    first, second = dask_workers[1]
+    monkeypatch.syspath_prepend(str(folder))
+    reference, job = (
+        job_of(inputs, out, plan=("num_shards", 12), map="engine_functions:slow")
+        for out in (tmp_path / "reference", tmp_path / "out")
+    )
+    convert(reference)
+    work = work_of(job)
 
     def kill_when_both_work():
-        while not all((folder / "pids" / str(w.pid)).exists() for w in workers):
+        pids = folder / "pids"
+        while not all((pids / str(each.pid)).exists() for each in (first, second)):
             time.sleep(0.01)
-        workers[0].send_signal(signal.SIGKILL)
-        killed.append(workers[0].pid)
+        first.send_signal(signal.SIGKILL)
 
-    killer = threading.Thread(target=kill_when_both_work, daemon=True)
-    killer.start()
+    threading.Thread(target=kill_when_both_work, daemon=True).start()
     run(MakePlanned(work), *options)
-    assert killed == [workers[0].pid]
-    assert workers[0].wait(60) == -signal.SIGKILL
-    assert workers[1].poll() is None
+    assert first.wait(60) == -signal.SIGKILL
+    assert second.poll() is None
     assert contents(tmp_path / "out") == contents(tmp_path / "reference")
-    assert open_manifest(str(tmp_path / "out")).splits["train"].records == 450

@@ -22,7 +22,6 @@ from apache_beam.typehints.decorators import TypeCheckError
 from apache_beam.utils.timestamp import Timestamp
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms import (
     ReadAllRecords,
@@ -33,7 +32,6 @@ from gristmill.transforms import (
     SourceRecord,
 )
 from gristmill.transforms.beam.read_ranges import (
-    FilePart,
     FileRange,
     FileWalk,
     Listing,
@@ -212,11 +210,11 @@ class TestElementsThatNameTheInputs:
         return tmp_path
 
     def test_patterns_and_paths_and_sources(self, inputs):
-        named = beam.Create([f"{inputs}/[ab]", inputs / "c", inputs / "c"])
+        named = beam.Create([f"{inputs}/[ab]", *(inputs / name for name in "acc")])
         read = ReadAllRecords(range_bytes=100, with_source=True)  # Parts of 1,600 B.
         assert sorted(run(named, read)) == sorted(
             SourceRecord(str(inputs / name), place, record)
-            for name in "abcc"
+            for name in "aabcc"
             for place, record in zip(
                 [*range(20)] if name == "c" else offsets_of(FILES[name]),
                 FILES[name],
@@ -318,15 +316,11 @@ def test_a_file_that_changes_meanwhile(tmp_path):
 def test_elements_are_small(tmp_path):
     """Some 210 bytes beside the path, and 10 more for each of 16 ranges of a part."""
     path, far = str(tmp_path / "file"), 1 << 39
-    info = FileInfo(path, 1 << 40, "1700000000123456789", None, 1700000000123456789)
-    file = InputFile(path, 1 << 40, info.version, "gzip", info.noted_ns)
+    file = InputFile(path, 1 << 40, "1700000000123456789", "gzip", 1700000000123456789)
     walk = FileWalk(file, far, (tuple(range(far, 1 << 40, 1 << 35)),))
     key, value = by_file(walk, Timestamp(5))
-    coder = registry.get_coder(Any)
-    for element, most in (
-        *((FilePart(info, far, 1 << 40), 210), (FileRange(file, far, 1 << 40), 210)),
-        *((walk, 370), (value, 380), (key, 60)),
-    ):
+    coder, elements = registry.get_coder(Any), (FileRange(file, far, -1), key, value)
+    for element, most in zip(elements, (210, 60, 380), strict=True):
         assert len(coder.encode(element)) <= most + len(path)
 
 

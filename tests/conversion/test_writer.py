@@ -209,19 +209,18 @@ class TestWhereItGoesOn:
         assert not before.keys() & contents(data).keys() - {"dataset.json"}
 
     def test_another_version_of_a_codec_does_not_go_on(self, data):
-        other = WriterOptions(versions="gristmill:1,zstd-0.1")
-        with pytest.raises(JobChangedError, match=r"other bytes(.|\n)*zstd-0\.1"):
-            write(data, writer=other)
+        refused = pytest.raises(JobChangedError, match=r"other bytes(.|\n)*zstd-0\.1")
+        versions = "gristmill:1,zstd-0.1"
+        with refused:
+            write(data, writer=WriterOptions(versions=versions))
         assert not data.exists()
         write(data, stop=70)
         (job,) = data.rglob("*.job.json")
         described = json.loads(job.read_text())
-        described["parts"]["writer"]["versions"] = other.versions
+        described["parts"]["writer"]["versions"] = versions
         job.write_text(json.dumps(described))
-        with pytest.raises(JobChangedError, match=r"other bytes(.|\n)*zstd-0\.1"):
+        with refused:
             write(data, resume=True)
-        write(data, overwrite=True)
-        assert records_of(data) == RECORDS
 
 
 class TestWhatItRefuses:
@@ -382,27 +381,23 @@ class TestParts:
     @pytest.mark.parametrize(
         ("lost", "message"),
         [
-            ("shard gone", "is missing"),
-            ("index gone", "is missing"),
-            ("shard other", "shard has the wrong size"),
-            ("part other", "cannot be read"),
+            ("data-train.array_record-*-00002-0*-0*", "is missing"),
+            ("index/*-00002-0*-0*.index", "is missing"),
+            ("data-train.array_record-*-00002-0*-0*", "shard has the wrong size"),
+            ("index/*part-00002-of-00004.npz", "cannot be read"),
         ],
     )
     def test_what_is_lost_is_found_before_the_commit(self, data, lost, message):
         write_parts(data)
-        _, shard, *_ = sorted(data.glob("data-train.array_record-*-00002-0*-0*"))
-        (part,) = data.glob("index/*part-00002-of-00004.npz")
-        index = data / layout.index_path(shard.name)
-        what, how = lost.split()
-        path = {"shard": shard, "index": index, "part": part}[what]
-        if how == "gone":
+        path = sorted(data.glob(lost))[-1]
+        if "missing" in message:
             path.unlink()
         else:
-            path.write_bytes(index.read_bytes())
+            path.write_bytes(b"other")
         with pytest.raises(GristmillError, match=message):
             commit_parts(data)
         assert read_manifest(data) is None
-        if what == "part":  # How often the part was begun is not known.
+        if path.suffix == ".npz":  # How often the part was begun is not known.
             clean(str(data), unfinished=True)
         write_parts(data, overwrite=True)
         commit_parts(data)
