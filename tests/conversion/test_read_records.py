@@ -231,7 +231,7 @@ class TestElementsThatNameTheInputs:
     def test_records_are_in_the_window_of_their_pattern(self, inputs):
         stamped = [
             TimestampedValue(str(inputs / name), n + 0.25)
-            for n, name in enumerate("ab")
+            for n, name in enumerate("aba")
         ]
         counted = run(
             beam.Create(stamped),
@@ -241,7 +241,7 @@ class TestElementsThatNameTheInputs:
             beam.Map(lambda record, at=beam.DoFn.TimestampParam: (float(at), record)),
             beam.WindowInto(beam.window.GlobalWindows()),
         )
-        for second, name in enumerate("ab"):
+        for second, name in enumerate("aba"):
             here = [record for at, record in counted if at == second + 0.25]
             assert sorted(here) == sorted(FILES[name])
 

@@ -318,6 +318,8 @@ def test_an_error_of_a_run_names_parameters(tmp_path, said, make):
     with pytest.raises(GristmillError) as raised:
         run(make(tmp_path))
     assert_names(raised.value, said)
+    if said == "`overwrite`":
+        run(dataclasses.replace(make(tmp_path), overwrite=True))
 
 
 def columns(*names):

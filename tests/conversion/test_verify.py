@@ -111,6 +111,9 @@ HARMS = {
     "cut": Harm(SHARDS[2], lambda data: data[:-65536], "the wrong size", BOTH),
     "longer": Harm(SHARDS[1], lambda data: data + b"more", "the wrong size", BOTH),
     "flipped": Harm(SHARDS[1], flip(), "record|not the file that was", "bucket"),
+    "padding": Harm(
+        SHARDS[1], flip(-30_000), "outside of its records|the file that was", "bucket"
+    ),
     "other records": Harm(
         SHARDS[0],
         others,
