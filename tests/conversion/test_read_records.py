@@ -230,8 +230,8 @@ class TestElementsThatNameTheInputs:
 
     def test_records_are_in_the_window_of_their_pattern(self, inputs):
         stamped = [
-            TimestampedValue(str(inputs / name), n + 0.25)
-            for n, name in enumerate("aba")
+            TimestampedValue(str(inputs / name), n / 2 + 0.25)
+            for n, name in enumerate("aab")
         ]
         counted = run(
             beam.Create(stamped),
@@ -241,8 +241,8 @@ class TestElementsThatNameTheInputs:
             beam.Map(lambda record, at=beam.DoFn.TimestampParam: (float(at), record)),
             beam.WindowInto(beam.window.GlobalWindows()),
         )
-        for second, name in enumerate("aba"):
-            here = [record for at, record in counted if at == second + 0.25]
+        for n, name in enumerate("aab"):  # The first two are in the same window.
+            here = [record for at, record in counted if at == n / 2 + 0.25]
             assert sorted(here) == sorted(FILES[name])
 
     @pytest.mark.parametrize("name", ["arrayrecord", "auto", "tfrecord"])
