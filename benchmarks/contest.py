@@ -136,7 +136,7 @@ class Contest:
         raise NotImplementedError
 
     def versions(self) -> dict[str, str]:
-        """Returns the versions of what is in other environments."""
+        """Returns the versions of what is in other environments, and maybe of `python`."""
         return {}
 
     def program(self, name: str, *arguments: object) -> list[str]:
@@ -328,7 +328,9 @@ def hold(contest: Contest) -> dict[str, Any]:
             speed = run["work"] / run["cpu_seconds"]
             say(f"{number + 1} {case} {key}: {speed:,.2f} {kind.unit} per CPU second")
     environment = describe_environment(kind.packages)
-    environment["packages"] |= contest.versions()
+    versions = contest.versions()
+    environment["python"] = versions.pop("python", environment["python"])
+    environment["packages"] |= versions
     fields = ("name", "title", "about", "unit", "reference", "columns")
     return {
         **{field: getattr(kind, field) for field in fields},

@@ -98,7 +98,7 @@ class MaxText(Contest):
             yield case, [*self.contestants]
 
     def versions(self):
-        """Returns those of MaxText's environment."""
+        """Returns those of MaxText's environment, its Python's too."""
         return getattr(self, "_versions", {})
 
     def measure(self, case, key):
@@ -153,7 +153,8 @@ def feed(key, work, workers, package, seconds):
 
     warm = 400 if key == "gristmill_packed" else 8
     run = steadily(step, warm=warm, seconds=float(seconds))
-    packages = describe_environment(_PACKAGES)["packages"]
+    found = describe_environment(_PACKAGES)
+    packages = {"python": found["python"], **found["packages"]}
     return {**run, "work": run["work"] * int(tokens) / 1e6, "packages": packages}
 
 
