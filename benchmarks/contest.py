@@ -136,7 +136,7 @@ class Contest:
         raise NotImplementedError
 
     def versions(self) -> dict[str, str]:
-        """Returns the versions of what is in other environments, and maybe of `python`."""
+        """Returns the versions in other environments, and maybe of `python`."""
         return {}
 
     def program(self, name: str, *arguments: object) -> list[str]:
