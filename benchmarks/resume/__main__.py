@@ -46,11 +46,14 @@ _VARIABLES = {
 def try_loader(loader, python, work, *size):
     """Returns the results of one loader."""
     begin = time.monotonic()
+    # LitData deletes the folder `data` beside temporary files.
+    home = pathlib.Path(work, "home")
+    home.mkdir()
     command = [str(python), "-m", "benchmarks.resume.trial", loader, work]
     done = subprocess.run(
         [*command, *map(str, size)],
         cwd=_ROOT,
-        env={**os.environ, **_VARIABLES, "HOME": work, "TMPDIR": work},
+        env={**os.environ, **_VARIABLES, "HOME": str(home), "TMPDIR": str(home)},
         stdout=subprocess.PIPE,
         check=True,
     )
