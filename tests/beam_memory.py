@@ -5,27 +5,24 @@ makes a parser of arguments each time that it looks at options: together half of
 work of a small pipeline. Nothing that depends on a pipeline is kept.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import types
 import weakref
-from typing import Any
 
 PLAIN = (str, int, float, bool, list, dict, type(None))
 
 
 @functools.cache
-def remember() -> None:
+def remember():
     """Begins to remember, in this process."""
     from apache_beam.options.pipeline_options import PipelineOptions
     from apache_beam.transforms import core
 
-    signatures: Any = weakref.WeakKeyDictionary()
+    signatures = weakref.WeakKeyDictionary()
     read = core.get_function_args_defaults
 
-    def get_function_args_defaults(f: Any) -> tuple[list[str], list[Any]]:
+    def get_function_args_defaults(f):
         function = getattr(f, "__func__", None)
         if not isinstance(function, types.FunctionType):
             return read(f)
@@ -34,10 +31,10 @@ def remember() -> None:
         names, defaults = signatures[function]
         return list(names), list(defaults)
 
-    parsed: dict[Any, Any] = {}
+    parsed = {}
     look = PipelineOptions.view_as
 
-    def view_as(self: Any, cls: Any) -> Any:
+    def view_as(self, cls):
         if self._flags is None or cls.__init__ is not PipelineOptions.__init__:
             return look(self, cls)
         key = cls, tuple(self._flags)

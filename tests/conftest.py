@@ -5,12 +5,10 @@ import faulthandler
 import functools
 import gc
 import os
-import pathlib
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator
 
 import hypothesis
 import pytest
@@ -52,13 +50,13 @@ hypothesis.settings.load_profile("default")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _own_cache(tmp_path_factory):
     """Keeps what tests and their processes cache out of the user's directories."""
     os.environ["GRISTMILL_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_wait_for_the_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _no_wait_for_the_disk(tmp_path_factory):
     """Keeps this process from syncing its temporary files: for an eighth of its time.
 
     They need not outlive a power failure. On other disks, and in processes that tests
@@ -66,7 +64,7 @@ def _no_wait_for_the_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """
     device, fsync = tmp_path_factory.getbasetemp().stat().st_dev, os.fsync
 
-    def fsync_elsewhere(descriptor: int) -> None:
+    def fsync_elsewhere(descriptor):
         if os.fstat(descriptor).st_dev != device:
             fsync(descriptor)
 
@@ -77,10 +75,10 @@ def _no_wait_for_the_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(params=["local", pytest.param("gs", marks=pytest.mark.slow)])
 def output(
-    request: pytest.FixtureRequest,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[str]:
+    request,
+    tmp_path,
+    monkeypatch,
+):
     """Where a dataset can be made: a directory, or a place in a bucket."""
     if request.param == "local":
         yield str(tmp_path / "out")
@@ -91,7 +89,7 @@ def output(
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+def server(monkeypatch):
     """A Cloud Storage with the buckets `bucket`, `other`, `in` and `out`."""
     with GcsServer("bucket", "other", "in", "out") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
@@ -99,10 +97,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
 
 
 @pytest.fixture
-def temporary_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
+def temporary_in(monkeypatch):
     """Sets `TMPDIR`, of this process and of those that it starts."""
 
-    def put(directory: object) -> None:
+    def put(directory):
         monkeypatch.setenv("TMPDIR", str(directory))
         monkeypatch.setattr(tempfile, "tempdir", None)
 
@@ -110,7 +108,7 @@ def temporary_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
 
 
 @pytest.fixture
-def blocks_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def blocks_of(monkeypatch):
     """Sets the bytes of a request to a bucket, so that small files take several."""
     from gristmill.dataset.storage.gcs import GcsStorage
 
@@ -119,7 +117,7 @@ def blocks_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 @pytest.fixture
-def without_compiled_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_compiled_part(monkeypatch):
     """Lets Python hash and decode chunks, as where there is no C compiler."""
     from gristmill.dataset.arrayrecord import compiled
 
@@ -128,7 +126,7 @@ def without_compiled_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_pieces(monkeypatch):
     """Uploads what is over 512 KiB in pieces of that size, instead of 8 MiB."""
     # Dozens of tests would upload tens of megabytes each.
     for name in (
@@ -139,7 +137,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=["compiled", "python"])
-def decoding(request: pytest.FixtureRequest) -> None:
+def decoding(request):
     """Runs a test with the compiled part, and without it."""
     from gristmill.dataset.arrayrecord import compiled
 
@@ -149,7 +147,7 @@ def decoding(request: pytest.FixtureRequest) -> None:
         pytest.skip("installed without a C compiler")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """Makes the folder that the processes of this run share."""
     if not hasattr(config, "workerinput"):
         os.environ[shared.VARIABLE] = tempfile.mkdtemp(prefix="gristmill-tests-")
@@ -157,7 +155,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers():
     """Returns what `-n auto` means: more than the cores, since many tests wait.
 
     For disks, servers and processes that start, most of all. Each process takes half a
@@ -168,7 +166,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection():
     """Keeps what the tests import out of every later search for circles.
 
     Those are millions of objects, which live to the end: to search them takes a second.
@@ -185,9 +183,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
-) -> None:
+def pytest_collection_modifyitems(config, items):
     """Leaves out soaks, and puts the tests that run alone first.
 
     So others wait for them once. Then come those that are marked `first`, one after
@@ -215,18 +211,18 @@ def pytest_collection_modifyitems(
             item.add_marker(pytest.mark.timeout(QUICK_TIMEOUT_SECONDS))
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
+def pytest_runtest_setup(item):
     """Lets a soak run until its own timeout, which is longer."""
     if item.get_closest_marker("soak"):
         faulthandler.cancel_dump_traceback_later()
 
 
-def _wants_soaks(config: pytest.Config) -> bool:
+def _wants_soaks(config):
     """Returns whether `-m` asks for soaks, and not for tests without them."""
     return "soak" in config.option.markexpr.replace("not soak", "")
 
 
-def _share_examples(config: pytest.Config, items: list[pytest.Item]) -> None:
+def _share_examples(config, items):
     """Has Hypothesis try fewer examples, or makes its tests soaks of all of them."""
     if config.getoption("--hypothesis-profile"):
         return
@@ -248,14 +244,14 @@ def _share_examples(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+def pytest_runtest_teardown(item, nextitem):
     """Gives back memory after the last test of a file."""
     if nextitem is None or nextitem.path != item.path:
         memory.give_back()
 
 
 @pytest.fixture(scope="module")
-def no_cloud() -> Iterator[None]:
+def no_cloud():
     """No option may need the network to be judged: here is a storage with buckets."""
     with (
         GcsServer("a", "b", "other_bucket") as server,
@@ -267,15 +263,15 @@ def no_cloud() -> Iterator[None]:
 
 # Around all else, so that no timeout counts the time that a test waits here.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(item):
     """Lets nothing else run while a test that is marked `alone` does."""
     with shared.running(alone=item.get_closest_marker("alone") is not None):
         return (yield)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter):
     """Lists the tests that should be marked slow."""
-    seconds: dict[str, float] = collections.defaultdict(float)
+    seconds = collections.defaultdict(float)
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport) and "slow" not in report.keywords:

@@ -1,18 +1,13 @@
 """Shares of many cases: some always run, and all of them in a soak."""
 
-from __future__ import annotations
-
 import collections
-from collections.abc import Iterable, Iterator, Sequence
-
-import pytest
 
 MARK = "one_in"
 
 
-def rare(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+def rare(items):
     """Yields the cases of tests marked `one_in(n)` that run in a soak only."""
-    cases: dict[tuple[str, str], list[pytest.Item]] = collections.defaultdict(list)
+    cases = collections.defaultdict(list)
     every = {}
     for item in items:
         mark = item.get_closest_marker(MARK)
@@ -25,7 +20,7 @@ def rare(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         yield from (item for number, item in enumerate(some) if number not in kept)
 
 
-def always(cases: Sequence[dict[str, int]], every: int) -> set[int]:
+def always(cases, every):
     """Returns the numbers of the cases that always run: about one in `every`.
 
     Each value of each parameter is in one of them, where there are several lists of
@@ -39,8 +34,8 @@ def always(cases: Sequence[dict[str, int]], every: int) -> set[int]:
     lists = {tuple(case[name] for case in cases): name for name in cases[0]}.values()
     if len(lists) == 1:
         return set(range(0, len(cases), every))
-    kept: set[int] = set()
-    seen: set[tuple[str, int]] = set()
+    kept = set()
+    seen = set()
     for enough in (len(lists), 1):
         for number, case in enumerate(cases):
             values = {(name, case[name]) for name in lists}

@@ -7,7 +7,6 @@ import inspect
 import pathlib
 import pydoc
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -33,19 +32,19 @@ MEASURE_ONE_PART = {
 }
 
 
-def public_names(face: str) -> set[str]:
+def public_names(face):
     listed = set(importlib.import_module(face).__all__)
     return listed | NOT_STARRED.get(face, set())
 
 
-def face_source(face: str) -> ast.Module:
+def face_source(face):
     path = importlib.import_module(face).__file__
     assert path is not None
     return ast.parse(pathlib.Path(path).read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_public_names_are_sorted_and_exist(face: str) -> None:
+def test_public_names_are_sorted_and_exist(face):
     module = importlib.import_module(face)
     assert list(module.__all__) == sorted(module.__all__)
     for name in public_names(face):
@@ -53,7 +52,7 @@ def test_public_names_are_sorted_and_exist(face: str) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_type_checkers_see_the_same_names(face: str) -> None:
+def test_type_checkers_see_the_same_names(face):
     homes = {
         alias.name: str(node.module)
         for branch in face_source(face).body
@@ -70,12 +69,12 @@ def test_type_checkers_see_the_same_names(face: str) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_a_name_that_is_not_there_is_an_attribute_error(face: str) -> None:
+def test_a_name_that_is_not_there_is_an_attribute_error(face):
     with pytest.raises(AttributeError, match=f"'{face}' has no attribute 'Nothing'"):
         importlib.import_module(face).Nothing  # noqa: B018
 
 
-def defined_in(module: str, name: str) -> bool:
+def defined_in(module, name):
     path = importlib.import_module(module).__file__
     assert path is not None
     body = ast.parse(pathlib.Path(path).read_text(encoding="utf-8")).body
@@ -88,19 +87,19 @@ def defined_in(module: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_no_public_name_is_that_of_a_module(face: str) -> None:
+def test_no_public_name_is_that_of_a_module(face):
     # Importing the module would replace the name in the package.
     folder = pathlib.Path(str(importlib.import_module(face).__file__)).parent
     modules = {path.stem for path in folder.iterdir()}
     assert public_names(face) & modules == set()
 
 
-def test_the_loader_has_few_names() -> None:
+def test_the_loader_has_few_names():
     assert len(public_names("gristmill.loader")) <= 30
 
 
 @pytest.mark.parametrize(("kind", "most"), [("Dataset", 12), ("GlobalBatches", 14)])
-def test_what_a_trainer_holds_has_few_names(kind: str, most: int) -> None:
+def test_what_a_trainer_holds_has_few_names(kind, most):
     """Each of them is explained on a screen."""
     face = getattr(importlib.import_module("gristmill.loader"), kind)
     bases = (base for base in face.__mro__ if base.__module__.startswith("gristmill"))
@@ -113,7 +112,7 @@ def test_what_a_trainer_holds_has_few_names(kind: str, most: int) -> None:
         assert len(lines) <= 40, f"help({kind}.{name})"
 
 
-def test_every_error_is_public() -> None:
+def test_every_error_is_public():
     found = {
         name
         for name, value in vars(errors).items()
@@ -140,7 +139,7 @@ _HEREDOC = re.compile(r"cat > \S+\.py <<'(\w+)'\n(.*?)\n\1$", re.DOTALL | re.MUL
 _DOTTED = re.compile(r"gristmill(?:\.\w+)+")
 
 
-def code_of_document(path: pathlib.Path) -> Iterator[Code]:
+def code_of_document(path):
     """Yields the Python of a document: blocks, scripts in bash blocks, added lines."""
     for block in blocks_of(path.read_text(encoding="utf-8")):
         place = f"{path.relative_to(ROOT)}:{block.line}"
@@ -155,13 +154,13 @@ def code_of_document(path: pathlib.Path) -> Iterator[Code]:
                     yield Code(place, line[1:].strip())
 
 
-def wrong_names(pieces: list[Code]) -> list[str]:
+def wrong_names(pieces):
     """Returns the names of gristmill that the pieces use and no face lists.
 
     The pieces are of one document: a later one uses what an earlier one has imported.
     """
     wrong = []
-    aliases: dict[str, str] = {}
+    aliases = {}
     for piece in pieces:
         tree = ast.parse(piece.source)
         used = [*imported(tree, aliases), *attributes(tree, aliases)]
@@ -175,7 +174,7 @@ def wrong_names(pieces: list[Code]) -> list[str]:
     return wrong
 
 
-def imported(tree: ast.Module, aliases: dict[str, str]) -> Iterator[str]:
+def imported(tree, aliases):
     """Yields what is imported of gristmill, and notes the names of its modules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -195,7 +194,7 @@ def imported(tree: ast.Module, aliases: dict[str, str]) -> Iterator[str]:
                     yield name
 
 
-def attributes(tree: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
+def attributes(tree, aliases):
     """Yields what is used of a module of gristmill, and private attributes."""
     for node in ast.iter_child_nodes(tree):
         name = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
@@ -212,7 +211,7 @@ def attributes(tree: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
         yield from attributes(node, aliases)
 
 
-def is_public(name: str) -> bool:
+def is_public(name):
     """Whether a dotted name is a face, something in one, or an attribute of that."""
     if name in ("gristmill", "gristmill.__version__", *FACES):
         return True
@@ -232,7 +231,7 @@ def is_public(name: str) -> bool:
     ],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_documents_use_the_faces_only(document: pathlib.Path) -> None:
+def test_documents_use_the_faces_only(document):
     assert wrong_names([*code_of_document(document)]) == []
     if document.name == "architecture.md":
         return  # It describes the modules behind the faces.
@@ -250,7 +249,7 @@ def test_documents_use_the_faces_only(document: pathlib.Path) -> None:
     [*sorted((ROOT / "examples").glob("*.py")), *(ROOT / "benchmarks").glob("*.py")],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_examples_and_benchmarks_use_the_faces_only(path: pathlib.Path) -> None:
+def test_examples_and_benchmarks_use_the_faces_only(path):
     place = path.relative_to(ROOT).as_posix()
     found = wrong_names([Code(place, path.read_text(encoding="utf-8"))])
     if place in MEASURE_ONE_PART:

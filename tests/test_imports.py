@@ -13,7 +13,6 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import grimp
 import packaging.requirements
@@ -40,19 +39,19 @@ EXTRAS = {
 USERS = {"gristmill.loader.maxtext"}
 
 
-def modules_of(package: str) -> list[str]:
+def modules_of(package):
     names = [".".join(path.parts) for path in relative_stems(package)]
     assert names, f"{package}/ holds no module"
     return [f"gristmill.{package}", *(f"gristmill.{package}.{name}" for name in names)]
 
 
-def relative_stems(package: str) -> Iterator[pathlib.Path]:
+def relative_stems(package):
     for path in sorted((ROOT / package).rglob("*.py")):
         if path.name != "__init__.py":
             yield path.relative_to(ROOT / package).with_suffix("")
 
 
-def imports_of(source: str, package: str) -> Iterator[tuple[int, str]]:
+def imports_of(source, package):
     """Yields (line, absolute module) of every import, in functions too."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -66,7 +65,7 @@ def imports_of(source: str, package: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{module}.{alias.name}"
 
 
-def package_imports(package: str) -> Iterator[tuple[str, str]]:
+def package_imports(package):
     """Yields (place, absolute module) of every import in a package of ours."""
     for path in sorted((ROOT / package).rglob("*.py")):
         inside = [package, *path.relative_to(ROOT / package).parts[:-1]]
@@ -75,7 +74,7 @@ def package_imports(package: str) -> Iterator[tuple[str, str]]:
             yield f"{path.relative_to(ROOT)}:{line}", module
 
 
-def normalized(requirement: str) -> str:
+def normalized(requirement):
     name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
     return re.sub(r"[-_.]+", "-", name).lower()
 
@@ -84,13 +83,13 @@ packages_distributions = functools.cache(importlib.metadata.packages_distributio
 
 
 @functools.cache
-def import_graph() -> grimp.ImportGraph:
+def import_graph():
     """Returns which module imports which, type checkers and functions included."""
     return grimp.build_graph("gristmill", cache_dir=None)
 
 
 @pytest.mark.slow
-def test_imports_keep_the_layers() -> None:
+def test_imports_keep_the_layers():
     # pyproject.toml has the layers, under [tool.importlinter]. In a process of its own,
     # for the linter sets up logging for itself.
     code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
@@ -106,7 +105,7 @@ def test_imports_keep_the_layers() -> None:
 
 
 @pytest.mark.parametrize("package", EXTRAS)
-def test_modules_do_not_import_the_face_of_their_package(package: str) -> None:
+def test_modules_do_not_import_the_face_of_their_package(package):
     # It imports them.
     face = f"gristmill.{package}"
     graph = import_graph()
@@ -117,7 +116,7 @@ def test_modules_do_not_import_the_face_of_their_package(package: str) -> None:
 
 
 @pytest.mark.parametrize("user", sorted(USERS))
-def test_users_inside_a_package_use_its_face_alone(user: str) -> None:
+def test_users_inside_a_package_use_its_face_alone(user):
     graph = import_graph()
     own = graph.find_descendants(user)
     assert own
@@ -138,12 +137,12 @@ def test_users_inside_a_package_use_its_face_alone(user: str) -> None:
 
 
 @pytest.mark.parametrize("package", EXTRAS)
-def test_folders_hold_few_modules(package: str) -> None:
+def test_folders_hold_few_modules(package):
     counts = collections.Counter(str(s.parent) for s in relative_stems(package))
     assert {folder: n for folder, n in counts.items() if n > MOST_MODULES} == {}
 
 
-def test_folders_form_no_circle() -> None:
+def test_folders_form_no_circle():
     # The linter compares neither modules that lie loose in a folder with the folders
     # beside them, nor folders of different depth.
     graph = import_graph()
@@ -154,7 +153,7 @@ def test_folders_form_no_circle() -> None:
         for name in [f"gristmill.{package}." + ".".join(stem.parts)]
         for stem in [pathlib.Path(package) / stem]
     }
-    used: dict[str, set[str]] = collections.defaultdict(set)
+    used = collections.defaultdict(set)
     for name, folder in folders.items():
         for imported in graph.find_modules_directly_imported_by(name):
             used[folder].add(folders.get(imported, folder))
@@ -166,7 +165,7 @@ def test_folders_form_no_circle() -> None:
 @pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("package", EXTRAS)
-def test_third_party_imports_are_declared(package: str) -> None:
+def test_third_party_imports_are_declared(package):
     arguments = setup_arguments()
     declared = [*arguments["install_requires"]]
     for extra in EXTRAS[package]:
@@ -187,10 +186,10 @@ def test_third_party_imports_are_declared(package: str) -> None:
     assert wrong == []
 
 
-def core_distributions() -> set[str]:
+def core_distributions():
     """Returns what `pip install gristmill` installs, without an extra."""
     wanted = [*setup_arguments()["install_requires"]]
-    found: set[str] = set()
+    found = set()
     while wanted:
         required = packaging.requirements.Requirement(wanted.pop())
         name, extras = normalized(required.name), required.extras or {""}
@@ -206,8 +205,8 @@ def core_distributions() -> set[str]:
 
 @pytest.mark.slow
 def test_conversion_and_verification_run_without_optional_packages(
-    tmp_path: pathlib.Path,
-) -> None:
+    tmp_path,
+):
     core = core_distributions()
     missing = [
         name
@@ -232,7 +231,7 @@ def test_conversion_and_verification_run_without_optional_packages(
 
 
 @pytest.mark.slow
-def test_packages_of_extras_say_how_to_install_them() -> None:
+def test_packages_of_extras_say_how_to_install_them():
     arguments = setup_arguments()
     optional = {
         normalized(requirement)
@@ -321,11 +320,11 @@ SLOW = {"tensorflow", "tensorflow_datasets", "matplotlib"}
     ],
 )
 def test_nothing_heavy_is_imported(
-    code: str,
-    absent: set[str],
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    code,
+    absent,
+    tmp_path,
+    monkeypatch,
+):
     monkeypatch.chdir(tmp_path)
     rows = [
         {"n": None, "f": [0.5], "s": "a", "b": True},
@@ -345,6 +344,6 @@ def test_nothing_heavy_is_imported(
     assert absent & {*json.loads(done.stdout.splitlines()[-1])} == set()
 
 
-def test_processes_of_a_conversion_unpickle_one_module() -> None:
+def test_processes_of_a_conversion_unpickle_one_module():
     found = re.findall(rb"gristmill[\w.]+", pickle.dumps(MakeShards(jobs=()).step))
     assert found == [b"gristmill.transforms.conversion.make_shards"]

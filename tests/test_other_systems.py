@@ -5,7 +5,6 @@ not tested.
 """
 
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -20,7 +19,7 @@ ENVIRONMENT = {
 }
 
 
-def run(*command: str, cwd: pathlib.Path = ROOT) -> str:
+def run(*command, cwd=ROOT):
     done = subprocess.run(
         [sys.executable, *command],
         cwd=cwd,
@@ -34,7 +33,7 @@ def run(*command: str, cwd: pathlib.Path = ROOT) -> str:
     return done.stdout
 
 
-def test_it_is_taken_away(tmp_path: pathlib.Path) -> None:
+def test_it_is_taken_away(tmp_path):
     program = (
         "import os; print(hasattr(os, 'sched_getaffinity'), os.path.exists('/proc'))"
     )
@@ -42,7 +41,7 @@ def test_it_is_taken_away(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_storage_writers_and_open_datasets() -> None:
+def test_storage_writers_and_open_datasets():
     names = {
         # Others look into /proc or at locks themselves, or are of requests alone.
         "storage": "gcs_store stores",
@@ -85,7 +84,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_commands_and_a_feed_with_workers(tmp_path: pathlib.Path) -> None:
+def test_commands_and_a_feed_with_workers(tmp_path):
     run("-m", "gristmill", "demo", "made", cwd=tmp_path)
     again = ["convert", "made/tfrecords/*", "made/again", "--workers", "2"]
     run("-m", "gristmill", *again, cwd=tmp_path)

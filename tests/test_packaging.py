@@ -5,7 +5,6 @@ requires are lent to it by this environment, and gristmill itself never is.
 """
 
 import ast
-import pathlib
 import subprocess
 import sys
 import sysconfig
@@ -31,7 +30,7 @@ from tests.support.distributions import (
 from tests.support.records import write_array_records
 
 
-def make_environment(folder: pathlib.Path) -> pathlib.Path:
+def make_environment(folder):
     """Makes a virtual environment that borrows libraries; returns its Python."""
     checked(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
     python = folder / "bin" / "python"
@@ -44,9 +43,7 @@ def make_environment(folder: pathlib.Path) -> pathlib.Path:
     return python
 
 
-def install(
-    python: pathlib.Path, what: pathlib.Path, *options: str, cwd: pathlib.Path
-) -> None:
+def install(python, what, *options, cwd):
     checked(
         *(python, "-m", "pip", "install", *OFFLINE),
         *("--ignore-installed", *options, what),
@@ -54,7 +51,7 @@ def install(
     )
 
 
-def sources_of(folder: pathlib.Path) -> set[str]:
+def sources_of(folder):
     """Returns the names of the package files, as `dataset/metadata/manifest.py`."""
     paths = [path for name in FOLDERS for path in (folder / name).rglob("*")]
     page = folder / "pipelines" / "view" / "page"
@@ -67,21 +64,21 @@ def sources_of(folder: pathlib.Path) -> set[str]:
     }
 
 
-def test_every_package_is_typed_and_mapped() -> None:
+def test_every_package_is_typed_and_mapped():
     mapped = setup_arguments()["package_dir"].values()
     assert sorted(mapped) == sorted(FOLDERS)
     for name in FOLDERS:
         assert (ROOT / name / "py.typed").read_bytes() == b""
 
 
-def test_every_folder_of_modules_is_a_package_with_a_sentence() -> None:
+def test_every_folder_of_modules_is_a_package_with_a_sentence():
     sources = [name for name in sources_of(ROOT) if name.endswith(".py")]
     for folder in {(ROOT / name).parent for name in sources}:
         code = (folder / "__init__.py").read_text(encoding="utf-8")
         assert ast.get_docstring(ast.parse(code)), folder
 
 
-def test_requirements_pin_what_setup_requires() -> None:
+def test_requirements_pin_what_setup_requires():
     arguments = setup_arguments()
     extras = arguments["extras_require"]
     wanted = [*arguments["install_requires"], *extras["beam"], *extras["gcs"]]
@@ -100,7 +97,7 @@ def test_requirements_pin_what_setup_requires() -> None:
         assert pin.extras == required.extras
 
 
-def test_every_requirement_is_bounded() -> None:
+def test_every_requirement_is_bounded():
     arguments = setup_arguments()
     groups = [arguments["install_requires"], *arguments["extras_require"].values()]
     for requirement in [r for group in groups for r in group]:
@@ -108,14 +105,14 @@ def test_every_requirement_is_bounded() -> None:
         assert operators == {">=", "<"}, requirement
 
 
-def test_dev_holds_every_extra() -> None:
+def test_dev_holds_every_extra():
     extras = setup_arguments()["extras_require"]
     for name in extras:
         assert set(extras[name]) <= set(extras["dev"])
 
 
 @pytest.mark.slow
-def test_sdist_holds_what_a_worker_builds_from() -> None:
+def test_sdist_holds_what_a_worker_builds_from():
     with tarfile.open(sdist()) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert sources_of(ROOT) | set(FILES) <= names
@@ -123,7 +120,7 @@ def test_sdist_holds_what_a_worker_builds_from() -> None:
 
 
 @pytest.mark.slow
-def test_wheel_holds_the_packages_alone() -> None:
+def test_wheel_holds_the_packages_alone():
     with zipfile.ZipFile(wheel()) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
     ours = {name.removeprefix("package/") for name in sources_of(ROOT)}
@@ -132,15 +129,13 @@ def test_wheel_holds_the_packages_alone() -> None:
     assert wheel().name.endswith(f"-cp311-abi3-{platform_tag()}.whl")
 
 
-def platform_tag() -> str:
+def platform_tag():
     return sysconfig.get_platform().replace("-", "_").replace(".", "_")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--config-settings=editable_mode=strict",)])
-def test_installation_without_a_compiler(
-    options: tuple[str, ...], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_installation_without_a_compiler(options, tmp_path, monkeypatch):
     """It is installed without its compiled part, and reads and compares the same."""
     monkeypatch.setenv("CC", "/bin/false")
     source = tmp_path / "source"
@@ -187,7 +182,7 @@ for name in sys.argv[1:]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sdist", "wheel", "folder"])
-def test_installation_imports_and_starts(kind: str, tmp_path: pathlib.Path) -> None:
+def test_installation_imports_and_starts(kind, tmp_path):
     if kind == "folder":
         what = tmp_path / "source"
         what.mkdir()
@@ -221,7 +216,7 @@ with batches.feed(decode=decode, host=(0, 1)) as feed:
 
 
 @pytest.mark.slow
-def test_oldest_versions_that_are_admitted(tmp_path: pathlib.Path) -> None:
+def test_oldest_versions_that_are_admitted(tmp_path):
     """NumPy 1.26 was admitted for long, and packed rows wrongly with it."""
     python = tmp_path / "oldest" / "bin" / "python"
     uv = (sys.executable, "-m", "uv")
@@ -259,8 +254,8 @@ wrong: int = __version__
 
 @pytest.mark.slow
 def test_editable_installation_follows_edits_and_is_typed(
-    tmp_path: pathlib.Path,
-) -> None:
+    tmp_path,
+):
     copy = tmp_path / "source"
     copy.mkdir()
     copy_source(copy)

@@ -5,8 +5,6 @@ the wheel that this Python built. A Python that is not on this machine is skippe
 second one is tried, and all of them in a soak.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib
@@ -14,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -27,7 +24,7 @@ VERSIONS = sorted(
 )
 
 
-def interpreter(version: str) -> pathlib.Path | None:
+def interpreter(version):
     """Returns a Python of a minor version, from the PATH or pyenv, if there is one."""
     roots = (os.environ.get("PYENV_ROOT"), pathlib.Path.home() / ".pyenv")
     managed = [
@@ -74,7 +71,7 @@ if __name__ == "__main__":
 """
 
 
-def test_setup_names_every_python_from_the_oldest() -> None:
+def test_setup_names_every_python_from_the_oldest():
     arguments = setup_arguments()
     oldest = arguments["python_requires"].removeprefix(">=")
     numbers = [int(version.partition(".")[2]) for version in VERSIONS]
@@ -84,7 +81,7 @@ def test_setup_names_every_python_from_the_oldest() -> None:
     assert f"Python {VERSIONS[0]} to {VERSIONS[-1]}" in text
 
 
-def test_no_pattern_repeats_a_group_possessively() -> None:
+def test_no_pattern_repeats_a_group_possessively():
     """Python 3.11.0 to 3.11.4 matches too little then (cpython issue 106052)."""
     folders = ("dataset", "transforms", "pipelines", "loader")
     sources = [path for name in folders for path in (ROOT / name).rglob("*.py")]
@@ -95,7 +92,7 @@ def test_no_pattern_repeats_a_group_possessively() -> None:
 
 
 @pytest.fixture
-def made(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+def made(tmp_path):
     """Names the folder of an environment, which is too large to be kept."""
     path = tmp_path / "environment"
     yield path
@@ -105,9 +102,7 @@ def made(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
 @pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
-def test_core_and_loader(
-    version: str, made: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_core_and_loader(version, made, tmp_path):
     if version == "{}.{}".format(*sys.version_info[:2]):
         pytest.skip("all other tests run with it")
     python = interpreter(version)

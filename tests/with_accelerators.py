@@ -35,7 +35,7 @@ _PACKAGES = ("gristmill", "jax", "jaxlib", "libtpu", "grain", "orbax-checkpoint"
 Decode = Callable[[Any], dict[str, np.ndarray]]
 
 
-def make_data(directory: str, *, records: int, length: int) -> None:
+def make_data(directory, *, records, length):
     """Writes records of `length` random uint16 tokens."""
     rng = np.random.default_rng(0)
     with Writer(directory, records_per_shard=records // 8) as writer:
@@ -43,10 +43,10 @@ def make_data(directory: str, *, records: int, length: int) -> None:
             writer.write(tokens.tobytes())
 
 
-def as_bytes(length: int) -> Decode:
+def as_bytes(length):
     """Returns a decode: the first bytes of each record, uint8 [rows, length]."""
 
-    def decode(records: Any) -> dict[str, np.ndarray]:
+    def decode(records):
         rows = np.zeros((len(records), length), np.uint8)
         for row, record in zip(rows, records, strict=True):
             part = np.frombuffer(record[:length], np.uint8)
@@ -57,14 +57,14 @@ def as_bytes(length: int) -> Decode:
 
 
 @jax.jit
-def digest(rows: jax.Array) -> jax.Array:
+def digest(rows):
     """Returns a digest of a global batch: integers add up the same on any mesh."""
     places = jnp.arange(rows.size, dtype=jnp.uint32).reshape(rows.shape)
     scrambled = (places + 1) * jnp.uint32(2654435761)
     return (rows.astype(jnp.uint32) * (scrambled ^ scrambled >> 15)).sum()
 
 
-def meshes() -> dict[str, Mesh]:
+def meshes():
     """Returns meshes by name: all devices, then other ways to divide the rows."""
     devices = np.array(jax.devices())
     count = len(devices)
@@ -90,11 +90,11 @@ class Check:
         differ: The steps whose batch on the devices was another one, by mesh.
     """
 
-    def __init__(self, batches: loader.GlobalBatches, *, length: int, workers: int):
+    def __init__(self, batches, *, length, workers):
         self.differ: list[str] = []
         self._batches, self._length, self._workers = batches, length, workers
 
-    def feed(self, mesh: Mesh) -> loader.JaxFeed:
+    def feed(self, mesh):
         """Returns a feed of this process's rows, as arrays on a mesh."""
         sharding = NamedSharding(mesh, PartitionSpec("data"))
         feed = self._batches.feed(
@@ -102,7 +102,7 @@ class Check:
         )
         return loader.to_jax(feed, sharding)
 
-    def run(self, feed: loader.JaxFeed, name: str, first: int, steps: int) -> None:
+    def run(self, feed, name, first, steps):
         """Takes steps from a feed and compares them."""
         decode = as_bytes(self._length)
         for step in range(first, first + steps):
@@ -112,7 +112,7 @@ class Check:
                 self.differ.append(f"step {step} on {name}")
 
 
-def measured(feed: loader.JaxFeed, steps: int) -> dict[str, str]:
+def measured(feed, steps):
     """Returns how fast a feed gave so many steps to the devices."""
     jax.block_until_ready(next(feed))
     before, started = feed.stats, time.perf_counter()
@@ -127,7 +127,7 @@ def measured(feed: loader.JaxFeed, steps: int) -> dict[str, str]:
     }
 
 
-def traced(feed: loader.JaxFeed, folder: str) -> str:
+def traced(feed, folder):
     """Returns the names of the feed's spans in a trace of JAX's profiler."""
     with jax.profiler.trace(folder):
         for _ in range(3):
@@ -142,7 +142,7 @@ def traced(feed: loader.JaxFeed, folder: str) -> str:
     return ", ".join(sorted(name for name in names if name.startswith("gristmill")))
 
 
-def run(args: argparse.Namespace, work: str) -> tuple[dict[str, str], list[str]]:
+def run(args, work):
     """Does all of it; returns the rows of the table, and the steps that differ."""
     data = args.data or f"{work}/data"
     if not args.data:
@@ -179,7 +179,7 @@ def run(args: argparse.Namespace, work: str) -> tuple[dict[str, str], list[str]]
     return rows, check.differ
 
 
-def table(rows: dict[str, str]) -> str:
+def table(rows):
     """Returns the rows as a table in Markdown, after those about the machine."""
     devices = jax.devices()
     versions = []
@@ -199,7 +199,7 @@ def table(rows: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main():
     """Runs the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.with_accelerators")
     parser.add_argument("--data", help="a dataset; without it, random tokens")

@@ -1,10 +1,7 @@
 """Contests: what they read is like C4, what they measure is right, and they run."""
 
-from __future__ import annotations
-
 import itertools
 import json
-import pathlib
 import statistics
 import sys
 import time
@@ -32,13 +29,13 @@ from benchmarks.resume.environments import QUICK
 
 
 @pytest.fixture(scope="module")
-def records() -> list[bytes]:
+def records():
     return list(itertools.islice(c4_like.generate_records(seed=7), 2048))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", sorted(c4_like.REAL_C4_RATIOS))
-def test_text_compresses_like_c4(records: list[bytes], group: int) -> None:
+def test_text_compresses_like_c4(records, group):
     compressor = zstandard.ZstdCompressor(level=3)
     compressed = sum(
         len(compressor.compress(b"".join(records[start : start + group])))
@@ -48,7 +45,7 @@ def test_text_compresses_like_c4(records: list[bytes], group: int) -> None:
     assert ratio == pytest.approx(c4_like.REAL_C4_RATIOS[group], abs=0.03)
 
 
-def test_lengths_have_the_mean_and_the_tail_of_c4(records: list[bytes]) -> None:
+def test_lengths_have_the_mean_and_the_tail_of_c4(records):
     lengths = sorted(map(len, records))
     assert statistics.mean(lengths) == pytest.approx(2200, rel=0.1)
     # Real C4: 1,348 bytes, 13,850 bytes and 221 bytes.
@@ -57,7 +54,7 @@ def test_lengths_have_the_mean_and_the_tail_of_c4(records: list[bytes]) -> None:
     assert lengths[0] < 300
 
 
-def test_ratios_are_of_the_rounds_that_both_have() -> None:
+def test_ratios_are_of_the_rounds_that_both_have():
     runs = [
         {"case": "", "contestant": key, "round": number, "work": 8.0, "cpu_seconds": s}
         for key, number, s in (
@@ -71,7 +68,7 @@ def test_ratios_are_of_the_rounds_that_both_have() -> None:
 
 
 @pytest.mark.alone
-def test_cpu_time_of_a_process_left_behind_counts() -> None:
+def test_cpu_time_of_a_process_left_behind_counts():
     spin = (
         "import time; end = time.process_time() + 0.5\n"
         "while time.process_time() < end: pass"
@@ -86,7 +83,7 @@ def test_cpu_time_of_a_process_left_behind_counts() -> None:
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_memory_is_that_of_the_whole_tree() -> None:
+def test_memory_is_that_of_the_whole_tree():
     hold = "data = bytearray(b'x') * (64 << 20)\n"
     other = f"{hold}print(flush=True)\ninput()"
     both = (
@@ -102,7 +99,7 @@ def test_memory_is_that_of_the_whole_tree() -> None:
     assert (128 << 20) < found.peak_bytes < (192 << 20)
 
 
-def test_the_tree_is_killed_after_the_timeout() -> None:
+def test_the_tree_is_killed_after_the_timeout():
     begin = time.monotonic()
     found = cost.measure_command(
         ["sh", "-c", "sleep 300 & sleep 300"], timeout_seconds=0.3
@@ -114,14 +111,14 @@ def test_the_tree_is_killed_after_the_timeout() -> None:
 class Losing(convert.Convert):
     """Contestants that fail, among them one that loses records and exits with 0."""
 
-    def _command(self, key: str, output: pathlib.Path) -> list[str]:
+    def _command(self, key, output):
         if key == "bare":
             return self.program("bare", 1, output, self._written.paths[0])
         return [sys.executable, "-c", "raise TypeError('not an int')"]
 
 
 @pytest.mark.slow
-def test_who_loses_records_or_crashes_has_failed(tmp_path: pathlib.Path) -> None:
+def test_who_loses_records_or_crashes_has_failed(tmp_path):
     path = tmp_path / "runs.json"
     argv = ["--quick", "--bytes", "60KB", "--json", str(path), "-c", "gristmill_1"]
     assert contest.main(Losing, {}, [*argv, "bare"]) == 1
@@ -147,7 +144,7 @@ QUICK_RUNS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK_RUNS)
-def test_a_contest_runs(name: str, tmp_path: pathlib.Path) -> None:
+def test_a_contest_runs(name, tmp_path):
     kind, contestants = QUICK_RUNS[name]
     path = tmp_path / "runs.json"
     argv = ["--quick", "--json", str(path), "--work-dir", str(tmp_path)]
@@ -161,7 +158,7 @@ def test_a_contest_runs(name: str, tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", scale.PATHS)
-def test_plans_grow_as_they_should(path: str) -> None:
+def test_plans_grow_as_they_should(path):
     found = scale.measure(path, 500)
     assert found["element_bytes"] <= 800  # With the path of a temporary file.
     # Of so few, what is gathered once counts.
@@ -186,9 +183,7 @@ OUTCOMES = {
         for name in QUICK
     ],
 )
-def test_loaders_resume_and_gristmill_is_exact(
-    loader: str, tmp_path: pathlib.Path
-) -> None:
+def test_loaders_resume_and_gristmill_is_exact(loader, tmp_path):
     path = tmp_path / "resume.json"
     argv = ["--quick", "--work-dir", str(tmp_path), "--json", str(path)]
     assert resume.main([*argv, "--loaders", loader]) == 0

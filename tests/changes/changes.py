@@ -3,15 +3,10 @@
 Records are not compressed: where one is, a search of the bytes finds it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
-import pathlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -24,8 +19,7 @@ from gristmill.dataset import ColumnWriter, Writer, commit_parts
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.metadata.manifest import Manifest, open_manifest
-from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import run_job
 from gristmill.transforms.checking.verification import VerifyJob
@@ -73,17 +67,17 @@ class Kill:
         steps: How many changes there were.
     """
 
-    def __init__(self, at: int = 0, *, after: bool = False):
+    def __init__(self, at=0, *, after=False):
         self._at, self._after = at, after
         self.steps = 0
         self._lock = threading.Lock()
 
     @property
-    def dead(self) -> bool:
+    def dead(self):
         """Whether it has come to that: nothing is changed any more."""
         return 0 < self._at <= self.steps
 
-    def change(self, call: Callable[[], Any]) -> Any:
+    def change(self, call):
         """Makes a change, or the end."""
         with self._lock:
             dead = self.dead
@@ -99,7 +93,7 @@ class Kill:
 
 
 @contextlib.contextmanager
-def killed(output: str, at: int, *, after: bool = False) -> Iterator[Kill]:
+def killed(output, at, *, after=False):
     """Kills what runs in the block at one of its changes of a dataset.
 
     Nothing is changed from then on, not even what `finally` would tidy. A change is one
@@ -107,14 +101,12 @@ def killed(output: str, at: int, *, after: bool = False) -> Iterator[Kill]:
     """
     kill = Kill(at, after=after)
 
-    def on_disk(true: Callable[..., Any], path: Any, *rest: Any, **options: Any) -> Any:
+    def on_disk(true, path, *rest, **options):
         call = functools.partial(true, path, *rest, **options)
         own = options.get("dir_fd") is not None or str(path).startswith(output)
         return kill.change(call) if own else call()
 
-    def sent(
-        true: Callable[..., Any], pool: Any, method: str, *rest: Any, **options: Any
-    ) -> Any:
+    def sent(true, pool, method, *rest, **options):
         call = functools.partial(true, pool, method, *rest, **options)
         return kill.change(call) if method in _CHANGES else call()
 
@@ -131,7 +123,7 @@ def killed(output: str, at: int, *, after: bool = False) -> Iterator[Kill]:
         yield kill
 
 
-def write_inputs(folder: pathlib.Path, name: str, records: Sequence[bytes]) -> str:
+def write_inputs(folder, name, records):
     """Writes records as a file to convert; returns its path."""
     place = folder / name
     place.mkdir()
@@ -140,18 +132,18 @@ def write_inputs(folder: pathlib.Path, name: str, records: Sequence[bytes]) -> s
 
 
 def convert(
-    output: str,
-    inputs: str | Sequence[str],
+    output,
+    inputs,
     *,
-    shards: int = 2,
-    overwrite: bool = False,
-    keep: bool = False,
-    appends: bool = False,
-    writer: WriterOptions = PLAIN,
-    select: str = "",
-    split: str = "train",
-    meanwhile: Callable[[], object] = lambda: None,
-) -> Manifest:
+    shards=2,
+    overwrite=False,
+    keep=False,
+    appends=False,
+    writer=PLAIN,
+    select="",
+    split="train",
+    meanwhile=lambda: None,
+):
     """Does what `convert` and `append` do.
 
     Args:
@@ -189,14 +181,14 @@ append = functools.partial(convert, appends=True)
 
 
 def remove(
-    output: str,
-    numbers: Collection[int],
-    edition: int | None = None,
+    output,
+    numbers,
+    edition=None,
     *,
-    erase: bool = False,
-    give_up: bool = False,
-    meanwhile: Callable[[], object] = lambda: None,
-) -> None:
+    erase=False,
+    give_up=False,
+    meanwhile=lambda: None,
+):
     """Does what `remove` does; arguments are as for `begin_removal` and `convert`."""
     begun = begin_removal(
         output, sorted(numbers), edition=edition, erase=erase, give_up=give_up
@@ -208,9 +200,7 @@ def remove(
     commit_removal(cuts)
 
 
-def write(
-    output: str, records: Sequence[bytes], *, parts: int = 0, **options: bool
-) -> None:
+def write(output, records, *, parts=0, **options):
     """Writes a split with a `Writer`, or with one for each part, which continue."""
     resume = options.get("resume", False)
     for part in range(max(1, parts)):
@@ -234,12 +224,12 @@ def write(
 
 
 def begun_group(
-    output: str,
-    records: Sequence[bytes],
+    output,
+    records,
     *,
-    overwrite: bool = False,
-    keep: bool = False,
-) -> Any:
+    overwrite=False,
+    keep=False,
+):
     """Begins what `WriteArrayRecords` does; returns what ends it."""
     job = WriteJob(
         output=output,
@@ -259,7 +249,7 @@ def begun_group(
     plan = begin_write(job, counts, groups=1, overwrite=overwrite)
     tasks = dict(plan.tasks())
 
-    def end() -> None:
+    def end():
         made = [
             write_group(job, group, [*elements, encode_task(task)])
             for group, task in tasks.items()
@@ -269,9 +259,7 @@ def begun_group(
     return end
 
 
-def attach(
-    output: str, values: Sequence[str], *, source: str = "", resume: bool = True
-) -> None:
+def attach(output, values, *, source="", resume=True):
     """Attaches a column `text`, in place of one of this name."""
     with ColumnWriter(
         output, {"text": "text"}, source=source, resume=resume, overwrite=True
@@ -281,7 +269,7 @@ def attach(
             writer.write({"text": np.array(rest, object)})
 
 
-def run(*arguments: object, code: int = 0) -> str:
+def run(*arguments, code=0):
     """Runs a command, and returns what it says, with one space for all white space."""
     from gristmill.pipelines.commands.main import cli
 
@@ -290,33 +278,31 @@ def run(*arguments: object, code: int = 0) -> str:
     return " ".join(done.output.split())
 
 
-def split_of(output: str) -> Split:
+def split_of(output):
     """Returns the split that there is."""
     return open_manifest(output).splits["train"]
 
 
-def records_of(
-    output: str, edition: int | None = None, split: str = "train"
-) -> list[bytes]:
+def records_of(output, edition=None, split="train"):
     """Returns the records of a split, as it is or as it was."""
     dataset = loader.open(output, split, edition=edition, verify="never", cache_dir="")
     return dataset.read(range(len(dataset)))
 
 
-def found_by_verify(output: str) -> tuple[list[str], list[str]]:
+def found_by_verify(output):
     """Returns what `verify` finds: damage, and what was left over."""
     found = run_job(VerifyJob(output), workers=1)
     return list(map(str, found.findings)), list(found.leftovers)
 
 
-def assert_whole(output: str, records: Sequence[bytes]) -> Split:
+def assert_whole(output, records):
     """The dataset has these records, and nothing is beside it; returns its split."""
     assert found_by_verify(output) == ([], [])
     assert records_of(output) == [*records]
     return split_of(output)
 
 
-def files_with(output: str, words: Collection[bytes]) -> list[str]:
+def files_with(output, words):
     """Returns the files of a dataset that hold one of some words."""
     storage = storage_for(output)
     return [

@@ -4,8 +4,6 @@ What the command line does is called there. These are the others, and those that
 look at the dataset first. Records say where they come from: `TAG NUMBER ...`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pathlib
@@ -24,12 +22,12 @@ from tests.changes import changes
 RECORDS = 12
 
 
-def records_of(tag: str) -> list[bytes]:
+def records_of(tag):
     """Returns the records of a source."""
     return [f"{tag} {number} ".encode() * 20 for number in range(RECORDS)]
 
 
-def remove(output: str, log: str, tag: str, options: list[str]) -> None:
+def remove(output, log, tag, options):
     """Removes two records, and notes before which."""
     dataset = loader.open(output, "train", verify="never", cache_dir="")
     numbers = sorted(random.Random(tag).sample(range(len(dataset)), 2))
@@ -41,7 +39,7 @@ def remove(output: str, log: str, tag: str, options: list[str]) -> None:
     changes.remove(output, numbers, edition, erase=erase)
 
 
-def attach(output: str, tag: str) -> None:
+def attach(output, tag):
     """Attaches the records as a column, under one of two names of what computes it."""
     dataset = loader.open(output, "train", verify="never", cache_dir="")
     texts = [record.decode() for record in dataset.read(range(len(dataset)))]
@@ -58,7 +56,7 @@ def attach(output: str, tag: str) -> None:
             writer.write({"text": np.array(rest, object)})
 
 
-def go_back(output: str, tag: str) -> None:
+def go_back(output, tag):
     """Goes back to any edition."""
     split = open_manifest(output).splits["train"]
     edition = random.Random(tag).choice(sorted(split.known))
@@ -66,7 +64,7 @@ def go_back(output: str, tag: str) -> None:
         roll_back(output, "train", edition)
 
 
-def main(kind: str, output: str, log: str, tag: str, *options: str) -> None:
+def main(kind, output, log, tag, *options):
     """Runs the command, and ends as the command line does."""
     try:
         kept = "keep_replaced" in options

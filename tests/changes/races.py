@@ -5,12 +5,10 @@ from __future__ import annotations
 import collections
 import itertools
 import json
-import pathlib
 import random
 import re
 import threading
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from gristmill import loader
@@ -68,9 +66,7 @@ class Race:
         unfinished: Whether `clean --unfinished` is among them.
     """
 
-    def __init__(
-        self, folder: pathlib.Path, output: str, seed: int, *, unfinished: bool = True
-    ):
+    def __init__(self, folder, output, seed, *, unfinished=True):
         self.folder, self.output = folder, output
         self.ran: list[Ran] = []
         self.read = 0
@@ -90,19 +86,19 @@ class Race:
             place = f"{output}/{file.name}"
             storage_for(output).write(place, file.read_bytes(), replaces="")
 
-    def run(self, commands: int, *, processes: int = 3) -> None:
+    def run(self, commands, *, processes=3):
         """Runs commands, some of which are killed, and reads meanwhile."""
         done = threading.Event()
         left = iter(range(commands))
 
-        def work(number: int) -> None:
+        def work(number):
             place = self.folder / f"process-{number}"
             place.mkdir(exist_ok=True)
             with Killer(place) as killer:
                 for count in left:
                     self._one(killer, count)
 
-        def look() -> None:
+        def look():
             while not done.is_set():
                 self._look()
 
@@ -115,7 +111,7 @@ class Race:
         done.set()
         reader.join()
 
-    def _one(self, killer: Killer, count: int) -> None:
+    def _one(self, killer, count):
         with self._lock:
             kinds = self._kinds
             chosen = self._chance.choices(kinds, [_KINDS[k] for k in kinds])
@@ -155,7 +151,7 @@ class Race:
         given = tuple(options)
         self.ran.append(Ran(kind, tag, given, begin, end, ended.status, ended.error))
 
-    def _look(self) -> None:
+    def _look(self):
         try:
             dataset = loader.open(self.output, "train", verify="never", cache_dir="")
         except NotADatasetError as error:
@@ -179,7 +175,7 @@ class Race:
         if texts is not None and texts != [record.decode() for record in records]:
             self.met.append("read: a column of other records")
 
-    def wrong_with(self, records: list[bytes]) -> Iterator[str]:
+    def wrong_with(self, records):
         """Says what no command can have made of a split."""
         lines = self._log.read_text().splitlines()
         removed = {(source, number) for source, number in map(json.loads, lines)}
@@ -193,7 +189,7 @@ class Race:
             if lost := {(tag, n) for n in {*range(RECORDS)} - {*numbers}} - removed:
                 yield f"lost: {sorted(lost)}"
 
-    def check(self) -> None:
+    def check(self):
         """Checks what was met, and what there is in the end."""
         assert not self.met, collections.Counter(self.met).most_common(5)
         strange = [
@@ -241,5 +237,5 @@ _TOLD = re.compile(
 )
 
 
-def _is_told(error: str) -> bool:
+def _is_told(error):
     return "Traceback" not in error and _TOLD.search(error) is not None

@@ -1,10 +1,7 @@
 """Records that are appended: which are accepted, and what is told."""
 
-from __future__ import annotations
-
 import json
 import pathlib
-from collections.abc import Sequence
 
 import pytest
 
@@ -12,7 +9,6 @@ from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.dataset.metadata.splits import Split
 from tests.changes import changes
 from tests.changes.changes import append, convert, found_by_verify, records_of, run
 from tests.support.editions import files_of
@@ -23,7 +19,7 @@ MORE = text_records(13, seed=2)
 
 
 @pytest.fixture(autouse=True)
-def inputs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+def inputs(tmp_path, monkeypatch):
     """The current folder, with one for each edition: `old`, `new` and `more`."""
     monkeypatch.chdir(tmp_path)
     for name, records in (("old", OLD), ("new", NEW), ("more", MORE)):
@@ -35,14 +31,14 @@ def inputs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
 
 
 @pytest.fixture
-def two() -> str:
+def two():
     """A dataset of the old records, and the new ones."""
     convert("out", "old/*")
     append("out", "new/*")
     return "out"
 
 
-def assert_whole(output: str, *editions: Sequence[bytes]) -> Split:
+def assert_whole(output, *editions):
     """The dataset has these editions, and nothing is beside it."""
     split = changes.assert_whole(output, [r for records in editions for r in records])
     assert [part.records for part in split.parts] == list(map(len, editions))

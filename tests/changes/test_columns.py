@@ -1,11 +1,7 @@
 """Columns: types of values, their files, and commands that change a dataset."""
 
-from __future__ import annotations
-
 import pathlib
 import random
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -41,32 +37,32 @@ from tests.support.removals import remove_from
 
 
 @pytest.fixture
-def output(tmp_path: pathlib.Path) -> str:
+def output(tmp_path):
     found = examples(tmp_path, [5, 6])
     attach_numbers(found, tmp_path, 11)
     return found
 
 
-def column_files(output: str) -> list[str]:
+def column_files(output):
     return [path for path in files_of(output) if path.startswith("columns/")]
 
 
-def values_of(output: str) -> list[list[Any]]:
+def values_of(output):
     opened = loader.open(output)
     return [opened.column(name)[:].tolist() for name in ("score", "language")]
 
 
-def texts(*values: str) -> np.ndarray[Any, Any]:
+def texts(*values):
     out = np.empty(len(values), object)
     out[:] = values
     return out
 
 
-def test_values_of_every_type_come_back(tmp_path: pathlib.Path) -> None:
+def test_values_of_every_type_come_back(tmp_path):
     counts = [1, 0, 2_600]
     output, total = examples(tmp_path, counts), sum(counts)
     chance = np.random.default_rng(7)
-    types: dict[str, Any] = {"text": "text"}
+    types = {"text": "text"}
     long = "x" * 50_000
     own = ["", "Gr\u00fc\u00dfe", "\0end\0", long, "\ud800"]
     values = {"text": texts(*own, *map(str, range(total - len(own))))}
@@ -90,7 +86,7 @@ def test_values_of_every_type_come_back(tmp_path: pathlib.Path) -> None:
     ("dtype", "values"),
     [("float64", np.arange(40.0)), ("text", texts("a", "bc", "", "de"))],
 )
-def test_every_changed_byte_of_a_file_is_found(dtype: str, values) -> None:
+def test_every_changed_byte_of_a_file_is_found(dtype, values):
     kind = ColumnType(dtype)
     records = RecordsDigest(records=len(values), raw_bytes=9, low=3, high=4)
     data = encode_column(kind, values, records)
@@ -117,12 +113,12 @@ def test_every_changed_byte_of_a_file_is_found(dtype: str, values) -> None:
         {"dtype": "text", "shape": [2]},
     ],
 )
-def test_types_that_cannot_be(fields: dict[str, Any]) -> None:
+def test_types_that_cannot_be(fields):
     with pytest.raises((ValueError, TypeError)):
         ColumnType.parse(fields)
 
 
-MUTATIONS: list[Callable[[bytes, int], bytes]] = [
+MUTATIONS = [
     lambda data, at: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],
     lambda data, at: data[:at],
     lambda data, at: data + b"\0",
@@ -131,7 +127,7 @@ MUTATIONS: list[Callable[[bytes, int], bytes]] = [
 ]
 
 
-def test_no_mutation_of_a_file_is_silent(output: str) -> None:
+def test_no_mutation_of_a_file_is_silent(output):
     rng, expected = random.Random(1), values_of(output)
     for name in (*column_files(output), *["dataset.json"] * 3):
         path = pathlib.Path(output) / name
@@ -164,7 +160,7 @@ def test_no_mutation_of_a_file_is_silent(output: str) -> None:
         ),
     ],
 )
-def test_verify_names_what_is_wrong(output: str, change, said, quick) -> None:
+def test_verify_names_what_is_wrong(output, change, said, quick):
     (values,) = pathlib.Path(output).glob("columns/*00000-of-*.score-*")
     data = values.read_bytes()
     values.unlink()
@@ -176,7 +172,7 @@ def test_verify_names_what_is_wrong(output: str, change, said, quick) -> None:
     assert (said in run("verify", output, "--quick", code=3 if quick else 0)) == quick
 
 
-def test_a_table_names_files_of_its_own_directory_only(output: str) -> None:
+def test_a_table_names_files_of_its_own_directory_only(output):
     (part,) = open_manifest(output).splits["train"].parts
     table = read_column_table(output, column_entries(part, output)["score"])
     outside = ColumnTable(paths=["../a", "b"], columns=table.columns)
@@ -184,7 +180,7 @@ def test_a_table_names_files_of_its_own_directory_only(output: str) -> None:
         ColumnTable.decode(outside.encode(), where="t")
 
 
-def test_appended_records_have_no_values(tmp_path: pathlib.Path, output: str) -> None:
+def test_appended_records_have_no_values(tmp_path, output):
     more = tmp_path / "more.tfrecord"
     more.write_bytes(frames_of([example(11), example(12)]))
     said = run("append", output, more)
@@ -201,8 +197,8 @@ def test_appended_records_have_no_values(tmp_path: pathlib.Path, output: str) ->
 
 
 def test_columns_that_are_committed_after_another_commit_stay(
-    tmp_path: pathlib.Path,
-) -> None:
+    tmp_path,
+):
     output = examples(tmp_path, [3, 4])
     # It commits, then tidies.
     other = SplitFiles(output, open_manifest(output), "train")
@@ -211,7 +207,7 @@ def test_columns_that_are_committed_after_another_commit_stay(
     assert values_of(output)[0] == [n / 7 for n in range(7)]
 
 
-def test_states_that_are_kept_keep_their_columns(output: str) -> None:
+def test_states_that_are_kept_keep_their_columns(output):
     remove_from(output, [0])
     assert len(column_files(output)) == 6  # Of two states, one shard is of both.
     assert loader.open(output, edition=1).column("score")[0] == 0

@@ -1,7 +1,5 @@
 """Datasets of several editions, as every reader sees them."""
 
-from __future__ import annotations
-
 import dataclasses
 import glob
 import itertools
@@ -30,14 +28,14 @@ ALL = [record for edition in EDITIONS for file in edition for record in file]
 ENDS = [*itertools.accumulate(sum(map(len, edition)) for edition in EDITIONS)]
 
 
-def key_of(output: pathlib.Path, edition: int) -> str:
+def key_of(output, edition):
     """Returns the key by which the files of an edition are named."""
     part = open_manifest(str(output)).splits["train"].part(edition)
     return layout.write_key("train", part.write)
 
 
 @pytest.fixture(scope="module")
-def grown(tmp_path_factory) -> pathlib.Path:
+def grown(tmp_path_factory):
     """A dataset after each edition, as copies `1`, `2` and `3`; pickled before."""
     folder = tmp_path_factory.mktemp("grown")
     for edition, files in enumerate(EDITIONS, 1):
@@ -49,12 +47,12 @@ def grown(tmp_path_factory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def whole(grown) -> str:
+def whole(grown):
     return str(grown / "3")
 
 
 @pytest.fixture
-def own(grown, tmp_path) -> pathlib.Path:
+def own(grown, tmp_path):
     """A dataset of three editions for one test."""
     return pathlib.Path(shutil.copytree(grown / "3", tmp_path / "own"))
 

@@ -1,11 +1,7 @@
 """Records that are erased: no file holds them, whatever was killed before."""
 
-from __future__ import annotations
-
 import json
-import pathlib
 import shutil
-from collections.abc import Iterator
 
 import pytest
 
@@ -63,13 +59,13 @@ def test_values_of_columns_whose_work_was_given_up(tmp_path, output, monkeypatch
 
 
 @pytest.fixture(scope="module")
-def killer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
+def killer(tmp_path_factory):
     with Killer(tmp_path_factory.mktemp("killer")) as killer:
         yield killer
 
 
 @pytest.fixture(scope="module")
-def folder(killer: Killer, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def folder(killer, tmp_path_factory):
     """A folder with what commands take, and the datasets `plain` and `values`."""
     folder = tmp_path_factory.mktemp("erase")
     write_inputs(folder, "in", RECORDS)
@@ -84,7 +80,7 @@ def folder(killer: Killer, tmp_path_factory: pytest.TempPathFactory) -> pathlib.
     return folder
 
 
-def erase_wherever(killer: Killer, folder: pathlib.Path, output: str) -> bool:
+def erase_wherever(killer, folder, output):
     """Erases the record wherever it is; returns whether that was refused at first."""
     dataset = loader.open(output, cache_dir="")
     records = dataset.read(range(len(dataset)))

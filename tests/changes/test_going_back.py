@@ -1,9 +1,5 @@
 """Going back to earlier editions, and cleaning."""
 
-from __future__ import annotations
-
-import pathlib
-
 import pytest
 
 from gristmill.dataset.base.errors import (
@@ -33,14 +29,14 @@ A, B, C = (text_records(11 + n, seed=n) for n in range(3))
 
 
 @pytest.fixture
-def inputs(tmp_path: pathlib.Path) -> dict[str, str]:
+def inputs(tmp_path):
     return {
         n: write_inputs(tmp_path, n, r) for n, r in zip("abc", (A, B, C), strict=True)
     }
 
 
 @pytest.fixture
-def replaced(output: str, inputs: dict[str, str]) -> str:
+def replaced(output, inputs):
     """A dataset whose third edition has replaced two."""
     convert(output, inputs["a"])
     append(output, inputs["b"])
@@ -66,7 +62,7 @@ def test_where_nobody_can_go_back_to(replaced):
 
 def test_what_no_edition_names_goes(replaced):
     before = files_of(replaced)
-    told: dict[str, int] = {}
+    told = {}
     found = clean(replaced, delete=False, seen=told.__setitem__)
     assert files_of(replaced) == before
     assert found.editions == (("train", 1), ("train", 2))

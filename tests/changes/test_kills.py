@@ -15,7 +15,6 @@ from gristmill.dataset.base.errors import NotADatasetError, ReplacedError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.data.dataset import Dataset
 from gristmill.pipelines.anywhere import index
 from gristmill.pipelines.local.pool import run_job
 from gristmill.pipelines.options.job_options import IndexOptions
@@ -41,17 +40,17 @@ SELECT = "text in ('value 1', 'value 2')"
 Inputs = dict[str, str]
 
 
-def empty(output: str, inputs: Inputs) -> None:
+def empty(output, inputs):
     place = f"{output}/{FILE}"  # Of another program, until it is indexed.
     storage_for(place).write(place, pathlib.Path(inputs[FILE]).read_bytes())
 
 
-def two(output: str, inputs: Inputs) -> None:
+def two(output, inputs):
     convert(output, inputs["a"])
     append(output, inputs["b"])
 
 
-def replaced(output: str, inputs: Inputs) -> None:
+def replaced(output, inputs):
     convert(output, inputs["a"])
     convert(output, inputs["b"], overwrite=True, keep=True)
 
@@ -135,7 +134,7 @@ COMMANDS = {
 
 
 @pytest.fixture
-def inputs(tmp_path: pathlib.Path) -> Inputs:
+def inputs(tmp_path):
     write_array_records(tmp_path / FILE, B)
     records = {"a": A, "b": B, "twice": A + A}
     own = {name: write_inputs(tmp_path, name, records[name]) for name in records}
@@ -145,17 +144,17 @@ def inputs(tmp_path: pathlib.Path) -> Inputs:
     return own | {FILE: str(tmp_path / FILE), "dataset": source}
 
 
-def opened(output: str) -> Dataset | None:
+def opened(output):
     with contextlib.suppress(NotADatasetError):
         return loader.open(output, "train", verify="never", cache_dir="")
     return None
 
 
-def records_of(dataset: Dataset | None) -> list[bytes] | None:
+def records_of(dataset):
     return None if dataset is None else sorted(dataset)
 
 
-def put(output: str, files: dict[str, bytes]) -> None:
+def put(output, files):
     """Makes a directory what it was."""
     storage = storage_for(output)
     for path in files_of(output):
@@ -168,8 +167,8 @@ def put(output: str, files: dict[str, bytes]) -> None:
 @pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_old_or_the_new_is_there_and_the_same_command_ends_it(
-    output: str, inputs: Inputs, name: str, stride: int
-) -> None:
+    output, inputs, name, stride
+):
     before, run, records, once = COMMANDS[name]
     before(output, inputs)
     old, files = records_of(opened(output)), files_of(output)

@@ -1,14 +1,11 @@
 """What killed commands leave, and who deletes it."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -32,30 +29,30 @@ RESULT_PATH = layout.result_path(NAME, "train", WRITE)
 
 
 @pytest.fixture
-def source(tmp_path: pathlib.Path) -> str:
+def source(tmp_path):
     return changes.write_inputs(tmp_path, "in", RECORDS)
 
 
 @pytest.fixture
-def made(output: str, source: str) -> str:
+def made(output, source):
     changes.convert(output, source)
     return output
 
 
 @pytest.fixture
-def here(tmp_path: pathlib.Path, source: str) -> pathlib.Path:
+def here(tmp_path, source):
     changes.convert(str(tmp_path / "here"), source)
     return tmp_path / "here"
 
 
-def left_in(output: object) -> list[str]:
+def left_in(output):
     found = verify(str(output), quick=True)
     assert found.findings == ()  # Nothing is wrong with the dataset.
     return sorted(found.leftovers)
 
 
 # Who deletes what was left, and whether also where the split is another one.
-BY: dict[str, Callable[[str, str], object]] = {
+BY = {
     "the same command": changes.convert,
     "overwrite": lambda out, source: changes.convert(out, source, overwrite=True),
     "erase": lambda out, source: remove(out, [17], erase=True),
@@ -189,7 +186,7 @@ def test_a_beam_run_that_is_killed_before_it_takes_its_result(source, tmp_path):
     output = str(tmp_path / "out")
     command = ["convert", source, output, f"--name={NAME}", "--runner=FnApiRunner"]
 
-    def run(*program: str) -> subprocess.CompletedProcess[bytes]:
+    def run(*program):
         argv = [sys.executable, *program, *command]
         return subprocess.run(argv, capture_output=True, timeout=120)
 

@@ -8,7 +8,7 @@ import itertools
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import hypothesis
@@ -84,27 +84,25 @@ class Model:
     values: Mapping[int, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     @property
-    def records(self) -> tuple[bytes, ...]:
+    def records(self):
         return tuple(record for part in self.parts for record in part.records)
 
     @property
-    def number(self) -> int:
+    def number(self):
         return max((part.number for part in self.parts), default=0)
 
-    def with_parts(self, *parts: Part, keep: bool = True) -> Model:
+    def with_parts(self, *parts, keep=True):
         last = max([self.last, *(part.number for part in parts)])
         new = Model(parts=parts, last=last, values=self.values)
         states = {**(self.states if keep else {}), new.number: parts}
         return dataclasses.replace(new, states=states)
 
-    def made(
-        self, name: str, how: Any, *, adds: bool = False, keep: bool = True
-    ) -> Model:
+    def made(self, name, how, *, adds=False, keep=True):
         number = self.last + 1
         part = Part(number, INPUTS[name], number, (name, how))
         return self.with_parts(*(self.parts if adds else ()), part, keep=keep)
 
-    def without(self, numbers: frozenset[int], *, erase: bool) -> Model:
+    def without(self, numbers, *, erase):
         parts, values, last, first = [], dict(self.values), self.last, 0
         for part in self.parts:
             left = [n for n in range(len(part.records)) if first + n not in numbers]
@@ -134,7 +132,7 @@ class History(RuleBasedStateMachine):
 
     remote = False
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self._stack = contextlib.ExitStack()
         folder = self._stack.enter_context(tempfile.TemporaryDirectory())
@@ -154,16 +152,16 @@ class History(RuleBasedStateMachine):
         self.begun = False  # Whether there may be unfinished work.
         self.foreign = False
 
-    def teardown(self) -> None:
+    def teardown(self):
         self._stack.close()
 
-    def outside(self) -> dict[str, bytes]:
+    def outside(self):
         paths = [pathlib.Path(path) for path in self.inputs.values()]
         return {str(path): path.read_bytes() for path in paths}
 
     # What there is.
 
-    def look(self) -> Model:
+    def look(self):
         """Returns what can be read of the model's fields."""
         try:
             split = changes.split_of(self.output)
@@ -181,19 +179,19 @@ class History(RuleBasedStateMachine):
             parts=states[split.edition], last=split.last_edition, states=states
         )
 
-    def opened(self, edition: int | None = None) -> Any:
+    def opened(self, edition=None):
         return loader.open(
             self.output, "train", edition=edition, verify="never", cache_dir=""
         )
 
-    def read(self, edition: int | None) -> list[bytes]:
+    def read(self, edition):
         dataset = self.opened(edition)
         return dataset.read(range(len(dataset)))
 
-    def matches(self, seen: Model, model: Model) -> bool:
+    def matches(self, seen, model):
         """Returns whether a dataset is like a model."""
 
-        def plain(parts: tuple[Part, ...]) -> tuple[Any, ...]:
+        def plain(parts):
             return tuple((part.number, part.records) for part in parts)
 
         states = {number: plain(parts) for number, parts in model.states.items()}
@@ -207,12 +205,12 @@ class History(RuleBasedStateMachine):
 
     def do(
         self,
-        command: Callable[[], object],
-        *outcomes: Model | None,
-        kill: tuple[int, bool, bool],
-        may_refuse: bool = False,
-        repeated: Callable[[Model], Model | None] = lambda model: None,
-    ) -> bool:
+        command,
+        *outcomes,
+        kill,
+        may_refuse=False,
+        repeated=lambda model: None,
+    ):
         """Runs a command, which may be killed and run again.
 
         Args:
@@ -248,7 +246,7 @@ class History(RuleBasedStateMachine):
         self.check()
         return not refused
 
-    def refuses(self, command: Callable[[], object]) -> GristmillError | None:
+    def refuses(self, command):
         try:
             command()
         except DataLossError:
@@ -257,7 +255,7 @@ class History(RuleBasedStateMachine):
             return error
         return None
 
-    def now(self, *models: Model | None) -> None:
+    def now(self, *models):
         """Finds out which of some models the dataset is like."""
         seen = self.look()
         for model in models:
@@ -269,7 +267,7 @@ class History(RuleBasedStateMachine):
                 return
         raise AssertionError(f"{seen}\nis none of\n" + "\n".join(map(str, models)))
 
-    def check(self) -> None:
+    def check(self):
         assert self.outside() == self.before
         storage = storage_for(self.output)
         for path in FOREIGN if self.foreign else ():
@@ -282,13 +280,13 @@ class History(RuleBasedStateMachine):
         values = self.values_of(self.model)
         assert values is None or values == self.column()
 
-    def values_of(self, model: Model) -> list[str] | None:
+    def values_of(self, model):
         """Returns the column of a model, None if not all of its parts have values."""
         values = [model.values.get(part.number, ()) for part in model.parts]
         found = [value for one in values for value in one]
         return found if found and len(found) == len(model.records) else None
 
-    def column(self) -> list[str] | None:
+    def column(self):
         dataset = self.opened()
         return [*dataset.column("text")[:]] if "text" in dataset.columns else None
 
@@ -300,7 +298,7 @@ class History(RuleBasedStateMachine):
     )
 
     @rule()
-    def put_foreign_files(self) -> None:
+    def put_foreign_files(self):
         if not self.foreign:
             self.foreign = True
             for path in FOREIGN:
@@ -308,7 +306,7 @@ class History(RuleBasedStateMachine):
                 storage_for(place).write(place, path.encode())
 
     @rule(name=st.sampled_from("ab"), shards=st.sampled_from([1, 2]), kill=kills)
-    def convert(self, name: str, shards: int, kill: Any) -> None:
+    def convert(self, name, shards, kill):
         model = self.model
         made = [part for part in model.parts if part.made == (name, shards)]
         outcomes = [model.made(name, shards)]
@@ -326,8 +324,8 @@ class History(RuleBasedStateMachine):
         keep=st.booleans(),
         kill=kills,
     )
-    def overwrite(self, name: str, shards: int, keep: bool, kill: Any) -> None:
-        def made(model: Model) -> Model:
+    def overwrite(self, name, shards, keep, kill):
+        def made(model):
             return model.made(name, shards)
 
         same = [(part.made, part.whole) for part in self.model.parts]
@@ -344,7 +342,7 @@ class History(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.parts)
     @rule(name=st.sampled_from("abc"), shards=st.sampled_from([1, 2]), kill=kills)
-    def append(self, name: str, shards: int, kill: Any) -> None:
+    def append(self, name, shards, kill):
         model = self.model
         there = [part for part in model.parts if part.made[0] == name]
         outcomes = [model.made(name, shards, adds=True)]
@@ -364,7 +362,7 @@ class History(RuleBasedStateMachine):
         give_up=st.booleans(),
         kill=kills,
     )
-    def remove(self, places: Any, erase: bool, give_up: bool, kill: Any) -> None:
+    def remove(self, places, erase, give_up, kill):
         model, records = self.model, self.model.records
         numbers = frozenset(int(place * len(records)) for place in places)
         ended = self.do(
@@ -382,7 +380,7 @@ class History(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.parts)
     @rule(place=st.floats(0, 1, exclude_max=True), kill=kills)
-    def roll_back(self, place: float, kill: Any) -> None:
+    def roll_back(self, place, kill):
         model = self.model
         split = changes.split_of(self.output)
         numbers = sorted(states_of(split))
@@ -392,7 +390,7 @@ class History(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.parts or self.begun)
     @rule(unfinished=st.booleans(), kill=kills)
-    def clean(self, unfinished: bool, kill: Any) -> None:
+    def clean(self, unfinished, kill):
         ended = self.do(
             lambda: clean(self.output, unfinished=unfinished),
             self.model,
@@ -408,7 +406,7 @@ class History(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.records)
     @rule(salt=st.sampled_from("xy"), resume=st.booleans(), kill=kills)
-    def attach(self, salt: str, resume: bool, kill: Any) -> None:
+    def attach(self, salt, resume, kill):
         model = self.model
         given = iter([f"{salt} {record.decode()}" for record in model.records])
         values = dict(model.values)
@@ -428,12 +426,10 @@ class History(RuleBasedStateMachine):
         keep=st.booleans(),
         kill=kills,
     )
-    def write(
-        self, parts: int, resume: bool, overwrite: bool, keep: bool, kill: Any
-    ) -> None:
+    def write(self, parts, resume, overwrite, keep, kill):
         name, model = "v" if parts else "w", self.model
 
-        def made(model: Model) -> Model:
+        def made(model):
             found = model.made(name, parts)
             every = INPUTS[name]
             ordered = [r for n in range(parts) for r in every[n::parts]] or every
@@ -460,7 +456,7 @@ class History(RuleBasedStateMachine):
         )
 
     @rule(overwrite=st.booleans(), keep=st.booleans(), kill=kills)
-    def write_group(self, overwrite: bool, keep: bool, kill: Any) -> None:
+    def write_group(self, overwrite, keep, kill):
         model = self.model
         own = [part.made for part in model.parts] == [("g", 0)] and model.parts[0].whole
         outcomes = [model.made("g", 0)] if overwrite or not model.parts else []
@@ -479,7 +475,7 @@ class RemoteHistory(History):
     remote = True
 
 
-def run(machine: type[History], examples: int, steps: int) -> None:
+def run(machine, examples, steps):
     settings = hypothesis.settings(
         max_examples=examples,
         stateful_step_count=steps,
@@ -490,17 +486,17 @@ def run(machine: type[History], examples: int, steps: int) -> None:
     run_state_machine_as_test(machine, settings=settings)
 
 
-def test_any_history() -> None:
+def test_any_history():
     run(History, 8, 10)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", [History, RemoteHistory])
-def test_more_histories(machine: type[History]) -> None:
+def test_more_histories(machine):
     run(machine, 10 if machine.remote else 30, 15)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("machine", [History, RemoteHistory])
-def test_many_histories(machine: type[History]) -> None:
+def test_many_histories(machine):
     run(machine, SOAK_EXAMPLES, 25)

@@ -1,7 +1,5 @@
 """No file is replaced or deleted that gristmill did not make, and no input."""
 
-from __future__ import annotations
-
 import functools
 import pathlib
 
@@ -40,13 +38,13 @@ SHARD = f"{NAME}-train.array_record-00000-of-00001"
 
 
 @pytest.fixture
-def out(tmp_path: pathlib.Path) -> pathlib.Path:
+def out(tmp_path):
     (tmp_path / "out").mkdir()
     return tmp_path / "out"
 
 
 @pytest.fixture
-def source(tmp_path: pathlib.Path) -> str:
+def source(tmp_path):
     return changes.write_inputs(tmp_path, "in", NEW)
 
 
@@ -151,7 +149,7 @@ def test_an_output_is_not_above_its_inputs(monkeypatch, tmp_path, output, path, 
 # Files that were indexed in place.
 
 
-def indexed(folder: pathlib.Path | str, **options: str) -> None:
+def indexed(folder, **options):
     write_array_records(pathlib.Path(folder, SHARD), RECORDS)
     index(IndexOptions(files=(f"{folder}/{SHARD}",), name=NAME, **options))
 
@@ -231,7 +229,7 @@ def test_files_stay_after_an_index_that_was_killed_or_taken_back(
     if there:
         changes.write(output, NEW)
 
-    def killed() -> None:
+    def killed():
         raise KeyboardInterrupt
 
     at_storage(monkeypatch, "write", "dataset.json", killed)

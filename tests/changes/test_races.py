@@ -1,13 +1,9 @@
 """Commands of several processes on one dataset: none loses what it reported."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import multiprocessing
 import os
-import pathlib
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,7 +13,6 @@ from gristmill.dataset.commit.commit import commit_dataset, write_table
 from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata.manifest import Manifest, open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.pipelines.anywhere import verify
@@ -26,7 +21,6 @@ from gristmill.transforms.conversion.make_shards import convert_shard, shard_tas
 from tests.changes.changes import assert_whole, convert
 from tests.changes.races import Race
 from tests.servers.gcs_process import GcsProcess
-from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import job_of
 from tests.support.records import frames_of, text_records
 from tests.support.watched import watched
@@ -45,10 +39,10 @@ ROUNDS = [
 
 @pytest.fixture(params=["disk", "bucket"])
 def place(
-    request: pytest.FixtureRequest,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[str]:
+    request,
+    tmp_path,
+    monkeypatch,
+):
     if request.param == "disk":
         yield str(tmp_path / "out")
         return
@@ -59,8 +53,8 @@ def place(
 
 @pytest.mark.parametrize(("commands", "seed", "unfinished"), ROUNDS)
 def test_nothing_is_lost_and_every_reader_sees_one_state(
-    place: str, tmp_path: pathlib.Path, commands: int, seed: int, unfinished: bool
-) -> None:
+    place, tmp_path, commands, seed, unfinished
+):
     """Random commands, killed anywhere, and a reader beside them."""
     race = Race(tmp_path, place, seed, unfinished=unfinished)
     race.run(commands, processes=2 if commands < SOAK_COMMANDS else 3)
@@ -74,11 +68,11 @@ def test_nothing_is_lost_and_every_reader_sees_one_state(
 SPLITS = ("first", "second", "third")
 
 
-def write_of(output: str, name: str) -> Write:
+def write_of(output, name):
     return Write(output=output, name="data", split=name, id=name)
 
 
-def commit(output: str, name: str, split: Split) -> str | None:
+def commit(output, name, split):
     """Commits a split, and returns its name if it did."""
     try:
         commit_dataset(output, "data", {write_of(output, name): split})
@@ -89,7 +83,7 @@ def commit(output: str, name: str, split: Split) -> str | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", [8, pytest.param(2000, marks=pytest.mark.soak)])
-def test_splits_that_three_processes_add_at_once(tmp_path, rounds: int):
+def test_splits_that_three_processes_add_at_once(tmp_path, rounds):
     output, table = str(tmp_path), ShardTable.of([])
     splits = {
         name: write_table(write_of(output, name), table, writer_options="", source={})
@@ -119,7 +113,7 @@ def test_a_file_is_not_deleted_that_was_replaced_after_the_look(tmp_path, monkey
     seen = version_of(path)
     other = threading.Thread(target=storage.write, args=(path, b"new"))
 
-    def unlink(name: str) -> None:
+    def unlink(name):
         if name == path and other.ident is None:
             other.start()
             other.join(0.5)
@@ -150,9 +144,7 @@ def test_a_replacement_never_has_the_version_of_what_it_replaces(tmp_path):
 
 @pytest.mark.parametrize("hold", ["array_record-00000-of-00002", ".index"])
 @pytest.mark.parametrize("again", ["same", "other"])
-def test_an_upload_that_arrives_after_the_commit_changes_nothing(
-    server: GcsServer, hold: str, again: str
-) -> None:
+def test_an_upload_that_arrives_after_the_commit_changes_nothing(server, hold, again):
     output, objects = "gs://out/d", server.objects
     old, new = text_records(900), text_records(900, seed=1)
     objects.put("in", "a.tfrecord", frames_of(old))

@@ -1,11 +1,7 @@
 """Records that are removed: what is written again, what is kept, and who is told."""
 
-from __future__ import annotations
-
 import pathlib
 import shutil
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +21,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.provenance.trace import locate_record
 from gristmill.pipelines.removal import remove as run_removal
 from gristmill.transforms.removal.cut_shard import cut_shard
-from gristmill.transforms.removal.removal_job import RemovalResult, begin_removal
+from gristmill.transforms.removal.removal_job import begin_removal
 from tests.changes.changes import append, assert_whole, convert, records_of, run
 from tests.support.editions import files_of
 from tests.support.records import (
@@ -39,7 +35,7 @@ OLD, NEW = text_records(60), text_records(25, seed=1)
 
 
 @pytest.fixture
-def inputs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+def inputs(tmp_path, monkeypatch):
     """The current folder, with the files `old` and `new`."""
     monkeypatch.chdir(tmp_path)
     for name, records in (("old", OLD), ("new", NEW)):
@@ -48,26 +44,24 @@ def inputs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
 
 
 @pytest.fixture
-def made(inputs: pathlib.Path, output: str) -> str:
+def made(inputs, output):
     """A dataset of the old records in four shards."""
     convert(output, "old", shards=4)
     return output
 
 
 @pytest.fixture
-def here(inputs: pathlib.Path) -> str:
+def here(inputs):
     """The same on a disk."""
     convert("out", "old", shards=4)
     return "out"
 
 
-def remove(
-    output: str, records: Sequence[int], *, erase: bool = False, **asked: Any
-) -> RemovalResult:
+def remove(output, records, *, erase=False, **asked):
     return run_removal(output, {"records": records, **asked}, erase=erase, workers=1)
 
 
-def without(records: Sequence[Any], *removed: int) -> list[Any]:
+def without(records, *removed):
     return [record for n, record in enumerate(records) if n not in removed]
 
 
@@ -182,7 +176,7 @@ def test_what_a_conversion_left_out_is_known_afterwards(inputs):
     (inputs / "old").write_bytes(data)
     run("convert", "old", "out", "--num-shards=4", "--name=d", "--on-corrupt=skip")
 
-    def places() -> list[int | None]:
+    def places():
         dataset = loader.open("out")
         found = [locate_record(dataset, n) for n in range(len(dataset))]
         return [place.source_offset_bytes for place in found]
@@ -196,7 +190,7 @@ def test_what_a_conversion_left_out_is_known_afterwards(inputs):
     assert name == f"d-train.array_record-{split.write}-00000-of-00004.jsonl"
 
 
-def leave(output: str, records: Sequence[int], *, shards: int) -> None:
+def leave(output, records, *, shards):
     """Leaves a removal that was killed after some of its shards."""
     for task in [*begin_removal(output, records).tasks()][:shards]:
         cut_shard(task)

@@ -1,10 +1,7 @@
 """A split that is replaced: who reads, verifies or writes meanwhile, what is left."""
 
-from __future__ import annotations
-
 import functools
 import pathlib
-from collections.abc import Callable
 
 import apache_beam as beam
 import pytest
@@ -52,24 +49,24 @@ Inputs = dict[str, str]
 
 
 @pytest.fixture
-def inputs(tmp_path: pathlib.Path) -> Inputs:
+def inputs(tmp_path):
     records = {"old": OLD, "new": NEW, "other": OTHER}
     return {name: write_inputs(tmp_path, name, r) for name, r in records.items()}
 
 
 @pytest.fixture
-def there(output: str, inputs: Inputs) -> str:
+def there(output, inputs):
     """A dataset of the old records."""
     convert(output, inputs["old"])
     return output
 
 
-def by_beam(output: str, inputs: Inputs, keep: bool) -> None:
+def by_beam(output, inputs, keep):
     given = {"name": NAME, "num_shards": 2, "overwrite": True, "keep_replaced": keep}
     run(beam.Create(NEW), WriteArrayRecords(output, **given))
 
 
-def by_index(output: str, inputs: Inputs, keep: bool) -> None:
+def by_index(output, inputs, keep):
     folder, place = pathlib.Path(inputs["new"]).parent, f"{output}/{FILE}"
     data = array_record_bytes(NEW, options="group_size:1", folder=str(folder))
     storage_for(place).write(place, data)
@@ -77,7 +74,7 @@ def by_index(output: str, inputs: Inputs, keep: bool) -> None:
     index(IndexOptions(files=(place,), **given), workers=1)
 
 
-MAKERS: dict[str, Callable[[str, Inputs, bool], object]] = {
+MAKERS = {
     "convert": lambda out, given, keep: convert(
         out, given["new"], overwrite=True, keep=keep
     ),
@@ -117,9 +114,7 @@ def test_of_two_at_once_the_later_is_told(
 ):
     if not first:
         convert(output, inputs["old"])
-    other: Callable[[], object] = functools.partial(
-        convert, output, inputs["other"], overwrite=True
-    )
+    other = functools.partial(convert, output, inputs["other"], overwrite=True)
     if maker == "writer":  # Of the same id.
         other = functools.partial(write, output, OTHER, overwrite=True)
     at_storage(monkeypatch, "write", at, other)
@@ -144,7 +139,7 @@ def test_splits_of_one_command_are_replaced_and_made_at_once(there, inputs):
 def test_what_a_killed_commit_did_not_delete_any_command_deletes(
     there, inputs, monkeypatch
 ):
-    def killed() -> None:
+    def killed():
         raise KeyboardInterrupt
 
     at_storage(monkeypatch, "write", "dataset.json", killed, after=True)
@@ -199,7 +194,7 @@ def test_a_lost_dataset_json_gives_up_what_was_at_work(there, inputs):
     """Nobody knows what it held: its files go."""
     place = f"{there}/dataset.json"
 
-    def lose() -> None:
+    def lose():
         before = storage_for(place).stat(place)
         assert before is not None
         storage_for(place).write(place, b"{", replaces=before.version)
@@ -231,10 +226,10 @@ def test_requests_for_each_shard(server, inputs, old, new):
     """
     convert(OUT, inputs["old"], shards=old)
 
-    def of_shards() -> list[str]:
+    def of_shards():
         return [kind for kind, name, _ in server.log if "array_record-" in name]
 
-    def begin() -> None:
+    def begin():
         server.requests.clear()
         server.log.clear()
 

@@ -1,15 +1,11 @@
 """The twelve rules of the commit, each by what happens with it."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
 import os
 import pathlib
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -67,15 +63,15 @@ class Stopped(BaseException):
     """Ends a command in the middle."""
 
 
-def stop() -> None:
+def stop():
     raise Stopped
 
 
-def shards_in(output: str) -> set[str]:
+def shards_in(output):
     return {path for path in files_of(output) if path.startswith(f"{NAME}-")}
 
 
-def ids_in(output: str) -> set[str]:
+def ids_in(output):
     """Returns the ids of the writes that are described."""
     return {
         json.loads(data)["fingerprint"]
@@ -84,30 +80,30 @@ def ids_in(output: str) -> set[str]:
     }
 
 
-def begun(output: str, inputs: str, **options: Any) -> None:
+def begun(output, inputs, **options):
     """Begins a conversion that ends before its commit."""
     with pytest.raises(Stopped):
         convert(output, inputs, meanwhile=stop, **options)
 
 
 @pytest.fixture
-def inputs(tmp_path: pathlib.Path) -> dict[str, str]:
+def inputs(tmp_path):
     names = {"a": A, "b": B, "c": C}
     return {name: write_inputs(tmp_path, name, names[name]) for name in names}
 
 
 @pytest.fixture
-def a(inputs: dict[str, str]) -> str:
+def a(inputs):
     return inputs["a"]
 
 
 @pytest.fixture
-def b(inputs: dict[str, str]) -> str:
+def b(inputs):
     return inputs["b"]
 
 
 @pytest.fixture
-def c(inputs: dict[str, str]) -> str:
+def c(inputs):
     return inputs["c"]
 
 
@@ -228,7 +224,7 @@ class TestRule3:
         old.write(A[0])
         new.__enter__()
 
-        def go_on() -> None:  # Its shards are published in a thread.
+        def go_on():  # Its shards are published in a thread.
             old.write(A[1])
             old.__exit__(None, None, None)
 
@@ -247,7 +243,7 @@ class TestRule4:
         placed = f"{output}/{NAME}-train.array_record-00001-of-00002"
         others = []
 
-        def make() -> None:
+        def make():
             begun(output, a)
             others.append(storage_for(output).stat(placed))
 
@@ -260,7 +256,7 @@ class TestRule4:
         storage = storage_for(output)
         placed = f"{output}/{NAME}-train.array_record-00001-of-00002"
 
-        def place() -> None:
+        def place():
             storage.write(placed, b"of somebody else")
 
         at_storage(monkeypatch, "temporary", "tmp-", place, skip=1)
@@ -270,7 +266,7 @@ class TestRule4:
         assert read_manifest(output) is None
 
 
-TFDS_INFO: dict[str, Any] = {
+TFDS_INFO = {
     "name": NAME,
     "fileFormat": "array_record",
     "splits": [{"name": "train", "shardLengths": ["3", "3"]}],
@@ -293,7 +289,7 @@ class TestRule5:
     def test_of_two_that_are_first_one_has_them(self, output, a, b, monkeypatch):
         """The other takes them between the look and the description."""
 
-        def other() -> None:
+        def other():
             begun(output, b)
 
         at_storage(monkeypatch, "write", f"{NAME}-train.job.json", other)
@@ -341,9 +337,9 @@ class TestRule6:
     ):
         output, true = str(tmp_path / "out"), os.replace
         convert(output, a)
-        others: list[threading.Thread] = []
+        others = []
 
-        def replace(source: str, target: str, **options: Any) -> None:
+        def replace(source, target, **options):
             if not others and target.endswith("/dataset.json"):
                 others.append(threading.Thread(target=append, args=(output, c)))
                 others[0].start()
@@ -357,16 +353,16 @@ class TestRule6:
         assert records_of(output) == [*A, *B, *C]
 
 
-def overwritten(output: str, inputs: dict[str, str]) -> None:
+def overwritten(output, inputs):
     convert(output, inputs["c"], overwrite=True, keep=True)
 
 
-def rolled_back(output: str, inputs: dict[str, str]) -> None:
+def rolled_back(output, inputs):
     roll_back(output, "train", 1)
 
 
 # What may come between the beginning and the commit of a command.
-OTHERS: dict[str, Callable[[str, dict[str, str]], object]] = {
+OTHERS = {
     "append": lambda output, inputs: append(output, inputs["c"]),
     "append the same": lambda output, inputs: append(output, inputs["b"], shards=3),
     "overwrite": overwritten,
@@ -380,8 +376,8 @@ OTHERS: dict[str, Callable[[str, dict[str, str]], object]] = {
 }
 
 
-def attach_with(output: str, meanwhile: Callable[[], object]) -> None:
-    def between() -> None:
+def attach_with(output, meanwhile):
+    def between():
         meanwhile()
 
     with pytest.MonkeyPatch.context() as patch:
@@ -392,7 +388,7 @@ def attach_with(output: str, meanwhile: Callable[[], object]) -> None:
 
 
 # Commands, and with which of those they can stand.
-COMMANDS: dict[str, Callable[[str, dict[str, str], Callable[[], object]], object]] = {
+COMMANDS = {
     "append": lambda output, inputs, other: append(
         output, inputs["b"], meanwhile=other
     ),
@@ -404,7 +400,7 @@ COMMANDS: dict[str, Callable[[str, dict[str, str], Callable[[], object]], object
 }
 
 
-def standing() -> dict[str, set[str]]:
+def standing():
     """Returns what each command stands on, as the page about the format says."""
     page = (ROOT / "docs/reference/format.md").read_text(encoding="utf-8")
     table = page.split("### Commands at once")[1].split("\n\n")[2]
@@ -430,9 +426,9 @@ class TestRule7:
     def test_commands_by_commands(self, output, inputs, command, other):
         convert(output, inputs["a"])
         append(output, write_inputs(pathlib.Path(inputs["a"]).parent, "d", [b"<d>"]))
-        state: list[dict[str, bytes]] = []
+        state = []
 
-        def meanwhile() -> None:
+        def meanwhile():
             OTHERS[other](output, inputs)
             state.append(files_of(output))
 
@@ -506,7 +502,7 @@ class TestRule9:
         convert(output, b, overwrite=True, keep=True)
         seen = []
 
-        def look() -> None:
+        def look():
             split = split_of(output)
             seen.append(split.replaced)
 
@@ -522,7 +518,7 @@ class TestRule9:
         assert records_of(output) == [*A, *B]
 
 
-def give_up_only(output: str) -> None:
+def give_up_only(output):
     """Gives up what is not finished, and is killed before it deletes a file."""
     with pytest.MonkeyPatch.context() as patch:
         at_storage(patch, "delete", "", stop, times=99)  # In all threads.
@@ -621,16 +617,14 @@ class TestRule11:
         assert found_by_verify(output) == ([], [])
 
 
-def made_by(output: str, task: Any) -> dict[str, bytes]:
+def made_by(output, task):
     """Returns the files that a task makes."""
     before = files_of(output)
     assert [*make_shards(task)]
     return {p: data for p, data in files_of(output).items() if p not in before}
 
 
-def conversions(
-    output: str, inputs: str, **options: Any
-) -> Iterator[Callable[[], Any]]:
+def conversions(output, inputs, **options):
     appends = options.pop("appends", False)
     job = job_of(
         inputs,
@@ -646,9 +640,7 @@ def conversions(
         yield functools.partial(commit_shards, [job], results, keep_replaced=True)
 
 
-def removals(
-    output: str, numbers: list[int], edition: int
-) -> Iterator[Callable[[], Any]]:
+def removals(output, numbers, edition):
     for _ in range(2):
         gathered = Gathered.of(
             [removal := begin_removal(output, numbers, edition=edition)]
@@ -658,7 +650,7 @@ def removals(
         yield functools.partial(commit_removal, gathered)
 
 
-ELEMENTS: dict[str, Callable[[str, dict[str, str]], Iterator[Callable[[], Any]]]] = {
+ELEMENTS = {
     "convert": lambda output, inputs: conversions(output, inputs["b"], overwrite=True),
     "append": lambda output, inputs: conversions(output, inputs["b"], appends=True),
     "remove": lambda output, inputs: removals(output, [1, 3], 1),

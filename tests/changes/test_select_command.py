@@ -1,11 +1,8 @@
 """Datasets made of some records of a dataset, with their columns."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import random
-from typing import Any
 
 import pytest
 
@@ -29,7 +26,7 @@ PLACE = type(NUMBER)(feature=None, key="place")
 HERE = "--workers=1"
 
 
-def rows_of(output: str | pathlib.Path) -> list[dict[str, Any]]:
+def rows_of(output):
     """Returns each record with its columns."""
     opened = loader.open(str(output))
     columns = {name: opened.column(name)[:].tolist() for name in opened.columns}
@@ -40,7 +37,7 @@ def rows_of(output: str | pathlib.Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_as_python_selects(tmp_path: pathlib.Path, seed: int) -> None:
+def test_as_python_selects(tmp_path, seed):
     rng = random.Random(seed)
     counts = [rng.choice([0, 1, 3, 17, 40]) for _ in range(rng.randrange(1, 4))] + [5]
     output, total = examples(tmp_path, counts), sum(counts)
@@ -88,7 +85,7 @@ def test_as_python_selects(tmp_path: pathlib.Path, seed: int) -> None:
 
 
 @pytest.fixture
-def output(tmp_path: pathlib.Path) -> str:
+def output(tmp_path):
     found = examples(tmp_path, [50, 0, 61])
     attach_numbers(found, tmp_path, 111)
     return found
@@ -97,9 +94,7 @@ def output(tmp_path: pathlib.Path) -> str:
 @pytest.mark.parametrize(
     "how", [HERE, pytest.param("--runner=FnApiRunner", marks=pytest.mark.slow)]
 )
-def test_runs_again_and_beam_make_the_same_bytes(
-    tmp_path: pathlib.Path, output: str, how: str
-) -> None:
+def test_runs_again_and_beam_make_the_same_bytes(tmp_path, output, how):
     argv = ["--num-shards=3", "--name=d", "--select"]
     run("convert", output, tmp_path / "a", HERE, *argv, "score >= 0.5")
     again = ("convert", output, tmp_path / "b", how, *argv)
@@ -109,9 +104,7 @@ def test_runs_again_and_beam_make_the_same_bytes(
     assert "select" in run(*again, "score > 0.6", code=2)
 
 
-def test_a_packed_dataset_has_only_the_selected_documents(
-    tmp_path: pathlib.Path, output: str
-) -> None:
+def test_a_packed_dataset_has_only_the_selected_documents(tmp_path, output):
     options = ["--column", "n", "--length", "16", "--select", "score < 0.1", HERE]
     said = run("pack", output, tmp_path / "rows", *options)
     assert "selected score < 0.1: 12 of 111 records; 99 left out" in said
@@ -143,7 +136,7 @@ def test_what_cannot_be_selected_is_said(tmp_path, output, source, options, mess
     assert message in run(*argv, code=3 if source == "damaged" else 2)
 
 
-def test_appending_carries_columns_along(tmp_path: pathlib.Path, output: str) -> None:
+def test_appending_carries_columns_along(tmp_path, output):
     more = examples(tmp_path / "more", [30, 1])
     attach_numbers(more, tmp_path, 31)
     run("append", output, more, HERE, "--select", "score > 0.9")

@@ -1,12 +1,8 @@
 """Duplicates by the command and by Beam: a column, left out, and removed."""
 
-from __future__ import annotations
-
 import json
-import pathlib
 import random
 import unicodedata
-from typing import Any
 
 import pytest
 
@@ -30,7 +26,7 @@ WORDS = (
 )
 
 
-def records_of(rng: random.Random, count: int) -> list[bytes]:
+def records_of(rng, count):
     """Returns records, many of them alike by text, by normalised text and whole."""
     return [
         encode_example(
@@ -44,14 +40,14 @@ def records_of(rng: random.Random, count: int) -> list[bytes]:
     ]
 
 
-def write(path: pathlib.Path, records: list[bytes], **options: Any) -> str:
+def write(path, records, **options):
     with Writer(path, **{"shard_bytes": 1000, **options}) as writer:
         for record in records:
             writer.write(record)
     return str(path)
 
 
-def key_of(by: str, record: bytes) -> bytes:
+def key_of(by, record):
     """Returns the bytes of a record that are compared."""
     kind, _, feature = by.partition(":")
     if kind == "record":
@@ -65,19 +61,19 @@ def key_of(by: str, record: bytes) -> bytes:
     return bytes(text)
 
 
-def expected_of(records: list[bytes], by: str) -> list[int]:
+def expected_of(records, by):
     """Returns the column, by a dict."""
-    first: dict[bytes, int] = {}
+    first = {}
     kept = [first.setdefault(key_of(by, r), n) for n, r in enumerate(records)]
     return [-1 if number == own else number for own, number in enumerate(kept)]
 
 
-def column_of(dataset: str) -> list[int]:
-    found: list[int] = loader.open(dataset).column("duplicate_of")[:].tolist()
+def column_of(dataset):
+    found = loader.open(dataset).column("duplicate_of")[:].tolist()
     return found
 
 
-def check_random(folder: pathlib.Path, seed: int) -> None:
+def check_random(folder, seed):
     rng = random.Random(seed)
     by = rng.choice(["text", "text:a:b", "record", "normalised"])
     records = records_of(rng, rng.choice([1, 2, 30, 300]))
@@ -92,24 +88,24 @@ def check_random(folder: pathlib.Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_column_is_that_of_a_dict(tmp_path: pathlib.Path, seed: int) -> None:
+def test_the_column_is_that_of_a_dict(tmp_path, seed):
     check_random(tmp_path, seed)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(50, 1050, 100))
-def test_the_columns_of_many_are(tmp_path: pathlib.Path, first: int) -> None:
+def test_the_columns_of_many_are(tmp_path, first):
     for seed in range(first, first + 100):
         check_random(tmp_path / str(seed), seed)
 
 
 @pytest.fixture
-def records() -> list[bytes]:
+def records():
     return records_of(random.Random(4), 300)
 
 
 @pytest.fixture
-def dataset(tmp_path: pathlib.Path, records: list[bytes]) -> str:
+def dataset(tmp_path, records):
     return write(tmp_path / "data", records)
 
 
@@ -142,7 +138,7 @@ def test_a_dataset_gets_a_column_and_loses_duplicates(tmp_path, dataset, records
     assert "exactly one option must name" in run(*both, code=2)
 
 
-def test_several_editions_and_workers(tmp_path: pathlib.Path, dataset, records) -> None:
+def test_several_editions_and_workers(tmp_path, dataset, records):
     more = records_of(random.Random(5), 200)
     run("append", dataset, write(tmp_path / "more", more))
     run("unique", dataset, "--workers", 2)
@@ -158,7 +154,7 @@ def test_several_editions_and_workers(tmp_path: pathlib.Path, dataset, records) 
     ],
     ids=["twice", "tries", "processes"],
 )
-def test_on_beam_it_has_the_same_files(tmp_path, dataset, records, argv) -> None:
+def test_on_beam_it_has_the_same_files(tmp_path, dataset, records, argv):
     beam = write(tmp_path / "beam" / "data", records)
     (found,) = run_beam(RunJob(DuplicatesJob(beam, "normalised")), argv=argv)
     expected = expected_of(records, "normalised")
@@ -168,13 +164,13 @@ def test_on_beam_it_has_the_same_files(tmp_path, dataset, records, argv) -> None
     assert contents(beam) == contents(dataset)
 
 
-def test_a_record_that_is_there_very_often(tmp_path: pathlib.Path) -> None:
+def test_a_record_that_is_there_very_often(tmp_path):
     path = write(tmp_path / "data", [b"same"] * 3000)
     assert run_job(DuplicatesJob(path, "text:-", block_bits=4), workers=1).kept == 1
     assert column_of(path) == [-1] + [0] * 2999
 
 
-def test_what_cannot_be_compared_is_refused(tmp_path, dataset) -> None:
+def test_what_cannot_be_compared_is_refused(tmp_path, dataset):
     assert "compared by this" in run("unique", dataset, "--by", "words", code=2)
     found = run("unique", write(tmp_path / "lines", [b"a text"]), code=2)
     assert "record 0" in found
@@ -195,7 +191,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path, dataset) -> None:
         (["a b", "ab", "\u00e1 b", "ss", "\u00df"], False),
     ],
 )
-def test_normalised_texts(tmp_path, texts, same) -> None:
+def test_normalised_texts(tmp_path, texts, same):
     path = write(tmp_path / "data", [text.encode() for text in texts])
     run_job(DuplicatesJob(path, "normalised:-"), workers=1)
     assert column_of(path) == [-1, *[0 if same else -1] * (len(texts) - 1)]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Request
+    pass
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LAPTOP = {"width": 1440, "height": 900}
@@ -19,7 +18,7 @@ PHONE = {"width": 390, "height": 844}
 
 
 @contextlib.contextmanager
-def chromium() -> Iterator[Browser]:
+def chromium():
     """Starts the browser; skips the test where there is none, fails it under CI."""
     found = next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:
@@ -50,7 +49,7 @@ class Watched:
         faults: Messages of its console, errors of its scripts, and requests elsewhere.
     """
 
-    def __init__(self, page: Page, home: str):
+    def __init__(self, page, home):
         self.page, self.home = page, home
         self.asked: list[str] = []
         self.faults: list[str] = []
@@ -60,18 +59,18 @@ class Watched:
         page.on("request", self._request)
         page.set_default_timeout(60_000)
 
-    def _dialog(self, message: str, dismiss: object) -> None:
+    def _dialog(self, message, dismiss):
         self.faults.append(f"a dialog: {message}")
         assert callable(dismiss)
         dismiss()
 
-    def _request(self, request: Request) -> None:
+    def _request(self, request):
         if request.url.startswith(self.home):
             self.asked.append(request.url.removeprefix(self.home))
         elif not request.url.startswith("data:"):
             self.faults.append(f"a request of {request.url}")
 
-    def go(self, hash_: str) -> None:
+    def go(self, hash_):
         """Goes to a place of the page, and waits until all of it is there."""
         if self.page.url.startswith(self.home):
             self.page.evaluate("hash => { location.hash = hash }", hash_)
@@ -79,18 +78,18 @@ class Watched:
             self.page.goto(self.home + hash_)
         self.settle()
 
-    def arrive(self, pattern: str) -> None:
+    def arrive(self, pattern):
         """Waits until the page is at an address, and shows what it says."""
         self.page.wait_for_url(pattern)
         self.settle()
 
-    def settle(self) -> None:
+    def settle(self):
         """Waits until the page shows what its address says."""
         self.page.wait_for_function(
             """() => document.querySelector("main").dataset.shown === location.hash"""
         )
 
-    def tab_to(self, text: str) -> None:
+    def tab_to(self, text):
         """Goes on with the key Tab to what begins with a text, as without a mouse."""
         for _ in range(100):
             self.page.keyboard.press("Tab")
@@ -99,6 +98,6 @@ class Watched:
                 return
         raise AssertionError(f"Tab does not reach {text!r}")
 
-    def text(self, selector: str = "main") -> str:
+    def text(self, selector="main"):
         """Returns what a part of the page says."""
         return self.page.inner_text(selector)

@@ -1,16 +1,13 @@
 """Commands that run in this process, as a shell would call them."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from gristmill.pipelines.commands.main import cli
 
 
-def run(*arguments: object, code: int = 0, **environment: str) -> Result:
+def run(*arguments, code=0, **environment):
     """Runs a command line, which ends with an exit code."""
     words = [*map(str, arguments)]
     done = CliRunner().invoke(cli, words, env=environment, prog_name="gristmill")
@@ -18,16 +15,16 @@ def run(*arguments: object, code: int = 0, **environment: str) -> Result:
     return done
 
 
-def refused(*arguments: object, code: int = 2) -> str:
+def refused(*arguments, code=2):
     """Returns the message of a command line that fails."""
     return run(*arguments, code=code).stderr
 
 
-def json_of(*arguments: object) -> Any:
+def json_of(*arguments):
     """Returns the JSON that a command prints."""
     return json.loads(run(*arguments, "--json").stdout)
 
 
-def rows_of(*arguments: object) -> list[dict[str, Any]]:
+def rows_of(*arguments):
     """Returns the lines of JSON that a command prints."""
     return [*map(json.loads, run(*arguments, "--json").stdout.splitlines())]

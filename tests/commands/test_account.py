@@ -1,7 +1,5 @@
 """`gristmill account`: its table, JSON, CSV and the summary of training content."""
 
-from __future__ import annotations
-
 import csv
 import json
 

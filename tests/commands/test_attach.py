@@ -1,14 +1,10 @@
 """Columns joined to records by keys and numbers, or computed from them."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import itertools
 import json
-import pathlib
 import random
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,16 +25,16 @@ BY_NUMBER = ("--number", "number", "--workers", 1)
 
 
 @pytest.fixture
-def ten(tmp_path: pathlib.Path) -> str:
+def ten(tmp_path):
     """A dataset of records `doc0` to `doc9`, in three shards."""
     return examples(tmp_path, [4, 0, 6])
 
 
-def column(output: str, name: str) -> list[Any]:
+def column(output, name):
     return loader.open(output).column(name)[:].tolist()
 
 
-def kinds(output: str) -> dict[str, str]:
+def kinds(output):
     return {name: str(kind) for name, kind in loader.open(output).columns.items()}
 
 
@@ -83,9 +79,7 @@ def test_rows_are_joined_by_a_feature(tmp_path, ten):
     assert len(left) == 4  # The files of the column before are deleted.
 
 
-def brute_force(
-    records: list[Any], rows: list[dict[str, Any]], repeated: str, fill: Any
-) -> tuple[list[Any], dict[str, int]]:
+def brute_force(records, rows, repeated, fill):
     """Returns the values that a join gives, and how many keys are not as they should.
 
     Without a table of hashes, sorting or blocks: each record looks at all rows.
@@ -113,7 +107,7 @@ MAKE = [
 ]
 
 
-def check_random_join(tmp_path: pathlib.Path, seed: int) -> None:
+def check_random_join(tmp_path, seed):
     rng = random.Random(seed)
     as_text = rng.random() < 0.6
     name = (lambda n: f"doc{n}\0") if as_text else (lambda n: n - 3)

@@ -1,13 +1,9 @@
 """`gristmill audit`: the same counts as `pack --chat`, before anything is made."""
 
-from __future__ import annotations
-
 import json
 import os
-import pathlib
 import random
 import re
-from typing import Any
 
 import pytest
 
@@ -29,7 +25,7 @@ RECORDS = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("audit")
     write_bpe(made)
     lines = "".join(json.dumps(record) + "\n" for record in RECORDS)
@@ -44,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return made
 
 
-def run(folder: pathlib.Path, command: str, *given: object) -> Any:
+def run(folder, command, *given):
     options = ["--tokenizer", folder / "tokenizer.json", "--length", "400"]
     options += ["--template", folder / "chat.jinja"]
     return run_command(*command.split(), folder / "a.jsonl", *options, *given)

@@ -1,9 +1,5 @@
 """`gristmill bench-loader`, which must find out what limits a loader."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from tests.commands.conftest import json_of, refused
@@ -14,11 +10,11 @@ FILES = [text_records(2000, seed=1), text_records(2000, seed=2)]
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> str:
+def dataset(tmp_path_factory):
     return convert(tmp_path_factory.mktemp("data"), FILES)
 
 
-def bench_json(*arguments: object) -> dict[str, Any]:
+def bench_json(*arguments):
     return json_of("bench-loader", *arguments, "--seconds", 0.4)
 
 

@@ -1,7 +1,5 @@
 """What all commands share: options, variables, messages, exit codes, a file of logs."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import io
@@ -31,7 +29,7 @@ from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory) -> pathlib.Path:
+def source(tmp_path_factory):
     """A file of 90 records, in a folder that a shell would take for two words."""
     path = tmp_path_factory.mktemp("two words") / "in.tfrecord"
     path.write_bytes(frames_of(text_records(90)))
@@ -39,14 +37,14 @@ def source(tmp_path_factory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def dataset(source: pathlib.Path) -> str:
+def dataset(source):
     output = str(source.with_name("out"))
     run("convert", source, output, "--num-shards", 3, "--workers", 1)
     return output
 
 
 @pytest.fixture
-def damaged(source: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+def damaged(source, tmp_path):
     data = bytearray(source.read_bytes())
     data[20] ^= 1
     (tmp_path / "in").write_bytes(data)
@@ -327,7 +325,7 @@ def test_errors_and_warnings_have_a_colour_on_a_terminal(monkeypatch):
 def test_progress_in_lines_without_a_terminal(capfd):
     said = [""]
 
-    def is_there(pattern: str) -> bool:
+    def is_there(pattern):
         said[0] += capfd.readouterr().err
         return re.search(pattern, said[0], re.MULTILINE) is not None
 

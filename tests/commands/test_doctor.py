@@ -1,7 +1,5 @@
 """`gristmill doctor`: a line for each check, a cure where one fails, an exit code."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -17,7 +15,7 @@ from tests.servers.gcs_server import GcsServer
 from tests.support.datasets import convert
 
 
-def findings(*arguments: object, code: int = 0) -> dict[str, dict[str, str]]:
+def findings(*arguments, code=0):
     said = run("doctor", *arguments, "--json", code=code).stdout
     return {one["check"]: one for one in json.loads(said)["findings"]}
 

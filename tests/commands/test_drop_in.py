@@ -1,12 +1,8 @@
 """The stand-ins: side by side with what they stand in for."""
 
-from __future__ import annotations
-
 import inspect
-import pathlib
 import subprocess
 import sys
-from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -27,7 +23,7 @@ EVERYTHING = [record for records in RECORDS.values() for record in records]
 
 
 @pytest.fixture
-def inputs(tmp_path: pathlib.Path) -> str:
+def inputs(tmp_path):
     (tmp_path / "in").mkdir()
     for name, records in RECORDS.items():
         write_tfrecords(tmp_path / "in" / f"{name}.tfrecord", records)
@@ -35,7 +31,7 @@ def inputs(tmp_path: pathlib.Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def official() -> Any:
+def official():
     """The functions of array_record, which parse the command line at import."""
     arguments, sys.argv = sys.argv, sys.argv[:1]
     try:
@@ -45,15 +41,13 @@ def official() -> Any:
     return module
 
 
-def run(
-    name: str, inputs: str, output: object, module: Any = pipelines, **options: Any
-) -> None:
+def run(name, inputs, output, module=pipelines, **options):
     options["args"] = {"input": inputs, "output": str(output)}
     options["pipeline_options"] = PipelineOptions(list(IN_MEMORY))
     getattr(module, name)(**options).run().wait_until_finish()
 
 
-def outputs(folder: pathlib.Path) -> dict[str, list[bytes]]:
+def outputs(folder):
     """Returns the records of the files in a directory, by file name."""
     return {
         path.name: read_array_records(path)
@@ -62,7 +56,7 @@ def outputs(folder: pathlib.Path) -> dict[str, list[bytes]]:
     }
 
 
-def assert_whole(dataset: pathlib.Path) -> None:
+def assert_whole(dataset):
     assert not verify(str(dataset), workers=1).findings
 
 

@@ -1,7 +1,5 @@
 """Records of datasets, and of input files before a conversion."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import shlex
@@ -19,7 +17,7 @@ from tests.support.records import frames_of, write_array_records
 
 
 @pytest.fixture(scope="module")
-def sixty(tmp_path_factory) -> str:
+def sixty(tmp_path_factory):
     """A dataset of the numbers from 0 on, as text."""
     records = [b"%d" % number for number in range(60)]
     parts = [records[:2], [], records[2:40], records[40:]]

@@ -1,9 +1,6 @@
 """`gristmill inspect`: what is in a dataset, and how far unfinished work is."""
 
-from __future__ import annotations
-
 import hashlib
-import pathlib
 
 import numpy as np
 import pytest
@@ -58,7 +55,7 @@ FEATURES = """
 
 
 def test_what_records_hold(tmp_path):
-    def spec(kind: str, dtype: str, **more: object) -> FeatureSpec:
+    def spec(kind, dtype, **more):
         return FeatureSpec(kind=kind, dtype=dtype, **more)
 
     plain = spec("bytes", "bytes")
@@ -84,7 +81,7 @@ def test_what_records_hold(tmp_path):
 
 
 @pytest.fixture
-def source(tmp_path: pathlib.Path) -> pathlib.Path:
+def source(tmp_path):
     (tmp_path / "in").mkdir()
     for file in range(3):
         records = text_records(100, seed=file)

@@ -1,10 +1,7 @@
 """Mistakes on the command line: their messages name what is wrong and what helps."""
 
-from __future__ import annotations
-
 import functools
 import json
-import pathlib
 import re
 import shlex
 import shutil
@@ -643,7 +640,7 @@ pack a.jsonl rows {TOKENS} --eos </s> --length 64"""
 FLIP = 'set -e; flip() { printf mistaken | dd of="$1" bs=1 seek="$2" conv=notrunc; }; '
 
 
-def called(line: str) -> int:
+def called(line):
     """Calls a command of ours in this process, and returns its exit code."""
     try:
         main(shlex.split(line))
@@ -653,7 +650,7 @@ def called(line: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mistakes")
     for name in (*FILES, *TABLES):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -673,9 +670,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def shared(
-    made: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
-) -> pathlib.Path:
+def shared(made, tmp_path_factory):
     return shutil.copytree(made, tmp_path_factory.mktemp("shared") / "folder")
 
 
@@ -698,11 +693,11 @@ def test_the_message_names_what_is_wrong_and_what_helps(
     assert not missing, message
 
 
-def options_of(text: str) -> set[str]:
+def options_of(text):
     return {*re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)}
 
 
-def forget() -> None:
+def forget():
     """Empties the caches of the package: they know files by paths that are relative."""
     for name, module in list(sys.modules.items()):
         if name.startswith("gristmill."):

@@ -1,7 +1,5 @@
 """`gristmill plan`: what is predicted of a sample, beside what is true."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -15,7 +13,6 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.advice.make_plan import (
-    Plan,
     SampleSize,
     make_plan,
     sampled_parts,
@@ -29,7 +26,7 @@ from tests.support.records import frames_of, text_records
 SMALL = 64 << 10
 
 
-def plan_of(path: pathlib.Path, size: SampleSize) -> Plan:
+def plan_of(path, size):
     options = ConvertOptions(input=(str(path),), output="out")
     return make_plan(options, workers=1, sample_size=size)
 

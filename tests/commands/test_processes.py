@@ -1,7 +1,5 @@
 """The processes of a command: their results, errors and deaths, and that all end."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
@@ -12,8 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -29,20 +25,20 @@ _two = threading.Barrier(2)  # Of each process.
 
 
 class _Unspeakable:
-    def __reduce__(self) -> object:
+    def __reduce__(self):
         raise TypeError("not to be sent")
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         raise RuntimeError("not to be shown")
 
 
-def meet(_: object) -> int:
+def meet(_):
     """Returns once another call runs in the same process."""
     _two.wait(60)
     return os.getpid()
 
 
-def spin(seconds: float) -> int:
+def spin(seconds):
     end = time.process_time() + seconds
     while time.process_time() < end:
         pass
@@ -65,24 +61,24 @@ LEAVE["dies"] = f"{LEAVE['fork']}\nos.kill(os.getpid(), signal.SIGKILL)"
 FAILS = "raise InputError('no good', where='here')"
 
 
-def work(code: str) -> object:
+def work(code):
     """Does as code says; returns its result, or the number of the process."""
     scope = dict(globals())
     exec(code, scope)
     return scope.get("result", os.getpid())
 
 
-def results(function: Any, items: Any, **how: Any) -> list[Any]:
+def results(function, items, **how):
     """Returns the results of a pool; a hang is an error."""
 
-    def found() -> list[Any]:
+    def found():
         return list(map_unordered(function, items, **{"workers": 2, **how}))
 
     return daemon_call(found, thread_name="map").result(60)
 
 
 @pytest.fixture
-def pids(tmp_path: pathlib.Path) -> Iterator[str]:
+def pids(tmp_path):
     """A file for the numbers of processes, which are killed in the end."""
     path = tmp_path / "pids"
     path.touch()
@@ -262,7 +258,7 @@ if __name__ == "__main__":
 """
 
 
-def _alive(pid: str) -> bool:
+def _alive(pid):
     try:
         status = pathlib.Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -323,13 +319,13 @@ with ending_in_time(patience_seconds=float(sys.argv[2])):
 THREAD = "threading.Thread(target=forever, name='theirs').start()"
 
 
-def command(*lines: str, code: int = 0, patience: float = 0.1) -> list[str]:
+def command(*lines, code=0, patience=0.1):
     """Returns a process with lines as the body of a command."""
     script = _START + "".join(f"    {line}\n" for line in lines)
     return [sys.executable, "-u", "-c", script, str(code), str(patience)]
 
 
-def ended(*lines: str, **how: Any) -> tuple[int, str, str]:
+def ended(*lines, **how):
     """Runs lines as the body of a command; returns its exit code and outputs."""
     given = command(*lines, **how)
     done = subprocess.run(given, capture_output=True, text=True, timeout=60)
@@ -390,7 +386,7 @@ def test_ctrl_c_ends_the_wait():
     given = command(THREAD, "end()", patience=600)
     process = subprocess.Popen(given, stderr=subprocess.PIPE, text=True)
 
-    def waits() -> bool:
+    def waits():
         # Before the wait it would be an error; there is nothing to see of its begin.
         with open(f"/proc/{process.pid}/stat") as stat:
             return int(stat.read().rpartition(")")[2].split()[17]) == 3

@@ -1,7 +1,5 @@
 """`gristmill remove`: what its file may name, and what it says."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -24,7 +22,7 @@ LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 TABLE = "url,n,text\n" + "".join("{url},{n},{text}\n".format(**row) for row in ROWS)
 
 
-def parquet() -> bytes:
+def parquet():
     out = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(ROWS), out, row_group_size=25)
     return out.getvalue()
@@ -40,7 +38,7 @@ SOURCES = {
 }
 
 
-def made(folder: pathlib.Path, name: str = "in.tfrecord", *options: object) -> str:
+def made(folder, name="in.tfrecord", *options):
     """Converts a file of 60 rows to three shards; returns the dataset."""
     (folder / name).write_bytes(SOURCES[name]())
     output = folder / "out"
@@ -48,14 +46,14 @@ def made(folder: pathlib.Path, name: str = "in.tfrecord", *options: object) -> s
     return str(output)
 
 
-def remove(output: str, lines: list[str], *more: str, code: int = 0) -> str:
+def remove(output, lines, *more, code=0):
     listed = pathlib.Path(f"{output}.listed")
     listed.write_text("\n".join(lines) + "\n")
     given = ("remove", output, "--records", listed, *more, "--workers=1")
     return run(*given, code=code).output
 
 
-def place_of(output: str, record: int) -> str:
+def place_of(output, record):
     """Returns what `trace` shows as FILE@PLACE."""
     found = json_of("trace", output, "--records", record)
     place = found["source_record"]

@@ -1,7 +1,5 @@
 """A launcher's arguments, as a command line."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re

@@ -13,8 +13,8 @@ import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
@@ -41,7 +41,7 @@ SIZE = 6  # Rows of a batch.
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory) -> pathlib.Path:
+def root(tmp_path_factory):
     """Plain `a`, of two splits and two editions, and `b`; packed `p`, `q` and `r`."""
     root = tmp_path_factory.mktemp("order")
     for name, split, count in (
@@ -71,11 +71,11 @@ class Way(NamedTuple):
     options: str
 
 
-def one(opened: Any, **order: Any) -> loader.GlobalBatches:
+def one(opened, **order):
     return loader.global_batches(opened, batch_size=SIZE, **order)
 
 
-def of_tokens(opened: Any, tokens: Any = None, **shares: Any) -> loader.GlobalBatches:
+def of_tokens(opened, tokens=None, **shares):
     weights = loader.token_weights(opened, shares, tokens_per_row=tokens)
     return one(opened, weights=weights, seed=5)
 
@@ -127,7 +127,7 @@ WAYS = {
 }
 
 
-def changed(open_: Callable[..., loader.Dataset]) -> loader.GlobalBatches:
+def changed(open_):
     """Returns batches of which everything changes at a step, with a joined dataset."""
     before = of_tokens({"pq": open_("p"), "q": open_("q")}, pq=2, q=1)
     more = before.then({"pq": open_("p", "r")}, step=1)
@@ -137,15 +137,15 @@ def changed(open_: Callable[..., loader.Dataset]) -> loader.GlobalBatches:
 
 
 @pytest.fixture
-def opened(root: pathlib.Path) -> Callable[..., loader.Dataset]:
-    def open_(*names: str, **options: Any) -> loader.Dataset:
+def opened(root):
+    def open_(*names, **options):
         paths = [str(root / name / "out") for name in names]
         return loader.open(paths if len(paths) > 1 else paths[0], **options)
 
     return open_
 
 
-def given(root: pathlib.Path, options: str) -> list[str]:
+def given(root, options):
     """Returns options whose datasets are paths."""
     first, *rest = options.split(" --")
     names = [(name.rpartition("=")[::2]) for name in first.split()]
@@ -153,9 +153,7 @@ def given(root: pathlib.Path, options: str) -> list[str]:
     return [*paths, *(word for part in rest for word in f"--{part}".split())]
 
 
-def check(
-    batches: loader.GlobalBatches, order: Sequence[object], folder: pathlib.Path
-) -> None:
+def check(batches, order, folder):
     """Compares what all commands say with the batches."""
     steps = range(min(batches.steps or 5, 5))
     rows = {
@@ -213,7 +211,7 @@ def test_a_state_that_is_not_of_the_datasets(root, opened, tmp_path):
     at = ("--state", state, "--step", 0, "--row", 0)
     named = given(root, "p=p q=q")
 
-    def said(*order: object) -> str:
+    def said(*order):
         return refused("trace", *order, *at)
 
     state.write_text(json.dumps(state_of(WAYS["rows"].made(opened), 0)))
@@ -302,7 +300,7 @@ def test_a_record_of_the_remainder_is_not_seen(root):
 ROWS = table_of(60, seed=3)
 
 
-def table(folder: pathlib.Path, name: str, kind: str = "none") -> bytes:
+def table(folder, name, kind="none"):
     """Makes a dataset of rows with a bad line before each twentieth."""
     lines = jsonl_of(ROWS).splitlines(True)
     if name == "csv":

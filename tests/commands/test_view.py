@@ -1,7 +1,5 @@
 """The page of `gristmill view`: what it holds, and what it shows in a browser."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import itertools
@@ -11,8 +9,6 @@ import pathlib
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -45,10 +41,10 @@ FILES = (40, 1, 25, 0, 34)
 """Records of each input file, which becomes a shard."""
 
 
-def png(side: int) -> bytes:
+def png(side):
     """Returns a square image."""
 
-    def part(name: bytes, data: bytes) -> bytes:
+    def part(name, data):
         size, check = struct.pack(">I", len(data)), zlib.crc32(name + data)
         return size + name + data + struct.pack(">I", check)
 
@@ -73,29 +69,27 @@ RECORDS = [
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> str:
+def dataset(tmp_path_factory):
     """A dataset of examples, three records in a chunk, one shard for each file."""
     left = iter(RECORDS)
     files = [[*itertools.islice(left, count)] for count in FILES]
     return convert(tmp_path_factory.mktemp("view"), files, group_size=3)
 
 
-def content_of(path: pathlib.Path) -> dict[str, Any]:
+def content_of(path):
     """Returns what a page holds."""
     found = re.search(rb' id="content">(.*?)</script>', path.read_bytes(), re.DOTALL)
     assert found is not None
     return json.loads(found[1])
 
 
-def written(
-    tmp_path: pathlib.Path, datasets: loader.Dataset | Mapping[str, Any], **more: Any
-) -> dict[str, Any]:
+def written(tmp_path, datasets, **more):
     named = {"": datasets} if isinstance(datasets, loader.Dataset) else datasets
     write_html(Subject(datasets=named, **more), str(tmp_path / "page.html"))
     return content_of(tmp_path / "page.html")
 
 
-def sections(content: dict[str, Any]) -> dict[str, Any]:
+def sections(content):
     """Returns the sections by their titles, or by the summaries of charts."""
     return {
         one["title"] or one["chart"]["summary"]: one.get("rows") or one.get("chart")
@@ -103,14 +97,14 @@ def sections(content: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def chart_of(content: dict[str, Any], words: str) -> list[int]:
+def chart_of(content, words):
     """Returns the bars of the chart whose summary ends with some words."""
     found = sections(content)
     (summary,) = (title for title in found if title.endswith(f"{words}."))
     return [count for count, _ in found[summary]["bars"]]
 
 
-def check_source(text: str, record: bytes) -> None:
+def check_source(text, record):
     """Checks that a source names the file and the place of a record."""
     path, at = re.fullmatch(r"(.*), \w+ at byte offset ([\d,]+)", text).groups()
     data = pathlib.Path(path).read_bytes()
@@ -312,18 +306,18 @@ class Words:
 
     name, digest = "words", "0" * 64
 
-    def texts(self, ids: Sequence[int]) -> Sequence[str | None]:
+    def texts(self, ids):
         return [SCRIPT if each % 7 == 3 else "<tool_call>\n" for each in ids]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser():
     with chromium() as browser:
         yield browser
 
 
 @contextlib.contextmanager
-def watched(browser: Any, path: pathlib.Path, **more: Any) -> Iterator[Watched]:
+def watched(browser, path, **more):
     """A page that asks nobody and has no fault."""
     write_html(Subject(**more), str(path))
     context = browser.new_context(viewport=LAPTOP, offline=True)

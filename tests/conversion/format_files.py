@@ -12,7 +12,6 @@ import pathlib
 import tempfile
 import types
 import zlib
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,10 +25,9 @@ from gristmill.transforms.conversion.shard_records import ShardSource
 from gristmill.transforms.planning.shard_plan import ShardPlan
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import FORMATS, RecordOptions
-from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.source import KeptPass, SkippedRegions
+from gristmill.transforms.sources.source import SkippedRegions
 from tests.order import input_files
-from tests.order.input_files import WRITERS, Row
+from tests.order.input_files import WRITERS
 from tests.support.examples import tf_example
 from tests.support.records import footer_of
 from tests.support.shards import report
@@ -41,7 +39,7 @@ _TEXTS = ["", "é\u2028", 'He said: "no",\nand\n"yes"\n', "a,b\tc", "\n\n,\n"]
 _SEPARATORS = {"csv": b",", "tsv": b"\t", "tsv-unquoted": b"\t"}
 
 
-def _zstd(data: bytes) -> bytes:
+def _zstd(data):
     """Returns data in blocks, of which those can be read that are whole."""
     compressor = zstandard.ZstdCompressor(write_checksum=True).compressobj()
     pieces = [
@@ -52,7 +50,7 @@ def _zstd(data: bytes) -> bytes:
     return b"".join(pieces) + compressor.flush()
 
 
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+COMPRESS = {
     "none": bytes,
     "gzip": functools.partial(gzip.compress, mtime=0),
     "zlib": zlib.compress,
@@ -61,7 +59,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 COMPRESSED = [name for name in NAMES if FORMATS[name].compressed]
 
 
-def rows_of(name: str, seed: int, count: int = 40) -> list[Row]:
+def rows_of(name, seed, count=40):
     """Returns rows with all that a format quotes."""
     rows = input_files.rows_of(seed, count)
     if name not in ("text", "tsv-unquoted"):
@@ -70,7 +68,7 @@ def rows_of(name: str, seed: int, count: int = 40) -> list[Row]:
     return rows
 
 
-def records_of(name: str, rows: Sequence[Row]) -> list[bytes]:
+def records_of(name, rows):
     """Returns the records of rows, by other hands."""
     if name in ("tfrecord", "arrayrecord"):
         return [json.dumps(row).encode() for row in rows]
@@ -82,7 +80,7 @@ def records_of(name: str, rows: Sequence[Row]) -> list[bytes]:
 
 
 @functools.cache
-def file_of(name: str, seed: int) -> bytes:
+def file_of(name, seed):
     """Returns a file of these rows."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "in")
@@ -90,7 +88,7 @@ def file_of(name: str, seed: int) -> bytes:
         return path.read_bytes()
 
 
-def begin_of(name: str, data: bytes, key: str) -> int:
+def begin_of(name, data, key):
     """Returns the byte offset of a row."""
     find = f'"{key}"'.encode()
     if name == "tfrecord":
@@ -112,11 +110,11 @@ class Damaged(NamedTuple):
     place: str
 
 
-def damaged(name: str, data: bytes, rows: Sequence[Row], row: int) -> Damaged:
+def damaged(name, data, rows, row):
     """Damages a row, but not the first or the last, in one byte."""
     key, after = (rows[number]["key"] for number in (row, row + 1))
 
-    def changed(at: int, byte: bytes = b"") -> bytes:
+    def changed(at, byte=b""):
         return data[:at] + (byte or bytes([data[at] ^ 1])) + data[at + 1 :]
 
     if name == "arrayrecord":
@@ -156,7 +154,7 @@ class Read(NamedTuple):
     spans: list[SourceSpan]
 
     @property
-    def regions(self) -> list[tuple[int, int]]:
+    def regions(self):
         """The bytes that were left out, or the rows where no bytes tell."""
         ends = (("begin_bytes", "end_bytes"), ("begin_row", "end_row"))
         return [
@@ -165,18 +163,18 @@ class Read(NamedTuple):
         ]
 
 
-def listed(*paths: object, **options: Any) -> InputFiles:
+def listed(*paths, **options):
     """Lists input files."""
     return find_inputs([*map(str, paths)], options=RecordOptions(**options))
 
 
 def read_cut(
-    files: InputFiles,
-    cuts: Sequence[int] = (),
+    files,
+    cuts=(),
     *,
-    keep: bool = False,
-    kept: KeptPass | None = None,
-) -> Read:
+    keep=False,
+    kept=None,
+):
     """Reads the ranges between cuts as the shards of a conversion.
 
     Args:
@@ -192,7 +190,7 @@ def read_cut(
     found = Read([], [], [])
     for shard in range(plan.shards):
         skipped = SkippedRegions() if keep else None
-        prepared: Any = types.SimpleNamespace(plan=plan, files=files)
+        prepared = types.SimpleNamespace(plan=plan, files=files)
         source = ShardSource(prepared, shard, skipped=skipped, kept=kept)
         for batch in source.batches():
             batch.check()
@@ -202,7 +200,7 @@ def read_cut(
     return found
 
 
-def check_meets(spans: Sequence[SourceSpan], files: InputFiles) -> None:
+def check_meets(spans, files):
     """Raises DataLossError unless ranges meet, from begin to end of each file."""
     reports = [
         dataclasses.replace(report(number, spans=0), spans=(span,))

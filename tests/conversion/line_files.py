@@ -1,22 +1,18 @@
 """Files of lines for tests, and by other hands what their records are."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
 import json
 import random
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import zstandard
 
 from gristmill.dataset.base.example import decode_example
 
 
-def _zstd(data: bytes) -> bytes:
+def _zstd(data):
     """Returns data in blocks, of which those can be read that are whole."""
     compressor = zstandard.ZstdCompressor().compressobj()
     pieces = [
@@ -27,7 +23,7 @@ def _zstd(data: bytes) -> bytes:
     return b"".join(pieces) + compressor.flush()
 
 
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+COMPRESS = {
     "none": bytes,
     "gzip": gzip.compress,
     "zlib": zlib.compress,
@@ -36,7 +32,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 _TEXTS = ["", "é\u2028", 'He said: "no",\nand\n"yes"\n', "a,b\tc", "plain", "\n\n,\n"]
 
 
-def rows_of(count: int, *, seed: int) -> list[dict[str, Any]]:
+def rows_of(count, *, seed):
     """Returns rows of a table of varied values, texts with all that CSV quotes."""
     chance = random.Random(seed)
     return [
@@ -49,13 +45,13 @@ def rows_of(count: int, *, seed: int) -> list[dict[str, Any]]:
     ]
 
 
-def jsonl_of(rows: Sequence[dict[str, Any]], *, newline: str = "\n") -> bytes:
+def jsonl_of(rows, *, newline="\n"):
     """Returns rows as JSON lines."""
     lines = (json.dumps(row, ensure_ascii=bool(n % 2)) for n, row in enumerate(rows))
     return "".join(line + newline for line in lines).encode()
 
 
-def csv_of(rows: Sequence[dict[str, Any]], delimiter: str = ",") -> bytes:
+def csv_of(rows, delimiter=","):
     """Returns rows as CSV with a header."""
     file = io.StringIO()
     writer = csv.DictWriter(
@@ -66,7 +62,7 @@ def csv_of(rows: Sequence[dict[str, Any]], delimiter: str = ",") -> bytes:
     return file.getvalue().encode()
 
 
-def example_of(record: bytes) -> dict[str, Any]:
+def example_of(record):
     """Returns the values of a record, one or all of each feature."""
     return {
         name: (values[0].decode() if isinstance(values[0], bytes) else values[0])

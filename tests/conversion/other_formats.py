@@ -1,7 +1,5 @@
 """Files of other formats, as their own writers make them."""
 
-from __future__ import annotations
-
 import bz2
 import csv
 import gzip
@@ -14,7 +12,6 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable
 
 import numpy as np
 
@@ -22,14 +19,14 @@ TEXTS = [f"text {number}, with a comma" for number in range(200)]
 JSON_LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
 
 
-def _at_a_path(write: Callable[[str], None]) -> bytes:
+def _at_a_path(write):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "file")
         write(str(path))
         return path.read_bytes()
 
 
-def _parquet() -> bytes:
+def _parquet():
     import pyarrow
     import pyarrow.parquet
 
@@ -37,7 +34,7 @@ def _parquet() -> bytes:
     return _at_a_path(lambda path: pyarrow.parquet.write_table(table, path))
 
 
-def _feather() -> bytes:
+def _feather():
     import pyarrow
     import pyarrow.feather
 
@@ -45,7 +42,7 @@ def _feather() -> bytes:
     return _at_a_path(lambda path: pyarrow.feather.write_feather(table, path))
 
 
-def arrow_stream() -> bytes:
+def arrow_stream():
     """Returns what the package `datasets` keeps its rows in."""
     import pyarrow
 
@@ -56,7 +53,7 @@ def arrow_stream() -> bytes:
     return sink.getvalue()
 
 
-def _orc() -> bytes:
+def _orc():
     import pyarrow
     import pyarrow.orc
 
@@ -64,7 +61,7 @@ def _orc() -> bytes:
     return _at_a_path(lambda path: pyarrow.orc.write_table(table, path))
 
 
-def _avro() -> bytes:
+def _avro():
     import fastavro
 
     fields = [{"name": "text", "type": "string"}]
@@ -74,30 +71,30 @@ def _avro() -> bytes:
     return sink.getvalue()
 
 
-def _hdf5() -> bytes:
+def _hdf5():
     import h5py
 
-    def write(path: str) -> None:
+    def write(path):
         with h5py.File(path, "w") as file:
             file["text"] = TEXTS
 
     return _at_a_path(write)
 
 
-def _npy() -> bytes:
+def _npy():
     sink = io.BytesIO()
     np.save(sink, np.arange(10))
     return sink.getvalue()
 
 
-def _npz() -> bytes:
+def _npz():
     sink = io.BytesIO()
     np.savez(sink, a=np.arange(10))
     return sink.getvalue()
 
 
-def _sqlite() -> bytes:
-    def write(path: str) -> None:
+def _sqlite():
+    def write(path):
         database = sqlite3.connect(path)
         database.execute("CREATE TABLE texts (text)")
         database.commit()
@@ -106,7 +103,7 @@ def _sqlite() -> bytes:
     return _at_a_path(write)
 
 
-def _tar(mode: str = "w") -> bytes:
+def _tar(mode="w"):
     sink = io.BytesIO()
     with tarfile.open(fileobj=sink, mode=mode) as file:  # type: ignore[call-overload]
         for number, text in enumerate(TEXTS):
@@ -116,33 +113,33 @@ def _tar(mode: str = "w") -> bytes:
     return sink.getvalue()
 
 
-def _zip() -> bytes:
+def _zip():
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w") as file:
         file.writestr("texts.jsonl", JSON_LINES)
     return sink.getvalue()
 
 
-def _table(separator: str) -> bytes:
+def _table(separator):
     sink = io.StringIO()
     csv.writer(sink, delimiter=separator).writerows(enumerate(TEXTS))
     return sink.getvalue().encode()
 
 
-def _zstd(data: bytes) -> bytes:
+def _zstd(data):
     import zstandard
 
     return zstandard.compress(data)
 
 
-def _cramjam(codec: str) -> bytes:
+def _cramjam(codec):
     import cramjam
 
     return bytes(getattr(cramjam, codec).compress(JSON_LINES))
 
 
 # What makes a file of each, by the name that errors give to its format.
-MAKERS: dict[str, Callable[[], bytes]] = {
+MAKERS = {
     "Parquet": _parquet,
     "Arrow": _feather,
     "ORC": _orc,
@@ -176,7 +173,7 @@ MAKERS: dict[str, Callable[[], bytes]] = {
     "zlib-compressed CSV": lambda: zlib.compress(_table(",")),
 }
 # Others that have the same names.
-MORE: list[tuple[str, Callable[[], bytes]]] = [
+MORE = [
     ("Arrow", arrow_stream),
     ("ZIP", _npz),
     ("JSON lines", lambda: "\ufeff".encode() + JSON_LINES),

@@ -1,12 +1,8 @@
 """Tars of samples: `tarfile` writes them, the package webdataset reads them."""
 
-from __future__ import annotations
-
 import io
 import random
 import tarfile
-from collections.abc import Iterable, Sequence
-from typing import Any
 
 from hypothesis import strategies as st
 
@@ -18,11 +14,11 @@ FORMATS = {
 
 
 def tar_of(
-    members: Iterable[tuple[str, bytes] | tarfile.TarInfo],
+    members,
     *,
-    format: str = "ustar",
-    mtime: float = 0,
-) -> bytes:
+    format="ustar",
+    mtime=0,
+):
     """Returns a tar of members, each with its content, or a header without any."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=FORMATS[format]) as tar:
@@ -37,7 +33,7 @@ def tar_of(
     return out.getvalue()
 
 
-def header_of(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> Any:
+def header_of(name, *, kind=tarfile.REGTYPE, link=""):
     """Returns a header of a member without content."""
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, link
@@ -45,12 +41,12 @@ def header_of(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> An
 
 
 def members_of(
-    samples: int,
-    extensions: Sequence[str] = ("cls", "jpg", "json"),
+    samples,
+    extensions=("cls", "jpg", "json"),
     *,
-    seed: int = 0,
-    sizes: Sequence[int] = (0, 1, 17, 511, 512, 513, 1500),
-) -> list[tuple[str, bytes]]:
+    seed=0,
+    sizes=(0, 1, 17, 511, 512, 513, 1500),
+):
     """Returns the members of samples of all these extensions, of awkward sizes."""
     chance = random.Random(seed)
     return [
@@ -60,7 +56,7 @@ def members_of(
     ]
 
 
-def read_by_webdataset(data: bytes) -> list[dict[str, bytes]]:
+def read_by_webdataset(data):
     """Returns the samples that the package webdataset finds in a tar."""
     from webdataset import tariterators
 
@@ -77,13 +73,13 @@ def read_by_webdataset(data: bytes) -> list[dict[str, bytes]]:
     ]
 
 
-def header_offsets(data: bytes) -> list[tuple[int, tarfile.TarInfo]]:
+def header_offsets(data):
     """Returns where the header of each member is, with what it says."""
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         return [(info.offset_data - 512, info) for info in tar]
 
 
-def some_members(*, max_samples: int = 6) -> st.SearchStrategy[list[tuple[str, bytes]]]:
+def some_members(*, max_samples=6):
     """Draws members of samples, with some that are in none among them."""
     content = st.sampled_from([0, 1, 511, 512, 513, 1300]).map(lambda n: b"\x01" * n)
     part = st.sampled_from(["jpg", "TXT", "seg.png", "", "json"])

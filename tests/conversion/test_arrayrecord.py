@@ -1,13 +1,9 @@
 """ArrayRecord files and datasets as inputs: the same records, or a clear error."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
-import pathlib
 import random
 import shutil
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,7 +32,6 @@ from gristmill.transforms.sources.shards.source_split import (
 from tests.conversion.format_files import check_meets, listed, read_cut
 from tests.conversion.tfds_data import make_tfds, read_splits
 from tests.servers.buckets import upload
-from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import (
     convert,
     dataset_of,
@@ -58,7 +53,7 @@ RECORDS = [*varied_records(400, seed=1), *AWKWARD_RECORDS]
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def files(tmp_path_factory):
     """Files with chunks of one record, of some, of so many that a file is one."""
     folder = tmp_path_factory.mktemp("shards")
     options = ("group_size:1,zstd:3", "group_size:9,snappy", "group_size:1000,brotli:5")
@@ -69,14 +64,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @given(st.lists(st.floats(0, 1), max_size=9))
-def test_any_cuts_give_every_record_once(files: pathlib.Path, cuts: Any) -> None:
+def test_any_cuts_give_every_record_once(files, cuts):
     inputs = listed(f"{files}/*")
     found = read_cut(inputs, [int(cut * int(inputs.sizes.sum())) for cut in cuts])
     assert found.records == [record for n in range(4) for record in RECORDS[n::4]]
     check_meets(found.spans, inputs)
 
 
-def test_damage_is_left_out_by_chunk(tmp_path: pathlib.Path) -> None:
+def test_damage_is_left_out_by_chunk(tmp_path):
     records = [random.Random(n).randbytes(500) for n in range(1200)]
     path = tmp_path / "a.array_record"
     write_array_records(path, records, options="group_size:10,zstd:3")
@@ -97,7 +92,7 @@ def test_damage_is_left_out_by_chunk(tmp_path: pathlib.Path) -> None:
     assert result.manifest.splits["train"].skipped_regions == 2
 
 
-def test_a_record_that_is_not_the_one_of_the_index(tmp_path: pathlib.Path) -> None:
+def test_a_record_that_is_not_the_one_of_the_index(tmp_path):
     records = [bytes([n]) * 500 for n in range(200)]
     dataset = dataset_of(tmp_path, records, compression="uncompressed", group_size=5)
     path = dataset / shards_of(dataset)[1]
@@ -115,7 +110,7 @@ def test_a_record_that_is_not_the_one_of_the_index(tmp_path: pathlib.Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["files", "dataset"])
-def test_a_file_without_footer(tmp_path: pathlib.Path, kind: str) -> None:
+def test_a_file_without_footer(tmp_path, kind):
     records = varied_records(300, seed=4)
     dataset = dataset_of(tmp_path, records)
     path = dataset / shards_of(dataset)[1]
@@ -141,7 +136,7 @@ def test_a_file_without_footer(tmp_path: pathlib.Path, kind: str) -> None:
     assert all(one[1] == two[0] for one, two in itertools.pairwise(lost))
 
 
-def test_a_dataset_whose_shard_was_cut(tmp_path: pathlib.Path) -> None:
+def test_a_dataset_whose_shard_was_cut(tmp_path):
     records = varied_records(600, seed=4)
     dataset = dataset_of(tmp_path, records, group_size=4)
     path = dataset / shards_of(dataset)[1]
@@ -157,7 +152,7 @@ def test_a_dataset_whose_shard_was_cut(tmp_path: pathlib.Path) -> None:
     assert len(skipped_in(tmp_path / "out2")) == 1
 
 
-def test_shards_that_have_changed_places(tmp_path: pathlib.Path) -> None:
+def test_shards_that_have_changed_places(tmp_path):
     """Their records have the same digest together, in another order."""
     dataset = dataset_of(tmp_path, varied_records(90, seed=1))
     first, second, _ = shards_of(dataset)
@@ -171,7 +166,7 @@ def test_shards_that_have_changed_places(tmp_path: pathlib.Path) -> None:
         convert(job_of(str(dataset), tmp_path / "no"))
 
 
-def test_an_index_that_is_gone(tmp_path: pathlib.Path) -> None:
+def test_an_index_that_is_gone(tmp_path):
     records = varied_records(30, seed=1)
     dataset = dataset_of(tmp_path, records)
     (dataset / layout.index_path(shards_of(dataset)[0])).unlink()
@@ -181,9 +176,7 @@ def test_an_index_that_is_gone(tmp_path: pathlib.Path) -> None:
     assert read_output(tmp_path / "out2") == records
 
 
-def test_what_is_damaged_in_transit_is_read_again(
-    tmp_path: pathlib.Path, server: GcsServer
-) -> None:
+def test_what_is_damaged_in_transit_is_read_again(tmp_path, server):
     upload(server, dataset_of(tmp_path, RECORDS), "d")
     inputs = prepared_of(job_of("gs://bucket/d", tmp_path / "new")).files
     for skip in range(5):
@@ -202,24 +195,20 @@ SPLITS = {
 
 
 @pytest.fixture
-def dataset(tmp_path: pathlib.Path) -> pathlib.Path:
+def dataset(tmp_path):
     for split, records in SPLITS.items():
         dataset_of(tmp_path, records, split=split)
     return tmp_path / "out"
 
 
-def reshard(
-    source: pathlib.Path | str, output: pathlib.Path, **options: object
-) -> None:
+def reshard(source, output, **options):
     """Converts as the command does."""
     given = ConvertOptions(input=(str(source),), output=str(output), **options)
     jobs, features, tfds_directory, *_ = conversion_of(given)
     run_conversion(jobs, features=features, tfds_directory=tfds_directory)
 
 
-def test_one_split_and_the_name_of_the_command(
-    dataset: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_one_split_and_the_name_of_the_command(dataset, tmp_path):
     reshard(dataset, tmp_path / "new", split="test", name="other")
     made = open_manifest(tmp_path / "new")
     assert (made.name, [*made.splits]) == ("other", ["test"])
@@ -227,9 +216,7 @@ def test_one_split_and_the_name_of_the_command(
         reshard(dataset, tmp_path / "new", split="validation")
 
 
-def test_the_output_is_not_in_the_input(
-    dataset: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_the_output_is_not_in_the_input(dataset, tmp_path):
     (tmp_path / "link").symlink_to(dataset)
     for output in (dataset, dataset / "index", tmp_path / "link"):
         with pytest.raises(InputError, match="is the input\n"):
@@ -239,9 +226,7 @@ def test_the_output_is_not_in_the_input(
     assert read_output(dataset) == SPLITS["train"]
 
 
-def test_what_is_not_a_whole_dataset(
-    dataset: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_what_is_not_a_whole_dataset(dataset, tmp_path):
     job = job_of(str(dataset), tmp_path / "new")
     frames = RecordOptions(input_format="tfrecord")
     with pytest.raises(InputError, match="`input_format` tfrecord"):
@@ -260,7 +245,7 @@ def test_what_is_not_a_whole_dataset(
     assert 0 < len(read_output(tmp_path / "some")) < len(SPLITS["train"])
 
 
-def test_a_source_that_is_replaced_meanwhile(tmp_path: pathlib.Path) -> None:
+def test_a_source_that_is_replaced_meanwhile(tmp_path):
     made = dataset_of(tmp_path, [b"other"] * 300)
     # A run that goes on with the work of an earlier one compares the datasets.
     reshard(made, tmp_path / "new")
@@ -270,7 +255,7 @@ def test_a_source_that_is_replaced_meanwhile(tmp_path: pathlib.Path) -> None:
         reshard(made, tmp_path / "new")
 
 
-def test_records_are_compared_with_the_digest_of_the_source() -> None:
+def test_records_are_compared_with_the_digest_of_the_source():
     source = SourceSplit("d/", "train", "sha256:", 3, 30, "ab" * 16)
     read = RecordsDigest(records=3, raw_bytes=30, low=0xABABABABABABABAB, high=0)
     whole = dataclasses.replace(read, high=read.low)
@@ -286,7 +271,7 @@ def test_records_are_compared_with_the_digest_of_the_source() -> None:
 
 
 @pytest.mark.slow
-def test_tfds_reads_what_was_made_of_its_directory(tmp_path: pathlib.Path) -> None:
+def test_tfds_reads_what_was_made_of_its_directory(tmp_path):
     """Of TFRecords first; then of that dataset, and of its files alone."""
     made = make_tfds(tmp_path)
     reshard(made, tmp_path / "one", num_shards=4)

@@ -1,13 +1,10 @@
 """Inputs that are written again before a conversion goes on."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import pathlib
 import re
 import shutil
-from collections.abc import Callable
 
 import pytest
 
@@ -15,7 +12,6 @@ from gristmill.dataset.base.errors import JobChangedError
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.make_shards import convert_shard
 from gristmill.transforms.conversion.shard_records import RecordSink
-from gristmill.transforms.jobs.conversion_job import ConversionJob
 from tests.support.conversion import (
     convert,
     job_of,
@@ -31,7 +27,7 @@ NEW = [record[::-1] for record in OLD]
 
 
 @pytest.fixture
-def inputs(tmp_path: pathlib.Path) -> pathlib.Path:
+def inputs(tmp_path):
     (tmp_path / "in").mkdir()
     for number in range(3):
         part = OLD[number * 30 : (number + 1) * 30]
@@ -40,11 +36,11 @@ def inputs(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture
-def job(inputs: pathlib.Path, tmp_path: pathlib.Path) -> ConversionJob:
+def job(inputs, tmp_path):
     return job_of(inputs, tmp_path / "out", plan=("num_shards", 6))
 
 
-def put(path: pathlib.Path, data: bytes) -> None:
+def put(path, data):
     """Writes a file in place, and then what the file says of that: its time."""
     before = path.stat()
     while path.stat().st_ctime_ns == before.st_ctime_ns:  # The clock has coarse ticks.
@@ -53,25 +49,25 @@ def put(path: pathlib.Path, data: bytes) -> None:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def rewrite(path: pathlib.Path) -> None:
+def rewrite(path):
     """Puts other records of the same lengths into a file."""
     number = int(path.name)
     put(path, frames_of(NEW[number * 30 : (number + 1) * 30]))
 
 
-def restore(path: pathlib.Path) -> None:
+def restore(path):
     """Puts a copy of the file in its place."""
     shutil.copy2(path, f"{path}.copy")
     os.replace(f"{path}.copy", path)
 
 
-def damage(path: pathlib.Path) -> None:
+def damage(path):
     data = bytearray(path.read_bytes())
     data[20] ^= 1
     put(path, bytes(data))
 
 
-HARMLESS: dict[str, Callable[[pathlib.Path], object]] = {
+HARMLESS = {
     "permissions": lambda path: path.chmod(0o444),
     "link": lambda path: os.link(path, path.parent.parent / "link"),
     "copy": restore,
@@ -79,7 +75,7 @@ HARMLESS: dict[str, Callable[[pathlib.Path], object]] = {
 }
 
 
-def states(output: str) -> dict[str, tuple[int, int]]:
+def states(output):
     return {
         path.name: (path.stat().st_ino, path.stat().st_mtime_ns)
         for path in pathlib.Path(output).rglob("*array_record*")
@@ -120,7 +116,7 @@ def test_other_records_that_no_finished_shard_has(job, inputs):
 
 @pytest.mark.parametrize("change", HARMLESS)
 @pytest.mark.parametrize("committed", [False, True])
-def test_the_same_records_go_on(job, inputs, change: str, committed: bool):
+def test_the_same_records_go_on(job, inputs, change, committed):
     if committed:
         convert(job)
     else:
@@ -136,13 +132,13 @@ def test_the_same_records_go_on(job, inputs, change: str, committed: bool):
     assert read_output(job.output) == OLD
 
 
-def as_text(record: bytes) -> bytes:
+def as_text(record):
     return repr(record).encode()
 
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("source", ["damaged", "gzip", "mapped"])
-def test_whatever_the_shards_were_made_of(tmp_path, source: str):
+def test_whatever_the_shards_were_made_of(tmp_path, source):
     records, options = OLD, {"plan": ("num_shards", 20)}
     data = bytearray(frames_of(records))
     if source == "damaged":
@@ -166,7 +162,7 @@ def test_a_worker_of_the_run_before_publishes_nothing(job, inputs, monkeypatch):
     # It has read all it needs, and publishes after the next run has looked.
     prepared = prepared_of(job)
 
-    def begin_again() -> None:
+    def begin_again():
         rewrite(inputs / "2")
         begin_job(job)
 

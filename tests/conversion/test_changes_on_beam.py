@@ -1,7 +1,5 @@
 """Columns and removals on Beam: the files are those of local processes."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest
@@ -26,7 +24,7 @@ def facts(record):
 
 
 @pytest.fixture
-def places(tmp_path) -> tuple[str, str]:
+def places(tmp_path):
     here = examples(tmp_path, [5, 0, 6])
     shutil.copytree(here, tmp_path / "beam")
     return here, str(tmp_path / "beam")

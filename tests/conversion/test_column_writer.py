@@ -1,7 +1,5 @@
 """Columns that a program writes: in parts, after a restart, and refused ones."""
 
-from __future__ import annotations
-
 import pathlib
 import random
 

@@ -1,13 +1,9 @@
 """Columns of tables in any format: their types, numbers, nulls, and those to take."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json
 import math
-import pathlib
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,7 +26,7 @@ BIG = 16_777_217  # The least whole number that a float32 does not hold.
 TABLES = ["jsonl", "csv", "parquet"]
 
 
-def put(folder: pathlib.Path, name: str, rows: Any, **options: Any) -> pathlib.Path:
+def put(folder, name, rows, **options):
     """Writes a table of rows, or of lines."""
     path = folder / f"in.{name}"
     if name == "parquet":
@@ -49,13 +45,13 @@ def put(folder: pathlib.Path, name: str, rows: Any, **options: Any) -> pathlib.P
     return path
 
 
-def read(path: pathlib.Path, **options: Any) -> list[dict[str, list[Any]]]:
+def read(path, **options):
     files = listed(path, input_format=path.suffix[1:], **options)
     return [parsed(one.record) for one in first_records(files)]
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_the_columns_to_take(tmp_path, name) -> None:
+def test_the_columns_to_take(tmp_path, name):
     path = put(tmp_path, name, [{"a": 1, "b": "x", "c": 3}, {"a": 2, "b": "", "c": 4}])
     assert read(path, columns=("c", "b"))[1] == {"c": [4], "b": [b""]}
     assert read(path, columns=("*", "a:float"))[0] == {"a": [1], "b": [b"x"], "c": [3]}
@@ -69,7 +65,7 @@ def test_the_columns_to_take(tmp_path, name) -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("other", [2.5, 1e30])
-def test_whole_numbers_beside_fractions(tmp_path, name, other) -> None:
+def test_whole_numbers_beside_fractions(tmp_path, name, other):
     rows = [{"a": BIG * 1.0, "b": "x"}, {"a": other, "b": "y"}]
     path = put(tmp_path, name, rows)
     with pytest.raises(InputError, match="'a' has whole numbers") as error:
@@ -80,11 +76,11 @@ def test_whole_numbers_beside_fractions(tmp_path, name, other) -> None:
     assert (found[0]["a"], found[1]["b"]) == ([BIG - 1.0], [b"y"])
 
 
-def fields(*texts: str) -> list[str]:
+def fields(*texts):
     return [f'{{"a": {text}}}' for text in texts]
 
 
-WHOLE: dict[str, tuple[str, Any]] = {
+WHOLE = {
     "integers": ("jsonl", fields("16777217", "2.0", "9007199254740993")),
     "exponents": ("jsonl", fields("1.6777217e7", "2e0", "90071992547409930e-1")),
     "a list": ("jsonl", fields("[16777217, 2.0, 9007199254740993.000]")),
@@ -104,7 +100,7 @@ WHOLE: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", WHOLE)
-def test_whole_numbers_stay_whole(tmp_path, case) -> None:
+def test_whole_numbers_stay_whole(tmp_path, case):
     name, rows = WHOLE[case]
     path = put(tmp_path, name, rows)
     found = [v for row in read(path) for k in row if k != "b" for v in row[k]]
@@ -113,7 +109,7 @@ def test_whole_numbers_stay_whole(tmp_path, case) -> None:
     assert next(iter(features.values()))["dtype"] == "int64"
 
 
-def test_doubles_that_are_no_integers(tmp_path) -> None:
+def test_doubles_that_are_no_integers(tmp_path):
     for other in (2.5, math.nan, math.inf, 1e19):
         path = put(tmp_path, "parquet", pa.table({"a": [BIG * 1.0, other]}))
         with pytest.raises(CorruptRecordError, match="is not an integer") as error:
@@ -130,7 +126,7 @@ TEXT = RecordOptions(record="column:text", nulls="skip")
 
 
 @pytest.fixture(params=["jsonl", "parquet"])
-def with_nulls(request, tmp_path) -> pathlib.Path:
+def with_nulls(request, tmp_path):
     options = {"row_group_size": 300} if request.param == "parquet" else {}
     return put(tmp_path, request.param, NULLS, **options)
 
@@ -154,7 +150,7 @@ def test_nulls_are_named_before_the_work(tmp_path, with_nulls, on_corrupt, asked
 
 
 @pytest.mark.parametrize("plan", [("num_shards", 7), ("shard_bytes", 3_000)])
-def test_rows_with_nulls_are_left_out_and_counted(tmp_path, with_nulls, plan) -> None:
+def test_rows_with_nulls_are_left_out_and_counted(tmp_path, with_nulls, plan):
     job = job_of(with_nulls, tmp_path / "out", plan=plan, records=TEXT)
     assert "nulls     200 rows left out" in run([job]).text()
     texts = [row["text"].encode() for row in NULLS if row["text"] is not None]
@@ -163,7 +159,7 @@ def test_rows_with_nulls_are_left_out_and_counted(tmp_path, with_nulls, plan) ->
         convert(dataclasses.replace(job, records=RecordOptions(record="column:text")))
 
 
-def test_examples_and_tokens_without_nulls(tmp_path, with_nulls) -> None:
+def test_examples_and_tokens_without_nulls(tmp_path, with_nulls):
     records = RecordOptions(columns=("text", "ids"), nulls="skip")
     convert(job_of(with_nulls, tmp_path / "out", records=records))
     assert [*map(parsed, read_output(tmp_path / "out"))] == [
@@ -182,7 +178,7 @@ def test_examples_and_tokens_without_nulls(tmp_path, with_nulls) -> None:
     assert "--nulls skip" in error.value.cure
 
 
-def test_a_null_that_no_sample_has(tmp_path) -> None:
+def test_a_null_that_no_sample_has(tmp_path):
     row = f'{{"text": "{"a" * 20_000}"}}'  # More than a sample of 256 KiB has.
     path = put(tmp_path, "jsonl", [row] * 30 + ['{"text": null}', '{"text": "b"}'])
     late = RecordOptions(record="column:text")
@@ -195,7 +191,7 @@ def test_a_null_that_no_sample_has(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("asked", [{"input_format": "csv"}, {"record": "line"}, {}])
-def test_formats_without_nulls(tmp_path, asked) -> None:
+def test_formats_without_nulls(tmp_path, asked):
     (tmp_path / "in").write_bytes(b'{"a": 1}\n' if "record" in asked else b"a,b\n1,2\n")
     records = RecordOptions(nulls="skip", **asked)
     with pytest.raises(InputError, match="`nulls` skip is for columns"):

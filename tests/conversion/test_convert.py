@@ -1,7 +1,5 @@
 """A conversion: every record in order, in the same bytes whoever makes them."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

@@ -1,14 +1,10 @@
 """CSV and TSV: rows and types against Python's csv, and all that is refused."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import gzip
 import io
 import itertools
-import pathlib
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -37,7 +33,7 @@ LINE = st.text(st.characters(exclude_characters="\n\0", codec="utf-8"), max_size
 LINES = st.lists(st.tuples(LINE, st.sampled_from(["\n", "\r\n"])), max_size=12)
 
 
-def lines_by_hand(data: bytes) -> dict[int, bytes]:
+def lines_by_hand(data):
     """Lines by their offsets: bare returns are content, empty lines are records."""
     found = {}
     parts = data.split(b"\n")
@@ -59,7 +55,7 @@ def lines_by_hand(data: bytes) -> dict[int, bytes]:
 def test_ranges_own_the_lines_that_begin_in_them(lines, mark, last, block_bytes, cuts):
     data = (mark + "".join(map("".join, lines)) + last).encode()
     places = [0, *sorted(int(cut * len(data)) for cut in cuts), len(data)]
-    found: dict[int, bytes] = {}
+    found = {}
     stop = 0
     for begin, end in itertools.pairwise(places):
         stream, offset = io.BytesIO(data), max(0, begin - 1)
@@ -84,7 +80,7 @@ def test_ranges_own_the_lines_that_begin_in_them(lines, mark, last, block_bytes,
 SCHEMA = pa.schema({"n": pa.int64(), "s": pa.string(), "f": pa.float64()})
 
 
-def rows_of(data: bytes) -> list[dict[str, Any]]:
+def rows_of(data):
     ends = CsvSplitter(b",").ends(data)
     if max(ends, default=0) < len(data):  # As at the end of a file.
         ends = np.append(ends, len(data))
@@ -133,7 +129,7 @@ def test_a_bad_row_is_named(row, what, got, before):
 
 
 class ShownRows(CsvLines):
-    def records(self, lines: Lines) -> Made:
+    def records(self, lines):
         batch, kept = self.rows(lines)
         rows = [repr(list(row.values())).encode() for row in batch.to_pylist()]
         return Made(rows, kept)
@@ -159,8 +155,8 @@ def test_rows_that_are_kept_of_damaged_files_are_rows_of_csv(rows, changes, most
     texts = pa.schema([(name, pa.string()) for name in SCHEMA.names])
     parser = ShownRows(texts.names, texts, CsvSplitter(b","))
     reader = LineReader(io.BytesIO(data), path="x", parser=parser, block_bytes=most)
-    kept: dict[int, bytes] = {}
-    aside: list[int] = []
+    kept = {}
+    aside = []
     while True:
         try:
             for batch in reader.batches():
@@ -170,7 +166,7 @@ def test_rows_that_are_kept_of_damaged_files_are_rows_of_csv(rows, changes, most
             aside.append(reader.offset)
             reader.skip(error.end)
 
-    def by_csv(part: bytes) -> list[bytes]:
+    def by_csv(part):
         read = csv.reader(io.StringIO(part.decode(), newline=""))
         return [repr(row).encode() for row in read if row]
 
@@ -181,13 +177,13 @@ def test_rows_that_are_kept_of_damaged_files_are_rows_of_csv(rows, changes, most
         assert by_csv(data)[1:] == [*kept.values()]
 
 
-def written(folder: pathlib.Path, *files: bytes) -> str:
+def written(folder, *files):
     for number, data in enumerate(files):
         (folder / f"{number}.csv").write_bytes(data)
     return f"{folder}/*.csv"
 
 
-def found_in(pattern: str) -> Any:
+def found_in(pattern):
     options = RecordOptions(input_format="csv")
     return find_inputs([pattern], options=options, allow_empty_files=True)
 

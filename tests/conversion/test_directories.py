@@ -1,19 +1,15 @@
 """Directories as people have them: what is data is, and the rest is never a record."""
 
-from __future__ import annotations
-
 import datetime
 import gzip
 import json
-import pathlib
 import re
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.pipelines.commands.main import cli
@@ -24,19 +20,19 @@ LATE = datetime.datetime(9999, 12, 31)
 README = "# Title\n\nNo data.\n"
 
 
-def run(*arguments: str) -> Result:
+def run(*arguments):
     return CliRunner().invoke(cli, [*arguments, "--workers", "1"])
 
 
-def lines(*values: str) -> bytes:
+def lines(*values):
     return "".join(json.dumps({"text": value}) + "\n" for value in values).encode()
 
 
-def table(*values: str) -> pa.Table:
+def table(*values):
     return pa.table({"text": list(values)})
 
 
-def made(folder: pathlib.Path, files: dict[str, Any]) -> str:
+def made(folder, files):
     for name, content in files.items():
         path = folder / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,18 +43,18 @@ def made(folder: pathlib.Path, files: dict[str, Any]) -> str:
     return str(folder / "in")
 
 
-def rows_in(output: pathlib.Path, split: str = "train") -> list[dict[str, Any]]:
+def rows_in(output, split="train"):
     return [*map(parsed, loader.open(output, split, cache_dir=""))]
 
 
-def with_window(data: bytes) -> bytes:
+def with_window(data):
     asked = zstandard.ZstdCompressionParameters(window_log=31)
     file = zstandard.ZstdCompressor(compression_params=asked).compressobj()
     return file.compress(data) + file.flush()
 
 
 # Files of a directory, and the texts of each split.
-READ: dict[str, tuple[dict[str, Any], dict[str, list[str]]]] = {
+READ = {
     "a readme above lines": (
         {"README.md": README, "LICENSE": "MIT\n", "data/train.jsonl": lines("a", "b")},
         {"train": ["a", "b"]},
@@ -145,7 +141,7 @@ READ: dict[str, tuple[dict[str, Any], dict[str, list[str]]]] = {
 
 
 @pytest.mark.parametrize("name", READ)
-def test_what_is_data_is_read(tmp_path: pathlib.Path, name: str) -> None:
+def test_what_is_data_is_read(tmp_path, name):
     files, splits = READ[name]
     inputs = made(tmp_path, files)
     if "pattern" in name:
@@ -161,7 +157,7 @@ def test_what_is_data_is_read(tmp_path: pathlib.Path, name: str) -> None:
         assert [row["text"][0].decode() for row in rows_in(output, split)] == texts
 
 
-def column(text: str) -> pa.Table:
+def column(text):
     """Returns a column of a type, or of lists of it, with values in JSON."""
     name, values = text.split(maxsplit=1)
     kind = pa.type_for_alias(name.removesuffix("[]"))
@@ -169,7 +165,7 @@ def column(text: str) -> pa.Table:
     return pa.table({"a": pa.array(json.loads(values), kind)})
 
 
-def convert_columns(folder: pathlib.Path, columns: str) -> Result:
+def convert_columns(folder, columns):
     tables = {f"{n}.parquet": column(text) for n, text in enumerate(columns.split("|"))}
     return run("convert", made(folder, tables), f"{folder}/out")
 
@@ -190,7 +186,7 @@ null [] | int64 [1]                          = [[1]]
 
 
 @pytest.mark.parametrize("case", COLUMNS.strip().splitlines())
-def test_types_that_differ_get_the_one_that_holds_all(tmp_path, case: str) -> None:
+def test_types_that_differ_get_the_one_that_holds_all(tmp_path, case):
     columns, values = case.split("=")
     ended = convert_columns(tmp_path, columns)
     assert ended.exit_code == 0, ended.output
@@ -208,7 +204,7 @@ def test_types_that_differ_get_the_one_that_holds_all(tmp_path, case: str) -> No
         ("float [1.5] | int8 [1]", "float .* int8|int8 .* float"),
     ],
 )
-def test_types_without_a_common_one_are_named(tmp_path, columns, named) -> None:
+def test_types_without_a_common_one_are_named(tmp_path, columns, named):
     ended = convert_columns(tmp_path, columns)
     assert ended.exit_code != 0
     assert re.search(named.replace(" .* ", r"[\s\S]*"), ended.output), ended.output
@@ -224,7 +220,7 @@ def test_types_without_a_common_one_are_named(tmp_path, columns, named) -> None:
     ],
     ids=["late", "early", "in a list", "in a struct"],
 )
-def test_times_beyond_their_unit_are_refused(tmp_path, times, kind) -> None:
+def test_times_beyond_their_unit_are_refused(tmp_path, times, kind):
     column, path = pa.array(times, kind), f"{tmp_path}/a.parquet"
     pq.write_table(pa.table({"a": column}), path, use_deprecated_int96_timestamps=True)
     ended = run("convert", path, str(tmp_path / "out"))
@@ -233,7 +229,7 @@ def test_times_beyond_their_unit_are_refused(tmp_path, times, kind) -> None:
         assert word in ended.output
 
 
-def test_times_within_it_are_kept(tmp_path: pathlib.Path) -> None:
+def test_times_within_it_are_kept(tmp_path):
     times = [datetime.datetime(1960, 12, 31, 1, 1, 1, 123457), None]
     column, path = pa.array(times, pa.timestamp("us")), f"{tmp_path}/a.parquet"
     pq.write_table(pa.table({"a": column}), path, use_deprecated_int96_timestamps=True)
@@ -243,7 +239,7 @@ def test_times_within_it_are_kept(tmp_path: pathlib.Path) -> None:
     assert rows_in(tmp_path / "out") == [first, {}]
 
 
-def with_dictionary() -> bytes:
+def with_dictionary():
     samples = [lines(f"text {n}" * 9) for n in range(999)]
     found = zstandard.train_dictionary(2000, samples, dict_id=7)
     return zstandard.ZstdCompressor(dict_data=found).compress(lines("text 1" * 9))
@@ -251,7 +247,7 @@ def with_dictionary() -> bytes:
 
 DELTA = {"a.parquet": table("a"), "gone.parquet": table("b")}
 # Files of a directory, and what the error names, behind what stands for them.
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+REFUSED = {
     "a table of Delta Lake": (
         {**DELTA, "_delta_log/00000000000000000000.json": "{}"},
         "Delta Lake | _delta_log | deltalake",
@@ -383,7 +379,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_none_is_refused_by_name(tmp_path: pathlib.Path, name: str) -> None:
+def test_what_is_none_is_refused_by_name(tmp_path, name):
     files, named = REFUSED[name]
     pattern, _, words = named.rpartition(": ")
     inputs = made(tmp_path, files) + pattern
@@ -395,7 +391,7 @@ def test_what_is_none_is_refused_by_name(tmp_path: pathlib.Path, name: str) -> N
 
 
 @pytest.mark.parametrize("skips", [[], ["--nulls", "skip"]])
-def test_the_first_row_that_no_record_holds_is_named(tmp_path, skips) -> None:
+def test_the_first_row_that_no_record_holds_is_named(tmp_path, skips):
     table = pa.table(
         {
             "a": pa.array([1, None, 3, 1 << 63], pa.uint64()),
@@ -410,7 +406,7 @@ def test_the_first_row_that_no_record_holds_is_named(tmp_path, skips) -> None:
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
-def test_who_names_the_format_learns_the_line(tmp_path, ending: str) -> None:
+def test_who_names_the_format_learns_the_line(tmp_path, ending):
     data = {
         "jsonl": lines("a") + '{"text": "caf\xe9"}\n'.encode("latin-1"),
         "csv": "text\na\ncaf\xe9\n".encode("latin-1"),

@@ -4,8 +4,6 @@ Real ones, on loopback: a Dask scheduler with two workers, and Beam's portable j
 service with an SDK harness of its own, as Flink, Spark and Dataflow have it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

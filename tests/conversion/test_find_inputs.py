@@ -1,7 +1,5 @@
 """Inputs: which files they are, in which order and format, and what is refused."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import pathlib
@@ -45,7 +43,6 @@ from gristmill.transforms.sources.formats import FORMATS, RecordOptions
 from gristmill.transforms.sources.input_formats import look_at
 from gristmill.transforms.sources.shards.source_split import list_shards
 from tests.conversion.other_formats import MAKERS, MORE, arrow_stream
-from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import contents, convert, dataset_of, job_of, shards_of
 from tests.support.records import (
     array_record_bytes,
@@ -67,7 +64,7 @@ FILES = {
 }
 
 
-def put(folder: pathlib.Path, files: dict[str, bytes]) -> pathlib.Path:
+def put(folder, files):
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
@@ -75,17 +72,17 @@ def put(folder: pathlib.Path, files: dict[str, bytes]) -> pathlib.Path:
 
 
 @pytest.fixture
-def folder(tmp_path) -> pathlib.Path:
+def folder(tmp_path):
     return put(tmp_path / "in", FILES)
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch) -> pathlib.Path:
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def refused(*patterns: object, **options) -> str:
+def refused(*patterns, **options):
     with pytest.raises(InputError) as caught:
         find_inputs(list(map(str, patterns)), **options)
     return str(caught.value)
@@ -95,7 +92,7 @@ def refused(*patterns: object, **options) -> str:
 
 
 @pytest.mark.parametrize("end", ["", "/", "//", "/."])
-def test_the_files_of_a_directory(folder, server: GcsServer, end):
+def test_the_files_of_a_directory(folder, server, end):
     found = [pathlib.Path(info.path) for info in match_inputs(f"{folder}{end}")]
     assert found == [folder / "a.tfrecord", folder / "b.tfrecord"]
     if end in ("", "/"):
@@ -133,7 +130,7 @@ def test_many_empty_files_are_counted_and_some_named(tmp_path):
 
 
 # DatasetDict.save_to_disk, Dataset.save_to_disk, the cache of load_dataset.
-HUGGING_FACE: list[dict[str, bytes]] = [
+HUGGING_FACE = [
     {"dataset_dict.json": b'{"splits": ["train"]}', "train/data-0.arrow": b""},
     {
         "dataset_info.json": json.dumps({"features": {}}).encode(),
@@ -322,7 +319,7 @@ def test_the_shards_of_a_dataset(tmp_path):
 # The parts in which workers look at the files.
 
 
-def test_parts_in_any_order_and_twice(tmp_path) -> None:
+def test_parts_in_any_order_and_twice(tmp_path):
     for number, kind in enumerate(("", "GZIP", "", "ZLIB", "")):
         write_tfrecords(tmp_path / str(number), text_records(3), compression=kind)
     files = match_files([str(put(tmp_path, {"5": b"PAR1", "6": b"\xfe\x01"}))])
@@ -345,7 +342,7 @@ def test_parts_in_any_order_and_twice(tmp_path) -> None:
 # Formats: known by their first bytes, asked for, or refused by name.
 
 
-def is_read(name: str) -> bool:
+def is_read(name):
     """Whether files of a format are converted as they are."""
     compressed = any(name.startswith(f"{one}-") for one in ("gzip", "zlib", "zstd"))
     return any(
@@ -370,7 +367,7 @@ def test_each_format_is_read_or_named_with_what_to_do(tmp_path, name, make):
         assert FORMATS[spec.format].found_as == name.rpartition("compressed ")[2]
 
 
-def name_of(data: bytes) -> str | None:
+def name_of(data):
     found = format_of(data[:HEAD_BYTES])
     return None if found is None else found.name
 

@@ -1,15 +1,11 @@
 """What holds for inputs of every format: each record once, and no damage in silence."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
 import os
-import pathlib
 import signal
 from contextlib import closing
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -51,7 +47,6 @@ from tests.conversion.format_files import (
 )
 from tests.faults.kills import Killer
 from tests.order.input_files import WRITERS
-from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import (
     contents,
     convert,
@@ -65,7 +60,7 @@ BAD = (23, 4)  # Rows that are damaged, the last one first.
 
 
 @functools.cache
-def damaged_file(name: str, seed: int) -> tuple[bytes, list[bytes], list[Any]]:
+def damaged_file(name, seed):
     """Returns a file with damage, its other records, and the damage."""
     data, rows = file_of(name, seed), rows_of(name, seed)
     bad = BAD[:1] if name == "webdataset" else BAD
@@ -79,12 +74,12 @@ def damaged_file(name: str, seed: int) -> tuple[bytes, list[bytes], list[Any]]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("formats")
 
 
 @functools.cache
-def alone(folder: pathlib.Path, name: str, seed: int, kind: str, way: str) -> Any:
+def alone(folder, name, seed, kind, way):
     """Writes a file, and returns its path and what is read of it without a cut."""
     path = folder / f"{name}.{seed}.{kind}.{way}"
     records = records_of(name, rows_of(name, seed))
@@ -110,7 +105,7 @@ def alone(folder: pathlib.Path, name: str, seed: int, kind: str, way: str) -> An
 
 
 @st.composite
-def some_files(draw: st.DrawFn) -> tuple[str, list[tuple[int, str, str]]]:
+def some_files(draw):
     """Draws a format, and for some files a seed, how they are stored, and damaged."""
     name = draw(st.sampled_from(NAMES))
     plain = st.tuples(
@@ -134,7 +129,7 @@ CUTS = st.lists(
 @pytest.mark.slow
 @settings(max_examples=600)
 @given(some_files(), CUTS, st.booleans(), st.randoms())
-def test_any_cuts_give_the_same(folder, drawn, cuts, one_pass, chance) -> None:
+def test_any_cuts_give_the_same(folder, drawn, cuts, one_pass, chance):
     name, chosen = drawn
     every = sorted(alone(folder, name, *each) for each in chosen)
     files = listed(*(path for path, _ in every), input_format=name)
@@ -171,7 +166,7 @@ PLANS = [("num_shards", 7), ("match_shards", None)]
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan[0])
 @pytest.mark.parametrize("name", NAMES)
-def test_damage_is_named_or_left_out_and_listed(tmp_path, name, plan) -> None:
+def test_damage_is_named_or_left_out_and_listed(tmp_path, name, plan):
     (tmp_path / "in").mkdir()
     expected = []
     for seed in range(3):
@@ -202,7 +197,7 @@ def test_damage_is_named_or_left_out_and_listed(tmp_path, name, plan) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_empty_file_is_accepted_beside_others(tmp_path, name) -> None:
+def test_an_empty_file_is_accepted_beside_others(tmp_path, name):
     (tmp_path / "a").write_bytes(b"")
     WRITERS[name](tmp_path / "b", rows := rows_of(name, 1))
     options = RecordOptions(input_format=name)
@@ -212,14 +207,14 @@ def test_an_empty_file_is_accepted_beside_others(tmp_path, name) -> None:
     assert [one.record for one in first_records(files)] == records_of(name, rows)
 
 
-def picky(record: bytes) -> bytes:
+def picky(record):
     if b"1-17" in record:
         raise ValueError("not this one")
     return record
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_error_of_a_function_names_the_record(tmp_path, name) -> None:
+def test_the_error_of_a_function_names_the_record(tmp_path, name):
     (path := tmp_path / "in").write_bytes(data := file_of(name, 1))
     nouns = {"parquet": "row", "arrayrecord": "record"}
     place = f"{nouns[name]} 17" if name in nouns else ""
@@ -237,19 +232,19 @@ def test_the_error_of_a_function_names_the_record(tmp_path, name) -> None:
 # Files that are written while they are read.
 
 
-def in_place(path: pathlib.Path, data: bytes) -> None:
+def in_place(path, data):
     with open(path, "r+b") as file:
         file.write(data)
 
 
-def keeping_time(path: pathlib.Path, data: bytes) -> None:
+def keeping_time(path, data):
     before = path.stat()
     while path.stat().st_ctime_ns == before.st_ctime_ns:  # The clock has coarse ticks.
         in_place(path, data)
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def as_another(path: pathlib.Path, data: bytes) -> None:
+def as_another(path, data):
     path.unlink()
     path.write_bytes(data)
 
@@ -259,7 +254,7 @@ CHANGES = [in_place, keeping_time, as_another, lambda path, _: path.unlink()]
 
 @pytest.mark.parametrize("change", CHANGES, ids=["in", "time", "another", "deleted"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_that_is_written_meanwhile(tmp_path, name, change) -> None:
+def test_a_file_that_is_written_meanwhile(tmp_path, name, change):
     (path := tmp_path / "in").write_bytes(data := file_of(name, 1))
     os.utime(path, ns=(0, 0))
     files = listed(path, input_format=name)
@@ -273,7 +268,7 @@ def test_a_file_that_is_written_meanwhile(tmp_path, name, change) -> None:
 
 
 @pytest.mark.parametrize("name", ["tfrecord", "arrayrecord", "parquet"])
-def test_what_is_damaged_on_its_way_is_read_once_more(server: GcsServer, name) -> None:
+def test_what_is_damaged_on_its_way_is_read_once_more(server, name):
     server.objects.put("in", name, file_of(name, 1))  # Footers are cached by name.
     files, skip = listed(f"gs://in/{name}", input_format=name), 0
     while True:
@@ -289,7 +284,7 @@ def test_what_is_damaged_on_its_way_is_read_once_more(server: GcsServer, name) -
 
 
 @pytest.mark.parametrize("name", ["tfrecord", "arrayrecord", "parquet", "json"])
-def test_an_object_that_is_replaced_meanwhile_is_no_damage(server, name) -> None:
+def test_an_object_that_is_replaced_meanwhile_is_no_damage(server, name):
     server.objects.put("in", "a", file_of(name, 1))
     files = listed("gs://in/a", input_format=name)
     server.objects.put("in", "a", file_of(name, 1))
@@ -302,7 +297,7 @@ def test_an_object_that_is_replaced_meanwhile_is_no_damage(server, name) -> None
 ROWS = 900
 
 
-def large_file(path: pathlib.Path, name: str, kind: str) -> None:
+def large_file(path, name, kind):
     rows = rows_of(name, 1, ROWS)
     if name == "parquet":
         import pyarrow as pa
@@ -318,7 +313,7 @@ def large_file(path: pathlib.Path, name: str, kind: str) -> None:
 
 
 @pytest.fixture(params=["tfrecord-gzip", "jsonl-zstd", "csv-none", "parquet-none"])
-def large(request, tmp_path, server: GcsServer):
+def large(request, tmp_path, server):
     """A job of a file, in a bucket, of which few passes make eight shards."""
     name, kind = request.param.split("-")
     large_file(tmp_path / "large", name, kind)
@@ -328,7 +323,7 @@ def large(request, tmp_path, server: GcsServer):
     return job_of("gs://in/a", tmp_path / "out", plan=plan, records=records)
 
 
-def test_one_pass_makes_many_shards(large, server, tmp_path) -> None:
+def test_one_pass_makes_many_shards(large, server, tmp_path):
     prepared = prepared_of(large)
     tasks = [*shard_tasks(prepared)]
     assert len(tasks) == len(prepared.plan.pass_begins) <= 3
@@ -350,7 +345,7 @@ def test_one_pass_makes_many_shards(large, server, tmp_path) -> None:
     assert read_output(tmp_path / "out") == records_of(name, rows_of(name, 1, ROWS))
 
 
-def test_a_worker_and_its_replacement_at_once(large, tmp_path) -> None:
+def test_a_worker_and_its_replacement_at_once(large, tmp_path):
     task = next(iter(shard_tasks(prepared_of(large))))
     stalled, replacement = make_shards(task), make_shards(task)
     first = [next(stalled)]
@@ -384,7 +379,7 @@ def keep_most(record):
 @pytest.mark.parametrize(
     "name", ["tfrecord", "jsonl", "csv", "parquet", "webdataset", "arrayrecord"]
 )
-def test_a_killed_command_goes_on(tmp_path, name) -> None:
+def test_a_killed_command_goes_on(tmp_path, name):
     (tmp_path / "keeping.py").write_text(KEEP)
     WRITERS[name](path := tmp_path / "in", rows := rows_of(name, 1, 600))
     data = path.read_bytes()
@@ -396,7 +391,7 @@ def test_a_killed_command_goes_on(tmp_path, name) -> None:
     argv += ["skip", "--input-format", name, "--map", "keeping:keep_most"]
     with Killer(tmp_path) as killer:
 
-        def run(output: pathlib.Path, **kill: Any) -> Any:
+        def run(output, **kill):
             command = ["convert", str(path), str(output), *argv]
             return killer.run(command, cwd=tmp_path, **kill)
 
@@ -420,7 +415,7 @@ def test_a_killed_command_goes_on(tmp_path, name) -> None:
     assert len(read_output(tmp_path / "undisturbed")) > 500
 
 
-def finished(output: pathlib.Path) -> dict[str, tuple[int, int]]:
+def finished(output):
     """Returns the identity of each shard that has its index."""
     names = {path.stem for path in output.glob("index/*.index")}
     states = {name: (output / name).stat() for name in names}

@@ -1,7 +1,5 @@
 """The user's function: what it may return, how its errors are told, what it leaves."""
 
-from __future__ import annotations
-
 import google_crc32c
 import numpy as np
 import pytest

@@ -1,9 +1,6 @@
 """Repositories of the Hub: what is in them, and the files of their splits."""
 
-from __future__ import annotations
-
 import glob
-import pathlib
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,12 +12,11 @@ from gristmill.transforms.directories.hugging_face_directory import (
     repository_inputs,
     splits_by_names,
 )
-from tests.servers.gcs_server import GcsServer
 
 ONE = "train-00000-of-00001.parquet"
 
 
-def repository(folder: pathlib.Path, *names: str, readme: str | None = None) -> str:
+def repository(folder, *names, readme=None):
     for number, name in enumerate(names):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"number": [number]}), folder / name)
@@ -29,7 +25,7 @@ def repository(folder: pathlib.Path, *names: str, readme: str | None = None) -> 
     return str(folder)
 
 
-def inputs_of(directory: str, **options) -> dict[str, list[str]]:
+def inputs_of(directory, **options):
     found = repository_inputs(directory, **options)
     return {
         split: [path.removeprefix(f"{directory}/") for path in patterns]
@@ -37,7 +33,7 @@ def inputs_of(directory: str, **options) -> dict[str, list[str]]:
     }
 
 
-def config(name: str, files: str) -> str:
+def config(name, files):
     return f"---\nlicense: mit\nconfigs:\n- config_name: {name}\n  {files}\n---\n# T\n"
 
 
@@ -156,7 +152,7 @@ def test_which_directories_are_repositories(tmp_path):
         assert is_repository(found) == expected
 
 
-def test_a_repository_in_a_bucket(tmp_path, server: GcsServer):
+def test_a_repository_in_a_bucket(tmp_path, server):
     repository(tmp_path, ONE)
     server.objects.put("in", "set/README.md", b"# Text")
     server.objects.put("in", f"set/data/{ONE}", (tmp_path / ONE).read_bytes())

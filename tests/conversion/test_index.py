@@ -1,7 +1,5 @@
 """An index of files in place: which splits they become, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

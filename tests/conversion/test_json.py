@@ -1,11 +1,7 @@
 """JSON: lines and arrays against Python's json, and all that is refused."""
 
-from __future__ import annotations
-
 import io
 import json
-import pathlib
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -85,7 +81,7 @@ LINE = st.tuples(
 )
 
 
-def line_of(found, ascii_only, changes, newline) -> bytes:
+def line_of(found, ascii_only, changes, newline):
     line = json.dumps(found, ensure_ascii=ascii_only).encode()
     for at, length, piece in changes:
         at %= len(line) + 1
@@ -93,7 +89,7 @@ def line_of(found, ascii_only, changes, newline) -> bytes:
     return line + newline.encode()
 
 
-def lines_of(data: bytes) -> Lines:
+def lines_of(data):
     ends = newline_ends(data)
     return Lines(data, ends if data.endswith(b"\n") else np.append(ends, len(data)))
 
@@ -108,7 +104,7 @@ def no_duplicates(pairs):
     return dict(pairs)
 
 
-def fits(value, kind) -> bool:
+def fits(value, kind):
     """Whether a column takes a value of JSON, as it is documented."""
     if value is None:
         return True
@@ -131,7 +127,7 @@ def fits(value, kind) -> bool:
     return kind == pa.float64() and abs(value) < float("inf")
 
 
-def reference(line: bytes, *, typed=True):
+def reference(line, *, typed=True):
     """What a line holds, by Python; None for a line that is to be refused."""
     try:
         line.decode()
@@ -145,7 +141,7 @@ def reference(line: bytes, *, typed=True):
     return found
 
 
-def filled(found) -> dict:
+def filled(found):
     d = found.get("d")
     return {name: found.get(name) for name in SCHEMA.names} | {
         "d": d if d is None else {"x": d.get("x"), "y": d.get("y")}
@@ -220,14 +216,14 @@ def test_a_bad_line_is_explained(case, before):
     assert named.decode() in f"{error.value.expected}, got {error.value.got}"
 
 
-def written(folder: pathlib.Path, *files: list) -> str:
+def written(folder, *files):
     for number, lines in enumerate(files):
         texts = (one if isinstance(one, str) else json.dumps(one) for one in lines)
         (folder / f"{number}.jsonl").write_text("".join(f"{one}\n" for one in texts))
     return f"{folder}/*.jsonl"
 
 
-def read(pattern: str, **options: Any) -> list[dict[str, list[Any]]]:
+def read(pattern, **options):
     found = first_records(listed(pattern, input_format="jsonl", **options))
     return [parsed(one.record) for one in found]
 
@@ -346,7 +342,7 @@ class Slow(io.BytesIO):
         return super().read(min(size, 3) if size > 0 else size)
 
 
-def array_lines(data: bytes, size: int) -> bytes:
+def array_lines(data, size):
     stream, found = ArrayLines(Slow(data), path="x"), b""
     while piece := stream.read(size):
         found += piece

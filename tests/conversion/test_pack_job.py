@@ -1,7 +1,5 @@
 """A packing with the fast path of a tokenizer: the same rows, or an error."""
 
-from __future__ import annotations
-
 import pytest
 
 from gristmill import dataset

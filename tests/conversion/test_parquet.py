@@ -1,18 +1,14 @@
 """Parquet: all that it stores, its types, and damage of pages and footers."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import datetime
 import decimal
 import json
 import os
-import pathlib
 import random
 import subprocess
 import sys
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,7 +26,7 @@ from tests.support.conversion import convert, job_of, read_output, skipped_in
 from tests.support.examples import parsed
 
 
-def some_table(rows: int) -> pa.Table:
+def some_table(rows):
     """Returns columns of several types, with nulls and lists."""
     chance = random.Random(rows)
     return pa.table(
@@ -43,7 +39,7 @@ def some_table(rows: int) -> pa.Table:
     )
 
 
-def write(path: pathlib.Path, table: pa.Table, **options: Any) -> pathlib.Path:
+def write(path, table, **options):
     """Writes a file with checksums of its pages and small pages, by default."""
     path.parent.mkdir(parents=True, exist_ok=True)
     defaults = {"write_page_checksum": True, "data_page_size": 1024}
@@ -51,16 +47,16 @@ def write(path: pathlib.Path, table: pa.Table, **options: Any) -> pathlib.Path:
     return path
 
 
-def flip(path: pathlib.Path, offset: int) -> None:
+def flip(path, offset):
     data = bytearray(path.read_bytes())
     data[offset] ^= 2
     path.write_bytes(data)
 
 
-def rows_of(table: pa.Table) -> list[dict[str, list[Any]]]:
+def rows_of(table):
     """Returns the rows as values of features, by pyarrow."""
 
-    def values(value: Any) -> list[Any]:
+    def values(value):
         every = value if isinstance(value, list) else [value]
         return [one.encode() if isinstance(one, str) else one for one in every]
 
@@ -70,7 +66,7 @@ def rows_of(table: pa.Table) -> list[dict[str, list[Any]]]:
     ]
 
 
-def read_rows(path: pathlib.Path, **options: Any) -> list[dict[str, list[Any]]]:
+def read_rows(path, **options):
     return [parsed(one.record) for one in first_records(listed(path, **options))]
 
 

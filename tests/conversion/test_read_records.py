@@ -1,7 +1,5 @@
 """The readers on Beam: records of inputs of any format, each once, and their places."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import gzip

@@ -1,7 +1,5 @@
 """Plans against brute force: every byte, and every frame, in exactly one shard."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

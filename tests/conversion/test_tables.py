@@ -1,7 +1,5 @@
 """Columns of any table as features, and its rows as examples, as TensorFlow's."""
 
-from __future__ import annotations
-
 import dataclasses
 import decimal
 import json
@@ -30,12 +28,12 @@ from tests.support import examples
 TEXT = st.text(max_size=12)
 
 
-def ints(bits: int, *, signed: bool = True) -> st.SearchStrategy[int]:
+def ints(bits, *, signed=True):
     top = 1 << bits - signed
     return st.integers(-top if signed else 0, min(top, 1 << 63) - 1)
 
 
-def as_float32(value: float) -> float:
+def as_float32(value):
     return float(np.float32(value))
 
 
@@ -138,7 +136,7 @@ def tables(draw):
     return batch.slice(begin, end - begin), expected
 
 
-def feature(kind: pa.DataType, values: list) -> examples.Feature:
+def feature(kind, values):
     spec = features_of(pa.schema([("x", kind)]))["x"]
     name = {"bytes": "Bytes", "float": "Float", "int64": "Int64"}[spec.kind]
     listed = getattr(examples, f"{name}List")(value=values)

@@ -1,18 +1,15 @@
 """TFDS directories, made and read by tensorflow-datasets itself."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import shutil
-from typing import Any
 
 import pytest
 
 from gristmill import loader
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import DataLossError, GristmillError, InputError
-from gristmill.dataset.metadata.manifest import Manifest, open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
@@ -31,18 +28,18 @@ NAME, SPLIT_RECORDS = tfds_data.NAME, tfds_data.SPLIT_RECORDS
 
 
 @pytest.fixture(scope="session")
-def made() -> pathlib.Path:
+def made():
     """A TFDS directory, to be read only."""
     return shared.made_once("tfds", tfds_data.make_tfds) / NAME / "1.2.3"
 
 
 @pytest.fixture
-def source(made: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+def source(made, tmp_path):
     """A copy of it, to be changed."""
     return pathlib.Path(shutil.copytree(made, tmp_path / "source [1]"))
 
 
-def convert(source: pathlib.Path, output: pathlib.Path, **options: Any) -> Manifest:
+def convert(source, output, **options):
     like = ConversionJob(inputs="in", output="out", name="like", **options)
     jobs = tfds_jobs(str(source), str(output), like=like).jobs
     prepared = [begin_job(job).prepared for job in jobs]
@@ -50,16 +47,16 @@ def convert(source: pathlib.Path, output: pathlib.Path, **options: Any) -> Manif
     return commit_shards(jobs, results, tfds_directory=str(source)).manifest
 
 
-def source_records(directory: pathlib.Path, split: str) -> list[bytes]:
+def source_records(directory, split):
     files = sorted(directory.glob(f"{NAME}-{split}.tfrecord-*"))
     return [record for file in files for record in read_tfrecords(file)]
 
 
-def info_of(directory: pathlib.Path) -> dict[str, Any]:
+def info_of(directory):
     return json.loads((directory / "dataset_info.json").read_text())
 
 
-def lengths(directory: pathlib.Path) -> dict[str, list[int]]:
+def lengths(directory):
     return {
         split["name"]: [int(length) for length in split["shardLengths"]]
         for split in info_of(directory)["splits"]
@@ -78,8 +75,8 @@ def lengths(directory: pathlib.Path) -> dict[str, list[int]]:
     ],
 )
 def test_tfds_reads_every_example_in_order(
-    made: pathlib.Path, tmp_path: pathlib.Path, plan, train_shards, group_size
-) -> None:
+    made, tmp_path, plan, train_shards, group_size
+):
     manifest = convert(
         made, tmp_path, plan=plan, writer=WriterOptions(group_size=group_size)
     )
@@ -93,9 +90,7 @@ def test_tfds_reads_every_example_in_order(
 
 
 @pytest.mark.slow
-def test_metadata_is_that_of_the_input(
-    made: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_metadata_is_that_of_the_input(made, tmp_path):
     convert(made, tmp_path)
     for name in ("features.json", "label.labels.txt", "metadata.json", "LICENSE"):
         assert (tmp_path / name).read_bytes() == (made / name).read_bytes()
@@ -116,9 +111,7 @@ def test_metadata_is_that_of_the_input(
     assert after == before | {"file_format": "array_record", "files": shards}
 
 
-def test_empty_shards_that_beam_leaves_behind(
-    source: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_empty_shards_that_beam_leaves_behind(source, tmp_path):
     (source / f"{NAME}-train.tfrecord-00001-of-00003").write_bytes(b"")
     splits = info_of(source)["splits"]
     splits[0]["shardLengths"][1] = "0"
@@ -146,9 +139,7 @@ def test_empty_shards_that_beam_leaves_behind(
         "a+b (c)-{NUM_SHARDS}[{SHARD_INDEX}]*.{FILEFORMAT}",
     ],
 )
-def test_files_are_named_as_tfds_names_them(
-    tmp_path: pathlib.Path, template: str, count: int
-) -> None:
+def test_files_are_named_as_tfds_names_them(tmp_path, template, count):
     from tensorflow_datasets.core.naming import ShardedFileTemplate
 
     lengths = ["1"] * count
@@ -202,7 +193,7 @@ dataset_info.json split {{"shardLengths": ["1"], "filepathTemplate": "/x"}} = ou
 
 
 @pytest.mark.parametrize("case", WRONG.strip().splitlines())
-def test_what_is_wrong_is_said_before_the_work(source: pathlib.Path, case: str) -> None:
+def test_what_is_wrong_is_said_before_the_work(source, case):
     given, words = case.split(" = ")
     name, verb, value = f"{given} ".split(" ", 2)
     if verb == "gone":
@@ -224,7 +215,7 @@ def test_what_is_wrong_is_said_before_the_work(source: pathlib.Path, case: str) 
 
 
 @pytest.mark.parametrize("end", ["", "/", "/../source [1]"])
-def test_the_output_is_the_input(source: pathlib.Path, end: str) -> None:
+def test_the_output_is_the_input(source, end):
     with pytest.raises(InputError, match="the TFDS directory itself"):
         tfds_jobs(str(source), f"{source}{end}")
 
@@ -233,9 +224,7 @@ def test_the_output_is_the_input(source: pathlib.Path, end: str) -> None:
 @pytest.mark.parametrize(
     "plan", [PlanOptions(), PlanOptions(kind="num_shards", value=4)]
 )
-def test_other_records_than_promised_are_an_error(
-    source: pathlib.Path, tmp_path: pathlib.Path, change: str, plan: PlanOptions
-) -> None:
+def test_other_records_than_promised_are_an_error(source, tmp_path, change, plan):
     path, out = source / f"{NAME}-validation.tfrecord-00001-of-00003", tmp_path / "out"
     records = read_tfrecords(path)
     changed = records[1:] if change == "fewer" else [*records, records[0]]
@@ -265,9 +254,7 @@ def test_other_records_than_promised_are_an_error(
     assert made_before == {p: p.stat().st_mtime_ns for p in made_before}
 
 
-def test_records_that_moved_between_files_are_found(
-    source: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_records_that_moved_between_files_are_found(source, tmp_path):
     first, second = (source / (SHARD % shard) for shard in (0, 1))
     records = read_tfrecords(first)
     write_tfrecords(second, [*read_tfrecords(second), records[-1]])

@@ -1,7 +1,5 @@
 """TFRecord: every record once wherever a file is cut, and every corruption found."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import itertools
@@ -27,8 +25,7 @@ from gristmill.transforms.sources.formats import TFRECORD
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.source import source_of
 from gristmill.transforms.sources.tfrecord import join_walks, walk_frames
-from tests.conversion.format_files import COMPRESS, Read, check_meets, read_cut
-from tests.servers.gcs_server import GcsServer
+from tests.conversion.format_files import COMPRESS, check_meets, read_cut
 from tests.support.conversion import nested_records
 from tests.support.memory import peak_memory
 from tests.support.records import (
@@ -51,7 +48,7 @@ def path():
         yield pathlib.Path(folder, "in.tfrecord")
 
 
-def file_of(path: pathlib.Path, *, kind="none", whole=False) -> InputFiles:
+def file_of(path, *, kind="none", whole=False):
     """Returns the list of one file, whatever it looks like."""
     return InputFiles(
         paths=[str(path)],
@@ -63,15 +60,15 @@ def file_of(path: pathlib.Path, *, kind="none", whole=False) -> InputFiles:
     )
 
 
-def read(path: pathlib.Path, cuts=(), *, keep: bool = True, **options) -> Read:
+def read(path, cuts=(), *, keep=True, **options):
     return read_cut(file_of(path, **options), cuts, keep=keep)
 
 
-def reasons(found: Read) -> list[str]:
+def reasons(found):
     return [line["reason"] for line in found.skipped]
 
 
-def flipped(data: bytes, position: int, bits: int = 0x10) -> bytes:
+def flipped(data, position, bits=0x10):
     return data[:position] + bytes([data[position] ^ bits]) + data[position + 1 :]
 
 
@@ -159,7 +156,7 @@ def test_a_damaged_stream_that_repeats_records_is_not_believed(path):
 
 
 # What a damaged file can be made of: (bytes, the record if it can be recovered).
-def _pieces(min_size: int, damage, *, kept: bool = False):
+def _pieces(min_size, damage, *, kept=False):
     made = st.binary(min_size=min_size, max_size=30)
     return made.map(lambda r: (damage(encode_frame(r)), r if kept else None))
 
@@ -215,11 +212,11 @@ def test_damage_at_a_cut_belongs_to_the_range_before(path, first):
 def test_a_search_finds_what_brute_force_finds(records, tail, most):
     data = frames_of(records) + tail
 
-    def fits(begin: int, end: int) -> bool:
+    def fits(begin, end):
         crc = mask(google_crc32c.value(data[begin:end]))
         return end + 4 <= len(data) and data[end : end + 4] == struct.pack("<I", crc)
 
-    def frame(at: int) -> bool:  # Nested ones are, too.
+    def frame(at):  # Nested ones are, too.
         (length,) = struct.unpack_from("<Q", data, at)
         return fits(at, at + 8) and fits(at + 12, at + 12 + length)
 
@@ -237,9 +234,7 @@ def test_a_search_finds_what_brute_force_finds(records, tail, most):
 # Walks through parts of a file, by which Beam's workers find its frames.
 
 
-def walked(
-    file: InputFile, edges: list[int], *, range_bytes: int, lost: int = -1
-) -> list[tuple[int, ...]]:
+def walked(file, edges, *, range_bytes, lost=-1):
     """Walks through a file in parts, of which one may be lost."""
     parts = list(itertools.pairwise(edges))
     if lost >= 0 and parts:
@@ -251,7 +246,7 @@ def walked(
     ]
 
 
-def records_in(file: InputFile, ranges: list[tuple[int, int]]) -> list[bytes]:
+def records_in(file, ranges):
     sources = (SourceRange(file_index=0, begin_bytes=b, end_bytes=e) for b, e in ranges)
     read = (source_of(TFRECORD).read(file, source).batches() for source in sources)
     return [record for batches in read for batch in batches for record in batch.records]
@@ -306,13 +301,11 @@ BROKEN = [(encode_frame(b"x" * 40) + b"-") * 2000, b"last"]
     ],
     ids=["plain records", "frames in records", "broken frames in records"],
 )
-def test_walks_read_little(
-    server: GcsServer, records, parts, range_bytes, most_walk, most_join
-) -> None:
+def test_walks_read_little(server, records, parts, range_bytes, most_walk, most_join):
     server.objects.put("bucket", "file", data := frames_of(records))
     file = InputFile("gs://bucket/file", len(data))
 
-    def asked() -> int:
+    def asked():
         return sum(operation == "media" for operation, *_ in server.log)
 
     edges = [len(data) * number // parts for number in range(parts + 1)]

@@ -1,7 +1,5 @@
 """Files of tokens of other tools: the same documents, in any number of shards."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import gzip
@@ -10,8 +8,6 @@ import os
 import pathlib
 import random
 import struct
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +25,7 @@ DOCUMENTS = [
 ]
 
 
-def megatron(dtype: str = "<u2", code: int = 8, part: int = 3) -> list[str]:
+def megatron(dtype="<u2", code=8, part=3):
     """Each document is in two sequences, where it is long enough."""
     sequences = [some for each in DOCUMENTS for some in (each[:part], each[part:])]
     lengths = np.array([*map(len, sequences)], "<i4")
@@ -43,21 +39,21 @@ def megatron(dtype: str = "<u2", code: int = 8, part: int = 3) -> list[str]:
     return ["in.bin", "--input-format", "megatron"]
 
 
-def flat(dtype: str) -> bytes:
+def flat(dtype):
     return np.array([token for each in DOCUMENTS for token in each], dtype).tobytes()
 
 
-def nano() -> list[str]:
+def nano():
     pathlib.Path("in.bin").write_bytes(flat("<u2"))
     return ["in.bin", "--input-format", "flat", "--record", f"uint16:{END}"]
 
 
-def numpy_file() -> list[str]:
+def numpy_file():
     np.save("in.npy", np.frombuffer(flat("<i4"), "<i4"))
     return ["in.npy", "--input-format", "flat", "--record", f"int32:{END}"]
 
 
-def olmo() -> list[str]:
+def olmo():
     pathlib.Path("in.npy").write_bytes(flat("<u4"))
     ends = np.cumsum([*map(len, DOCUMENTS)]).tolist()
     with gzip.open("in.csv.gz", "wt") as file:
@@ -66,12 +62,12 @@ def olmo() -> list[str]:
     return ["in.npy", "--input-format", "olmo", "--record", "uint32"]
 
 
-def olmo_by_end() -> list[str]:
+def olmo_by_end():
     pathlib.Path("in.npy").write_bytes(flat("<u2"))
     return ["in.npy", "--input-format", "olmo", "--record", f"uint16:{END}"]
 
 
-def mds(kind: str = "ndarray", before: bytes = b"\x21") -> list[str]:
+def mds(kind="ndarray", before=b"\x21"):
     samples = []
     for number, each in enumerate(DOCUMENTS):
         url, ids = f"u{number}".encode(), np.array(each, "<i4").tobytes()
@@ -93,7 +89,7 @@ def mds(kind: str = "ndarray", before: bytes = b"\x21") -> list[str]:
     return ["shard.00000.mds", "--input-format", "mds"]
 
 
-WRITERS: dict[str, Callable[[], list[str]]] = {
+WRITERS = {
     "megatron": megatron,
     "megatron of int32": lambda: megatron("<i4", 4),
     "flat": nano,
@@ -106,17 +102,17 @@ WRITERS: dict[str, Callable[[], list[str]]] = {
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def run(*words: str, code: int = 0) -> str:
+def run(*words, code=0):
     done = CliRunner().invoke(cli, [*words])
     assert done.exit_code == code, done.output
     return done.output
 
 
-def pack(given: list[str], *more: str, code: int = 0) -> str:
+def pack(given, *more, code=0):
     return run(
         "pack", *given, "out", "--length", "512", "--workers", "1", *more, code=code
     )
@@ -124,11 +120,11 @@ def pack(given: list[str], *more: str, code: int = 0) -> str:
 
 @pytest.mark.parametrize("shards", [1, 7])
 @pytest.mark.parametrize("name", WRITERS)
-def test_documents_are_those_of_the_file(name: str, shards: int) -> None:
+def test_documents_are_those_of_the_file(name, shards):
     given = WRITERS[name]()
     pack(given, "--pack", "none", "--num-shards", str(shards))
     data = loader.open("out")
-    rows: Any = loader.PackedRows.of(data)(list(data))
+    rows = loader.PackedRows.of(data)(list(data))
     found = [
         ids[segments > 0].tolist()
         for ids, segments in zip(
@@ -143,20 +139,20 @@ def test_documents_are_those_of_the_file(name: str, shards: int) -> None:
     assert "byte offset" in text or "offset" in text
 
 
-def put(path: str, data: bytes | Callable[[bytes], bytes]) -> Callable[[], Any]:
+def put(path, data):
     """Returns a function that writes a file, or changes it."""
     file = pathlib.Path(path)
     return lambda: file.write_bytes(data(file.read_bytes()) if callable(data) else data)
 
 
-def gone(path: str) -> Callable[[], Any]:
+def gone(path):
     return pathlib.Path(path).unlink
 
 
 LIST = b"0,9\n9,5\n5,%d\n" % (len(flat("<u4")) // 4)
 OTHER = b'"shards": [{"raw_data": {"basename": "other.mds"}}, '
 # What is written, what becomes of it, and what the error says.
-WRONG: dict[str, tuple[Callable[[], list[str]], Callable[[], Any], str]] = {
+WRONG = {
     "no index": (megatron, gone("in.idx"), "in.idx"),
     "a shorter file": (
         megatron,
@@ -205,7 +201,7 @@ WRONG: dict[str, tuple[Callable[[], list[str]], Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_files_that_do_not_fit_one_another(name: str) -> None:
+def test_files_that_do_not_fit_one_another(name):
     writer, change, what = WRONG[name]
     given = writer()
     change()
@@ -214,7 +210,7 @@ def test_files_that_do_not_fit_one_another(name: str) -> None:
     assert what in done.output
 
 
-def test_options_that_are_missing_or_do_not_go() -> None:
+def test_options_that_are_missing_or_do_not_go():
     given = nano()
     assert "uint16:50256" in pack(given[:3], code=2)
     assert "uint16:50256" in pack([*given[:4], "uint16"], code=2)
@@ -226,7 +222,7 @@ def test_options_that_are_missing_or_do_not_go() -> None:
     assert "--input-format megatron" in pack(["in.idx"], code=2)
 
 
-def test_a_file_without_the_last_id_is_one_document_if_that_is_accepted() -> None:
+def test_a_file_without_the_last_id_is_one_document_if_that_is_accepted():
     given = nano()
     pathlib.Path("in.bin").write_bytes(np.arange(5, 405, dtype="<u2").tobytes())
     assert "400 other ids" in pack(given, code=2)
@@ -237,18 +233,16 @@ def test_a_file_without_the_last_id_is_one_document_if_that_is_accepted() -> Non
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_documents_without_tokens_take_no_place(
-    shards: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documents_without_tokens_take_no_place(shards, monkeypatch):
     monkeypatch.setattr(f"{__name__}.DOCUMENTS", [[], [5, END], [], [], [7, 9], []])
     pack([*megatron(), "--pack", "none"], "--num-shards", str(shards))
     assert "4 empty documents left out" in run("inspect", "out")
     data = loader.open("out")
-    rows: Any = loader.PackedRows.of(data)(list(data))
+    rows = loader.PackedRows.of(data)(list(data))
     assert [ids[ids > 0].tolist() for ids in rows["inputs"]] == [[5, END], [7, 9]]
 
 
-def changed(path: str) -> None:
+def changed(path):
     """Changes what a file says of the same documents, and not its time."""
     file = pathlib.Path(path)
     data, kept = file.read_bytes(), os.stat(path)
@@ -265,9 +259,7 @@ def changed(path: str) -> None:
     ("writer", "beside"),
     [(megatron, "in.idx"), (olmo, "in.csv.gz"), (mds, "index.json")],
 )
-def test_another_file_beside_the_tokens_makes_another_job(
-    writer: Callable[[], list[str]], beside: str
-) -> None:
+def test_another_file_beside_the_tokens_makes_another_job(writer, beside):
     given = writer()
     pack(given)
     changed(beside)
@@ -277,8 +269,8 @@ def test_another_file_beside_the_tokens_makes_another_job(
 
 
 def test_a_file_beside_the_tokens_that_changes_while_they_are_packed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     given = olmo()
     change = functools.partial(changed, "in.csv.gz")
     at_storage(monkeypatch, "read", "in.csv.gz", change, skip=3)

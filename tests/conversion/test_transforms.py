@@ -1,7 +1,5 @@
 """What Beam, its pages and a program see of transforms: types, options, results."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import operator

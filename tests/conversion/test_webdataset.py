@@ -1,7 +1,5 @@
 """Tars of samples: as the package webdataset reads them, and no damage in silence."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import random
@@ -39,17 +37,17 @@ class Dribbling(io.BytesIO):
 
     most = 1 << 20
 
-    def read(self, size: int | None = -1, /) -> bytes:
+    def read(self, size=-1, /):
         return super().read(self.most if size is None else min(size, self.most))
 
 
-def read(data: bytes, *, keep: bool = False, most: int = 1 << 20) -> Read:
+def read(data, *, keep=False, most=1 << 20):
     """Reads a tar; leaves out damage if `keep`, as a conversion does."""
     stream, skipped = Dribbling(data), SkippedRegions()
     stream.most = most
     file = InputFile("in.tar", len(data))
 
-    def open_reader(*given, **options) -> SampleReader:
+    def open_reader(*given, **options):
         return SampleReader(*given, make=example_maker(), **options)
 
     reading = StreamPass(file, stream, open_reader)
@@ -59,17 +57,17 @@ def read(data: bytes, *, keep: bool = False, most: int = 1 << 20) -> Read:
     return Read(records, skipped.found, [])
 
 
-def refused(data: bytes, match: str) -> CorruptRecordError:
+def refused(data, match):
     with pytest.raises(CorruptRecordError, match=match) as caught:
         read(data)
     return caught.value
 
 
-def keys(records: list[bytes]) -> list[str]:
+def keys(records):
     return [decode_example(record)["__key__"][0].decode() for record in records]
 
 
-def samples_of(data: bytes) -> list[bytes]:
+def samples_of(data):
     return list(map(encode_example, read_by_webdataset(data)))
 
 
@@ -97,7 +95,7 @@ def test_samples_are_those_that_webdataset_finds(members, format, mtime, most):
         assert "duplicate file name" in str(error)  # noqa: PT017
         refused(data, "a second member")
         return
-    seen: dict[bytes, set[str]] = {}
+    seen = {}
     for sample in map(decode_example, expected):
         key, extensions = sample["__key__"][0], {*sample} - {"__key__"}
         if seen.setdefault(key, extensions).isdisjoint(extensions):
@@ -115,7 +113,7 @@ def test_memory_is_that_of_one_sample():
     assert peak.bytes < 8 << 20
 
 
-def sparse() -> bytes:
+def sparse():
     """A sparse file of GNU's tar: the map of what there is goes on in a block."""
     header = header_of("odd.jpg", kind=tarfile.GNUTYPE_SPARSE)
     header.size = 600
@@ -125,7 +123,7 @@ def sparse() -> bytes:
     return bytes(block) + bytes(512) + b"c" * 600 + bytes(424)
 
 
-def odd(kind: bytes) -> bytes:
+def odd(kind):
     return header_of("odd.jpg", kind=kind, link="x").tobuf(tarfile.USTAR_FORMAT)
 
 
@@ -172,14 +170,14 @@ def test_a_name_for_all_members_is_refused():
     assert keys(read(comment + data).records) == ["a"]
 
 
-def signed_sum(data: bytes) -> bytes:
+def signed_sum(data):
     """The first header with a sum of signed bytes, as some old writers made it."""
     high = sum(byte > 127 for byte in data[:512])
     assert high
     return data[:148] + b"%06o" % (int(data[148:154], 8) - 256 * high) + data[154:]
 
 
-def without_magic(data: bytes) -> bytes:
+def without_magic(data):
     """The first header as writers made it before 1988."""
     total = int(data[148:154], 8) - sum(data[257:265])
     return data[:148] + b"%06o" % total + data[154:257] + bytes(8) + data[265:]
@@ -280,7 +278,7 @@ def test_features_are_the_members_of_all_files(tmp_path):
     (tmp_path / "1.tar").write_bytes(tar_of(members_of(3)))
     (tmp_path / "2.tar").write_bytes(tar_of(members_of(3, ("jpg", "Txt"))))
 
-    def features(**options) -> dict:
+    def features(**options):
         return source_of(listed(f"{tmp_path}/*", **options).spec).features()
 
     assert [*features()] == ["__key__", "cls", "jpg", "json", "txt"]

@@ -1,7 +1,5 @@
 """WriteArrayRecords: all records, once, in bytes that depend on them alone."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

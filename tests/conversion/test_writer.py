@@ -1,7 +1,5 @@
 """A Python loop writes a dataset, alone or in parts, and goes on after a stop."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import json

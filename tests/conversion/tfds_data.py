@@ -1,11 +1,7 @@
 """A small dataset that tensorflow-datasets itself makes, and what it reads of one."""
 
-from __future__ import annotations
-
 import json
 import pathlib
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +15,7 @@ SHARDS = 3
 
 
 @with_tensorflow
-def make_tfds(directory: pathlib.Path) -> pathlib.Path:
+def make_tfds(directory):
     """Lets TFDS prepare a dataset, and returns the directory that holds its files."""
     import tensorflow_datasets as tfds
 
@@ -30,7 +26,7 @@ def make_tfds(directory: pathlib.Path) -> pathlib.Path:
         name = NAME
         VERSION = tfds.core.Version("1.2.3")
 
-        def _info(self) -> tfds.core.DatasetInfo:
+        def _info(self):
             features = tfds.features.FeaturesDict(
                 {
                     "text": tfds.features.Text(),
@@ -48,13 +44,13 @@ def make_tfds(directory: pathlib.Path) -> pathlib.Path:
                 license="nobody's",
             )
 
-        def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+        def _split_generators(self, dl_manager):
             return {
                 split: self._generate_examples(split, count)
                 for split, count in SPLIT_RECORDS.items()
             }
 
-        def _generate_examples(self, split: str, count: int) -> Any:
+        def _generate_examples(self, split, count):
             random = np.random.default_rng(len(split))
             for number in range(count):
                 yield (
@@ -77,7 +73,7 @@ def make_tfds(directory: pathlib.Path) -> pathlib.Path:
 
 
 @with_tensorflow
-def read_in_order(directory: pathlib.Path, split: str) -> list[Any]:
+def read_in_order(directory, split):
     """Reads the examples of a TFRecord dataset with TFDS, file by file."""
     import tensorflow_datasets as tfds
 
@@ -89,9 +85,7 @@ def read_in_order(directory: pathlib.Path, split: str) -> list[Any]:
 
 
 @with_tensorflow
-def read_split(
-    directory: pathlib.Path, split: str, order: Sequence[int] = ()
-) -> list[Any]:
+def read_split(directory, split, order=()):
     """Reads the examples of an ArrayRecord dataset with TFDS: all, or some at once."""
     import tensorflow_datasets as tfds
 
@@ -103,7 +97,7 @@ def read_split(
 
 
 @with_tensorflow
-def read_splits(directory: pathlib.Path) -> dict[str, list[Any]]:
+def read_splits(directory):
     """Reads the examples of all splits of an ArrayRecord dataset with TFDS."""
     import tensorflow_datasets as tfds
 
@@ -115,7 +109,7 @@ def read_splits(directory: pathlib.Path) -> dict[str, list[Any]]:
 
 
 @with_tensorflow
-def read_info(directory: pathlib.Path) -> dict[str, Any]:
+def read_info(directory):
     """Returns what TFDS says of a dataset."""
     import tensorflow_datasets as tfds
 
@@ -138,7 +132,7 @@ def read_info(directory: pathlib.Path) -> dict[str, Any]:
     }
 
 
-def edit_info(directory: pathlib.Path, **fields: Any) -> dict[str, Any]:
+def edit_info(directory, **fields):
     """Sets fields of `dataset_info.json`, None to remove one; returns all of them."""
     path = directory / "dataset_info.json"
     info = json.loads(path.read_text()) | fields
@@ -147,7 +141,7 @@ def edit_info(directory: pathlib.Path, **fields: Any) -> dict[str, Any]:
     return info
 
 
-def plain(example: Any) -> Any:
+def plain(example):
     """Makes values comparable with ==, whether they come from TensorFlow or NumPy."""
     if isinstance(example, dict):
         return {name: plain(value) for name, value in sorted(example.items())}

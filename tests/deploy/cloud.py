@@ -10,12 +10,10 @@ import contextlib
 import functools
 import io
 import json
-import pathlib
 import subprocess
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -52,7 +50,7 @@ class Cloud:
         environment: Variables that lead clients to them.
     """
 
-    def __init__(self, storage: GcsServer, dataflow: DataflowServer):
+    def __init__(self, storage, dataflow):
         self.storage, self.dataflow = storage, dataflow
         self.environment = {
             "STORAGE_EMULATOR_HOST": storage.url,
@@ -65,11 +63,11 @@ class Cloud:
             storage.objects.put("raw", f"texts/part-{file}.tfrecord", data)
 
     @property
-    def arguments(self) -> list[str]:
+    def arguments(self):
         """Options of Beam's that lead it to these services."""
         return ["--no_auth", f"--dataflow_endpoint={self.dataflow.url}"]
 
-    def gristmill(self, *arguments: str) -> Done:
+    def gristmill(self, *arguments):
         """Runs a command in this process."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -80,14 +78,14 @@ class Cloud:
                 code = int(e.code or 0)
         return Done(code, out.getvalue(), err.getvalue())
 
-    def submit(self, command: str, *arguments: str) -> Done:
+    def submit(self, command, *arguments):
         """Runs a command on Dataflow, as from a laptop."""
         return self.gristmill(
             *(command, *arguments, "--runner", "DataflowRunner", *self.arguments),
             *("--project", "my-project", "--region", "us-central1"),
         )
 
-    def files(self, directory: str) -> dict[str, bytes]:
+    def files(self, directory):
         """Returns all objects below a gs:// directory, by relative path."""
         storage = storage_for(directory)
         return {
@@ -95,20 +93,20 @@ class Cloud:
             for info in storage.match(f"{directory}/**")
         }
 
-    def staged(self, job: dict[str, Any]) -> dict[str, bytes]:
+    def staged(self, job):
         """Returns the files that were staged with a job, by name."""
         url = job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"]
         return self.files(url.rpartition("/")[0])
 
 
 @functools.cache
-def _printed(*command: str) -> bytes:
+def _printed(*command):
     """Returns what a command prints: of each submission, the list of packages here."""
     return subprocess.check_output(command)
 
 
 @contextlib.contextmanager
-def running(*states: str) -> Iterator[Cloud]:
+def running(*states):
     """Runs both services, and leads the clients of this process to them."""
     with (
         GcsServer("raw", "data", "scratch") as storage,
@@ -129,7 +127,7 @@ def running(*states: str) -> Iterator[Cloud]:
         yield cloud
 
 
-def run_staged(pipeline: bytes, python: pathlib.Path) -> str:
+def run_staged(pipeline, python):
     """Runs a staged pipeline with workers of another environment.
 
     Args:
@@ -150,17 +148,17 @@ def run_staged(pipeline: bytes, python: pathlib.Path) -> str:
     return result.wait_until_finish()
 
 
-def job_of(cloud: Cloud) -> dict[str, Any]:
+def job_of(cloud):
     """Returns the one job that was created, as it was sent."""
     (job,) = cloud.dataflow.jobs.values()
     return job
 
 
-def options_of_job(job: dict[str, Any]) -> dict[str, Any]:
+def options_of_job(job):
     """Returns the pipeline options of a job."""
     return job["environment"]["sdkPipelineOptions"]["options"]
 
 
-def written_job(cloud: Cloud, path: str) -> dict[str, Any]:
+def written_job(cloud, path):
     """Returns the description of a job that was written instead of sent."""
     return json.loads(storage_for(path).read(path))

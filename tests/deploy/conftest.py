@@ -1,9 +1,6 @@
 """Stand-ins that the tests of deploy/ share."""
 
-from __future__ import annotations
-
 import os
-import pathlib
 
 import pytest
 
@@ -18,7 +15,7 @@ fi
 
 
 @pytest.fixture
-def docker(tmp_path: pathlib.Path) -> dict[str, str]:
+def docker(tmp_path):
     """Variables that put the stand-in first on the path."""
     folder = tmp_path / "bin"
     folder.mkdir()

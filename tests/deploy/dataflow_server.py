@@ -36,7 +36,7 @@ class DataflowServer:
         subnetworks: Whether those of the region have Private Google Access, by name.
     """
 
-    def __init__(self, *states: str):
+    def __init__(self, *states):
         self.requests: list[tuple[str, str]] = []
         self.jobs: dict[str, dict[str, Any]] = {}
         self.launches: list[dict[str, Any]] = []
@@ -52,16 +52,16 @@ class DataflowServer:
         # Beam takes a service on `localhost`, and no other, for one without TLS.
         self.url = f"http://localhost:{self._http.server_address[1]}"
 
-    def __enter__(self) -> DataflowServer:
+    def __enter__(self):
         serve = self._http.serve_forever
         threading.Thread(target=serve, args=(0.02,), daemon=True).start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self._http.shutdown()
         self._http.server_close()
 
-    def create(self, project: str, region: str, job: dict[str, Any]) -> dict[str, Any]:
+    def create(self, project, region, job):
         job_id = f"2026-01-02_03_04_05-{len(self.jobs) + 1}"
         # Of an active job of that name the service tells, and makes no other.
         for active_id, active in self.jobs.items():
@@ -72,7 +72,7 @@ class DataflowServer:
         kept = {key: job[key] for key in ("name", "type", "clientRequestId")}
         return about | kept | {"currentState": "JOB_STATE_PENDING"}
 
-    def denied_to(self, command: str, project: str, part: str | None) -> str | None:
+    def denied_to(self, command, project, part):
         """Returns what the service says to a caller without a permission, if so."""
         what = "get workflow; user does not have sufficient permissions on"
         permission = "dataflow.jobs.get"
@@ -91,7 +91,7 @@ class DataflowServer:
             f"'{permission}' denied on project: '{project}'"
         )
 
-    def subnetwork(self, name: str) -> tuple[int, dict[str, Any]]:
+    def subnetwork(self, name):
         """Returns status and document of the answer that tells of a subnetwork."""
         if self.busy:
             self.busy -= 1
@@ -103,7 +103,7 @@ class DataflowServer:
             return 404, _error(404, f"The resource {name} was not found")
         return 200, {"name": name, "privateIpGoogleAccess": self.subnetworks[name]}
 
-    def look(self, project: str, region: str, job_id: str) -> dict[str, Any]:
+    def look(self, project, region, job_id):
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         about = {"id": job_id, "projectId": project, "location": region}
         return about | {"name": self.jobs[job_id]["name"], "currentState": state}
@@ -113,10 +113,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     service: DataflowServer
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format, *args):
         """Says nothing."""
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         path = self.path.partition("?")[0]
         if match := _SUBNETWORK.fullmatch(path):
             self._send(*self.service.subnetwork(match[1]))
@@ -156,7 +156,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     do_POST = do_GET  # noqa: N815
 
-    def _send(self, status: int, document: dict[str, Any]) -> None:
+    def _send(self, status, document):
         data = json.dumps(document).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -165,5 +165,5 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def _error(status: int, message: str) -> dict[str, Any]:
+def _error(status, message):
     return {"error": {"code": status, "message": message, "status": "REFUSED"}}

@@ -5,15 +5,12 @@ folder in place of /opt/gristmill. Where there is uv, it installs what pip would
 tenth of the time, and compares the same hashes; pip itself does so in a soak.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 
 from tests.support import shared
 
@@ -27,27 +24,27 @@ USER = 65534
 _UV_INSTALL = "uv pip install --no-config --python venv/bin/python"
 
 
-def stage(name: str) -> str:
+def stage(name):
     """Returns the instructions of a stage, "" for the last one."""
     stages = re.split(r"^FROM .*$", DOCKERFILE, flags=re.MULTILINE)[1:]
     names = re.findall(r"^FROM \S+(?: AS (\S+))?$", DOCKERFILE, re.MULTILINE)
     return stages[names.index(name)]
 
 
-def commands(name: str) -> list[str]:
+def commands(name):
     """Returns the RUN commands of a stage, in order."""
     text = stage(name).replace("\\\n", " ")
     return re.findall(r"^RUN (.+)$", text, re.MULTILINE)
 
 
-def copied(name: str) -> Iterator[tuple[list[str], str]]:
+def copied(name):
     """Yields what a stage copies from the source, and where to."""
     for line in re.findall(r"^COPY (?!--from)(.+)$", stage(name), re.MULTILINE):
         words = [word for word in line.split() if not word.startswith("--")]
         yield words[:-1], words[-1]
 
 
-def python_for_user() -> str:
+def python_for_user():
     """Returns a Python of this version, by its minor number, that the user can run.
 
     One in a home of root it cannot: then the system's.
@@ -61,9 +58,7 @@ def python_for_user() -> str:
     raise LookupError(f"no {name} with venv that user {USER} can run")
 
 
-def run_as_user(
-    *command: str, cwd: pathlib.Path, path: str = ""
-) -> subprocess.CompletedProcess[str]:
+def run_as_user(*command, cwd, path=""):
     """Runs a command as a user who is not root, with a home that is its folder."""
     is_root = os.geteuid() == 0
     identity = {"user": USER, "group": USER, "extra_groups": []} if is_root else {}
@@ -88,19 +83,19 @@ def run_as_user(
     )
 
 
-def make_by_pip(folder: pathlib.Path) -> None:
+def make_by_pip(folder):
     """Runs the commands of the stage `build` in a folder, which exists and is empty."""
     _make(folder, None)
 
 
-def make(folder: pathlib.Path) -> None:
+def make(folder):
     """Does as `make_by_pip`, but has uv install what is fetched, where there is uv."""
     beside = pathlib.Path(sys.executable).parent
     path = os.pathsep.join([str(beside), os.environ["PATH"]])
     _make(folder, shutil.which("uv", path=path))
 
 
-def _make(folder: pathlib.Path, uv: str | None) -> None:
+def _make(folder, uv):
     first, *others = commands("build")
     assert first.startswith("useradd"), "the only command that root runs"
     # As `install --directory --owner` in the image; the way to it is open.
@@ -137,7 +132,7 @@ def _make(folder: pathlib.Path, uv: str | None) -> None:
         assert done.returncode == 0, f"{command}\n{done.stdout}"
 
 
-def environment(*, by_pip: bool = False) -> pathlib.Path:
+def environment(*, by_pip=False):
     """Returns the folder in place of /opt/gristmill, made once for all processes."""
     if by_pip:
         return shared.made_once("image-by-pip", make_by_pip)

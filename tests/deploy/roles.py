@@ -12,7 +12,7 @@ _USE = _VIEW | {"storage.objects.create", "storage.objects.delete"}
 # From https://cloud.google.com/iam/docs/roles-permissions in 2026: what the services of
 # these tests ask for. The worker's role also contains storage.buckets.get and creating
 # and getting objects, in all buckets of the project; the tests do without.
-CONTENTS: dict[str, set[str]] = {
+CONTENTS = {
     "roles/artifactregistry.reader": set(),
     "roles/artifactregistry.writer": set(),
     "roles/cloudbuild.builds.editor": set(),
@@ -59,7 +59,7 @@ class Asked(NamedTuple):
     without: str
 
 
-def _rows(heading: str) -> list[list[str]]:
+def _rows(heading):
     """Returns the cells of the table whose first heading this is."""
     lines = iter(DOCUMENT.read_text(encoding="utf-8").splitlines())
     for line in lines:
@@ -74,20 +74,20 @@ def _rows(heading: str) -> list[list[str]]:
     return rows
 
 
-def grants() -> list[Grant]:
+def grants():
     """Returns the table of roles, each row with its account."""
-    found: list[Grant] = []
+    found = []
     for account, role, resource, _ in _rows("account"):
         found.append(Grant(account or found[-1].account, role, resource))
     return found
 
 
-def asked() -> list[Asked]:
+def asked():
     """Returns the table of permissions."""
     return [Asked(*row) for row in _rows("permission")]
 
 
-def permissions_of(*accounts: str) -> set[tuple[str, str]]:
+def permissions_of(*accounts):
     """Returns (permission, resource) of all that the roles of accounts grant."""
     rows = [grant for grant in grants() if grant.account in accounts]
     assert {grant.account for grant in rows} == set(accounts)
@@ -98,12 +98,12 @@ def permissions_of(*accounts: str) -> set[tuple[str, str]]:
     }
 
 
-def bucket_permissions(*accounts: str) -> dict[str, set[str]]:
+def bucket_permissions(*accounts):
     """Returns the permissions that the roles of accounts grant, by bucket."""
     return by_bucket(permissions_of(*accounts))
 
 
-def by_bucket(granted: set[tuple[str, str]]) -> dict[str, set[str]]:
+def by_bucket(granted):
     """Returns permissions by bucket, of (permission, resource)."""
     return {
         bucket: {name for name, resource in granted if resource == place}

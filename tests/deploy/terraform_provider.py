@@ -6,13 +6,10 @@ deploy/terraform uses: names, types and what is required, as the published bindi
 the provider's version 6.50 have them (cdktf-cdktf-provider-google 16.12).
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import json
 import os
 import pathlib
-from typing import Any
 
 import grpc
 import msgpack
@@ -36,7 +33,7 @@ UNKNOWN = msgpack.ExtType(0, b"\x00")
 _LIST = 2
 
 
-def _block(about: dict[str, Any]) -> Any:
+def _block(about):
     required = about.get("required", ())
     computed = about.get("computed", ())
     return M["Block"](
@@ -63,7 +60,7 @@ def _block(about: dict[str, Any]) -> Any:
     )
 
 
-def _known(kind: str, planned: dict[str, Any]) -> dict[str, str]:
+def _known(kind, planned):
     """Returns what the service would compute, where a plan should show it."""
     if kind == "google_service_account":
         email = f"{planned['account_id']}@my-project.iam.gserviceaccount.com"
@@ -87,7 +84,7 @@ class TerraformProvider:
         environment: Variables that lead Terraform to it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
         pool = concurrent.futures.ThreadPoolExecutor(max_workers=4)
         self._server = grpc.server(pool)
@@ -115,15 +112,15 @@ class TerraformProvider:
             "CHECKPOINT_DISABLE": "1",
         }
 
-    def __enter__(self) -> TerraformProvider:
+    def __enter__(self):
         self._server.start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self._server.stop(None).wait()
 
     # The names are the protocol's.
-    def GetSchema(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def GetSchema(self, request, context):  # noqa: N802
         schemas = {
             name: M["Schema"](block=_block(about))
             for name, about in self._schema.items()
@@ -141,20 +138,20 @@ class TerraformProvider:
             provider=provider, resource_schemas=resources, data_source_schemas=sources
         )
 
-    def PrepareProviderConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def PrepareProviderConfig(self, request, context):  # noqa: N802
         return M["Prepared"](prepared_config=request.config)
 
-    def Configure(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def Configure(self, request, context):  # noqa: N802
         return M["Diagnostics"]()
 
     ValidateResourceTypeConfig = ValidateDataSourceConfig = Configure
 
-    def ReadDataSource(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ReadDataSource(self, request, context):  # noqa: N802
         state = msgpack.unpackb(request.config.msgpack, raw=False)
         state |= {name: _THERE[name] for name in _THERE.keys() & state}
         return M["WasRead"](state=M["DynamicValue"](msgpack=msgpack.packb(state)))
 
-    def PlanResourceChange(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def PlanResourceChange(self, request, context):  # noqa: N802
         planned = msgpack.unpackb(request.proposed_new_state.msgpack, raw=False)
         if planned is not None:
             known = _known(request.type_name, planned)
@@ -164,7 +161,7 @@ class TerraformProvider:
         state = M["DynamicValue"](msgpack=msgpack.packb(planned))
         return M["Planned"](planned_state=state)
 
-    def ApplyResourceChange(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ApplyResourceChange(self, request, context):  # noqa: N802
         """Makes up what the service would have computed."""
         made = msgpack.unpackb(request.planned_state.msgpack, raw=False)
         kinds = self._schema[request.type_name]["attributes"]
@@ -173,5 +170,5 @@ class TerraformProvider:
                 made[name] = 1 if kinds[name] == "number" else f"made-{name}"
         return M["Applied"](new_state=M["DynamicValue"](msgpack=msgpack.packb(made)))
 
-    def Stop(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def Stop(self, request, context):  # noqa: N802
         return M["Error"]()

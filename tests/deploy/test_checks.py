@@ -3,11 +3,8 @@
 The roles of deploy/iam.md are enough; a permission that is missing is named.
 """
 
-from __future__ import annotations
-
 import re
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +13,7 @@ from gristmill.pipelines.dataflow import clients
 from gristmill.pipelines.dataflow.preflight import list_input, shards_of
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.deploy import roles
-from tests.deploy.cloud import Cloud, job_of, running, written_job
+from tests.deploy.cloud import job_of, running, written_job
 from tests.rows.tokenizer_files import tokenizer_json
 
 # Here it takes one or two; where Beam tries again, 8 minutes.
@@ -31,7 +28,7 @@ USE = VIEW | {
 }
 
 
-def committed(cloud: Cloud) -> None:
+def committed(cloud):
     cloud.storage.objects.buckets["data"] |= {
         f"texts/{name.removeprefix('done/')}": kept
         for name, kept in cloud.storage.objects.buckets["data"].items()
@@ -39,13 +36,13 @@ def committed(cloud: Cloud) -> None:
     }
 
 
-def at(cloud: Cloud, location: str, *buckets: str) -> None:
+def at(cloud, location, *buckets):
     for name in buckets or ("data",):
         cloud.storage.objects.places[name] = {"location": location}
 
 
 # What happens before, by name.
-PREPARE: dict[str, Callable[[Cloud], object]] = {
+PREPARE = {
     "elsewhere": lambda cloud: at(cloud, "EUROPE-WEST4"),
     "all_europe": lambda cloud: at(cloud, "EU", *cloud.storage.objects.buckets),
     "denied": lambda cloud: cloud.storage.objects.denied.add("storage.objects.create"),
@@ -224,7 +221,7 @@ convert gs://raw/*/deep/? gs://data/x --dry_run
 ROWS = re.findall(r"^(\S.*)\n  (\d): ((?:.*\n  \| )*.*)$", CHECKS, re.MULTILINE)
 
 
-def grant(cloud: Cloud, **granted: set[str]) -> None:
+def grant(cloud, **granted):
     cloud.storage.objects.granted = granted
 
 
@@ -248,7 +245,7 @@ def services():
 
 
 @pytest.fixture
-def cloud(services: Cloud):
+def cloud(services):
     storage, dataflow = services.storage, services.dataflow
     before = {name: dict(found) for name, found in storage.objects.buckets.items()}
     yield services
@@ -351,7 +348,7 @@ SUBMISSION = (
 )
 
 
-def let(cloud: Cloud, granted: set[tuple[str, str]]) -> None:
+def let(cloud, granted):
     """Lets the caller have these permissions, by resource, and no others."""
     cloud.storage.objects.granted = roles.by_bucket(granted)
     others = {row.permission for row in ASKED if row.resource not in roles.BUCKETS}

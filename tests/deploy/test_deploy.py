@@ -1,14 +1,11 @@
 """deploy/: linted, of one version of Beam, and run as far as one machine can."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -56,7 +53,7 @@ def test_commands_in_documents_are_clean(document, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def services() -> Iterator[SimpleNamespace]:
+def services():
     """A Storage and a Dataflow on loopback, to which its `environment` leads gcloud."""
     if shutil.which("gcloud") is None:
         pytest.skip("gcloud is not on this machine")

@@ -5,8 +5,6 @@ servers. Of the whole run, the conversion happens on this machine instead of Dat
 what follows it, `inspect`, `verify` and the table, is the real thing.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -14,11 +12,10 @@ import pathlib
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
-from tests.deploy.cloud import FILES, RECORDS, Cloud, running
+from tests.deploy.cloud import FILES, RECORDS, running
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "deploy" / "first_run.sh"
 NAMES = [f"gs://raw/texts/part-{number}.tfrecord" for number in range(FILES)]
@@ -47,14 +44,12 @@ exec {python} -m gristmill "$@"
 
 
 @pytest.fixture(scope="module")
-def cloud() -> Iterator[Cloud]:
+def cloud():
     with running() as services:
         yield services
 
 
-def first_run(
-    folder: pathlib.Path, *arguments: str, cloud: Cloud | None = None, **more: str
-) -> subprocess.CompletedProcess[str]:
+def first_run(folder, *arguments, cloud=None, **more):
     place = folder / "bin"
     place.mkdir(exist_ok=True)
     own = " ".join([] if cloud is None else cloud.arguments)

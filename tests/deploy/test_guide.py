@@ -5,8 +5,6 @@ the part of `gcloud` that builds, launches and reads templates. What else is ask
 `gcloud` has no service here: its commands and options are looked up among its own.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -17,12 +15,11 @@ import shutil
 import subprocess
 import sys
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
 from tests.deploy import roles
-from tests.deploy.cloud import Cloud, running
+from tests.deploy.cloud import running
 from tests.deploy.dataflow_server import JOB
 from tests.deploy.terraform_provider import TerraformProvider
 from tests.documents.test_docs import blocks_of
@@ -78,25 +75,25 @@ PLACES = {
 }
 
 
-def blocks(document: str, folder: pathlib.Path = DEPLOY) -> list[str]:
+def blocks(document, folder=DEPLOY):
     text = (folder / document).read_text(encoding="utf-8")
     return [block.text for block in blocks_of(text) if block.language == "bash"]
 
 
-def commands(log: pathlib.Path) -> list[list[str]]:
+def commands(log):
     lines = log.read_bytes().split(b"\0\n")[:-1]
     return [[word.decode() for word in line.split(b"\0")] for line in lines]
 
 
 @functools.cache
-def known_commands() -> dict[str, Any]:
+def known_commands():
     """Returns gcloud's own tree of its commands and their options."""
     real = pathlib.Path(os.path.realpath(shutil.which("gcloud"))).parents[1]
     table = real / "data" / "cli" / "gcloud_completions.py"
     return runpy.run_path(str(table))["STATIC_COMPLETION_CLI_TREE"]
 
 
-def known(command: list[str]) -> list[str]:
+def known(command):
     """Checks a command and its options against gcloud's own list of them."""
     tree = known_commands()
     here, flags = tree, dict(tree["flags"])
@@ -113,9 +110,7 @@ def known(command: list[str]) -> list[str]:
     return command
 
 
-def walk(
-    scripts: list[str], cloud: Cloud, folder: pathlib.Path, **variables: str
-) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
+def walk(scripts, cloud, folder, **variables):
     """Runs blocks in one shell; returns what they did, and what gcloud was asked."""
     real = {name: shutil.which(name) for name in ("gcloud", "terraform")}
     for name, path in real.items():

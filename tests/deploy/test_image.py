@@ -1,7 +1,5 @@
 """The image: linted, of one version of Beam, from hashes alone, without root."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re
@@ -23,14 +21,14 @@ LOCK = DEPLOY / "requirements.lock"
 NEWEST_PYTHON = "3.14"
 
 
-def arguments() -> dict[str, str]:
+def arguments():
     """Returns the build arguments and their defaults."""
     return dict(re.findall(r"^ARG (\w+)=(\S+)$", DOCKERFILE, re.MULTILINE))
 
 
-def pins() -> dict[str, set[str]]:
+def pins():
     """Returns the versions of each package in the lock."""
-    found: dict[str, set[str]] = {}
+    found = {}
     for line in re.findall(r"^([a-z0-9][\w.-]*==[^\\]+) \\$", LOCK.read_text(), re.M):
         requirement = Requirement(line)
         (pin,) = requirement.specifier
@@ -38,7 +36,7 @@ def pins() -> dict[str, set[str]]:
     return found
 
 
-def normal(name: str) -> str:
+def normal(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -1,10 +1,7 @@
 """A run on Kubernetes: manifests and alerts fit each other and a feed."""
 
-from __future__ import annotations
-
 import importlib
 import pathlib
-from typing import Any
 
 import pytest
 import yaml
@@ -20,7 +17,7 @@ MODELS = {
 }
 
 
-def documents(name: str) -> dict[str, Any]:
+def documents(name):
     """Returns the objects of a manifest, by kind."""
     loaded = list(yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8")))
     found = {each["kind"]: each for each in loaded}

@@ -1,7 +1,5 @@
 """Runners by name, and options of Beam, told from ours."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -117,7 +117,7 @@ def test_a_result_that_does_not_arrive_is_an_error(tmp_path):
 class Bomb:
     """What runs code when it is read."""
 
-    def __init__(self, path: str):
+    def __init__(self, path):
         self.path = path
 
     def __reduce__(self):
@@ -145,7 +145,7 @@ def test_a_result_of_somebody_else_is_not_read(tmp_path):
 
 
 @pytest.fixture
-def three_files(tmp_path) -> str:
+def three_files(tmp_path):
     (tmp_path / "in").mkdir()
     for number in range(3):
         records = frames_of(text_records(5, seed=number))

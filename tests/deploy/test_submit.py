@@ -1,10 +1,7 @@
 """Submissions to Dataflow: what is asked for, what is said, and that it would run."""
 
-from __future__ import annotations
-
 import json
 import os
-import pathlib
 import re
 import shutil
 import subprocess
@@ -23,7 +20,6 @@ from gristmill.transforms.beam.same_code import sources_digest
 from tests.deploy import image
 from tests.deploy.cloud import (
     RECORDS,
-    Cloud,
     job_of,
     options_of_job,
     run_staged,
@@ -47,7 +43,7 @@ def cloud():
         yield services
 
 
-def worker_pool(job) -> dict:
+def worker_pool(job):
     (pool,) = job["environment"]["workerPools"]
     return pool
 
@@ -155,9 +151,7 @@ def test_an_option_has_a_default_that_can_be_turned_off(line):
     assert bool(found) == bool(value)
 
 
-def workers(
-    *arguments: str, kind: type[ConvertOptions] = ConvertOptions, **changed: object
-) -> WorkerOptions:
+def workers(*arguments, kind=ConvertOptions, **changed):
     given = ["--project=p", "--region=us-central1", *arguments]
     options = PipelineOptions(checked_options("DataflowRunner", given))
     job = kind(input=("gs://raw/texts/*",), output="gs://data/texts", **changed)
@@ -288,7 +282,7 @@ def test_options_of_the_guide_reach_the_request(cloud, by_template):
 # --- That it would run.
 
 
-def make_worker(folder: pathlib.Path) -> None:
+def make_worker(folder):
     """Adds the staged package to the environment of the image, no more."""
     python = image.environment() / "venv" / "bin" / "python"
     pip = (python, "-m", "pip")
@@ -310,15 +304,13 @@ def make_worker(folder: pathlib.Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def worker() -> pathlib.Path:
+def worker():
     """The Python of a worker's environment, which takes most of a minute to make."""
     shared.made_once("worker", make_worker)
     return image.environment() / "venv" / "bin" / "python"
 
 
-def entry_point(
-    cloud: Cloud, python: pathlib.Path, pipeline: str, *arguments: str
-) -> subprocess.CompletedProcess[str]:
+def entry_point(cloud, python, pipeline, *arguments):
     """Runs a template's entry point as its launcher does: in the image, by its path."""
     folder = python.parents[2] / "template"
     shutil.copytree(ROOT / "deploy" / "templates", folder, dirs_exist_ok=True)

@@ -3,15 +3,11 @@
 Terraform is real, its provider a stand-in with the real one's schema.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -37,8 +33,8 @@ VARIABLES = {
 
 @pytest.fixture(scope="module")
 def terraform(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[..., str]]:
+    tmp_path_factory,
+):
     """Runs Terraform in a copy, with a stand-in for the provider of Google Cloud."""
     if shutil.which("terraform") is None:
         pytest.skip("terraform is not on this machine")
@@ -47,7 +43,7 @@ def terraform(
     (top / "variables.json").write_text(json.dumps(VARIABLES))
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
 
-    def call(*arguments: str) -> str:
+    def call(*arguments):
         done = subprocess.run(
             ["terraform", *arguments, "-no-color"],
             cwd=top / "deploy" / "terraform",
@@ -68,11 +64,11 @@ def terraform(
 
 
 @pytest.fixture(scope="module")
-def plan(terraform: Callable[..., str]) -> dict[str, Any]:
+def plan(terraform):
     """The planned values of all resources, by type and address; outputs too."""
     terraform("plan", "-input=false", "-out=plan", "-var-file=../../variables.json")
     values = json.loads(terraform("show", "-json", "plan"))["planned_values"]
-    found: dict[str, Any] = {"outputs": values["outputs"]}
+    found = {"outputs": values["outputs"]}
     for resource in values["root_module"]["resources"]:
         found.setdefault(resource["type"], {})[resource["address"]] = resource["values"]
     return found

@@ -1,7 +1,5 @@
 """The code of workers: what is sent, that it installs there, and that a job runs."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import os
@@ -37,7 +35,7 @@ print(build_package(pathlib.Path(sys.argv[1])))
 """
 
 
-def checkout_modules() -> set[str]:
+def checkout_modules():
     return {
         str(pathlib.Path(package.replace(".", "/")) / path.relative_to(ROOT / folder))
         for package, folder in SETUP["package_dir"].items()
@@ -45,7 +43,7 @@ def checkout_modules() -> set[str]:
     }
 
 
-def content(package: pathlib.Path | str) -> tuple[set[str], set[str]]:
+def content(package):
     """Returns the names in a source distribution, and what it requires."""
     with tarfile.open(package) as found:
         root = found.getnames()[0]
@@ -55,7 +53,7 @@ def content(package: pathlib.Path | str) -> tuple[set[str], set[str]]:
     return names, {str(Requirement(line)) for line in lines}
 
 
-def required(*extras: str) -> set[str]:
+def required(*extras):
     found = list(SETUP["install_requires"])
     for extra in ("beam", "gcs"):
         found += SETUP["extras_require"][extra]
@@ -77,9 +75,7 @@ def test_from_a_checkout_it_is_the_checkout(tmp_path):
     assert needed == required(*extras)
 
 
-def build_from(
-    installed: pathlib.Path, folder: pathlib.Path
-) -> subprocess.CompletedProcess[str]:
+def build_from(installed, folder):
     """Calls `build_package` of an installed copy, in a process that sees no other."""
     folder.mkdir()
     others = folder.with_name("others")
@@ -116,7 +112,7 @@ def test_without_metadata_it_is_refused(tmp_path):
     assert "this copy of gristmill cannot be sent to workers" in done.stderr
 
 
-def image(folder: pathlib.Path, *, ours: bool) -> pathlib.Path:
+def image(folder, *, ours):
     """Makes an environment like our image, or without gristmill; returns its Python.
 
     It links to the packages of this one: what pip installs there goes beside them.
@@ -139,9 +135,7 @@ def image(folder: pathlib.Path, *, ours: bool) -> pathlib.Path:
     return folder / "venv" / "bin" / "python"
 
 
-def boot(
-    python: pathlib.Path, staged: dict[str, bytes], job: dict, *, index: bool
-) -> None:
+def boot(python, staged, job, *, index):
     """Installs what was staged as Beam's boot program does, in its order."""
     folder = python.parents[2] / "staged"
     folder.mkdir()
@@ -192,7 +186,7 @@ ROWS = {
 
 
 @pytest.fixture
-def module(tmp_path, monkeypatch) -> dict[str, str]:
+def module(tmp_path, monkeypatch):
     """A module of one's own: its setup.py, distribution and requirements file."""
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -268,7 +262,7 @@ def test_an_image_of_other_sources_says_so(cloud, tmp_path):
     assert "deploy/build.sh" in said
 
 
-def double(number: int, times: int) -> int:
+def double(number, times):
     return 2 * number * times
 
 

@@ -1,7 +1,5 @@
 """Commands that tests run: linters, scripts of the repository, clients of a cloud."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import shutil
@@ -13,7 +11,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def tool(name: str) -> str:
+def tool(name):
     """Returns the path of a tool, or skips the test."""
     # Beside this interpreter too: an environment need not be activated.
     beside = os.path.dirname(sys.executable)
@@ -23,9 +21,7 @@ def tool(name: str) -> str:
     return found
 
 
-def run(
-    *command: str | pathlib.Path, env: dict[str, str] | None = None, **options
-) -> subprocess.CompletedProcess[str]:
+def run(*command, env=None, **options):
     """Runs a command in the root of the repository; its errors are in its output."""
     return subprocess.run(
         [str(part) for part in command],

@@ -56,7 +56,7 @@ class Block:
     source: str | None
 
 
-def blocks_of(markdown: str) -> list[Block]:
+def blocks_of(markdown):
     blocks = []
     lines = markdown.splitlines()
     at = 0
@@ -86,9 +86,9 @@ def blocks_of(markdown: str) -> list[Block]:
     return blocks
 
 
-def script_of(blocks: list[Block]) -> str:
+def script_of(blocks):
     """Returns the script that runs the blocks, each at its own line."""
-    script: list[str] = []
+    script = []
     for block in blocks:
         if block.skipped or block.language not in RUNNABLE:
             continue
@@ -106,7 +106,7 @@ def script_of(blocks: list[Block]) -> str:
     return "\n".join(script) + "\n"
 
 
-def run(document: pathlib.Path, folder: pathlib.Path) -> subprocess.CompletedProcess:
+def run(document, folder):
     script = folder / f"{document.stem}.py"
     script.write_text(script_of(blocks_of(document.read_text(encoding="utf-8"))))
     work = folder / "work"

@@ -9,7 +9,6 @@ import io
 import pathlib
 import re
 import tokenize
-from collections.abc import Iterator
 
 import pytest
 
@@ -57,7 +56,7 @@ TEXTS = (
 )
 
 
-def turns_in(text: str) -> list[str]:
+def turns_in(text):
     """Returns a line for each turn in a document, or in the strings of a module."""
     flat = re.sub(r'" f?"', "", " ".join(text.split()))
     return [
@@ -77,7 +76,7 @@ def test_documents_and_helps_are_in_plain_english():
     assert not bad, "\n".join(bad)
 
 
-def prose(source: str) -> Iterator[tuple[int, str]]:
+def prose(source):
     """Yields the line and the text of docstrings and comments."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(
@@ -91,7 +90,7 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-def faults(source: str) -> list[str]:
+def faults(source):
     """Returns a line for each turn in a source that a native writer would not use."""
     flat = " ".join(source.split())
     heading = flat.removeprefix('"""')

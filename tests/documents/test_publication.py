@@ -1,6 +1,5 @@
 """Files for the project's host and for a release: their schemas, and refusals."""
 
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -37,7 +36,7 @@ def test_files_of_the_host_follow_their_schemas(tmp_path):
     assert "run-on" in follows("vendor.github-workflows", wrong)
 
 
-def follows(schema: str, *paths: pathlib.Path) -> str:
+def follows(schema, *paths):
     """Returns what is wrong with files, by a schema; nothing for right ones."""
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema]
     done = subprocess.run(
@@ -51,7 +50,7 @@ def follows(schema: str, *paths: pathlib.Path) -> str:
 
 
 @pytest.fixture
-def clone(tmp_path: pathlib.Path) -> pathlib.Path:
+def clone(tmp_path):
     """A repository of what a release is built from."""
     folder = tmp_path / "clone"
     (folder / ".ci").mkdir(parents=True)
@@ -67,12 +66,12 @@ def clone(tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def commit(folder: pathlib.Path) -> None:
+def commit(folder):
     for command in (["add", "--all"], ["commit", "--quiet", "--message", "change"]):
         subprocess.run(["git", *command], cwd=folder, check=True, timeout=30)
 
 
-def release(folder: pathlib.Path, into: pathlib.Path) -> str:
+def release(folder, into):
     """Runs a release that is refused before it downloads a tool."""
     done = subprocess.run(
         [folder / ".ci" / "release", into],

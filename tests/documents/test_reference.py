@@ -3,7 +3,6 @@
 import ast
 import pathlib
 import re
-from collections.abc import Iterator
 
 from gristmill.pipelines.commands.main import COMMANDS
 from gristmill.transforms.beam import run_job
@@ -16,7 +15,7 @@ _NONE = "GCS_(?:READ|WRITE)|GRISTMILL_(?:JSON|LOG_FILE|QUIET|VERBOSE)$"
 _LIKE_A_VARIABLE = re.compile(rf"(?!{_NONE})(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|TMPDIR)")
 
 
-def page(name: str) -> str:
+def page(name):
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
@@ -39,7 +38,7 @@ def test_the_table_of_metrics_is_what_the_code_says():
     assert f"--- |\n{table}\n" in page("metrics.md"), f"it must have:\n{table}"
 
 
-def variables_in(source: str) -> Iterator[str]:
+def variables_in(source):
     """Yields texts of a module that may be variables, if it uses the environment."""
     if "environ" not in source and "getenv" not in source and "envvar" not in source:
         return

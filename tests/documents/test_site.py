@@ -3,7 +3,6 @@
 import html.parser
 import importlib
 import json
-import pathlib
 import re
 import shutil
 import urllib.parse
@@ -44,7 +43,7 @@ def test_files_that_pages_name_exist():
     assert [each for each in sorted(named) if not (ROOT / each[1]).exists()] == []
 
 
-def navigation(page: pathlib.Path = HOME) -> list[pathlib.Path]:
+def navigation(page=HOME):
     """Returns the pages that can be reached by the lists of index pages."""
     found = [page]
     if page == HOME or page.name == "index.md":
@@ -66,13 +65,13 @@ def test_every_page_is_in_the_navigation_once():
 class Found(html.parser.HTMLParser):
     """The links, the parts and the anchors of a page."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.links: set[str] = set()
         self.parts: set[str] = set()
         self.anchors: set[str] = set()
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         given = {name: value or "" for name, value in attrs}
         if "id" in given:
             self.anchors.add(given["id"])
@@ -84,7 +83,7 @@ class Found(html.parser.HTMLParser):
             self.parts.add(given["href"])
 
 
-def build_once(folder: pathlib.Path) -> None:
+def build_once(folder):
     """Builds the site of two made-up versions, of which one is a copy."""
     assert build_site.main([str(folder), "--jobs", "1"]) == 0
     shutil.copytree(folder / version, folder / "0.0.1")

@@ -43,12 +43,12 @@ def command(data, output, *options):
     ]
 
 
-def steps_in(said: str) -> dict[int, tuple[str, str]]:
+def steps_in(said):
     """Returns loss and digest of the batch of each step."""
     return {int(step): (loss, batch) for step, loss, batch in LINE.findall(said)}
 
 
-def killed_at(step, arguments, folder) -> dict[int, tuple[str, str]]:
+def killed_at(step, arguments, folder):
     """Runs until a step is reported, and kills the process there."""
     with started(arguments, folder, devices=DEVICES) as [(process, said)]:
         while step not in (seen := steps_in(said.read_text())):

@@ -13,7 +13,6 @@ import asyncio
 import dataclasses
 import importlib
 import json
-import pathlib
 import sys
 import types
 from types import SimpleNamespace
@@ -34,13 +33,13 @@ LENGTH = 32
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder: pathlib.Path = tmp_path_factory.mktemp("adapters")
+def rows(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapters")
     texts = [conversations(60, seed=1)]
     return supervised_dataset(folder / "rows", texts, length=LENGTH)
 
 
-def adapter(name: str, monkeypatch: pytest.MonkeyPatch, **modules: Any) -> Any:
+def adapter(name, monkeypatch, **modules):
     """Imports an example with stand-ins for the modules that it imports."""
     for path, content in modules.items():
         module = types.ModuleType(path.replace("__", "."))
@@ -52,7 +51,7 @@ def adapter(name: str, monkeypatch: pytest.MonkeyPatch, **modules: Any) -> Any:
     return found
 
 
-def equal(got: dict[str, Any], expected: dict[str, Any]) -> bool:
+def equal(got, expected):
     return got.keys() == expected.keys() and all(
         np.array_equal(got[name], expected[name]) for name in expected
     )
@@ -96,7 +95,7 @@ def test_kauldron_gets_an_iterator_of_grain(rows, monkeypatch):
         batch_size: int | None = None
         seed: Any = None
 
-        def _assert_root_cfg_resolved(self) -> None:
+        def _assert_root_cfg_resolved(self):
             assert self.seed is not None
 
     data = SimpleNamespace(
@@ -128,7 +127,7 @@ def test_kauldron_gets_an_iterator_of_grain(rows, monkeypatch):
 
 def test_levanter_gets_any_rows(rows, monkeypatch):
     class AsyncDataset:
-        def __class_getitem__(cls, item: Any) -> type:
+        def __class_getitem__(cls, item):
             return cls
 
     example = SimpleNamespace(
@@ -180,8 +179,8 @@ class Processor:
 
     shortest: int = 0
 
-    def build(self, *, context: Any) -> Any:
-        def process(sample: dict[str, str], rng: np.random.Generator) -> Any:
+    def build(self, *, context):
+        def process(sample, rng):
             tokens = np.frombuffer(sample["text"].encode(), np.uint8)
             return {"input_ids": tokens} if len(tokens) > self.shortest else None
 
@@ -190,7 +189,7 @@ class Processor:
 
 
 @pytest.fixture(scope="module")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def paths(tmp_path_factory):
     return {
         name: convert(
             tmp_path_factory.mktemp(name),
@@ -200,17 +199,17 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-def policy(**changes: Any) -> SimpleNamespace:
+def policy(**changes):
     usual = {"seed": 42, "shuffle": True, "repeat": True}
     host = {"dp_rank": 0, "dp_world_size": 1, "streaming_shuffle_buffer_size": 9}
     return SimpleNamespace(**usual | host | changes)
 
 
-def built(dataset: GristmillDataset, **changes: Any) -> grain.IterDataset:
+def built(dataset, **changes):
     return dataset.build(context="context", dataset_iteration_policy=policy(**changes))
 
 
-def texts_of(samples: Any) -> list[str]:
+def texts_of(samples):
     return [sample["input_ids"].tobytes().decode() for sample in samples]
 
 
@@ -239,7 +238,7 @@ def test_a_mixture_packed_and_prefetched_goes_on_from_its_state(paths):
     drawn = [next(iterator)["input_ids"][:1].tobytes() for _ in range(400)]
     assert drawn.count(b"a") == 300
 
-    def loader_of() -> grain.DatasetIterator:
+    def loader_of():
         packed = grain.experimental.FirstFitPackIterDataset(
             built(dataset, dp_rank=1, dp_world_size=2),
             length_struct={"input_ids": 64},
@@ -274,7 +273,7 @@ def test_another_seed_is_refused_by_the_state(paths):
 # --- Tunix.
 
 
-def given(rows: str, step: int, count: int) -> list[dict[str, np.ndarray]]:
+def given(rows, step, count):
     with TunixBatches(rows, batch_size=4, seed=7) as batches:
         trainer = SimpleNamespace(iter_steps=step)
         return [batches.load_next_train_batch(trainer) for _ in range(count)]

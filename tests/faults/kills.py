@@ -12,7 +12,6 @@ import functools
 import importlib
 import json
 import os
-import pathlib
 import runpy
 import signal
 import subprocess
@@ -20,8 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 _STEPS = ("link", "mkdir", "rename", "replace", "rmdir", "unlink")
 # What a command has imported of these, the next ones find imported.
@@ -45,7 +43,7 @@ class Killer:
         folder: For temporary files.
     """
 
-    def __init__(self, folder: pathlib.Path):
+    def __init__(self, folder):
         self._errors = folder / "stderr"
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.kills"],
@@ -55,21 +53,21 @@ class Killer:
             text=True,
         )
 
-    def __enter__(self) -> Killer:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self._process.kill()
         self._process.communicate()
 
     def run(
         self,
-        argv: Sequence[str],
+        argv,
         *,
-        kill_at: int = 0,
-        after: bool = False,
-        cwd: pathlib.Path | None = None,
-    ) -> Ended:
+        kill_at=0,
+        after=False,
+        cwd=None,
+    ):
         """Runs a command.
 
         Args:
@@ -94,7 +92,7 @@ class Killer:
         return Ended(status, self._errors.read_text(errors="replace"))
 
 
-def _main() -> None:
+def _main():
     import google.cloud.storage  # noqa: F401
     import numpy.ma  # noqa: F401
     import rich.progress  # noqa: F401
@@ -125,15 +123,15 @@ def _main() -> None:
 
 
 def _run(
-    argv: list[str],
+    argv,
     *,
-    kill_at: int,
-    after: bool,
-    cwd: str,
-    stderr: str,
-    imported: int,
-) -> None:
-    code: Any = 70
+    kill_at,
+    after,
+    cwd,
+    stderr,
+    imported,
+):
+    code = 70
     before = {*sys.modules}
     with contextlib.suppress(BaseException):
         output = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -165,19 +163,19 @@ def _run(
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
-def _count_steps(kill_at: int, after: bool) -> None:
+def _count_steps(kill_at, after):
     from urllib3.connectionpool import HTTPConnectionPool
 
     steps = 0
     lock = threading.Lock()
 
-    def die() -> None:
+    def die():
         os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(60)
 
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(function):
         @functools.wraps(function)
-        def step(*args: Any, **options: Any) -> Any:
+        def step(*args, **options):
             nonlocal steps
             with lock:
                 steps += 1

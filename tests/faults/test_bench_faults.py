@@ -5,8 +5,6 @@ none of the service's. The right result within the deadline, or an error that sa
 was answered.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import re

@@ -1,7 +1,5 @@
 """Bad input of every kind: a message that helps, or everything else recovered."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import pathlib

@@ -1,7 +1,5 @@
 """Every fault that a bucket can have, in conversion: over it, or told and made good."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Packing that is killed at any step: shards and segment indexes fit in the end."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import re

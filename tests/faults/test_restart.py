@@ -1,7 +1,5 @@
 """Jobs that stopped half way, and what is found in the output by the next."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Random records from a bucket that fails again and again, each record compared."""
 
-from __future__ import annotations
-
 import collections
 import multiprocessing
 import random

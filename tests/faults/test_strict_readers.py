@@ -1,7 +1,5 @@
 """Mutated files of each format give the records of a strict reader, or an error."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import functools

@@ -1,7 +1,5 @@
 """The command line where the system refuses: no room, few files, little memory."""
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

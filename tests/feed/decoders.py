@@ -1,17 +1,13 @@
 """Functions that feeds call in worker processes, which import little to have them."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 
-def lengths(records: Sequence[bytes]) -> dict[str, Any]:
+def lengths(records):
     """A tree of arrays of many kinds."""
     import ml_dtypes
 
@@ -29,17 +25,17 @@ def lengths(records: Sequence[bytes]) -> dict[str, Any]:
     }
 
 
-def large(records: Sequence[bytes]) -> Any:
+def large(records):
     """More than goes through a pipe at once."""
     return np.full((len(records), 20_000), len(records[0]), np.int64)
 
 
-def lazily(records: Sequence[bytes]) -> Any:
+def lazily(records):
     """A generator, which does not pickle."""
     return (len(record) for record in records)
 
 
-def with_function(records: Sequence[bytes]) -> Any:
+def with_function(records):
     """An array beside what does not pickle."""
     return {"lengths": np.array([len(record) for record in records]), "f": lambda: 1}
 
@@ -47,37 +43,37 @@ def with_function(records: Sequence[bytes]) -> Any:
 class Failing:
     """Fails at a record, in one of many ways."""
 
-    def __init__(self, record: bytes, how: str):
+    def __init__(self, record, how):
         self.record, self.how = record, how
 
-    def __call__(self, records: Sequence[bytes]) -> list[int]:
+    def __call__(self, records):
         if self.record in records:
             getattr(self, self.how)()
         return [len(record) for record in records]
 
-    def value_error(self) -> None:
+    def value_error(self):
         raise ValueError("not a cat")
 
-    def unpicklable_error(self) -> None:
+    def unpicklable_error(self):
         class LocalError(Exception):
             pass
 
         raise LocalError("not a dog")
 
-    def stop_iteration(self) -> None:
+    def stop_iteration(self):
         next(iter(()))
 
-    def leave(self) -> None:
+    def leave(self):
         sys.exit(0)
 
-    def panic(self) -> None:
+    def panic(self):
         class PanicException(BaseException):
             """As extensions in Rust raise it."""
 
         raise PanicException("index out of bounds")
 
-    def leave_at_once(self) -> None:
+    def leave_at_once(self):
         os._exit(0)
 
-    def hang(self) -> None:
+    def hang(self):
         time.sleep(3600)

@@ -3,12 +3,8 @@
 Arguments: the dataset, the job (HOST:PORT,COUNT,INDEX), and where to save.
 """
 
-from __future__ import annotations
-
 import pathlib
 import sys
-from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -24,7 +20,7 @@ LENGTH = 8
 # Name -> (shape of the mesh, order of the devices, spec of "tokens"). With 8 devices
 # in 4 processes `in turn` has every row on a pair of processes, in `mixed up` no
 # process has contiguous rows.
-MESHES: dict[str, tuple[dict[str, int], Sequence[int], PartitionSpec]] = {
+MESHES = {
     "data": ({"data": 8}, range(8), PartitionSpec("data")),
     "data x model": ({"data": 4, "model": 2}, range(8), PartitionSpec("data")),
     "data, length x model": (
@@ -52,24 +48,24 @@ MESHES: dict[str, tuple[dict[str, int], Sequence[int], PartitionSpec]] = {
 }
 
 
-def decode(records: Sequence[bytes]) -> dict[str, Any]:
+def decode(records):
     """Returns the first bytes of records, and of each a number and its length."""
     tokens = np.array([list(record[:LENGTH]) for record in records], np.int32)
     lengths = np.array([len(record) for record in records], np.int64)
     return {"tokens": tokens, "of": (lengths, lengths[:, None] * np.float32(0.5))}
 
 
-def lengths(records: Sequence[bytes]) -> dict[str, Any]:
+def lengths(records):
     return {"lengths": np.array([len(record) for record in records], np.int32)}
 
 
 @jax.jit
-def sums(batch: dict[str, Any]) -> jax.Array:
+def sums(batch):
     counted = jax.numpy.where(batch["mask"], batch["lengths"], 0)
     return jax.numpy.stack([batch["mask"].sum(), counted.sum(), (counted**2).sum()])
 
 
-def evaluate(path: str, sharding: NamedSharding) -> np.ndarray:
+def evaluate(path, sharding):
     """Returns how many records there are, and sums over all of them, by the devices.
 
     Batches of 24 do not divide the records: some devices have only padding at the end.
@@ -82,14 +78,14 @@ def evaluate(path: str, sharding: NamedSharding) -> np.ndarray:
         return np.sum([np.asarray(sums(batch)) for batch in arrays], axis=0)
 
 
-def main(path: str, job: str, folder: str) -> None:
+def main(path, job, folder):
     coordinator, count, index = job.split(",")
     if int(count) > 1:
         jax.distributed.initialize(
             coordinator, int(count), int(index), initialization_timeout=60
         )
     batches = loader.global_batches(loader.open(path), batch_size=BATCH_SIZE, seed=5)
-    out: dict[str, np.ndarray] = {}
+    out = {}
     for name, (axes, order, spec) in MESHES.items():
         devices = np.array(jax.devices())[list(order)].reshape(tuple(axes.values()))
         mesh = Mesh(devices, tuple(axes))

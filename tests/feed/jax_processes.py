@@ -1,7 +1,5 @@
 """Processes that are one JAX job together, on CPU devices and over loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib
@@ -10,16 +8,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
 
 ROOT = pathlib.Path(__file__).parents[2]
 TIMEOUT_SECONDS = 240
 
 
 @contextlib.contextmanager
-def started(
-    command: Sequence[str], folder: pathlib.Path, *, processes: int = 1, devices: int
-) -> Iterator[list[tuple[subprocess.Popen[bytes], pathlib.Path]]]:
+def started(command, folder, *, processes=1, devices):
     """Starts a Python command in processes that share devices; kills them at the end.
 
     Args:
@@ -42,7 +37,7 @@ def started(
         "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={each}",
     }
-    running: list[tuple[subprocess.Popen[bytes], pathlib.Path]] = []
+    running = []
     try:
         for number in range(processes):
             job = f"127.0.0.1:{port},{processes},{number}"
@@ -67,9 +62,7 @@ def started(
             process.wait()
 
 
-def run(
-    command: Sequence[str], folder: pathlib.Path, *, processes: int = 1, devices: int
-) -> list[str]:
+def run(command, folder, *, processes=1, devices):
     """Runs a command as `started` does, to its end; returns what each has said."""
     end = time.monotonic() + TIMEOUT_SECONDS
     with started(command, folder, processes=processes, devices=devices) as running:

@@ -1,26 +1,23 @@
 """Documents of JSON as somebody may have cut or changed them, for Hypothesis."""
 
-from __future__ import annotations
-
 import copy
-from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 # What may stand in place of a value, also what no JSON has.
-VALUES: list[Any] = [
+VALUES = [
     *(None, True, False, -1, 0, 1, 2, 13, 2**62, 2**63, 2**64, 1.5, 12.0, float("nan")),
     *("", "x", "1", "12", "block", "1/0", "1/2", "0/7", "9" * 5000, "\ud800", "\udcff"),
     *([], {}, [1], [[]], [{}], ["1/2", "1/2"], ["1/3", "1/3"], {"kind": "global"}),
     *("a\0b", "../x", "/etc/passwd", "gs://b/c", "a\nb", "0" * 32, {"version": 1}),
 ]
-ODD_VALUES: list[Any] = [np.int64(7), np.arange(3), np.bool_(True), b"x", object()]
+ODD_VALUES = [np.int64(7), np.arange(3), np.bool_(True), b"x", object()]
 
 
-def places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def places(value, place=()):
     """Returns the places of all fields and items of a document, at any depth."""
-    items: Any = ()
+    items = ()
     if isinstance(value, dict):
         items = value.items()
     elif isinstance(value, list):
@@ -30,7 +27,7 @@ def places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @st.composite
-def changes(draw: Any, document: Any, *, values: list[Any] = VALUES) -> Any:
+def changes(draw, document, *, values=VALUES):
     """Draws a document with one to three changes, most of which make it a wrong one."""
     document = copy.deepcopy(document)
     for _ in range(draw(st.integers(1, 3))):

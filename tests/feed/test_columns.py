@@ -1,12 +1,9 @@
 """Columns beside the records: read, selected by, and given with batches."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import pickle
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,25 +18,24 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.columns.expression import Expression
 from tests.servers.buckets import upload
-from tests.servers.gcs_server import GcsServer
 from tests.support.columns import NUMBER, attach, attach_numbers, example, examples
 from tests.support.editions import add_edition
 from tests.support.removals import remove_from
 
-HOST: dict[str, Any] = {"host": (0, 1)}
+HOST = {"host": (0, 1)}
 RECORDS = 9_000
 CONDITION = "score > 0.25 and language == 'de'"
 
 
 @pytest.fixture(scope="module")
-def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+def output(tmp_path_factory):
     folder = tmp_path_factory.mktemp("column")
     found = examples(folder, [RECORDS - 10, 0, 10])
     attach_numbers(found, folder, RECORDS)
     return found
 
 
-def made(folder: pathlib.Path, shards: list[int]) -> str:
+def made(folder, shards):
     found = examples(folder, shards)
     attach_numbers(found, folder, sum(shards))
     return found
@@ -56,14 +52,14 @@ def made(folder: pathlib.Path, shards: list[int]) -> str:
     ],
     ids=str,
 )
-def test_a_column_is_indexed_as_an_array(output: str, index: Any) -> None:
+def test_a_column_is_indexed_as_an_array(output, index):
     column = loader.open(output).column("score")
     whole = np.arange(RECORDS) / RECORDS
     assert np.array_equal(column[index], whole[index])
     assert (len(column), column.shape, column.dtype) == (RECORDS, (RECORDS,), "float64")
 
 
-def test_editions_and_joined_datasets(tmp_path: pathlib.Path) -> None:
+def test_editions_and_joined_datasets(tmp_path):
     first, second = tmp_path / "a", tmp_path / "b"
     output = made(first, [4, 4])
     add_edition(first, output, 2, [example(n) for n in range(8, 10)])
@@ -88,7 +84,7 @@ def test_editions_and_joined_datasets(tmp_path: pathlib.Path) -> None:
         both.column("nothing")
 
 
-def test_removed_records_leave_their_values(tmp_path: pathlib.Path) -> None:
+def test_removed_records_leave_their_values(tmp_path):
     output = made(tmp_path, [5, 5, 5])
     before = loader.open(output).column("score")
     remove_from(output, [0, 7, 8])
@@ -109,7 +105,7 @@ def test_removed_records_leave_their_values(tmp_path: pathlib.Path) -> None:
         before[1]
 
 
-def test_values_of_other_records_are_refused(tmp_path: pathlib.Path) -> None:
+def test_values_of_other_records_are_refused(tmp_path):
     mine, other = (
         pathlib.Path(made(tmp_path / name, counts))
         for name, counts in (("a", [5, 2]), ("b", [5, 3]))
@@ -141,9 +137,7 @@ def test_values_of_other_records_are_refused(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("records", [5_000, 20_000])
-def test_a_bucket_is_asked_once_for_each_shard(
-    tmp_path: pathlib.Path, server: GcsServer, records: int
-) -> None:
+def test_a_bucket_is_asked_once_for_each_shard(tmp_path, server, records):
     upload(server, made(tmp_path, [records // 2, 0, records // 2]), "out")
     column, asked = loader.open("gs://bucket/out").column("score"), []
     for seed in range(3):
@@ -178,7 +172,7 @@ TEXTS = ["", "a", "ab", "Grüße", "b\0"]
 COLUMNS = {name: ColumnType(kind) for name, kind in KINDS.items()}
 
 
-def random_values(rng: random.Random, kind: str) -> Any:
+def random_values(rng, kind):
     if kind == "text":
         return np.array([rng.choice(TEXTS) for _ in range(40)], object)
     if kind == "bool":
@@ -194,7 +188,7 @@ def random_values(rng: random.Random, kind: str) -> Any:
     return np.array([rng.choice(whole) for _ in range(40)], dtype)
 
 
-def random_condition(rng: random.Random, depth: int) -> str:
+def random_condition(rng, depth):
     if depth and rng.random() < 0.6:
         one, other = (random_condition(rng, depth - 1) for _ in range(2))
         return rng.choice([f"({one} and {other})", f"({one} or {other})", f"not {one}"])
@@ -218,7 +212,7 @@ def random_condition(rng: random.Random, depth: int) -> str:
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(n, marks=pytest.mark.soak) for n in range(2, 12))]
 )
-def test_conditions_mean_what_they_mean_in_python(seed: int) -> None:
+def test_conditions_mean_what_they_mean_in_python(seed):
     rng = random.Random(seed)
     values = {name: random_values(rng, kind) for name, kind in KINDS.items()}
     lists = {name: column.tolist() for name, column in values.items()}
@@ -253,12 +247,12 @@ def test_conditions_mean_what_they_mean_in_python(seed: int) -> None:
         ("1 in name", "no text"),
     ],
 )
-def test_other_conditions_are_refused(text: str, message: str) -> None:
+def test_other_conditions_are_refused(text, message):
     with pytest.raises(InputError, match=message):
         Expression(text, COLUMNS | {"vector": ColumnType("float32", (2,))})
 
 
-def test_a_selection_is_a_dataset(output: str) -> None:
+def test_a_selection_is_a_dataset(output):
     whole = loader.open(output)
     found = whole.select(CONDITION)
     numbers = [n for n in range(RECORDS) if n / RECORDS > 0.25 and n % 3]
@@ -279,10 +273,10 @@ def test_a_selection_is_a_dataset(output: str) -> None:
         whole.select(mask[1:])
 
 
-def test_states_bind_the_selection(output: str) -> None:
+def test_states_bind_the_selection(output):
     whole = loader.open(output)
 
-    def feed(dataset: loader.Dataset, step: int = 0) -> Any:
+    def feed(dataset, step=0):
         batches = loader.global_batches(dataset, batch_size=8, epochs=2)
         return batches.feed(host=(0, 1), start_step=step)
 
@@ -300,16 +294,16 @@ def test_states_bind_the_selection(output: str) -> None:
 # --- Given with batches.
 
 
-def ids(records: list[bytes]) -> dict[str, Any]:
+def ids(records):
     texts = (record.partition(b"doc")[2].partition(b"\n")[0] for record in records)
     return {"id": np.array([*map(int, texts)])}
 
 
-def given(records: list[bytes], columns: dict[str, Any]) -> dict[str, Any]:
+def given(records, columns):
     return ids(records) | columns
 
 
-def check(batch: dict[str, Any]) -> None:
+def check(batch):
     there = batch.get("there", slice(None))
     numbers = batch["id"][there]
     assert batch["score"][there].tolist() == [n / RECORDS for n in numbers]
@@ -319,7 +313,7 @@ def check(batch: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("decode", [ids, given])
 @pytest.mark.parametrize("seed", range(6))
-def test_each_record_has_its_values(output: str, seed: int, decode: Any) -> None:
+def test_each_record_has_its_values(output, seed, decode):
     rng = random.Random(seed)
     opened = loader.open(output)
     some = opened.select(f"score > {rng.random() * 0.7}")
@@ -345,7 +339,7 @@ def test_each_record_has_its_values(output: str, seed: int, decode: Any) -> None
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("decode", [ids, given])
-def test_a_last_batch_is_filled_up(output: str, workers: int, decode: Any) -> None:
+def test_a_last_batch_is_filled_up(output, workers, decode):
     batches = loader.global_batches(
         loader.open(output), batch_size=7_000, epochs=1, drop_remainder=False
     )
@@ -361,13 +355,13 @@ def test_a_last_batch_is_filled_up(output: str, workers: int, decode: Any) -> No
     assert seen == RECORDS
 
 
-def test_what_has_no_columns_is_said(tmp_path: pathlib.Path, output: str) -> None:
+def test_what_has_no_columns_is_said(tmp_path, output):
     opened, bare = loader.open(output), loader.open(examples(tmp_path, [9]))
     values = {"number": [*range(9)], "score": [*range(9)]}
     other = examples(tmp_path / "other", [9])
     attach(other, tmp_path, values, NUMBER)
 
-    def mixed(dataset: loader.Dataset) -> loader.GlobalBatches:
+    def mixed(dataset):
         return loader.global_batches({"a": opened, "b": dataset}, batch_size=4)
 
     batches = loader.global_batches(opened, batch_size=4)

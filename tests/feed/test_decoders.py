@@ -1,13 +1,9 @@
 """Records decoded to arrays: examples as TensorFlow does, and tokens."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import itertools
-import pathlib
 import pickle
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +25,7 @@ from tests.support.tensorflow_process import with_tensorflow
 Fixed, Ragged = loader.FixedFeature, loader.RaggedFeature
 
 
-def decode(features: Any, records: list[bytes]) -> dict[str, Any]:
+def decode(features, records):
     return loader.ExampleDecoder(features)(records)
 
 
@@ -47,13 +43,13 @@ LISTS = {
 BATCHES = st.lists(st.fixed_dictionaries({}, optional=LISTS), min_size=1, max_size=12)
 
 
-def as_lists(ragged: Any) -> list[Any]:
+def as_lists(ragged):
     splits = ragged.row_splits.tolist()
     return [ragged.values[b:e].tolist() for b, e in itertools.pairwise(splits)]
 
 
 @with_tensorflow
-def in_tensorflow(records: list[bytes], shape: Any = None) -> dict[str, Any]:
+def in_tensorflow(records, shape=None):
     """Returns arrays of a shape, or values and row splits, by name."""
     import tensorflow as tf
 
@@ -77,7 +73,7 @@ def in_tensorflow(records: list[bytes], shape: Any = None) -> dict[str, Any]:
 
 
 @given(batch=BATCHES)
-def test_lists_are_those_of_tensorflow(batch) -> None:
+def test_lists_are_those_of_tensorflow(batch):
     records = [*map(tf_example, batch)]
     ours = decode(RAGGED, records)
     for name, (values, row_splits) in in_tensorflow(records).items():
@@ -86,7 +82,7 @@ def test_lists_are_those_of_tensorflow(batch) -> None:
 
 
 @given(data=st.data(), shape=st.lists(st.integers(1, 3), max_size=3).map(tuple))
-def test_fixed_features_are_those_of_tensorflow(data, shape) -> None:
+def test_fixed_features_are_those_of_tensorflow(data, shape):
     size = int(np.prod(shape, dtype=int))
     kinds = {"b": examples.BYTES, "f": examples.FLOATS, "i": examples.INT64S}
     values = {
@@ -107,7 +103,7 @@ def test_fixed_features_are_those_of_tensorflow(data, shape) -> None:
 
 
 @pytest.mark.parametrize("large", [None, 0, 3, 7])
-def test_many_numbers_of_all_sizes(large: int | None) -> None:
+def test_many_numbers_of_all_sizes(large):
     # More than are decoded at once, with numbers beyond int32 in one row or none.
     rng = np.random.default_rng(1)
     rows = rng.integers(0, 1 << rng.integers(1, 29, (8, 5000)))
@@ -122,7 +118,7 @@ def test_many_numbers_of_all_sizes(large: int | None) -> None:
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_whatever_protocol_buffers_allow(name: str) -> None:
+def test_whatever_protocol_buffers_allow(name):
     usual = tf_example({"i": [1], "f": [1.0], "b": [b"b"]})
     records = [usual, UNUSUAL[name], usual]
     decoded = decode(RAGGED, records)
@@ -132,7 +128,7 @@ def test_whatever_protocol_buffers_allow(name: str) -> None:
 
 
 @given(data=st.data(), batch=BATCHES)
-def test_damaged_records_decode_as_others_do_or_are_errors(data, batch) -> None:
+def test_damaged_records_decode_as_others_do_or_are_errors(data, batch):
     records = [*map(bytearray, map(tf_example, batch))]
     for _ in range(data.draw(st.integers(1, 3))):
         record = data.draw(st.sampled_from(records))
@@ -157,7 +153,7 @@ def test_damaged_records_decode_as_others_do_or_are_errors(data, batch) -> None:
 
 USUAL = tf_example({"x": [1, 2, 3], "name": [b"a"], "w": [0.5]})
 X = {"x": Fixed("int64", shape=(3,))}
-BAD: dict[str, tuple[Any, bytes, list[str]]] = {
+BAD = {
     "lacks": (
         X,
         tf_example({"y": [1], "z": [b""]}),
@@ -215,9 +211,7 @@ BAD: dict[str, tuple[Any, bytes, list[str]]] = {
 
 @pytest.mark.parametrize(("features", "bad", "told"), BAD.values(), ids=BAD)
 @pytest.mark.parametrize("others", [2, 20])
-def test_errors_name_record_feature_expected_and_got(
-    features: Any, bad: bytes, told: list[str], others: int
-) -> None:
+def test_errors_name_record_feature_expected_and_got(features, bad, told, others):
     with pytest.raises(DecodeError) as caught:
         decode(features, [USUAL, USUAL, bad, *[USUAL] * others])
     for part in ["record 2 of the batch", *told]:
@@ -236,7 +230,7 @@ def test_errors_name_record_feature_expected_and_got(
         ({"dtype": "float32", "default": "x"}, "default does not fit"),
     ],
 )
-def test_descriptions_that_make_no_sense(given: Any, message: str) -> None:
+def test_descriptions_that_make_no_sense(given, message):
     with pytest.raises(InputError, match=message):
         Fixed(**given)
     with pytest.raises(InputError, match="feature 'x' is not described"):
@@ -253,7 +247,7 @@ def test_descriptions_that_make_no_sense(given: Any, message: str) -> None:
         ("S", [b"a", b"\0"]),
     ],
 )
-def test_arrays_have_the_dtype_that_was_asked_for(dtype: str, values: Any) -> None:
+def test_arrays_have_the_dtype_that_was_asked_for(dtype, values):
     records = [tf_example({"x": values})] * 2
     held = np.array(values, np.float32).tolist() if dtype[0] == "f" else values
     for array in (
@@ -283,9 +277,7 @@ TABLE = pa.table(
 )
 
 
-def of_table(
-    folder: pathlib.Path, table: pa.Table, output: str = "out", **options: Any
-) -> pathlib.Path:
+def of_table(folder, table, output="out", **options):
     path = folder / f"{len([*folder.iterdir()])}.parquet"
     pq.write_table(table, path)
     records = RecordOptions(columns=tuple(table.column_names))
@@ -294,11 +286,11 @@ def of_table(
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> loader.Dataset:
+def dataset(tmp_path_factory):
     return loader.open(of_table(tmp_path_factory.mktemp("table"), TABLE))
 
 
-def test_no_schema_by_hand(dataset: loader.Dataset) -> None:
+def test_no_schema_by_hand(dataset):
     names = [name for name in dataset.features or () if name != "image.path"]
     decoder = loader.ExampleDecoder.of(dataset, names, defaults={"score": -1.0})
     batch = pickle.loads(pickle.dumps(decoder))(dataset[:])
@@ -319,7 +311,7 @@ def test_no_schema_by_hand(dataset: loader.Dataset) -> None:
     }
 
 
-def test_a_null_without_a_default_says_how_to_give_one(dataset: loader.Dataset) -> None:
+def test_a_null_without_a_default_says_how_to_give_one(dataset):
     with pytest.raises(DecodeError, match="record lacks a feature: 'score'") as caught:
         loader.ExampleDecoder.of(dataset, ["id", "score"])(dataset[:])
     assert caught.value.row == 1
@@ -336,14 +328,12 @@ def test_a_null_without_a_default_says_how_to_give_one(dataset: loader.Dataset) 
         (None, {"id": 256}, "default does not fit"),
     ],
 )
-def test_what_cannot_be_decoded(
-    dataset: loader.Dataset, names: Any, defaults: Any, message: str
-) -> None:
+def test_what_cannot_be_decoded(dataset, names, defaults, message):
     with pytest.raises(InputError, match=message):
         loader.ExampleDecoder.of(dataset, names, defaults=defaults)
 
 
-def test_editions_of_other_columns(tmp_path: pathlib.Path) -> None:
+def test_editions_of_other_columns(tmp_path):
     schema = pa.schema(
         [pa.field("id", pa.int8(), nullable=False), ("text", pa.string())]
     )
@@ -367,7 +357,7 @@ def test_editions_of_other_columns(tmp_path: pathlib.Path) -> None:
     assert old["id"].dtype == "int8"
 
 
-def test_a_dataset_that_says_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_dataset_that_says_nothing(tmp_path):
     path = convert_records(tmp_path, [[b"a"]])
     for silent in map(loader.open, (path, f"{path}/*.array_record*")):
         assert silent.features is None
@@ -380,7 +370,7 @@ def test_a_dataset_that_says_nothing(tmp_path: pathlib.Path) -> None:
 
 
 @given(data=st.data(), rows=st.integers(0, 5), length=st.integers(1, 9))
-def test_tokens_come_back_as_they_were_stored(data, rows, length) -> None:
+def test_tokens_come_back_as_they_were_stored(data, rows, length):
     stored = data.draw(st.sampled_from(["uint8", "uint16", "int16", "int32"]))
     tokens = data.draw(hnp.arrays(stored, (rows, length), elements=st.integers(0, 127)))
     little = np.dtype(stored).newbyteorder("<")
@@ -391,7 +381,7 @@ def test_tokens_come_back_as_they_were_stored(data, rows, length) -> None:
     decoded[:] = 0  # It can be written to.
 
 
-def test_a_row_of_another_length_is_named() -> None:
+def test_a_row_of_another_length_is_named():
     message = (
         r"number of tokens(.|\n)*record 1 of the batch\n"
         r"  expected: 4 bytes: 2 tokens as uint16\n  got:      3 bytes"

@@ -1,7 +1,5 @@
 """The batches of hosts: their records, masks, counts, and the errors of a step."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import os
@@ -9,8 +7,6 @@ import pathlib
 import pickle
 import shutil
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
@@ -35,22 +31,22 @@ CODE = text_records(11, seed=3)
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory) -> str:
+def path(tmp_path_factory):
     return convert(tmp_path_factory.mktemp("web"), FILES)
 
 
 @pytest.fixture(scope="module")
-def web(path: str) -> loader.Dataset:
+def web(path):
     return loader.open(path)
 
 
 @pytest.fixture(scope="module")
-def code(tmp_path_factory) -> loader.Dataset:
+def code(tmp_path_factory):
     return loader.open(convert(tmp_path_factory.mktemp("code"), [CODE]))
 
 
 @pytest.fixture(scope="module")
-def damaged(path: str, tmp_path_factory) -> loader.Dataset:
+def damaged(path, tmp_path_factory):
     """The same as `web`, but for some bytes of record 70."""
     copy = shutil.copytree(path, tmp_path_factory.mktemp("damaged") / "data")
     dataset = loader.open(copy)
@@ -61,7 +57,7 @@ def damaged(path: str, tmp_path_factory) -> loader.Dataset:
     return dataset
 
 
-def fail_at(bad: bytes, records: list[bytes]) -> list[int]:
+def fail_at(bad, records):
     if bad in records:
         raise DecodeError("no good", row=records.index(bad))
     return [*map(len, records)]
@@ -71,8 +67,8 @@ def fail_at(bad: bytes, records: list[bytes]) -> list[int]:
 @settings(max_examples=100)
 def test_a_feed_has_its_rows_of_each_step_and_fails_at_its_step(
     web, code, damaged, data
-) -> None:
-    def drawn(*values: Any) -> Any:
+):
+    def drawn(*values):
         return data.draw(st.sampled_from(values))
 
     size, hosts, start = drawn(2, 6), drawn(1, 3), drawn(0, 3)
@@ -103,7 +99,7 @@ def test_a_feed_has_its_rows_of_each_step_and_fails_at_its_step(
         assert next(feed, None) is None
 
 
-def test_a_mixture_is_in_proportion_to_weights_or_lengths(web, code) -> None:
+def test_a_mixture_is_in_proportion_to_weights_or_lengths(web, code):
     both = {"web": web, "code": code}
     batches = loader.global_batches(both, batch_size=110, epochs=1)
     assert batches.steps == 1
@@ -117,7 +113,7 @@ def test_a_mixture_is_in_proportion_to_weights_or_lengths(web, code) -> None:
     assert pickle.loads(data).read(3) == batches.read(3)
 
 
-def test_a_batch_that_the_records_do_not_fill_is_refused(web, code) -> None:
+def test_a_batch_that_the_records_do_not_fill_is_refused(web, code):
     with pytest.raises(InputError, match="there is no batch") as caught:
         loader.global_batches(web, batch_size=100, epochs=1)
     assert str(caught.value.expected).startswith("at least 100 records")
@@ -142,7 +138,7 @@ def test_a_batch_that_the_records_do_not_fill_is_refused(web, code) -> None:
 
 
 @pytest.mark.parametrize("host", [None, "tpu", 0, (0,), (2, 2), (-1, 2), ("0", 2)])
-def test_another_host_than_there_is_is_refused(web, host: Any) -> None:
+def test_another_host_than_there_is_is_refused(web, host):
     batches = loader.global_batches(web, batch_size=10)
     for made in (batches.feed, batches.records):
         with pytest.raises(InputError, match="host"):
@@ -172,14 +168,14 @@ def test_another_host_than_there_is_is_refused(web, host: Any) -> None:
         (lambda web, mixed: mixed().find(1, "books"), "no such dataset"),
     ],
 )
-def test_what_cannot_be_is_refused(web, code, asked: Any, message: str) -> None:
+def test_what_cannot_be_is_refused(web, code, asked, message):
     of_web = functools.partial(loader.global_batches, web, batch_size=10, epochs=1)
     both = {"web": web, "code": code}
     with pytest.raises((InputError, OutOfRangeError), match=message):
         asked(of_web, functools.partial(loader.global_batches, both, batch_size=10))
 
 
-def test_an_empty_dataset_is_refused(tmp_path: pathlib.Path) -> None:
+def test_an_empty_dataset_is_refused(tmp_path):
     with pytest.raises(InputError, match="no records"):
         loader.global_batches(loader.open(convert(tmp_path, [[]])), batch_size=1)
 
@@ -187,7 +183,7 @@ def test_an_empty_dataset_is_refused(tmp_path: pathlib.Path) -> None:
 # --- A last batch that is not full is filled up.
 
 
-def arrays(records: list[bytes]) -> dict[str, Any]:
+def arrays(records):
     """Arrays of each kind; it is never called without a record."""
     sizes = np.array([len(record) for record in records])
     return {
@@ -201,7 +197,7 @@ def arrays(records: list[bytes]) -> dict[str, Any]:
     ("batch_size", "hosts", "shuffle"),
     [(24, 1, "none"), (33, 3, "global"), (36, 12, "block"), (120, 2, "none")],
 )
-def test_every_record_is_once_on_some_host(web, batch_size, hosts, shuffle) -> None:
+def test_every_record_is_once_on_some_host(web, batch_size, hosts, shuffle):
     options = {"epochs": 1, "drop_remainder": False, "shuffle": shuffle}
     batches = loader.global_batches(web, batch_size=batch_size, **options)
     seen = collections.Counter[bytes]()
@@ -223,7 +219,7 @@ def test_every_record_is_once_on_some_host(web, batch_size, hosts, shuffle) -> N
     assert seen == collections.Counter(RECORDS)
 
 
-def test_filling_goes_on_at_a_step_and_where_sizes_change(web) -> None:
+def test_filling_goes_on_at_a_step_and_where_sizes_change(web):
     batches = loader.global_batches(web, batch_size=24, epochs=1, drop_remainder=False)
     batches = batches.then(batch_size=48, step=2)
     with batches.feed(decode=arrays, host=(1, 2), mask="mask") as feed:
@@ -232,7 +228,7 @@ def test_filling_goes_on_at_a_step_and_where_sizes_change(web) -> None:
         assert [len(batch["mask"]) for batch in feed] == [24, 24, 24]
 
 
-def test_padding_of_packed_rows_counts_for_no_loss(tmp_path: pathlib.Path) -> None:
+def test_padding_of_packed_rows_counts_for_no_loss(tmp_path):
     dataset = loader.open(pack(tmp_path, [[[5, 6, 7]]], length=4))
     options = {"batch_size": 2, "epochs": 1, "drop_remainder": False}
     batches = loader.global_batches(dataset, **options)
@@ -247,9 +243,7 @@ def test_padding_of_packed_rows_counts_for_no_loss(tmp_path: pathlib.Path) -> No
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_record_that_does_not_decode_is_named(
-    tmp_path: pathlib.Path, workers: int
-) -> None:
+def test_a_record_that_does_not_decode_is_named(tmp_path, workers):
     records = [bytes(8)] * 13 + [bytes(7)] + [bytes(8)] * 16
     dataset = loader.open(convert(tmp_path, [records[:20], records[20:]]))
     batches = loader.global_batches(dataset, batch_size=16, shuffle="none")
@@ -266,12 +260,12 @@ def test_a_record_that_does_not_decode_is_named(
     assert caught.value.row == 5
 
 
-def test_also_where_a_host_has_padding_alone(web) -> None:
+def test_also_where_a_host_has_padding_alone(web):
     batches = loader.global_batches(
         web, batch_size=240, epochs=1, drop_remainder=False, shuffle="none"
     )
 
-    def decode(records: list[bytes]) -> dict[str, Any]:
+    def decode(records):
         return {"tokens": loader.TokenDecoder(length=3)(records)}
 
     with (
@@ -282,9 +276,7 @@ def test_also_where_a_host_has_padding_alone(web) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_the_trainer_survives_and_goes_on_when_a_shard_is_back(
-    tmp_path: pathlib.Path, workers: int
-) -> None:
+def test_the_trainer_survives_and_goes_on_when_a_shard_is_back(tmp_path, workers):
     copy = convert(tmp_path, [text_records(400, seed=1), text_records(500, seed=2)])
     batches = loader.global_batches(loader.open(copy), batch_size=90, epochs=2)
     shard = pathlib.Path(batches.datasets[0].shard(1).path)
@@ -302,14 +294,14 @@ def test_the_trainer_survives_and_goes_on_when_a_shard_is_back(
         assert [*feed] == [batches.read(n) for n in range(step, batches.steps)]
 
 
-def slow(records: list[bytes]) -> dict[str, Any]:
+def slow(records):
     time.sleep(0.05)
     return {"bytes": np.array([len(record) for record in records])}
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_slow_decode_makes_the_trainer_wait(web, workers: int) -> None:
+def test_a_slow_decode_makes_the_trainer_wait(web, workers):
     batches = loader.global_batches(web, batch_size=20, epochs=2)
     with batches.feed(host=(1, 2), workers=workers, prefetch=1, decode=slow) as feed:
         first = int(next(feed)["bytes"].sum())
@@ -327,7 +319,7 @@ def test_a_slow_decode_makes_the_trainer_wait(web, workers: int) -> None:
     )
 
 
-def spans(folder: pathlib.Path) -> Iterator[tuple[str, dict[str, int]]]:
+def spans(folder):
     """Yields our spans of a trace: name and fields."""
     (path,) = folder.rglob("*.xplane.pb")
     for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
@@ -338,8 +330,8 @@ def spans(folder: pathlib.Path) -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def test_on_devices_what_is_on_its_way_does_not_count_and_a_trace_shows_it(
-    web, tmp_path: pathlib.Path
-) -> None:
+    web, tmp_path
+):
     batches = loader.global_batches(web, batch_size=20)
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     with loader.to_jax(batches.feed(decode=slow, host=(0, 1)), sharding) as feed:

@@ -29,7 +29,7 @@ def make_feed(**options):
 class Script:
     """A running script."""
 
-    def __init__(self, folder: pathlib.Path, dataset: str, body: str):
+    def __init__(self, folder, dataset, body):
         path = folder / "script.py"
         path.write_text(HEAD + body)
         root = pathlib.Path(__file__).parents[2]
@@ -43,19 +43,19 @@ class Script:
             start_new_session=True,  # Ctrl-C goes to all processes of the script
         )
 
-    def wait_for(self, word: str) -> None:
+    def wait_for(self, word):
         line = self.process.stdout.readline()
         assert line == word + "\n", self.process.stderr.read()
 
-    def children(self) -> list[psutil.Process]:
+    def children(self):
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    def end(self, *, within_seconds: float = 60) -> tuple[int, str]:
+    def end(self, *, within_seconds=60):
         """Waits for the end, and returns exit code and stderr."""
         _, stderr = self.process.communicate(timeout=within_seconds)
         return self.process.returncode, stderr
 
-    def leftovers(self, children: list[psutil.Process] = ()) -> list[str]:
+    def leftovers(self, children=()):
         """What is left of the script a moment after its end."""
         deadline = time.monotonic() + 60
         while True:
@@ -68,7 +68,7 @@ class Script:
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> str:
+def dataset(tmp_path_factory):
     files = [text_records(40, seed=1), text_records(59, seed=2)]
     return convert(tmp_path_factory.mktemp("data"), files)
 
@@ -77,7 +77,7 @@ def dataset(tmp_path_factory) -> str:
 def run(dataset, tmp_path):
     scripts = []
 
-    def start(body: str) -> Script:
+    def start(body):
         scripts.append(Script(tmp_path, dataset, body))
         return scripts[-1]
 

@@ -20,12 +20,12 @@ RECORDS = [text_records(40, seed=1), text_records(24, seed=2)]
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory) -> str:
+def path(tmp_path_factory):
     return convert(tmp_path_factory.mktemp("data"), RECORDS)
 
 
 @pytest.fixture(scope="module")
-def batches(path) -> loader.GlobalBatches:
+def batches(path):
     return loader.global_batches(loader.open(path), batch_size=16, seed=5, epochs=3)
 
 

@@ -1,8 +1,5 @@
 """Commands and feeds in a notebook, run by a real kernel."""
 
-from __future__ import annotations
-
-import pathlib
 import re
 import sys
 
@@ -20,7 +17,7 @@ CELLS = (
 )
 
 
-def text_of(cell) -> str:
+def text_of(cell):
     """Returns what a notebook shows of the text that a cell printed.
 
     A carriage return goes to the begin of the line, and what follows is written over
@@ -37,7 +34,7 @@ def text_of(cell) -> str:
 
 
 @pytest.mark.slow
-def test_a_notebook(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook(tmp_path, monkeypatch):
     for variable in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(variable, str(tmp_path / variable))
     cells = [new_code_cell(source) for source in ("import sys", *CELLS)]

@@ -1,7 +1,5 @@
 """`loader.open`: datasets of any kind and size, joined ones, and what is no dataset."""
 
-from __future__ import annotations
-
 import gc
 import json
 import logging
@@ -12,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -53,7 +50,7 @@ NAMES = [f"d-train.array_record-{i:05d}-of-00005" for i in range(5)]
 
 
 @pytest.fixture(scope="module")
-def converted(tmp_path_factory) -> str:
+def converted(tmp_path_factory):
     """A dataset with the splits train and week2."""
     folder = tmp_path_factory.mktemp("converted")
     convert(folder, WEEK, split="week2")
@@ -61,12 +58,12 @@ def converted(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="module")
-def second(tmp_path_factory) -> str:
+def second(tmp_path_factory):
     return convert(tmp_path_factory.mktemp("second"), WEEK)
 
 
 @pytest.fixture(scope="module")
-def tfds(tmp_path_factory) -> pathlib.Path:
+def tfds(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tfds")
     for name, records in zip(NAMES, FILES, strict=True):
         write_array_records(folder / name, records)
@@ -80,7 +77,7 @@ def tfds(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
-def store(dataset: str, table: ShardTable, **source: Any) -> None:
+def store(dataset, table, **source):
     """Commits a dataset of a table, whatever files there are."""
     encoded = table.encode()
     split = Split.of_table(
@@ -96,7 +93,7 @@ def store(dataset: str, table: ShardTable, **source: Any) -> None:
     pathlib.Path(dataset, "dataset.json").write_bytes(text)
 
 
-def test_records_and_what_is_known_of_them(converted: str) -> None:
+def test_records_and_what_is_known_of_them(converted):
     dataset = loader.open(converted, "train")
     assert [*dataset] == RECORDS
     lengths = np.array([len(record) for record in RECORDS])
@@ -121,7 +118,7 @@ def test_records_and_what_is_known_of_them(converted: str) -> None:
     ],
     ids=repr,
 )
-def test_it_is_indexed_as_a_list(converted: str, index: Any) -> None:
+def test_it_is_indexed_as_a_list(converted, index):
     dataset, records = loader.open(converted, "train"), np.array(RECORDS, object)
     try:
         expected = records[index if isinstance(index, slice) else np.array(index, int)]
@@ -132,7 +129,7 @@ def test_it_is_indexed_as_a_list(converted: str, index: Any) -> None:
     assert dataset[index] == (expected if type(expected) is bytes else [*expected])
 
 
-def test_a_split_is_named_where_there_are_several(converted: str, second: str) -> None:
+def test_a_split_is_named_where_there_are_several(converted, second):
     assert loader.open(second).facts.split == "train"
     assert loader.open(converted, "week2")[:] == [*WEEK[0], *WEEK[1]]
     for given, message in ((None, "week2"), ("test", r"got: .*test")):
@@ -143,9 +140,7 @@ def test_a_split_is_named_where_there_are_several(converted: str, second: str) -
 
 
 @pytest.mark.parametrize("kind", ["splits", "datasets", "same split"])
-def test_joined_datasets_are_as_one(
-    kind: str, converted: str, second: str, tmp_path: pathlib.Path
-) -> None:
+def test_joined_datasets_are_as_one(kind, converted, second, tmp_path):
     if kind == "splits":
         joined = loader.open(converted, ["train", "week2"])
     else:
@@ -170,9 +165,7 @@ def test_joined_datasets_are_as_one(
         assert next(feed) == batches[0].read(3)
 
 
-def test_files_and_datasets_are_joined_and_damage_names_its_own(
-    second: str, tmp_path: pathlib.Path
-) -> None:
+def test_files_and_datasets_are_joined_and_damage_names_its_own(second, tmp_path):
     path = tmp_path / "more.array_record"
     write_array_records(path, FILES[0])
     joined = loader.open([second, path], ["train", None])
@@ -186,7 +179,7 @@ def test_files_and_datasets_are_joined_and_damage_names_its_own(
     assert joined[:17] == WEEK[0]
 
 
-def test_what_cannot_be_joined_is_refused(converted: str, second: str) -> None:
+def test_what_cannot_be_joined_is_refused(converted, second):
     for paths, split, message in (
         (converted, ["train", "week2", "train"], "there twice"),
         ([converted, second], ["train"], "not as many as the datasets"),
@@ -200,9 +193,7 @@ def test_what_cannot_be_joined_is_refused(converted: str, second: str) -> None:
         loader.open([converted, f"{second}/nothing"], "train")
 
 
-def test_tfds_directories_and_plain_files(
-    tfds: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_tfds_directories_and_plain_files(tfds, tmp_path):
     dataset = loader.open(tfds, "train")
     assert dataset[:] == RECORDS
     assert dataset.facts.records_digest is None
@@ -230,9 +221,7 @@ def test_tfds_directories_and_plain_files(
 
 
 @pytest.mark.parametrize("open_it", [loader.open, loader.ArrayRecordDataSource])
-def test_splits_are_joined_by_a_list_and_not_by_a_pattern(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, open_it: Any
-) -> None:
+def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog, open_it):
     for number, split in ((1, "train"), (0, "train"), (0, "validation")):
         name = f"d-{split}.array_record-{number:05d}-of-00002"
         write_array_records(tmp_path / name, [f"{split} {number}".encode()])
@@ -254,7 +243,7 @@ def test_splits_are_joined_by_a_list_and_not_by_a_pattern(
 
 
 @pytest.mark.parametrize("name", ["TFRecord", "Parquet", "JSON lines"])
-def test_files_of_other_formats_are_named(tmp_path: pathlib.Path, name: str) -> None:
+def test_files_of_other_formats_are_named(tmp_path, name):
     data = frames_of([b"a"] * 9) if name == "TFRecord" else MAKERS[name]()
     # Also of a size that an ArrayRecord file can have.
     for size in (0, 1 << 17):
@@ -269,9 +258,7 @@ def test_files_of_other_formats_are_named(tmp_path: pathlib.Path, name: str) -> 
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../d", "a/../../b", "gs://b/c", ""])
-def test_paths_that_leave_the_dataset_are_refused(
-    tmp_path: pathlib.Path, path: str
-) -> None:
+def test_paths_that_leave_the_dataset_are_refused(tmp_path, path):
     place = convert(tmp_path, FILES[:2])
     split = read_manifest(place).splits["train"]  # type: ignore[union-attr]
     columns = read_table(place, split).columns
@@ -281,7 +268,7 @@ def test_paths_that_leave_the_dataset_are_refused(
         loader.open(place)
 
 
-def test_files_are_closed_when_a_dataset_is_let_go(second: str) -> None:
+def test_files_are_closed_when_a_dataset_is_let_go(second):
     gc.disable()  # Not by the way, when memory is searched for circles.
     try:
         dataset = loader.open(second)
@@ -296,10 +283,8 @@ def test_files_are_closed_when_a_dataset_is_let_go(second: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["committed", "tfds", "plain"])
-def test_it_pickles_small_and_opens_in_another_process(
-    second: str, tfds: pathlib.Path, kind: str
-) -> None:
-    place: Any = {"committed": second, "tfds": tfds}.get(
+def test_it_pickles_small_and_opens_in_another_process(second, tfds, kind):
+    place = {"committed": second, "tfds": tfds}.get(
         kind, [tfds / name for name in NAMES]
     )
     dataset = loader.open(place)
@@ -317,9 +302,7 @@ def test_it_pickles_small_and_opens_in_another_process(
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_a_worker_refuses_a_dataset_that_was_replaced(
-    second: str, tmp_path: pathlib.Path, joined: bool
-) -> None:
+def test_a_worker_refuses_a_dataset_that_was_replaced(second, tmp_path, joined):
     place = convert(tmp_path / "a", FILES)
     pickled = pickle.dumps(loader.open([second, place] if joined else place, "train"))
     other = convert(tmp_path / "b", FILES[:3])
@@ -330,8 +313,8 @@ def test_a_worker_refuses_a_dataset_that_was_replaced(
 
 
 def test_a_trillion_records_in_a_hundred_thousand_shards(
-    tmp_path: pathlib.Path,
-) -> None:
+    tmp_path,
+):
     shards, each = 100_000, 10**7
     digest = RecordsDigest(records=each, raw_bytes=each * 2000, low=3, high=5)
     report = ShardReport(
@@ -363,16 +346,16 @@ class TestFootersOfPlainFiles:
     """Each is read once per host; the cache is repaired, and not required."""
 
     @pytest.fixture
-    def path(self, tmp_path: pathlib.Path) -> pathlib.Path:
+    def path(self, tmp_path):
         write_array_records(tmp_path / "plain.array_record", RECORDS)
         return tmp_path / "plain.array_record"
 
     @pytest.fixture
-    def cache(self, tmp_path: pathlib.Path) -> pathlib.Path:
+    def cache(self, tmp_path):
         return tmp_path / "cache"
 
     @staticmethod
-    def entries(cache: pathlib.Path) -> list[pathlib.Path]:
+    def entries(cache):
         return sorted(cache.glob("footers/*"))
 
     @pytest.mark.parametrize(
@@ -383,9 +366,7 @@ class TestFootersOfPlainFiles:
             (loader.ArrayRecordDataSource, "{}[0:56]"),
         ],
     )
-    def test_they_are_read_again_for_another_file(
-        self, path, cache, open_it, given
-    ) -> None:
+    def test_they_are_read_again_for_another_file(self, path, cache, open_it, given):
         for records in (RECORDS, text_records(56, seed=9)):
             about = path.stat()
             write_array_records(path, records)
@@ -396,7 +377,7 @@ class TestFootersOfPlainFiles:
                 assert [*source] == records
         assert len(self.entries(cache)) == 2
 
-    def test_damage_is_noticed_and_repaired(self, path, cache) -> None:
+    def test_damage_is_noticed_and_repaired(self, path, cache):
         loader.open(path, cache_dir=cache)
         (entry,) = self.entries(cache)
         good = entry.read_bytes()
@@ -409,7 +390,7 @@ class TestFootersOfPlainFiles:
             assert entry.read_bytes() == good
 
     @pytest.mark.slow
-    def test_many_open_at_once_and_map_the_same_pages(self, path, cache) -> None:
+    def test_many_open_at_once_and_map_the_same_pages(self, path, cache):
         paths = [shutil.copy(path, f"{path}-{i}") for i in range(8)]
         program = """
 import sys
@@ -424,7 +405,7 @@ with open("/proc/self/maps") as file:
         assert {run.communicate()[0] for run in runs} == {b"448 True 8\n"}
         assert [entry.suffix for entry in self.entries(cache)] == [".footer"] * 8
 
-    def test_those_of_least_recent_use_are_deleted_first(self, path, cache) -> None:
+    def test_those_of_least_recent_use_are_deleted_first(self, path, cache):
         paths = [shutil.copy(path, f"{path}-{i}") for i in range(4)]
         datasets = [loader.open(one, cache_dir=cache) for one in paths]
         by_age = sorted(self.entries(cache), key=lambda one: one.stat().st_mtime_ns)
@@ -438,7 +419,7 @@ with open("/proc/self/maps") as file:
 
     def test_an_unusable_cache_is_told_and_not_required(
         self, path, tmp_path, monkeypatch, caplog
-    ) -> None:
+    ):
         (tmp_path / "file").write_bytes(b"")
         place = str(tmp_path / "file" / "cache")
         monkeypatch.setenv("GRISTMILL_CACHE_DIR", place)

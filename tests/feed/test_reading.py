@@ -1,7 +1,5 @@
 """Records from local shards: whole, damaged, truncated in use, by many threads."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import itertools
 import os
@@ -9,8 +7,6 @@ import pathlib
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -47,15 +43,15 @@ ENCODINGS = {
 }
 
 
-def shard_paths(dataset: str) -> list[pathlib.Path]:
+def shard_paths(dataset):
     return sorted(pathlib.Path(dataset).glob("*.array_record-*"))
 
 
-def index_of(shard: pathlib.Path) -> pathlib.Path:
+def index_of(shard):
     return shard.parent / "index" / f"{shard.name}.index"
 
 
-def flip(path: pathlib.Path, *places: int, by: int = 1) -> None:
+def flip(path, *places, by=1):
     data = bytearray(path.read_bytes())
     for at in places:
         data[at] ^= by
@@ -63,37 +59,37 @@ def flip(path: pathlib.Path, *places: int, by: int = 1) -> None:
 
 
 @pytest.fixture(scope="module", params=ENCODINGS)
-def encoded(request: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+def encoded(request, tmp_path_factory):
     compression, group_size = ENCODINGS[request.param]
     folder = tmp_path_factory.mktemp("encoded")
     return convert(folder, FILES, compression=compression, group_size=group_size)
 
 
 @pytest.fixture(scope="module", params=[1, 16], ids="group{}".format)
-def converted(request: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+def converted(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("converted")
     return convert(folder, FILES, group_size=request.param)
 
 
 @pytest.fixture
-def copy(converted: str, tmp_path: pathlib.Path) -> str:
+def copy(converted, tmp_path):
     return str(shutil.copytree(converted, tmp_path / "copy"))
 
 
 @settings(max_examples=40)
 @given(wanted=st.lists(st.integers(0, len(RECORDS) - 1), max_size=60))
-def test_any_records_in_any_order_with_repeats(encoded: str, wanted: list[int]) -> None:
+def test_any_records_in_any_order_with_repeats(encoded, wanted):
     assert loader.open(encoded)[wanted] == [RECORDS[i] for i in wanted]
 
 
-def test_all_records_are_those_of_the_official_reader(encoded: str) -> None:
+def test_all_records_are_those_of_the_official_reader(encoded):
     official = map(read_array_records, shard_paths(encoded))
     assert [*itertools.chain(*official)] == RECORDS
     dataset = loader.open(encoded)
     assert [*map(dataset.__getitem__, range(len(RECORDS)))] == RECORDS
 
 
-def test_a_transposed_file_is_refused(tmp_path: pathlib.Path) -> None:
+def test_a_transposed_file_is_refused(tmp_path):
     path = tmp_path / "plain.array_record"
     write_array_records(path, FILES[0], options="group_size:1,transpose:true")
     for wanted in ([40], [3, 50, 40]):
@@ -103,7 +99,7 @@ def test_a_transposed_file_is_refused(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("part_bytes", [1_000, 1 << 20])
-def test_threads_read_what_one_does(copy: str, part_bytes: int) -> None:
+def test_threads_read_what_one_does(copy, part_bytes):
     limits = ReadLimits(part_bytes=part_bytes, thread_bytes=1_000)
     reader = BatchReader(loader.open(copy).stored.shards, limits=limits)
     order = np.random.default_rng(4).integers(0, len(RECORDS), 200)
@@ -122,11 +118,11 @@ def test_threads_read_what_one_does(copy: str, part_bytes: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_fork_while_a_thread_reads_a_record(converted: str) -> None:
+def test_a_fork_while_a_thread_reads_a_record(converted):
     """The thread that reads, and what it holds, are not in the child."""
     dataset, stop = loader.open(converted), threading.Event()
 
-    def read() -> None:
+    def read():
         while not stop.is_set():
             assert dataset[7] == RECORDS[7]
 
@@ -142,7 +138,7 @@ def test_a_fork_while_a_thread_reads_a_record(converted: str) -> None:
         reading.result()
 
 
-def errors_of_flips(path: pathlib.Path, places: Any, read: Any) -> Iterator[str | None]:
+def errors_of_flips(path, places, read):
     """Changes each of some bytes in turn; yields what a reader says to it."""
     good = path.read_bytes()
     # The file stays mapped: the dataset sees each change.
@@ -164,12 +160,12 @@ def errors_of_flips(path: pathlib.Path, places: Any, read: Any) -> Iterator[str 
 @pytest.mark.parametrize("wanted", [[20], [3, 20, 20, 22, 60]])
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_flipped_byte_of_a_chunk_is_an_error_or_does_not_matter(
-    copy: str, step: int, wanted: list[int], decoding: None
-) -> None:
+    copy, step, wanted, decoding
+):
     path, dataset = shard_paths(copy)[0], loader.open(copy)
     ((_, begin, end, _, _),) = map_index(str(index_of(path))).find_records([20])
 
-    def read() -> None:
+    def read():
         assert dataset[wanted] == [RECORDS[i] for i in wanted]
 
     errors = [*filter(None, errors_of_flips(path, range(begin, end, step), read))]
@@ -182,8 +178,8 @@ def test_a_flipped_byte_of_a_chunk_is_an_error_or_does_not_matter(
 @pytest.mark.parametrize("codec", ["zstd:3", "uncompressed"])
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_flipped_byte_of_a_plain_file_is_an_error_that_says_where(
-    tmp_path: pathlib.Path, codec: str, step: int, decoding: None
-) -> None:
+    tmp_path, codec, step, decoding
+):
     """Without an index, the hashes of chunks are compared."""
     path = tmp_path / "plain.array_record"
     write_array_records(path, FILES[0], options=f"group_size:4,{codec}")
@@ -192,7 +188,7 @@ def test_a_flipped_byte_of_a_plain_file_is_an_error_that_says_where(
     places = [*range(begin, begin + 48), *range(begin + 48, end, 29)][::step]
     for wanted in ([22], [3, 21, 22, 60]):
 
-        def read(wanted: list[int] = wanted) -> None:
+        def read(wanted=wanted):
             assert dataset[wanted] == [FILES[0][i] for i in wanted]
 
         for error in errors_of_flips(path, places, read):
@@ -200,7 +196,7 @@ def test_a_flipped_byte_of_a_plain_file_is_an_error_that_says_where(
             assert f"byte offset {begin:,}" in str(error)
 
 
-def test_block_headers_that_are_read(tmp_path: pathlib.Path, decoding: None) -> None:
+def test_block_headers_that_are_read(tmp_path, decoding):
     path = tmp_path / "long.array_record"
     records = [np.random.default_rng(i).bytes(50_000) for i in range(6)]
     write_array_records(path, records)
@@ -217,9 +213,7 @@ def test_block_headers_that_are_read(tmp_path: pathlib.Path, decoding: None) -> 
         flip(path, block * 65_536 + at, by=0x10)
 
 
-def test_what_is_compared_depends_on_the_file(
-    copy: str, tmp_path: pathlib.Path, decoding: None
-) -> None:
+def test_what_is_compared_depends_on_the_file(copy, tmp_path, decoding):
     plain, shard = tmp_path / "a.array_record", shard_paths(copy)[0]
     write_array_records(plain, FILES[0])
     both = loader.open([plain, shard], cache_dir="")
@@ -235,7 +229,7 @@ def test_what_is_compared_depends_on_the_file(
     assert [unchecked[3], *unchecked[[3, 1]]] == [FILES[0][i] for i in (3, 3, 1)]
 
 
-def test_a_wrong_checksum_is_found_unless_verify_is_never(copy: str) -> None:
+def test_a_wrong_checksum_is_found_unless_verify_is_never(copy):
     path = index_of(shard_paths(copy)[0])
     crc32cs = map_index(str(path)).crc32cs
     flip(path, path.read_bytes().index(crc32cs.tobytes()) + 4 * 20)
@@ -253,8 +247,8 @@ def test_a_wrong_checksum_is_found_unless_verify_is_never(copy: str) -> None:
     record=st.integers(0, 69),
 )
 def test_a_damaged_index_never_gives_a_wrong_record(
-    tmp_path_factory: Any, converted: str, at: int, value: bytes, record: int
-) -> None:
+    tmp_path_factory, converted, at, value, record
+):
     copy = tmp_path_factory.getbasetemp() / f"i-{pathlib.Path(converted).parent.name}"
     if not copy.exists():
         shutil.copytree(converted, copy)
@@ -273,7 +267,7 @@ def test_a_damaged_index_never_gives_a_wrong_record(
     assert str(copy) in where
 
 
-def test_an_index_of_another_shard_is_an_error(copy: str) -> None:
+def test_an_index_of_another_shard_is_an_error(copy):
     first, _, third, *_ = shard_paths(copy)
     shutil.copy(index_of(third), index_of(first))
     with pytest.raises(GristmillError, match=first.name):
@@ -284,14 +278,14 @@ def test_an_index_of_another_shard_is_an_error(copy: str) -> None:
 @pytest.mark.parametrize("singly", [False, True])
 @pytest.mark.parametrize("verify", [None, "never"])
 def test_a_shard_that_is_truncated_in_use_is_named_and_read_when_it_is_back(
-    encoded: str, tmp_path: pathlib.Path, verify: Any, singly: bool
-) -> None:
+    encoded, tmp_path, verify, singly
+):
     """By renaming, as a copy from elsewhere is: the file that was open stays bad."""
     copy = shutil.copytree(encoded, tmp_path / "copy")
     dataset = loader.open(copy, verify=verify)
     order = np.random.default_rng(0).permutation(len(RECORDS)).tolist()
 
-    def read() -> list[bytes]:
+    def read():
         return [dataset[i] for i in order] if singly else dataset[order]
 
     expected = [RECORDS[i] for i in order]
@@ -318,8 +312,8 @@ def test_a_shard_that_is_truncated_in_use_is_named_and_read_when_it_is_back(
     most_range=st.integers(1, 200),
 )
 def test_requested_ranges_hold_every_piece_and_little_else(
-    pieces: list[tuple[int, int, bool]], most_gap: int, most_range: int
-) -> None:
+    pieces, most_gap, most_range
+):
     laid, file, at = list[tuple[int, int, int]](), 0, 64
     for gap, size, is_new in pieces:
         file, at = (file + 1, 64) if is_new else (file, at)

@@ -1,11 +1,7 @@
 """The state of a feed: resumed anywhere, refused if it does not fit or is damaged."""
 
-from __future__ import annotations
-
 import json
 import logging
-import pathlib
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,7 +24,7 @@ from tests.support.removals import remove
 WEB = [text_records(40, seed=1), text_records(29, seed=2)]
 MORE = [text_records(31, seed=4)]
 CODE = [text_records(37, seed=5)]
-OPTIONS: dict[str, Any] = {
+OPTIONS = {
     "batch_size": 12,
     "seed": 5,
     "epochs": 3,
@@ -37,7 +33,7 @@ OPTIONS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def grown(tmp_path_factory) -> str:
+def grown(tmp_path_factory):
     """A dataset of two editions."""
     folder = tmp_path_factory.mktemp("web")
     convert(folder, WEB)
@@ -45,17 +41,17 @@ def grown(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="module")
-def web(grown: str) -> loader.Dataset:
+def web(grown):
     return loader.open(grown, edition=1)
 
 
 @pytest.fixture(scope="module")
-def code(tmp_path_factory) -> loader.Dataset:
+def code(tmp_path_factory):
     return loader.open(convert(tmp_path_factory.mktemp("code"), CODE))
 
 
 @pytest.fixture(scope="module", params=["single", "mixture", "joined"])
-def batches(request, grown: str, web, code) -> loader.GlobalBatches:
+def batches(request, grown, web, code):
     """Batches of several phases."""
     if request.param == "mixture":
         made = loader.global_batches({"web": web, "code": code}, **OPTIONS)
@@ -69,19 +65,17 @@ def batches(request, grown: str, web, code) -> loader.GlobalBatches:
     return made.then(joined, step=3, batch_size=6)
 
 
-def newest(batches: loader.GlobalBatches) -> Any:
+def newest(batches):
     if batches.names:
         return dict(zip(batches.names, batches.datasets, strict=True))
     return batches.datasets[-1]
 
 
-def feed_of(batches: loader.GlobalBatches, **options: Any) -> loader.Feed:
+def feed_of(batches, **options):
     return batches.feed(**{"host": (0, 1), **options})
 
 
-def rest_of(
-    batches: loader.GlobalBatches, state: str, hosts: int
-) -> tuple[list[list[bytes]], list[str]]:
+def rest_of(batches, state, hosts):
     """Returns the rest of the stream of all hosts, and their state at each step."""
     feeds = [feed_of(batches, host=(host, hosts)) for host in range(hosts)]
     rest, states = [], []
@@ -99,7 +93,7 @@ def rest_of(
 
 
 @pytest.mark.slow
-def test_any_step_is_resumed_on_any_hosts(batches) -> None:
+def test_any_step_is_resumed_on_any_hosts(batches):
     whole = [batches.read(step) for step in range(batches.steps)]
     everything, states = rest_of(batches, json.dumps(state_of(batches, 0)), 1)
     assert everything == whole
@@ -113,13 +107,13 @@ def test_any_step_is_resumed_on_any_hosts(batches) -> None:
 
 
 @pytest.mark.parametrize("examples", [100, pytest.param(8000, marks=pytest.mark.soak)])
-def test_a_changed_state_is_an_error_or_another_step(batches, examples) -> None:
+def test_a_changed_state_is_an_error_or_another_step(batches, examples):
     good = state_of(batches, 4)
     feed = feed_of(batches, start_step=4)
 
     @settings(max_examples=examples, deadline=None)
     @given(state=changes(good, values=[*VALUES, *ODD_VALUES]))
-    def check(state: Any) -> None:
+    def check(state):
         feed.set_state(good)
         try:
             feed.set_state(state)
@@ -147,7 +141,7 @@ def test_a_changed_state_is_an_error_or_another_step(batches, examples) -> None:
         "drop_remainder": {"drop_remainder": True},
     }.items(),
 )
-def test_another_order_is_refused_and_named(web, name: str, change: Any) -> None:
+def test_another_order_is_refused_and_named(web, name, change):
     options = OPTIONS | {"shuffle": "block"}
     state = feed_of(loader.global_batches(web, **options)).get_state()
     feed = feed_of(loader.global_batches(web, **options | change), start_step=2)
@@ -160,7 +154,7 @@ def test_another_order_is_refused_and_named(web, name: str, change: Any) -> None
     assert feed.get_state()["step"] == 2  # As it was.
 
 
-def test_other_records_are_refused_and_named(web, tmp_path: pathlib.Path) -> None:
+def test_other_records_are_refused_and_named(web, tmp_path):
     state = feed_of(loader.global_batches(web, batch_size=4)).get_state()
     for name, files, same in (
         ("swapped", WEB[::-1], ["records_digest", "datasets[0].records "]),
@@ -176,9 +170,7 @@ def test_other_records_are_refused_and_named(web, tmp_path: pathlib.Path) -> Non
         assert not any(text in told for text in same)
 
 
-def test_a_dataset_may_move_and_be_compressed_otherwise(
-    web, tmp_path: pathlib.Path
-) -> None:
+def test_a_dataset_may_move_and_be_compressed_otherwise(web, tmp_path):
     plain = loader.global_batches(web, batch_size=4)
     moved = loader.open(convert(tmp_path, WEB, compression="brotli:1", group_size=7))
     feed = feed_of(loader.global_batches(moved, batch_size=4))
@@ -186,7 +178,7 @@ def test_a_dataset_may_move_and_be_compressed_otherwise(
     assert next(feed) == plain.read(3)
 
 
-def test_what_is_no_state_of_this_version_or_was_cut_is_named(web) -> None:
+def test_what_is_no_state_of_this_version_or_was_cut_is_named(web):
     feed = feed_of(loader.global_batches(web, **OPTIONS))
     good = feed.get_state()
     with pytest.raises(FormatVersionError, match="expected: 1\n  got:      2"):
@@ -203,9 +195,7 @@ def test_what_is_no_state_of_this_version_or_was_cut_is_named(web) -> None:
             feed.set_state(good | {"step": step})
 
 
-def test_a_run_goes_on_with_its_edition_after_an_append(
-    grown: str, web, caplog
-) -> None:
+def test_a_run_goes_on_with_its_edition_after_an_append(grown, web, caplog):
     plain = loader.global_batches(web, **OPTIONS)
     state = state_of(plain, 4)
     latest = loader.global_batches(loader.open(grown), **OPTIONS)
@@ -227,8 +217,8 @@ def test_a_run_goes_on_with_its_edition_after_an_append(
 
 
 def test_a_run_of_removed_records_goes_on_in_a_new_epoch(
-    tmp_path: pathlib.Path,
-) -> None:
+    tmp_path,
+):
     path = convert(tmp_path, WEB)
     plain = loader.global_batches(loader.open(path), **OPTIONS)
     remove(tmp_path, [3, 17], erase=True)
@@ -258,7 +248,7 @@ def test_a_run_of_removed_records_goes_on_in_a_new_epoch(
         assert next(feed) == batches.read(5)[6:]
 
 
-def test_another_past_or_a_forgotten_phase_is_refused(grown: str, web) -> None:
+def test_another_past_or_a_forgotten_phase_is_refused(grown, web):
     plain = loader.global_batches(web, **OPTIONS)
     changed = plain.then(loader.open(grown), step=4)
     smaller = plain.then(batch_size=6, step=3)
@@ -284,7 +274,7 @@ def test_another_past_or_a_forgotten_phase_is_refused(grown: str, web) -> None:
         assert told in str(caught.value)
 
 
-def test_hosts_must_divide_the_sizes_from_the_step_on(web) -> None:
+def test_hosts_must_divide_the_sizes_from_the_step_on(web):
     batches = loader.global_batches(web, batch_size=6, epochs=9)
     batches = batches.then(batch_size=8, step=4)
     refusal = "does not divide among the hosts"
@@ -298,7 +288,7 @@ def test_hosts_must_divide_the_sizes_from_the_step_on(web) -> None:
         assert next(feed) == batches.read(5)[2:4]
 
 
-def test_changes_that_fit_no_batches_are_refused(web, code) -> None:
+def test_changes_that_fit_no_batches_are_refused(web, code):
     plain = loader.global_batches(web, **OPTIONS)
     mixed = loader.global_batches({"web": web, "code": code}, **OPTIONS)
     weighed = mixed.then(weights={"web": 1, "code": 2}, step=1)
@@ -323,8 +313,8 @@ def test_changes_that_fit_no_batches_are_refused(web, code) -> None:
 
 
 def test_a_number_that_means_other_records_needs_its_edition(
-    tmp_path: pathlib.Path,
-) -> None:
+    tmp_path,
+):
     path = convert(tmp_path, WEB)
     remove(tmp_path, [3])
     first, last = loader.open(path, edition=1), loader.open(path)

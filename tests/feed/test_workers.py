@@ -26,19 +26,19 @@ from gristmill.loader.feed.workers import batch_of, message_of
 from tests.feed import decoders
 from tests.support.datasets import convert
 from tests.support.records import text_records
-from tests.support.started import Started, started
+from tests.support.started import started
 from tests.support.waiting import until
 
 FILES = [text_records(40, seed=1), text_records(59, seed=2)]
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory) -> str:
+def path(tmp_path_factory):
     return convert(tmp_path_factory.mktemp("data"), FILES)
 
 
 @pytest.fixture(scope="module")
-def batches(path) -> loader.GlobalBatches:
+def batches(path):
     return loader.global_batches(
         loader.open(path), batch_size=12, epochs=1, drop_remainder=False
     )
@@ -65,7 +65,7 @@ def assert_same_tree(got, expected):
         np.testing.assert_array_equal(one, other)
 
 
-def ended(own: Started) -> None:
+def ended(own):
     """Waits until no worker runs; nothing of them is left."""
     until(lambda: not any(worker.is_alive() for worker in own.processes))
     assert shared_memory_of(f"gristmill-{os.getpid()}-") == []

@@ -1,14 +1,10 @@
 """The same rows as files of each format that can be converted."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
-import pathlib
 import random
 import tarfile
-from collections.abc import Callable, Sequence
 
 from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from tests.support.records import write_array_records
@@ -16,7 +12,7 @@ from tests.support.records import write_array_records
 Row = dict[str, str]
 
 
-def rows_of(seed: int, count: int = 40) -> list[Row]:
+def rows_of(seed, count=40):
     """Returns rows of two columns, no two the same."""
     chance = random.Random(seed)
     return [
@@ -28,33 +24,33 @@ def rows_of(seed: int, count: int = 40) -> list[Row]:
     ]
 
 
-def _tfrecord(path: pathlib.Path, rows: Sequence[Row]) -> None:
+def _tfrecord(path, rows):
     path.write_bytes(b"".join(encode_frame(_line(row)) for row in rows))
 
 
-def _arrayrecord(path: pathlib.Path, rows: Sequence[Row]) -> None:
+def _arrayrecord(path, rows):
     write_array_records(path, [_line(row) for row in rows])
 
 
-def _line(row: Row) -> bytes:
+def _line(row):
     return json.dumps(row).encode()
 
 
-def _jsonl(path: pathlib.Path, rows: Sequence[Row]) -> None:
+def _jsonl(path, rows):
     path.write_bytes(b"".join(_line(row) + b"\n" for row in rows))
 
 
-def _json(path: pathlib.Path, rows: Sequence[Row]) -> None:
+def _json(path, rows):
     path.write_text(json.dumps(rows, indent=1))
 
 
-def _text(path: pathlib.Path, rows: Sequence[Row]) -> None:
+def _text(path, rows):
     text = "".join(f"The text of {row['key']} is {row['text']}.\n" for row in rows)
     path.write_text(text)
 
 
-def _separated(separator: str) -> Callable[[pathlib.Path, Sequence[Row]], None]:
-    def write(path: pathlib.Path, rows: Sequence[Row]) -> None:
+def _separated(separator):
+    def write(path, rows):
         with open(path, "w", newline="") as file:
             writer = csv.DictWriter(file, ["key", "text"], delimiter=separator)
             writer.writeheader()
@@ -63,7 +59,7 @@ def _separated(separator: str) -> Callable[[pathlib.Path, Sequence[Row]], None]:
     return write
 
 
-def _parquet(path: pathlib.Path, rows: Sequence[Row]) -> None:
+def _parquet(path, rows):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -72,7 +68,7 @@ def _parquet(path: pathlib.Path, rows: Sequence[Row]) -> None:
     )
 
 
-def _webdataset(path: pathlib.Path, rows: Sequence[Row]) -> None:
+def _webdataset(path, rows):
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
         for row in rows:
             for name in ("key", "text"):
@@ -82,7 +78,7 @@ def _webdataset(path: pathlib.Path, rows: Sequence[Row]) -> None:
                 archive.addfile(member, io.BytesIO(data))
 
 
-WRITERS: dict[str, Callable[[pathlib.Path, Sequence[Row]], None]] = {
+WRITERS = {
     "tfrecord": _tfrecord,
     "arrayrecord": _arrayrecord,
     "parquet": _parquet,

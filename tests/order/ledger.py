@@ -1,13 +1,11 @@
 """A conversion of small files of any format, and faults to put into its steps."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os
 import pathlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
@@ -17,7 +15,7 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.transforms.conversion import shard_records as converting
-from gristmill.transforms.planning.shard_plan import ShardPlan, SourceRange
+from gristmill.transforms.planning.shard_plan import ShardPlan
 from gristmill.transforms.sources.formats import RecordOptions
 from tests.order.input_files import WRITERS, rows_of
 from tests.support import conversion
@@ -30,7 +28,7 @@ SHARDS = 4
 class Case:
     """A conversion of three small files, and whether its fault was reached."""
 
-    def __init__(self, folder: pathlib.Path, format_name: str, seed: int):
+    def __init__(self, folder, format_name, seed):
         self.chance = random.Random(f"{format_name} {seed}")
         self.folder, self.format = folder, format_name
         self.happened = 0
@@ -39,7 +37,7 @@ class Case:
         for number in range(FILES):
             WRITERS[format_name](self.inputs / f"{number}", rows_of(number))
 
-    def job(self, output: str) -> conversion.ConversionJob:
+    def job(self, output):
         return conversion.job_of(
             self.inputs,
             self.folder / output,
@@ -49,7 +47,7 @@ class Case:
             writer=WriterOptions(compression="zstd:2"),
         )
 
-    def once(self) -> bool:
+    def once(self):
         """Whether a fault is to happen now: at some place, and not again."""
         if self.happened or self.chance.random() < 0.3:
             return False
@@ -60,20 +58,20 @@ class Case:
 # --- Faults among records, wherever a list of them passes.
 
 
-def exchange(records: list[Any], at: int) -> list[Any]:
+def exchange(records, at):
     found, other = list(records), (at + 1) % len(records)
     found[at], found[other] = records[other], records[at]
     return found if len(records) > 1 else []
 
 
-def change(records: list[bytes], at: int) -> list[bytes]:
+def change(records, at):
     data = bytearray(records[at])
     if data:
         data[at % len(data)] ^= 1 << at % 8
     return [*records[:at], bytes(data) or b"x", *records[at + 1 :]]
 
 
-LISTS: dict[str, Callable[[list[Any], int], list[Any]]] = {
+LISTS = {
     "lose": lambda records, at: records[:at] + records[at + 1 :],
     "double": lambda records, at: records[: at + 1] + records[at:],
     "exchange": exchange,
@@ -85,19 +83,19 @@ RECORDS = LISTS | {"change": change}
 class Altered:
     """An object of which an attribute is another."""
 
-    def __init__(self, real: Any, name: str, other: Any):
+    def __init__(self, real, name, other):
         self._real = real
         setattr(self, name, other)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._real, name)
 
 
-def in_source(case: Case, kind: str) -> AbstractContextManager[Any]:
+def in_source(case, kind):
     """Faults in what a source gives, below all that counts."""
     real = converting.source_of
 
-    def batches(reader: Any) -> Iterator[RecordBatch]:
+    def batches(reader):
         for batch in reader.batches():
             if batch.records and case.once():
                 at = case.chance.randrange(len(batch.records))
@@ -108,10 +106,10 @@ def in_source(case: Case, kind: str) -> AbstractContextManager[Any]:
                     batch = RecordBatch(*([row[n] for row in rows] for n in range(3)))
             yield batch
 
-    def source_of(spec: Any) -> Any:
+    def source_of(spec):
         source = real(spec)
 
-        def read(*given: Any, **options: Any) -> Any:
+        def read(*given, **options):
             reader = source.read(*given, **options)
             return Altered(reader, "batches", lambda: batches(reader))
 
@@ -121,15 +119,15 @@ def in_source(case: Case, kind: str) -> AbstractContextManager[Any]:
     return mock.patch.object(converting, "source_of", source_of)
 
 
-def in_encoder(case: Case, kind: str) -> AbstractContextManager[Any]:
+def in_encoder(case, kind):
     """Faults in what the encoder of a shard gets, behind what is counted."""
     real = ShardWriter.__init__
 
-    def begin(self: Any, *given: Any, **options: Any) -> None:
+    def begin(self, *given, **options):
         real(self, *given, **options)
         write = self._writer.write
 
-        def faulty(records: Any) -> None:
+        def faulty(records):
             if records and case.once():
                 at = case.chance.randrange(len(records))
                 records = RECORDS[kind](list(records), at)
@@ -144,17 +142,17 @@ def in_encoder(case: Case, kind: str) -> AbstractContextManager[Any]:
 # --- Faults in files.
 
 
-def flip(path: pathlib.Path, chance: random.Random) -> None:
+def flip(path, chance):
     data = bytearray(path.read_bytes())
     data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
     path.write_bytes(data)
 
 
-def truncate(path: pathlib.Path, chance: random.Random) -> None:
+def truncate(path, chance):
     os.truncate(path, chance.randrange(path.stat().st_size))
 
 
-def zero(path: pathlib.Path, chance: random.Random) -> None:
+def zero(path, chance):
     data = path.read_bytes()
     begin = chance.randrange(len(data))
     end = min(begin + 200, len(data))
@@ -165,13 +163,11 @@ def zero(path: pathlib.Path, chance: random.Random) -> None:
 FILE_FAULTS = {"flip": flip, "truncate": truncate, "zero": zero}
 
 
-def at_publishing(
-    case: Case, fault: Callable[[str, dict[str, Any]], object]
-) -> AbstractContextManager[Any]:
+def at_publishing(case, fault):
     """Calls `fault` with the finished file, and what else a shard's place is given."""
     real = ShardPlace.publish
 
-    def publish(self: Any, local: str, *given: Any, **options: Any) -> Any:
+    def publish(self, local, *given, **options):
         if case.once():
             fault(local, options)
         return real(self, local, *given, **options)
@@ -180,17 +176,17 @@ def at_publishing(
     return mock.patch.object(ShardPlace, "publish", publish)
 
 
-def before_publishing(case: Case, kind: str) -> AbstractContextManager[Any]:
+def before_publishing(case, kind):
     """Faults in the finished file, between its check and its place."""
     fault = FILE_FAULTS[kind]
     return at_publishing(case, lambda local, _: fault(pathlib.Path(local), case.chance))
 
 
-def in_plan(case: Case, kind: str) -> AbstractContextManager[Any]:
+def in_plan(case, kind):
     """Faults in the ranges of which a shard is made."""
     real = ShardPlan.ranges
 
-    def ranges(self: ShardPlan, shard: int) -> tuple[SourceRange, ...]:
+    def ranges(self, shard):
         found = list(real(self, shard))
         if found and case.once():
             at = case.chance.randrange(len(found))
@@ -207,7 +203,7 @@ def in_plan(case: Case, kind: str) -> AbstractContextManager[Any]:
     return mock.patch.object(ShardPlan, "ranges", ranges)
 
 
-FAULTS: dict[str, Fault] = {
+FAULTS = {
     f"{place}: {kind}": functools.partial(fault, kind=kind)
     for place, fault, kinds in (
         ("source", in_source, RECORDS),

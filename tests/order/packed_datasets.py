@@ -3,29 +3,24 @@
 So all that packing keeps of sources can be compared with the tokens themselves.
 """
 
-from __future__ import annotations
-
-import pathlib
 import random
-from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from gristmill.dataset.formats.tfrecord_frames import encode_frame
-from gristmill.transforms.jobs.pack_options import Method, PackOptions
+from gristmill.transforms.jobs.pack_options import PackOptions
 from tests.support.records import frames_of
 
 STRIDE = 1 << 10
 """Token t of document d is d * STRIDE + t."""
 
 
-def record(document: int, tokens: int) -> bytes:
+def record(document, tokens):
     """Returns a record that becomes a document of so many tokens."""
     return b"%d %d" % (document, tokens) + b"." * (document % 7)
 
 
-def documents(count: int, *, seed: int, first: int = 0) -> list[bytes]:
+def documents(count, *, seed, first=0):
     """Returns records of documents, some of them empty and some longer than rows."""
     chance = random.Random(seed)
     lengths = [
@@ -35,18 +30,18 @@ def documents(count: int, *, seed: int, first: int = 0) -> list[bytes]:
     return [record(first + number, length) for number, length in enumerate(lengths)]
 
 
-def tokens_of(data: bytes) -> npt.NDArray[np.uint32]:
+def tokens_of(data):
     """Returns the tokens of a record."""
     document, count = map(int, data.rstrip(b".").split())
     return document * STRIDE + np.arange(count, dtype=np.uint32)
 
 
-def number_of(data: bytes) -> int:
+def number_of(data):
     """Returns the number of the document that a record becomes."""
     return int(data.split()[0])
 
 
-def drop_and_multiply(data: bytes) -> list[bytes]:
+def drop_and_multiply(data):
     """A function for `--map`: drops every third record, makes three of every fifth."""
     number = number_of(data)
     if number % 3 == 0:
@@ -59,9 +54,7 @@ def drop_and_multiply(data: bytes) -> list[bytes]:
 MAPPED = f"{__name__}:drop_and_multiply"
 
 
-def write_frames(
-    path: pathlib.Path, records: Sequence[bytes]
-) -> dict[int, tuple[str, int]]:
+def write_frames(path, records):
     """Writes a TFRecord file; returns the file and the place of each document."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(frames_of(records))
@@ -72,7 +65,7 @@ def write_frames(
     }
 
 
-def tokens(texts: Sequence[str]) -> list[npt.NDArray[np.uint32]]:
+def tokens(texts):
     """A tokenizer of such records."""
     return [tokens_of(text.encode()) for text in texts]
 
@@ -81,7 +74,7 @@ tokens.vocabulary_size = 1 << 32  # type: ignore[attr-defined]
 tokens.special_ids = {}  # type: ignore[attr-defined]
 
 
-def packing(length: int = 32, method: Method = "best-fit") -> PackOptions:
+def packing(length=32, method="best-fit"):
     """Returns how a job packs such records."""
     tokenizer = f"{__name__}:tokens"
     return PackOptions(length=length, method=method, column="", tokenizer=tokenizer)

@@ -1,20 +1,18 @@
 """Schedules of one phase, and how exact mixtures are."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
-from gristmill.loader.order.mixture import Leaf, Mixture, dealing_tree
-from gristmill.loader.order.schedule import DatasetOrder, Phase, Schedule
+from gristmill.loader.order.mixture import Leaf, dealing_tree
+from gristmill.loader.order.schedule import Phase, Schedule
 
 
 def schedule_of(
     *,
-    orders: tuple[DatasetOrder, ...],
-    batch_size: int,
-    mixture: Mixture | None = None,
-    drop_remainder: bool = True,
-) -> Schedule:
+    orders,
+    batch_size,
+    mixture=None,
+    drop_remainder=True,
+):
     """Returns a schedule of one phase."""
     phase = Phase(
         orders=orders,
@@ -25,7 +23,7 @@ def schedule_of(
     return Schedule(phases=(phase,), drop_remainder=drop_remainder)
 
 
-def bounds_of(mixture: Mixture) -> tuple[Fraction, ...]:
+def bounds_of(mixture):
     """Returns the largest possible error of each dataset's count."""
     bounds = [Fraction(0)] * mixture.num_datasets
     stack = [(dealing_tree(mixture.weights), Fraction(0))]

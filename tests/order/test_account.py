@@ -11,9 +11,7 @@ import contextlib
 import functools
 import json
 import math
-import pathlib
 import random
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,7 +20,6 @@ from gristmill import dataset as writing
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.accounting.account import NAN, UNKNOWN, account
-from gristmill.loader.data.batches import Batches
 from gristmill.loader.feed.state import batches_of_state, state_of
 from gristmill.loader.provenance.trace import locate_record
 from tests.support import conversion
@@ -35,14 +32,14 @@ SELECT = "language == 'de'"
 LOST = [2, 11, 12, 13, 14, 40]
 
 
-def _plain(folder: pathlib.Path, ids: range, edition: int = 1) -> str:
+def _plain(folder, ids, edition=1):
     """Converts records of these ids from three files, or appends them."""
     cut = len(ids) // 3
     parts = ids[:cut], ids[cut : cut + 1], ids[cut + 1 :]
     return convert(folder, [[*map(example, part)] for part in parts], edition=edition)
 
 
-def _attach(folder: pathlib.Path, output: str, ids: Iterable[int], **options: Any):
+def _attach(folder, output, ids, **options):
     """Attaches columns that follow from the ids of records."""
     ids = [*ids]
     languages = ["de" if number % 3 else "en" for number in ids]
@@ -52,7 +49,7 @@ def _attach(folder: pathlib.Path, output: str, ids: Iterable[int], **options: An
     attach(output, folder, table, ID, **options)
 
 
-def make_plain(folder: pathlib.Path) -> None:
+def make_plain(folder):
     """Editions 1, 2 without some records, 3 with more, 5 without some of both."""
     output = _plain(folder, range(41))
     _attach(folder, output, range(41))
@@ -63,7 +60,7 @@ def make_plain(folder: pathlib.Path) -> None:
     remove_from(output, [0, 9, 53, 54])
 
 
-def make_lineage(folder: pathlib.Path) -> None:
+def make_lineage(folder):
     """A conversion of a dataset of two editions."""
     _plain(folder / "base", range(30))
     base = _plain(folder / "base", range(30, 39), 2)
@@ -72,14 +69,14 @@ def make_lineage(folder: pathlib.Path) -> None:
     _attach(folder, job.output, range(39))
 
 
-def make_rows(folder: pathlib.Path) -> None:
+def make_rows(folder):
     """Packed rows of documents, of which one is longer than a row."""
     files = [[*documents(9, seed=n), [*range(1, 90)]] for n in range(3)]
     output = pack(folder, files, method="best-fit")
     attach_numbers(output, folder, len(loader.open(output)))
 
 
-def make_written(folder: pathlib.Path) -> None:
+def make_written(folder):
     """Records of a program, whose sources nobody knows."""
     with writing.Writer(folder / "out", records_per_shard=7) as writer:
         for number in range(19):
@@ -101,7 +98,7 @@ LINEAGES = {1: 0, 2: 1, 3: 1, 5: 2}
 
 
 @functools.cache
-def opened(path: str, edition: int, selected: bool) -> loader.Dataset:
+def opened(path, edition, selected):
     dataset = loader.open(path, edition=edition)
     return dataset.select(SELECT) if selected else dataset
 
@@ -116,7 +113,7 @@ class Unit(NamedTuple):
 
 
 @functools.cache
-def units(dataset: loader.Dataset, record: int) -> list[Unit]:
+def units(dataset, record):
     """Returns what is in a record, by where it comes from."""
     at = locate_record(dataset, record)
     if not at.pieces:
@@ -131,18 +128,18 @@ def units(dataset: loader.Dataset, record: int) -> list[Unit]:
 
 
 @functools.cache
-def column(dataset: loader.Dataset, name: str) -> list[Any]:
-    values: list[Any] = dataset.column(name)[:].tolist()
+def column(dataset, name):
+    values = dataset.column(name)[:].tolist()
     return values
 
 
-def labels_of(batches: Batches) -> list[str]:
+def labels_of(batches):
     """Returns what the parts of each dataset of a run are called."""
     names = batches.names or [batches.datasets[0].path] * len(batches.datasets)
     found = []
     for one in batches.datasets:
         found.append(LINEAGES[one.facts.edition or 1] if "/plain/" in one.path else 0)
-    last: dict[str, dict[int, int | None]] = {name: {} for name in names}
+    last = {name: {} for name in names}
     for name, lineage, one in zip(names, found, batches.datasets, strict=True):
         last[name][lineage] = one.facts.edition
     return [
@@ -151,9 +148,7 @@ def labels_of(batches: Batches) -> list[str]:
     ]
 
 
-def counted(
-    batches: Batches, steps: int, by: str
-) -> dict[tuple[str, Any, str | None], tuple[int | None, ...]]:
+def counted(batches, steps, by):
     """Returns what the steps have, by looking at each row."""
     found = collections.defaultdict[Any, list[Any]](lambda: [0, set(), 0, {}])
     labels = labels_of(batches)
@@ -182,7 +177,7 @@ def counted(
     }
 
 
-def check_random_run(root: pathlib.Path, seed: int, kinds: list[str]) -> None:
+def check_random_run(root, seed, kinds):
     chance = random.Random(seed)
     chosen = chance.sample(kinds, min(len(kinds), chance.choice((1, 1, 2, 3))))
     places = {f"d{number}": f"{root}/{kind}/out" for number, kind in enumerate(chosen)}
@@ -190,13 +185,13 @@ def check_random_run(root: pathlib.Path, seed: int, kinds: list[str]) -> None:
     selected = {n: "rows" not in places[n] and chance.random() < 0.3 for n in places}
     mixed = len(places) > 1 or chance.random() < 0.2
 
-    def newest(name: str) -> loader.Dataset:
+    def newest(name):
         return opened(places[name], editions[name][-1], selected[name])
 
-    def weights() -> Any:
+    def weights():
         return {name: chance.randrange(1, 5) for name in places} if mixed else None
 
-    def given(datasets: dict[str, loader.Dataset]) -> Any:
+    def given(datasets):
         return datasets if mixed else datasets["d0"]
 
     first = {
@@ -205,7 +200,7 @@ def check_random_run(root: pathlib.Path, seed: int, kinds: list[str]) -> None:
         else opened(places[name], chance.choice(editions[name]), False)
         for name in places
     }
-    batches: Batches = loader.global_batches(
+    batches = loader.global_batches(
         given(first),
         batch_size=chance.randrange(1, 12),
         seed=chance.randrange(9),
@@ -215,7 +210,7 @@ def check_random_run(root: pathlib.Path, seed: int, kinds: list[str]) -> None:
     )
     limit = max(min(batches.steps or 60, 60), 5)
     for step in sorted(chance.sample(range(1, limit), chance.randrange(4))):
-        change: dict[str, Any] = {"batch_size": chance.randrange(1, 12)}
+        change = {"batch_size": chance.randrange(1, 12)}
         name, what = chance.choice([*places]), chance.choice("eew ")
         if what == "e" and not selected[name]:
             began = first[name].facts.edition or 1
@@ -247,11 +242,11 @@ QUICK = ["plain", "written"]
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def root(tmp_path_factory):
     return tmp_path_factory.mktemp("account")
 
 
-def made(root: pathlib.Path, kinds: list[str]) -> None:
+def made(root, kinds):
     for kind in kinds:
         if not (root / kind).exists():
             MAKE[kind](root / kind)
@@ -263,14 +258,12 @@ def made(root: pathlib.Path, kinds: list[str]) -> None:
     [QUICK, pytest.param([*MAKE], marks=pytest.mark.slow)],
     ids=["quick", "all"],
 )
-def test_it_is_what_the_rows_have(
-    root: pathlib.Path, kinds: list[str], seed: int
-) -> None:
+def test_it_is_what_the_rows_have(root, kinds, seed):
     made(root, kinds)
     check_random_run(root, seed, kinds)
 
 
-def test_it_says_why_it_cannot_count(root: pathlib.Path) -> None:
+def test_it_says_why_it_cannot_count(root):
     made(root, QUICK)
     dataset = loader.open(f"{root}/written/out")
     batches = loader.global_batches(dataset, batch_size=4, epochs=2)

@@ -7,14 +7,9 @@ fails, or its dataset is exactly the one without a fault, or `verify` names what
 wrong. Each fault has to have happened.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
-import pathlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 from unittest import mock
 
 import apache_beam as beam
@@ -43,7 +38,7 @@ RECORDS = text_records(90)
 WRITING = [name for name in FAULTS if name.startswith(("encoder", "finished file"))]
 
 
-def each_with(faults: Iterable[str]) -> list[Any]:
+def each_with(faults):
     """Returns pairs of a format and a fault: all of them in a soak.
 
     TFRecord always has all faults, and of the others each has every fifth.
@@ -58,7 +53,7 @@ def each_with(faults: Iterable[str]) -> list[Any]:
     ]
 
 
-def outcome(output: pathlib.Path, make: Callable[[], Any], expected: Any) -> str:
+def outcome(output, make, expected):
     """Returns what came of work with a fault in it."""
     try:
         make()
@@ -75,11 +70,11 @@ def outcome(output: pathlib.Path, make: Callable[[], Any], expected: Any) -> str
     return "right"
 
 
-def converted(case: Case, output: str, **_: Any) -> None:
+def converted(case, output, **_):
     conversion.convert(case.job(output))
 
 
-def appended(case: Case, output: str, **_: Any) -> None:
+def appended(case, output, **_):
     """Appends other rows to what is there."""
     (case.folder / "more").mkdir(exist_ok=True)
     for number in (7, 8):
@@ -90,20 +85,18 @@ def appended(case: Case, output: str, **_: Any) -> None:
     conversion.convert(job)
 
 
-def on_beam(case: Case, output: str, **_: Any) -> None:
+def on_beam(case, output, **_):
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         pipeline | ConvertFiles(jobs=(case.job(output),))
 
 
-def write_on_beam(case: Case, output: str, **_: Any) -> None:
+def write_on_beam(case, output, **_):
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         written = WriteArrayRecords(f"{case.folder}/{output}", num_shards=3)
         pipeline | beam.Create(RECORDS) | written
 
 
-def write(
-    case: Case, output: str, records: list[bytes] = RECORDS, **options: Any
-) -> None:
+def write(case, output, records=RECORDS, **options):
     options = {"name": "data", "writer": WriterOptions(group_size=4)} | options
     path = f"{case.folder}/{output}"
     with Writer(path, records_per_shard=20, **options) as writer:
@@ -112,13 +105,13 @@ def write(
 
 
 def check(
-    case: Case,
-    fault: str,
-    make: Callable[..., None],
+    case,
+    fault,
+    make,
     *,
-    before: Callable[..., None] | None = None,
-    finishes: bool = True,
-) -> None:
+    before=None,
+    finishes=True,
+):
     """Makes a dataset without and with a fault; after a refusal, once more.
 
     Args:
@@ -150,7 +143,7 @@ def check(
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_all_rows_are_there_without_a_fault(tmp_path: pathlib.Path, name: str) -> None:
+def test_all_rows_are_there_without_a_fault(tmp_path, name):
     case = Case(tmp_path, name, 0)
     converted(case, "out")
     rows = [row for number in range(FILES) for row in rows_of(number)]
@@ -161,36 +154,32 @@ def test_all_rows_are_there_without_a_fault(tmp_path: pathlib.Path, name: str) -
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "fault"), each_with(FAULTS))
 @pytest.mark.parametrize("seed", [0, 1])
-def test_no_fault_passes(
-    tmp_path: pathlib.Path, name: str, fault: str, seed: int
-) -> None:
+def test_no_fault_passes(tmp_path, name, fault, seed):
     check(Case(tmp_path, name, seed), fault, converted)
 
 
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", ["tfrecord", "parquet"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_no_fault_in_an_append_passes(
-    tmp_path: pathlib.Path, name: str, fault: str
-) -> None:
+def test_no_fault_in_an_append_passes(tmp_path, name, fault):
     check(Case(tmp_path, name, 4), fault, appended, before=converted)
 
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_no_fault_on_beam_passes(tmp_path: pathlib.Path, fault: str) -> None:
+def test_no_fault_on_beam_passes(tmp_path, fault):
     check(Case(tmp_path, "tfrecord", 5), fault, on_beam, finishes=False)
 
 
 @pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("fault", WRITING)
-def test_no_fault_in_a_write_on_beam_passes(tmp_path: pathlib.Path, fault: str) -> None:
+def test_no_fault_in_a_write_on_beam_passes(tmp_path, fault):
     check(Case(tmp_path, "tfrecord", 7), fault, write_on_beam, finishes=False)
 
 
 @pytest.mark.parametrize("fault", WRITING)
-def test_no_fault_in_a_writer_passes(tmp_path: pathlib.Path, fault: str) -> None:
+def test_no_fault_in_a_writer_passes(tmp_path, fault):
     # What is finished and damaged is refused again.
     finishes = fault.startswith("encoder")
     check(Case(tmp_path, "tfrecord", 8), fault, write, finishes=finishes)
@@ -200,9 +189,7 @@ def test_no_fault_in_a_writer_passes(tmp_path: pathlib.Path, fault: str) -> None
     ("name", "kind"),
     each_with(["lose", "double", "exchange", "twice", "other number"]),
 )
-def test_no_fault_in_reports_passes(
-    tmp_path: pathlib.Path, name: str, kind: str
-) -> None:
+def test_no_fault_in_reports_passes(tmp_path, name, kind):
     case = Case(tmp_path, name, 1)
     converted(case, "clean")
     tasks = list(shard_tasks(prepared_of(case.job("out"))))
@@ -222,11 +209,11 @@ def test_no_fault_in_reports_passes(
 
 
 @contextlib.contextmanager
-def faulty_elements(case: Case, where: str, kind: str) -> Iterator[None]:
+def faulty_elements(case, where, kind):
     real = getattr(run_job, where)
 
     @functools.wraps(real)  # Beam reads the signature.
-    def faulty(*given: Any, **options: Any) -> Iterator[Any]:
+    def faulty(*given, **options):
         found = list(real(*given, **options))
         if isinstance(found[0], ShardTask | ShardResult) and case.once():
             found = LISTS[kind](found, case.chance.randrange(len(found)))
@@ -243,9 +230,7 @@ def faulty_elements(case: Case, where: str, kind: str) -> Iterator[None]:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("where", ["begun_tasks", "results_of"])
 @pytest.mark.parametrize("kind", ["lose", "double", "exchange"])
-def test_no_fault_in_elements_passes(
-    tmp_path: pathlib.Path, where: str, kind: str
-) -> None:
+def test_no_fault_in_elements_passes(tmp_path, where, kind):
     case = Case(tmp_path, "tfrecord", 6)
     converted(case, "clean")
     with faulty_elements(case, where, kind):
@@ -259,9 +244,7 @@ def test_no_fault_in_elements_passes(
 @pytest.mark.parametrize(
     ("name", "kind"), each_with([*FILE_FAULTS, "append", "delete", "exchange"])
 )
-def test_no_input_that_changes_passes(
-    tmp_path: pathlib.Path, name: str, kind: str
-) -> None:
+def test_no_input_that_changes_passes(tmp_path, name, kind):
     case = Case(tmp_path, name, 2)
     prepared = prepared_of(case.job("out"))
     path = case.inputs / str(case.chance.randrange(FILES))

@@ -6,7 +6,6 @@ import collections
 import itertools
 import math
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -59,14 +58,14 @@ WEIGHTS = st.sampled_from([12, 1 << 40, 10**18]).flatmap(
 FIBONACCI = [Fraction(1, 1000), 1, 1, 1, 2, 3, 5, 8, 13, 21]
 
 
-def plain(order: DatasetOrder) -> plain_order.Dataset:
+def plain(order):
     shuffle = dict(order.shuffle.to_state())
     return plain_order.Dataset(order.name, order.num_records, order.seed, shuffle)
 
 
 @given(data=st.data(), seed=st.integers(), shuffle=SHUFFLES)
 @settings(max_examples=120)
-def test_any_row_is_that_of_plain_integers_and_is_found(data, seed, shuffle) -> None:
+def test_any_row_is_that_of_plain_integers_and_is_found(data, seed, shuffle):
     names = data.draw(st.lists(st.text(max_size=5), min_size=1, max_size=4))
     weights = data.draw(WEIGHTS)[: len(names)]
     weights[0] += 1
@@ -105,14 +104,14 @@ def test_any_row_is_that_of_plain_integers_and_is_found(data, seed, shuffle) -> 
         schedule.batch(limit)
 
 
-def p_value(counts: np.ndarray) -> float:
+def p_value(counts):
     """Of the chi-square test that all cells are equally likely."""
     expected = counts.sum() / counts.size
     statistic = float(((counts - expected) ** 2 / expected).sum())
     return float(chdtrc(counts.size - 1, statistic))
 
 
-def permuted(size: int, count: int, *, epochs: int = 1, seed: int) -> np.ndarray:
+def permuted(size, count, *, epochs=1, seed):
     shape = epochs, count
     places = np.broadcast_to(np.arange(count), shape)
     epoch = np.broadcast_to(np.arange(epochs)[:, None], shape)
@@ -122,7 +121,7 @@ def permuted(size: int, count: int, *, epochs: int = 1, seed: int) -> np.ndarray
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 6])
-def test_all_orders_of_a_few_records_are_equally_likely(size: int) -> None:
+def test_all_orders_of_a_few_records_are_equally_likely(size):
     count = 15_000 * size
     drawn, number = permuted(size, size, epochs=count, seed=7), np.zeros(count, int)
     for i in range(size):  # Lehmer's code
@@ -131,7 +130,7 @@ def test_all_orders_of_a_few_records_are_equally_likely(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [65_537, 10**6, 10**12, POSITION_LIMIT])
-def test_places_and_neighbours_are_uniform_in_one_order(size: int) -> None:
+def test_places_and_neighbours_are_uniform_in_one_order(size):
     count, cells = min(size, 200_000), 64
     mapped = permuted(size, count, seed=11)[0].astype(float)
     # Of a whole order every cell is full.
@@ -152,7 +151,7 @@ def test_places_and_neighbours_are_uniform_in_one_order(size: int) -> None:
 @example(weights=[1] * 64)
 @example(weights=[1, 2, 5])
 @example(weights=[4, 3])
-def test_every_prefix_and_every_window_keep_the_weights(weights) -> None:
+def test_every_prefix_and_every_window_keep_the_weights(weights):
     mixture, stop = Mixture.of(weights), 300
     datasets, _ = mixture.locate(np.arange(stop))
     picked = datasets[:, None] == np.arange(len(weights))
@@ -177,7 +176,7 @@ STEPS = 40
 
 
 @st.composite
-def runs(draw: Any) -> tuple[Schedule, list[Phase]]:
+def runs(draw):
     """Returns a schedule of some phases, and the phases as they were given."""
     mixed = draw(st.booleans())
     names = ["a", "b", "c"][: draw(st.integers(1, 3))] if mixed else [""]
@@ -186,7 +185,7 @@ def runs(draw: Any) -> tuple[Schedule, list[Phase]]:
         "shuffle": draw(SHUFFLES),
         "epochs": draw(st.one_of(st.none(), st.integers(20, 30))),
     }
-    given: list[Phase] = []
+    given = []
     steps = [0, *sorted(draw(st.sets(st.integers(1, 25), max_size=3)))]
     for number, step in enumerate(steps):
         records = [draw(st.integers(1, 25)) for _ in names]
@@ -215,11 +214,11 @@ def runs(draw: Any) -> tuple[Schedule, list[Phase]]:
 class Epochs:
     """The records of a dataset, dealt one by one, through its editions."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.begun = self.whole = 0
         self.left: list[int] = []
 
-    def deal(self, order: DatasetOrder) -> tuple[int, int] | None:
+    def deal(self, order):
         """Returns the epoch and the record that come next, None after the last."""
         count = order.num_records
         if not self.left:
@@ -233,10 +232,10 @@ class Epochs:
         return self.begun - 1, record
 
 
-def simulated(phases: list[Phase]) -> list[list[tuple[int, int, int]]]:
+def simulated(phases):
     """Returns dataset, epoch and record of each row of the first steps."""
     epochs = collections.defaultdict(Epochs)
-    batches: list[list[tuple[int, int, int]]] = []
+    batches = []
     for phase, following in itertools.zip_longest(phases, phases[1:]):
         for one in epochs.values():
             one.left = []
@@ -255,7 +254,7 @@ def simulated(phases: list[Phase]) -> list[list[tuple[int, int, int]]]:
 
 @given(run=runs(), hosts=st.integers(1, 4))
 @settings(max_examples=40)
-def test_any_phases_are_what_a_simulation_gives(run, hosts) -> None:
+def test_any_phases_are_what_a_simulation_gives(run, hosts):
     schedule, phases = run
     batches = simulated(phases)
     if schedule.steps is not None:
@@ -264,9 +263,9 @@ def test_any_phases_are_what_a_simulation_gives(run, hosts) -> None:
             batches.pop()
         assert min(schedule.steps, STEPS) == len(batches)
     seen = collections.defaultdict(list)
-    passed: collections.Counter[int] = collections.Counter()
+    passed = collections.Counter()
     for step, batch in enumerate(batches):
-        counts: collections.Counter[int] = collections.Counter()
+        counts = collections.Counter()
         for number, _, places in schedule.passed(schedule.start(step)):
             counts[number] += places
         assert +counts == passed
@@ -291,12 +290,12 @@ def test_any_phases_are_what_a_simulation_gives(run, hosts) -> None:
                 assert within == [one for one in seen[number, record] if one.epoch < 60]
 
 
-def phase(step: int, records: int, epochs: int | None = None) -> Phase:
+def phase(step, records, epochs=None):
     order = DatasetOrder(num_records=records, epochs=epochs)
     return Phase(step=step, orders=(order,), batch_size=4)
 
 
-def test_the_rest_of_an_epoch_is_not_seen_and_does_not_count() -> None:
+def test_the_rest_of_an_epoch_is_not_seen_and_does_not_count():
     schedule = Schedule(phases=(phase(0, 10, 2),)).then(phase(1, 8, 2))
     assert schedule.steps == 5  # One, and two epochs of eight records.
     with pytest.raises(InputError, match="end before the step"):
@@ -304,18 +303,18 @@ def test_the_rest_of_an_epoch_is_not_seen_and_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(("step", "end"), [(0, 0), (1, 3), (2, 3), (3, 5), (5, 5)])
-def test_an_epoch_ends_with_the_first_step_that_begins_after_it(step, end) -> None:
+def test_an_epoch_ends_with_the_first_step_that_begins_after_it(step, end):
     assert Schedule(phases=(phase(0, 10),)).end_of_epoch("", step=step) == end
 
 
-def test_an_epoch_that_does_not_end_ends_with_all_steps() -> None:
+def test_an_epoch_that_does_not_end_ends_with_all_steps():
     orders = tuple(DatasetOrder(num_records=9, name=name, epochs=2) for name in "ab")
     schedule = schedule_of(orders=orders, mixture=Mixture.of([1, 0]), batch_size=4)
     assert schedule.end_of_epoch("b", step=1) == 1  # None has begun.
     assert schedule.end_of_epoch("a", step=3) == schedule.step_limit
 
 
-def test_weights_mean_what_they_say() -> None:
+def test_weights_mean_what_they_say():
     tenth = Fraction(1, 10)
     assert exact_weights([0.1, "0.2", np.float64(0.7)]) == (tenth, tenth * 2, tenth * 7)
     assert exact_weights([np.int64(1), Fraction(2)]) == exact_weights(["1/3", "2/3"])
@@ -327,7 +326,7 @@ def test_weights_mean_what_they_say() -> None:
             Mixture.of([1, bad])
 
 
-def test_orders_of_another_version_are_refused() -> None:
+def test_orders_of_another_version_are_refused():
     for read, state in (
         (shuffle_from_state, GlobalShuffle().to_state() | {"permutation_version": 2}),
         (shuffle_from_state, BlockShuffle().to_state() | {"permutation_version": 2}),
@@ -338,20 +337,20 @@ def test_orders_of_another_version_are_refused() -> None:
             read(state)
 
 
-def numbers_only(count: int) -> loader.Dataset:
+def numbers_only(count):
     """A dataset of which only the length matters."""
     return GoneDataset("nowhere", Content(None, count, None, ""))
 
 
 @given(data=st.data())
 @settings(max_examples=30)
-def test_tokens_are_those_of_the_rows_of_the_steps(data) -> None:
+def test_tokens_are_those_of_the_rows_of_the_steps(data):
     draw, weight = data.draw, st.integers(1, 9)
     names = [str(number) for number in range(draw(st.integers(1, 3)))]
     # All rows of a dataset are alike, so that mean rows are the rows themselves.
     each = {name: draw(st.integers(1, 2048)) for name in names}
 
-    def drawn() -> dict[str, Any]:
+    def drawn():
         return {
             "datasets": {
                 name: numbers_only(draw(st.integers(1, 30))) for name in names

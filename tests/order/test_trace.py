@@ -4,8 +4,6 @@ The text of a record says its number, and every token of a packed row its docume
 what is stored of sources is compared with the records themselves.
 """
 
-from __future__ import annotations
-
 import collections
 import csv
 import dataclasses
@@ -16,7 +14,6 @@ import pathlib
 import shutil
 import zlib
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +22,6 @@ from gristmill import loader
 from gristmill.dataset import Writer
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
-from gristmill.loader.provenance.trace import SourcePlace
 from gristmill.pipelines.text.places import located
 from gristmill.transforms.sources.formats import RecordOptions
 from tests.order.input_files import WRITERS
@@ -47,7 +43,7 @@ TEXTS = documents(160, seed=1)
 SHARDS = {"plan": ("num_shards", 3)}
 
 
-def frames(folder: pathlib.Path, texts: list[bytes] = TEXTS) -> str:
+def frames(folder, texts=TEXTS):
     """Three files of one name: plain, by gzip, by zlib."""
     size = -(-len(texts) // 3)
     for number, compress in enumerate((bytes, gzip.compress, zlib.compress)):
@@ -57,7 +53,7 @@ def frames(folder: pathlib.Path, texts: list[bytes] = TEXTS) -> str:
     return f"{folder}/*/x.tfrecord"
 
 
-def damaged(folder: pathlib.Path) -> str:
+def damaged(folder):
     """Frames of which some are damaged, and bytes between them lost."""
     for number, path in enumerate(map(pathlib.Path, sorted_paths(frames(folder)))):
         data = bytearray(inflated(path))
@@ -73,19 +69,19 @@ def damaged(folder: pathlib.Path) -> str:
     return f"{folder}/*/x*"
 
 
-def sorted_paths(pattern: str) -> list[str]:
+def sorted_paths(pattern):
     root, _, rest = pattern.partition("*")
     return sorted(map(str, pathlib.Path(root).glob(f"*{rest}")))
 
 
-def table(folder: pathlib.Path, format_name: str) -> str:
+def table(folder, format_name):
     """Rows of which a column is the text."""
     rows = [{"key": f"{n}", "text": text.decode()} for n, text in enumerate(TEXTS)]
     WRITERS[format_name](folder / "in", rows)
     return str(folder / "in")
 
 
-def written(folder: pathlib.Path) -> str:
+def written(folder):
     """Shards whose sources nobody knows are sources themselves."""
     with Writer(folder / "written", shard_bytes=3_000) as writer:
         for text in TEXTS:
@@ -94,7 +90,7 @@ def written(folder: pathlib.Path) -> str:
     return str(folder / "again")
 
 
-def of_datasets(folder: pathlib.Path) -> str:
+def of_datasets(folder):
     """A dataset of a dataset, which is gone."""
     convert(job_of(frames(folder), folder / "first", **SHARDS))
     convert(job_of(str(folder / "first"), folder / "second", plan=("num_shards", 2)))
@@ -102,20 +98,20 @@ def of_datasets(folder: pathlib.Path) -> str:
     return str(folder / "second")
 
 
-def inflated(path: pathlib.Path) -> bytes:
+def inflated(path):
     data = path.read_bytes()
     if data[:2] == b"\x1f\x8b":
         return gzip.decompress(data)
     return zlib.decompress(data) if data[:1] == b"\x78" else data
 
 
-def read_at(place: SourcePlace) -> bytes:
+def read_at(place):
     """Reads the text at a place of a source, where that is easy without gristmill."""
     path, at = pathlib.Path(str(place.source_path)), place.source_offset_bytes
     if place.source_format == "parquet":
         import pyarrow.parquet as pq
 
-        text: str = pq.read_table(path)["text"][place.source_record].as_py()
+        text = pq.read_table(path)["text"][place.source_record].as_py()
         return text.encode()
     if place.source_format == "arrayrecord":
         return loader.open([path])[place.source_record or 0]
@@ -139,17 +135,17 @@ Place = tuple[str | None, int | None]
 Seen = tuple[int, int, int, int, int]  # Step, row, begin, end, first token.
 
 
-def key_of(place: SourcePlace) -> Place:
+def key_of(place):
     number = place.source_record
     return place.source_path, place.source_offset_bytes if number is None else number
 
 
-def source_of(document: int) -> int:
+def source_of(document):
     """Returns the number of the record of which `--map` has made a document."""
     return document if document < 100_000 else (document - 100_000) // 10
 
 
-def pieces_in(row: bytes, rows: str) -> list[tuple[int, int, int, int]]:
+def pieces_in(row, rows):
     """Returns (document, begin, end, first token) of each piece, by the tokens."""
     if rows == "records":
         return [(number_of(row), 0, 0, 0)]
@@ -162,9 +158,7 @@ def pieces_in(row: bytes, rows: str) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def check(
-    batches: loader.GlobalBatches, steps: int, *, rows: str = "packed", every: int = 7
-) -> set[int]:
+def check(batches, steps, *, rows="packed", every=7):
     """Follows each row to its source, and some documents back to all their rows."""
     seen = collections.defaultdict[Place, set[Seen]](set)
     read, found = dict[Place, int](), set[int]()
@@ -177,7 +171,7 @@ def check(
             assert shard[location.record_in_shard] == data
             offset = shard.stored.offset_bytes(location.record_in_shard)
             assert location.offset_bytes == offset
-            pieces: Any = [location] if rows == "records" else location.pieces
+            pieces = [location] if rows == "records" else location.pieces
             wanted = pieces_in(data, rows)
             for piece, (document, *tokens) in zip(pieces, wanted, strict=True):
                 key = key_of(piece)
@@ -201,7 +195,7 @@ def check(
     return found
 
 
-def in_order(output: pathlib.Path, **options: Any) -> loader.GlobalBatches:
+def in_order(output, **options):
     options = {"batch_size": 4, "shuffle": "none", "epochs": 1} | options
     return loader.global_batches(loader.open(output), drop_remainder=False, **options)
 
@@ -209,12 +203,12 @@ def in_order(output: pathlib.Path, **options: Any) -> loader.GlobalBatches:
 Make = Callable[[pathlib.Path], str]
 
 
-def of_table(name: str, **options: Any) -> tuple[Make, dict[str, Any]]:
+def of_table(name, **options):
     records = RecordOptions(input_format=name, record="column:text")
     return functools.partial(table, format_name=name), {"records": records, **options}
 
 
-CASES: dict[str, tuple[Make, dict[str, Any]]] = {
+CASES = {
     "frames": (frames, {}),
     "frames-mapped": (frames, {"map": MAPPED}),
     "damaged": (damaged, {"on_corrupt": "skip"}),
@@ -229,9 +223,7 @@ CASES: dict[str, tuple[Make, dict[str, Any]]] = {
 @pytest.mark.parametrize("rows", ["records", "packed", "concat", "example"])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.one_in(2)
-def test_there_is_the_record_or_the_text_of_the_tokens(
-    tmp_path: pathlib.Path, case: str, rows: str
-) -> None:
+def test_there_is_the_record_or_the_text_of_the_tokens(tmp_path, case, rows):
     make, options = CASES[case]
     (tmp_path / "in").mkdir()
     if rows != "records":
@@ -246,8 +238,8 @@ def test_there_is_the_record_or_the_text_of_the_tokens(
 
 
 @pytest.mark.slow
-def test_a_mixture_of_editions_and_joined_datasets(tmp_path: pathlib.Path) -> None:
-    def packed(name: str, first: int, *, edition: int = 1, **options: Any) -> None:
+def test_a_mixture_of_editions_and_joined_datasets(tmp_path):
+    def packed(name, first, *, edition=1, **options):
         texts = documents(200, seed=first, first=first)
         source = frames(tmp_path / f"in-{first}", texts)
         pack = packing(LENGTH, "concat" if name == "b" else "best-fit")
@@ -270,14 +262,14 @@ def test_a_mixture_of_editions_and_joined_datasets(tmp_path: pathlib.Path) -> No
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def packed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("packed")
     pack = packing(LENGTH)
     convert(job_of(frames(folder / "in"), folder / "out", pack=pack, map=MAPPED))
     return folder
 
 
-def test_a_token_has_its_piece_and_padding_none(packed: pathlib.Path) -> None:
+def test_a_token_has_its_piece_and_padding_none(packed):
     batches = in_order(packed / "out")
     rows = len(batches.datasets[0])
     places = [
@@ -292,7 +284,7 @@ def test_a_token_has_its_piece_and_padding_none(packed: pathlib.Path) -> None:
         batches.locate(step, row, LENGTH)
 
 
-def test_what_is_no_document_names_the_nearest(packed: pathlib.Path) -> None:
+def test_what_is_no_document_names_the_nearest(packed):
     batches = in_order(packed / "out")
     ends = np.cumsum([0, *(len(text) + 16 for text in TEXTS[:40])]).tolist()
     texts = zip(TEXTS, ends, strict=False)
@@ -316,7 +308,7 @@ def test_what_is_no_document_names_the_nearest(packed: pathlib.Path) -> None:
         batches.find_document(path, kept[0], "other")
 
 
-def test_a_row_of_parquet_has_its_row_group(tmp_path: pathlib.Path) -> None:
+def test_a_row_of_parquet_has_its_row_group(tmp_path):
     make, options = of_table("parquet")
     convert(job_of(make(tmp_path), tmp_path / "out", **options))
     batches = in_order(tmp_path / "out")
@@ -328,14 +320,14 @@ def test_a_row_of_parquet_has_its_row_group(tmp_path: pathlib.Path) -> None:
         )
 
 
-def test_what_was_made_of_a_record_is_numbered(tmp_path: pathlib.Path) -> None:
+def test_what_was_made_of_a_record_is_numbered(tmp_path):
     convert(job_of(frames(tmp_path / "in"), tmp_path / "out", map=MAPPED))
     batches = in_order(tmp_path / "out")
     notes = [batches.locate(*divmod(n, 4)).source_note for n in range(6)]
     assert notes == [None] * 3 + [f"{n} of 3 that were made of it" for n in (1, 2, 3)]
 
 
-def test_other_files_know_no_source(tmp_path: pathlib.Path) -> None:
+def test_other_files_know_no_source(tmp_path):
     path = tmp_path / "plain.array_record"
     write_array_records(path, TEXTS[:20])
     place = loader.global_batches(loader.open(path), batch_size=4).locate(2, 1)
@@ -346,8 +338,8 @@ def test_other_files_know_no_source(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("damage", ["gone", "another", "cut"])
 @pytest.mark.parametrize("kind", ["segments", "inputs.npz"])
 def test_what_is_stored_of_sources_is_not_used_if_it_is_not_the_one(
-    tmp_path: pathlib.Path, kind: str, damage: str
-) -> None:
+    tmp_path, kind, damage
+):
     pack = packing(LENGTH) if kind == "segments" else None
     for name, source in (("a", frames(tmp_path / "in-a")), ("b", written(tmp_path))):
         convert(job_of(source, tmp_path / name, pack=pack))
@@ -371,9 +363,7 @@ def test_what_is_stored_of_sources_is_not_used_if_it_is_not_the_one(
     assert "list of source files" in str(place.source_note)
 
 
-def test_a_bucket_is_asked_little(
-    packed: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bucket_is_asked_little(packed, tmp_path, monkeypatch):
     with GcsServer("bucket") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         upload(server, packed / "out", "out")

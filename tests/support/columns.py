@@ -1,17 +1,12 @@
 """Columns that are attached here, in this process."""
 
-from __future__ import annotations
-
 import json
-import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill import dataset
-from gristmill.pipelines.columns.attach import Attached, attach_tables
+from gristmill.pipelines.columns.attach import attach_tables
 from gristmill.pipelines.columns.row_store import JoinBy
 from tests.support.datasets import convert
 
@@ -19,12 +14,12 @@ ID = JoinBy(feature="id", key="id")
 NUMBER = JoinBy(feature=None, key="number")
 
 
-def example(number: int) -> bytes:
+def example(number):
     """Returns a record whose feature `id` names it."""
     return dataset.encode_example({"id": f"doc{number}", "n": number})
 
 
-def examples(folder: pathlib.Path, shards: Sequence[int]) -> str:
+def examples(folder, shards):
     """Converts examples, so many for each shard; returns the dataset."""
     first, files = 0, []
     for count in shards:
@@ -33,14 +28,14 @@ def examples(folder: pathlib.Path, shards: Sequence[int]) -> str:
     return convert(folder, files)
 
 
-def parquet(folder: pathlib.Path, columns: Mapping[str, Sequence[Any]]) -> str:
+def parquet(folder, columns):
     """Writes a table; returns its path."""
     path = folder / f"table-{len([*folder.iterdir()])}.parquet"
     pq.write_table(pa.table(dict(columns)), path)
     return str(path)
 
 
-def json_lines(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> str:
+def json_lines(folder, rows):
     """Writes lines of JSON; returns their path."""
     path = folder / f"table-{len([*folder.iterdir()])}.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -48,20 +43,18 @@ def json_lines(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def attach(
-    output: str,
-    folder: pathlib.Path,
-    values: Mapping[str, Sequence[Any]],
-    by: JoinBy = ID,
-    **options: Any,
-) -> Attached:
+    output,
+    folder,
+    values,
+    by=ID,
+    **options,
+):
     """Attaches the columns of a table to a dataset, in this process."""
     table = parquet(folder, values)
     return attach_tables(output, [table], by, workers=1, **options)
 
 
-def attach_numbers(
-    output: str, folder: pathlib.Path, records: int, **options: Any
-) -> Attached:
+def attach_numbers(output, folder, records, **options):
     """Attaches columns `score` and `language` that follow from a record's number."""
     numbers = range(records)
     columns = {

@@ -1,29 +1,22 @@
 """Conversions as tests run them: in this process, with every file looked at."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import random
-from collections.abc import Iterable, Sequence
-from typing import Any
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
-from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import (
-    ConversionResult,
     MakeShards,
     commit_shards,
 )
 from gristmill.transforms.conversion.make_shards import (
-    ShardTask,
     make_shards,
     shard_tasks,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
+from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.records import frames_of, read_array_records
 
@@ -31,12 +24,12 @@ PlanTuple = tuple[str, int | None]
 
 
 def job_of(
-    inputs: pathlib.Path | str | Sequence[str],
-    output: pathlib.Path | str,
+    inputs,
+    output,
     *,
-    plan: PlanTuple = ("num_shards", 1),
-    **options: Any,
-) -> ConversionJob:
+    plan=("num_shards", 1),
+    **options,
+):
     """Returns a job; `inputs` is a pattern, patterns, or a directory of files."""
     if isinstance(inputs, pathlib.Path):
         inputs = f"{inputs}/*" if inputs.is_dir() else str(inputs)
@@ -50,22 +43,20 @@ def job_of(
     )
 
 
-def prepared_of(job: ConversionJob, **options: Any) -> PreparedJob:
+def prepared_of(job, **options):
     """Prepares a job that is not committed yet."""
     taken = begin_job(job, **options)
     assert taken.committed is None
     return taken.prepared
 
 
-def work_of(*jobs: ConversionJob) -> MakeShards:
+def work_of(*jobs):
     """Returns what is to be done for jobs, after their begin."""
     work = MakeShards(jobs=jobs)
     return work.begun_by(map(begin_job, jobs))
 
 
-def convert(
-    *jobs: ConversionJob, tasks: Iterable[ShardTask] | None = None, **options: Any
-) -> ConversionResult:
+def convert(*jobs, tasks=None, **options):
     """Converts with the plain functions, one shard after the other.
 
     Args:
@@ -80,12 +71,12 @@ def convert(
     return commit_shards(jobs, results)
 
 
-def finished_shard(prepared: PreparedJob, shard: int) -> ShardReport | None:
+def finished_shard(prepared, shard):
     """Returns the report of a shard that an earlier run finished, None if none did."""
     return prepared.shard_place(shard).finished(prepared.write.id)
 
 
-def read_output(output: pathlib.Path | str, split: str = "train") -> list[bytes]:
+def read_output(output, split="train"):
     """Reads a split with the official reader, in the order of its table of shards."""
     table = read_table(str(output), open_manifest(str(output)).splits[split])
     return [
@@ -95,7 +86,7 @@ def read_output(output: pathlib.Path | str, split: str = "train") -> list[bytes]
     ]
 
 
-def contents(directory: pathlib.Path | str) -> dict[str, bytes]:
+def contents(directory):
     """Returns all files below a directory, by relative path."""
     root = pathlib.Path(directory)
     return {
@@ -105,7 +96,7 @@ def contents(directory: pathlib.Path | str) -> dict[str, bytes]:
     }
 
 
-def skipped_in(output: pathlib.Path | str) -> list[dict[str, Any]]:
+def skipped_in(output):
     """Returns the regions that were left out, shard by shard."""
     return [
         json.loads(line)
@@ -114,7 +105,7 @@ def skipped_in(output: pathlib.Path | str) -> list[dict[str, Any]]:
     ]
 
 
-def varied_records(count: int, *, seed: int, most_bytes: int = 3000) -> list[bytes]:
+def varied_records(count, *, seed, most_bytes=3000):
     """Returns records of very different sizes, empty ones among them."""
     chance = random.Random(seed)
     return [
@@ -123,7 +114,7 @@ def varied_records(count: int, *, seed: int, most_bytes: int = 3000) -> list[byt
     ]
 
 
-def nested_records(chance: random.Random, *, depth: int = 1) -> bytes:
+def nested_records(chance, *, depth=1):
     """Returns a record that consists of frames, the last of them cut short at times."""
     inner = [
         nested_records(chance, depth=depth - 1)
@@ -138,12 +129,12 @@ def nested_records(chance: random.Random, *, depth: int = 1) -> bytes:
 
 
 def dataset_of(
-    folder: pathlib.Path,
-    records: Sequence[bytes],
+    folder,
+    records,
     *,
-    split: str = "train",
-    **writer: Any,
-) -> pathlib.Path:
+    split="train",
+    **writer,
+):
     """Makes a dataset of three shards in a folder, and returns its directory."""
     source = folder / f"{split}.tfrecord"
     source.write_bytes(frames_of(records))
@@ -153,7 +144,7 @@ def dataset_of(
     return folder / "out"
 
 
-def shards_of(dataset: pathlib.Path) -> list[str]:
+def shards_of(dataset):
     """Returns the shards of the split `train`, relative to the dataset."""
     manifest = open_manifest(str(dataset))
     return list(read_table(str(dataset), manifest.splits["train"]).paths)

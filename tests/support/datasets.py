@@ -1,11 +1,7 @@
 """Datasets that are converted here, in a moment, by the functions that Beam runs."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.metadata.manifest import open_manifest
@@ -14,15 +10,15 @@ from tests.support.records import frames_of
 
 
 def convert(
-    folder: pathlib.Path,
-    files: Sequence[Sequence[bytes]],
+    folder,
+    files,
     *,
-    group_size: int = 1,
-    compression: str = "zstd:3",
-    split: str = "train",
-    name: str = "d",
-    edition: int = 1,
-) -> str:
+    group_size=1,
+    compression="zstd:3",
+    split="train",
+    name="d",
+    edition=1,
+):
     """Converts lists of records, a shard for each, and returns the dataset.
 
     They are appended if they make a later edition.
@@ -45,9 +41,7 @@ def convert(
     return job.output
 
 
-def describe(
-    dataset: str, features: Mapping[str, Any], *, split: str = "train"
-) -> None:
+def describe(dataset, features, *, split="train"):
     """Writes what records hold into `dataset.json`, as a conversion of a table does."""
     manifest = open_manifest(dataset)
     described = dataclasses.replace(manifest.splits[split], features=features)

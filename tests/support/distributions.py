@@ -1,7 +1,5 @@
 """What is built from the source tree, once for all processes of a run of tests."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import runpy
@@ -10,7 +8,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from typing import Any
 
 import pytest
 
@@ -19,9 +16,9 @@ from tests.support import shared
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def setup_arguments() -> dict[str, Any]:
+def setup_arguments():
     """Returns what setup.py hands to setuptools."""
-    captured: dict[str, Any] = {}
+    captured = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("setuptools.setup", lambda **kwargs: captured.update(kwargs))
         runpy.run_path(str(ROOT / "setup.py"))
@@ -47,7 +44,7 @@ CAN_COMPILE = (
 OFFLINE = ("--no-deps", "--no-index", "--no-build-isolation")
 
 
-def checked(*command: str | pathlib.Path, cwd: pathlib.Path) -> str:
+def checked(*command, cwd):
     """Runs a command without this process's import path; returns what it printed."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     done = subprocess.run(
@@ -65,7 +62,7 @@ def checked(*command: str | pathlib.Path, cwd: pathlib.Path) -> str:
     return done.stdout
 
 
-def copy_source(folder: pathlib.Path) -> None:
+def copy_source(folder):
     """Copies what the distributions are built from into a folder that exists."""
     ignored = shutil.ignore_patterns("__pycache__", "*.so")
     for name in FILES:
@@ -74,10 +71,10 @@ def copy_source(folder: pathlib.Path) -> None:
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
 
 
-def sdist() -> pathlib.Path:
+def sdist():
     """Returns the source distribution, built as Beam's launcher does it."""
 
-    def make(folder: pathlib.Path) -> None:
+    def make(folder):
         with tempfile.TemporaryDirectory() as source:
             copy_source(pathlib.Path(source))
             command = (sys.executable, "setup.py", "sdist", "--dist-dir", folder)
@@ -87,10 +84,10 @@ def sdist() -> pathlib.Path:
     return path
 
 
-def wheel() -> pathlib.Path:
+def wheel():
     """Returns the wheel, built from the source distribution alone."""
 
-    def make(folder: pathlib.Path) -> None:
+    def make(folder):
         options = (*OFFLINE, "--wheel-dir", folder)
         checked(sys.executable, "-m", "pip", "wheel", *options, sdist(), cwd=folder)
 
@@ -98,10 +95,10 @@ def wheel() -> pathlib.Path:
     return path
 
 
-def site() -> pathlib.Path:
+def site():
     """Returns a folder that the wheel was installed into, and nothing else."""
 
-    def make(folder: pathlib.Path) -> None:
+    def make(folder):
         options = (*OFFLINE, "--quiet", "--no-compile", "--target", folder)
         checked(sys.executable, "-m", "pip", "install", *options, wheel(), cwd=folder)
 

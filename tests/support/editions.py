@@ -1,10 +1,6 @@
 """Datasets with editions, made here in a moment, and what is in them."""
 
-from __future__ import annotations
-
 import dataclasses
-import pathlib
-from collections.abc import Sequence
 
 from gristmill.dataset.storage.lookup import storage_for
 from tests.support.conversion import convert, job_of
@@ -12,12 +8,12 @@ from tests.support.records import frames_of
 
 
 def add_edition(
-    folder: pathlib.Path,
-    output: str,
-    edition: int,
-    records: Sequence[bytes],
-    shards: int = 2,
-) -> None:
+    folder,
+    output,
+    edition,
+    records,
+    shards=2,
+):
     """Converts records as the next edition of a dataset `d`."""
     inputs = folder / f"input-{edition}"
     inputs.mkdir(exist_ok=True)
@@ -26,7 +22,7 @@ def add_edition(
     convert(dataclasses.replace(job, appends=edition > 1))
 
 
-def files_of(output: str) -> dict[str, bytes]:
+def files_of(output):
     """Returns all files of a dataset, by relative path."""
     storage = storage_for(output)
     return {

@@ -4,11 +4,8 @@ The classes of messages are made here: to import TensorFlow for them takes secon
 hundreds of megabytes, in each process of the tests.
 """
 
-from __future__ import annotations
-
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from google.protobuf import (
     descriptor_pb2,
@@ -60,7 +57,7 @@ _pool = descriptor_pool.DescriptorPool()
 _pool.Add(text_format.Parse(MESSAGES, descriptor_pb2.FileDescriptorProto()))
 
 
-def _message(name: str) -> Any:
+def _message(name):
     described = _pool.FindMessageTypeByName(f"tensorflow.{name}")
     return message_factory.GetMessageClass(described)
 
@@ -69,7 +66,7 @@ Example, Features, Feature = map(_message, ("Example", "Features", "Feature"))
 BytesList, FloatList, Int64List = map(_message, ("BytesList", "FloatList", "Int64List"))
 
 
-def tf_feature(values: Values) -> Any:
+def tf_feature(values):
     """Returns a feature of the kind of its first value; without one, of bytes."""
     first = values[0] if len(values) else b""
     if isinstance(first, bytes):
@@ -79,14 +76,14 @@ def tf_feature(values: Values) -> Any:
     return Feature(int64_list=Int64List(value=values))
 
 
-def tf_example(features: Mapping[str, Values]) -> bytes:
+def tf_example(features):
     """Returns an example as TensorFlow writes it."""
     named = {name: tf_feature(values) for name, values in features.items()}
     example = Example(features=Features(feature=named))
     return example.SerializeToString(deterministic=True)
 
 
-def varint(value: int) -> bytes:
+def varint(value):
     out = bytearray()
     value &= (1 << 64) - 1
     while value >= 0x80:
@@ -95,33 +92,33 @@ def varint(value: int) -> bytes:
     return bytes([*out, value])
 
 
-def message(number: int, data: bytes) -> bytes:
+def message(number, data):
     """Returns a field of wire type 2."""
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 
-def bytes_list(values: Sequence[bytes]) -> bytes:
+def bytes_list(values):
     return message(1, b"".join(message(1, value) for value in values))
 
 
-def float_list(values: Sequence[float], *, packed: bool = True) -> bytes:
+def float_list(values, *, packed=True):
     if not packed:
         return message(2, b"".join(b"\x0d" + struct.pack("<f", v) for v in values))
     return message(2, message(1, struct.pack(f"<{len(values)}f", *values)))
 
 
-def int64_list(values: Sequence[int], *, packed: bool = True) -> bytes:
+def int64_list(values, *, packed=True):
     if not packed:
         return message(3, b"".join(b"\x08" + varint(v) for v in values))
     return message(3, message(1, b"".join(map(varint, values))))
 
 
-def entry(name: str, feature: bytes) -> bytes:
+def entry(name, feature):
     """Returns an entry of the map of features."""
     return message(1, message(1, name.encode()) + message(2, feature))
 
 
-def example(*entries: bytes) -> bytes:
+def example(*entries):
     """Returns an example of entries, in their order."""
     return message(1, b"".join(entries))
 
@@ -176,7 +173,7 @@ UNUSUAL = {
 }
 
 
-def parsed(record: bytes) -> dict[str, list[Any]]:
+def parsed(record):
     """What protocol buffers make of a record."""
     found = {}
     for name, feature in Example.FromString(record).features.feature.items():

@@ -8,13 +8,12 @@ import pathlib
 import resource
 import sys
 import tracemalloc
-from collections.abc import Iterator
 
 _libc = ctypes.CDLL(None)
 _ARENA_MAX = -8  # M_ARENA_MAX of malloc.h.
 
 
-def share_heaps() -> None:
+def share_heaps():
     """Lets all threads from here on allocate from two heaps, not each from its own.
 
     Tests start thousands of threads, and what lies free in one's heap serves no other.
@@ -23,7 +22,7 @@ def share_heaps() -> None:
         _libc.mallopt(_ARENA_MAX, 2)
 
 
-def give_back() -> None:
+def give_back():
     """Gives the system what the process has freed."""
     if "pyarrow" in sys.modules:
         sys.modules["pyarrow"].default_memory_pool().release_unused()
@@ -38,7 +37,7 @@ class Peak:
 
 
 @contextlib.contextmanager
-def peak_memory() -> Iterator[Peak]:
+def peak_memory():
     """Measures the most memory that Python objects in a block take together."""
     peak = Peak()
     tracemalloc.start()
@@ -50,7 +49,7 @@ def peak_memory() -> Iterator[Peak]:
 
 
 @contextlib.contextmanager
-def limited_memory(more_bytes: int) -> Iterator[None]:
+def limited_memory(more_bytes):
     """Lets this process take only so much more memory, whoever asks for it.
 
     An allocation beyond it raises MemoryError.

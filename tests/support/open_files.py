@@ -1,16 +1,13 @@
 """The files and sockets that this process has open, and how large files may grow."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource
-from collections.abc import Iterator
 
 _FOLDER = "/proc/self/fd"
 
 
-def open_files() -> set[tuple[str, str]]:
+def open_files():
     """Returns the number of each descriptor, with the path or socket that it is."""
     found = set()
     for number in os.listdir(_FOLDER):
@@ -20,7 +17,7 @@ def open_files() -> set[tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def files_of_at_most(size_bytes: int) -> Iterator[None]:
+def files_of_at_most(size_bytes):
     """Lets no file of this process grow beyond some bytes: as a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))

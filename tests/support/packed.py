@@ -1,22 +1,18 @@
 """Datasets of packed rows, made in a moment of documents that are ids already."""
 
-from __future__ import annotations
-
-import pathlib
 import random
 from collections.abc import Sequence
-from typing import Literal
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.example import encode_example
-from gristmill.transforms.jobs.pack_options import Method, PackOptions
+from gristmill.transforms.jobs.pack_options import PackOptions
 from tests.support import conversion
 from tests.support.records import frames_of
 
 Documents = Sequence[Sequence[int]]
 
 
-def documents(count: int, *, seed: int, mean: int = 20) -> list[list[int]]:
+def documents(count, *, seed, mean=20):
     """Returns documents of ids below 60,000, none of them empty."""
     chance = random.Random(seed)
     return [
@@ -26,15 +22,15 @@ def documents(count: int, *, seed: int, mean: int = 20) -> list[list[int]]:
 
 
 def pack(
-    folder: pathlib.Path,
-    shards: Sequence[Documents],
+    folder,
+    shards,
     *,
-    length: int = 32,
-    method: Method = "concat",
-    vocabulary_size: int | None = None,
-    rows: Literal["packed", "example"] = "packed",
-    group_size: int = 1,
-) -> str:
+    length=32,
+    method="concat",
+    vocabulary_size=None,
+    rows="packed",
+    group_size=1,
+):
     """Packs lists of documents, a shard for each, and returns the dataset."""
     inputs = folder / "in"
     inputs.mkdir(parents=True)

@@ -1,17 +1,12 @@
 """Pipelines as tests run them: on real local runners, with all that comes out."""
 
-from __future__ import annotations
-
 import pathlib
 import pickle
 import tempfile
-from collections.abc import Sequence
-from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.runner import PipelineResult
 from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark
 from apache_beam.transforms.window import GlobalWindows
 
@@ -29,7 +24,7 @@ WORKER_PROCESSES = (
 )
 
 
-def _in_one_window() -> beam.WindowInto:
+def _in_one_window():
     # The trigger is for streams: the default one may not group them.
     return beam.WindowInto(
         GlobalWindows(),
@@ -38,15 +33,15 @@ def _in_one_window() -> beam.WindowInto:
     )
 
 
-def _keyed(element: Any) -> tuple[None, Any]:
+def _keyed(element):
     return None, element
 
 
-def _dump(group: tuple[None, Any], path: str) -> None:
+def _dump(group, path):
     pathlib.Path(path).write_bytes(pickle.dumps(list(group[1])))
 
 
-def run(*transforms: Any, argv: Sequence[str] = IN_MEMORY) -> list[Any]:
+def run(*transforms, argv=IN_MEMORY):
     """Runs a chain of transforms and returns what comes out of the last one.
 
     The elements come through a file that one group writes: `assert_that` takes four
@@ -59,7 +54,7 @@ def run(*transforms: Any, argv: Sequence[str] = IN_MEMORY) -> list[Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/elements"
         with beam.Pipeline(options=PipelineOptions(list(argv))) as pipeline:
-            found: Any = pipeline
+            found = pipeline
             for number, transform in enumerate(transforms):
                 found = found | f"Stage{number}" >> transform
             (
@@ -73,10 +68,10 @@ def run(*transforms: Any, argv: Sequence[str] = IN_MEMORY) -> list[Any]:
         return list(pickle.loads(written.read_bytes())) if written.exists() else []
 
 
-def ended(*transforms: Any, argv: Sequence[str] = IN_MEMORY) -> PipelineResult:
+def ended(*transforms, argv=IN_MEMORY):
     """Runs a chain of transforms and returns what is known of the pipeline then."""
     pipeline = beam.Pipeline(options=PipelineOptions(list(argv)))
-    applied: Any = pipeline
+    applied = pipeline
     for number, transform in enumerate(transforms):
         applied = applied | f"Stage{number}" >> transform
     result = pipeline.run()
@@ -84,7 +79,7 @@ def ended(*transforms: Any, argv: Sequence[str] = IN_MEMORY) -> PipelineResult:
     return result
 
 
-def counters(result: PipelineResult) -> dict[str, int]:
+def counters(result):
     """Returns our counters of a pipeline that has ended, by name."""
     return {
         found.key.metric.name: found.result
@@ -93,13 +88,13 @@ def counters(result: PipelineResult) -> dict[str, int]:
     }
 
 
-def distributions(result: PipelineResult) -> dict[str, Any]:
+def distributions(result):
     """Returns our distributions of a pipeline that has ended, by name."""
     found = _metrics(result)["distributions"]
     return {each.key.metric.name: each.result for each in found}
 
 
-def _metrics(result: PipelineResult) -> dict[str, list[Any]]:
+def _metrics(result):
     wanted = MetricsFilter().with_namespace(NAMESPACE)
-    found: dict[str, list[Any]] = result.metrics().query(wanted)
+    found = result.metrics().query(wanted)
     return found

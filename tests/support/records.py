@@ -1,26 +1,22 @@
 """Records, and files of them as the official writers make them."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import pathlib
 import random
 import zlib
-from collections.abc import Iterable, Sequence
 
 import numpy as np
 from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord import footer as arrayrecord
 from gristmill.dataset.arrayrecord.footer import walk_chunks
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from tests.support.tensorflow_process import with_tensorflow
 
 # What any code for records must stand: empty, one byte, binary, text, what crosses a
 # 64 KiB block, what is larger than a window, and a record that holds frames itself.
-AWKWARD_RECORDS: tuple[bytes, ...] = (
+AWKWARD_RECORDS = (
     b"",
     b"a",
     bytes(range(256)),
@@ -34,7 +30,7 @@ AWKWARD_RECORDS: tuple[bytes, ...] = (
 )
 
 
-def text_records(count: int, *, seed: int = 0) -> list[bytes]:
+def text_records(count, *, seed=0):
     """Returns records of some 300 bytes that compress about as text does."""
     chance = random.Random(seed)
     words = [chance.randbytes(5).hex() for _ in range(500)]
@@ -44,21 +40,19 @@ def text_records(count: int, *, seed: int = 0) -> list[bytes]:
     ]
 
 
-def frames_of(records: Iterable[bytes]) -> bytes:
+def frames_of(records):
     """Returns records as the bytes of a TFRecord file."""
     return b"".join(encode_frame(record) for record in records)
 
 
-def small_records(*, max_records: int = 8) -> st.SearchStrategy[list[bytes]]:
+def small_records(*, max_records=8):
     """Draws lists of short records, some of which hold TFRecord frames."""
     plain = st.binary(max_size=24)
     nested = st.lists(st.binary(max_size=6), min_size=1, max_size=3).map(frames_of)
     return st.lists(st.one_of(plain, plain, nested), max_size=max_records)
 
 
-def write_tfrecords(
-    path: str | pathlib.Path, records: Iterable[bytes], *, compression: str = ""
-) -> None:
+def write_tfrecords(path, records, *, compression=""):
     """Writes a file as TensorFlow does, without its import, which takes seconds.
 
     Args:
@@ -75,9 +69,7 @@ def write_tfrecords(
 
 
 @with_tensorflow
-def write_with_tensorflow(
-    path: str | pathlib.Path, records: Iterable[bytes], *, compression: str = ""
-) -> None:
+def write_with_tensorflow(path, records, *, compression=""):
     """Writes the same file with TensorFlow."""
     import tensorflow as tf
 
@@ -87,7 +79,7 @@ def write_with_tensorflow(
 
 
 @with_tensorflow
-def read_tfrecords(path: str | pathlib.Path, *, compression: str = "") -> list[bytes]:
+def read_tfrecords(path, *, compression=""):
     """Reads a file with TensorFlow."""
     import tensorflow as tf
 
@@ -95,9 +87,7 @@ def read_tfrecords(path: str | pathlib.Path, *, compression: str = "") -> list[b
     return [bytes(record) for record in dataset.as_numpy_iterator()]
 
 
-def write_array_records(
-    path: str | pathlib.Path, records: Iterable[bytes], *, options: str = "group_size:1"
-) -> None:
+def write_array_records(path, records, *, options="group_size:1"):
     """Writes an ArrayRecord file with the official writer."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
@@ -107,7 +97,7 @@ def write_array_records(
     writer.close()
 
 
-def official_options(options: WriterOptions) -> str:
+def official_options(options):
     """Returns options as the official writer takes them.
 
     The number of threads is given because that writer records it in the footer.
@@ -115,7 +105,7 @@ def official_options(options: WriterOptions) -> str:
     return f"group_size:{options.group_size},{options.compression},max_parallelism:1"
 
 
-def read_array_records(path: str | pathlib.Path) -> list[bytes]:
+def read_array_records(path):
     """Reads an ArrayRecord file with the official reader."""
     from array_record.python.array_record_module import ArrayRecordReader
 
@@ -126,23 +116,21 @@ def read_array_records(path: str | pathlib.Path) -> list[bytes]:
         reader.close()
 
 
-def array_record_bytes(records: Sequence[bytes], *, options: str, folder: str) -> bytes:
+def array_record_bytes(records, *, options, folder):
     """Returns the bytes of an ArrayRecord file from the official writer."""
     path = pathlib.Path(folder, "made.array_record")
     write_array_records(path, records, options=options)
     return path.read_bytes()
 
 
-def footer_of(data: bytes, *, path: str = "test") -> arrayrecord.Footer:
+def footer_of(data, *, path="test"):
     """Reads the footer of a file that is in memory."""
     return arrayrecord.read_footer(
         lambda begin, end: data[begin:end], len(data), path=path
     )
 
 
-def decode_file(
-    data: bytes, *, path: str = "test", range_bytes: int = 4 << 20
-) -> list[bytes]:
+def decode_file(data, *, path="test", range_bytes=4 << 20):
     """Decodes all records of an ArrayRecord file with gristmill's codec."""
     footer = footer_of(data, path=path)
     file = io.BytesIO(data)
@@ -151,7 +139,7 @@ def decode_file(
     return [record for chunks in walk for record in chunks.encoded().decode()]
 
 
-def checksums(records: Sequence[bytes]) -> np.ndarray:
+def checksums(records):
     """Returns uint32 [records], the crc32c of each."""
     import google_crc32c
 

@@ -1,10 +1,5 @@
 """Records that leave a dataset here, by the functions that Beam runs."""
 
-from __future__ import annotations
-
-import pathlib
-from collections.abc import Collection
-
 from gristmill import loader
 from gristmill.dataset.base.columns import Gathered
 from gristmill.transforms.removal.cut_shard import cut_shard
@@ -14,9 +9,7 @@ from gristmill.transforms.removal.removal_job import (
 )
 
 
-def remove(
-    folder: pathlib.Path, numbers: Collection[int], *, erase: bool = False
-) -> str:
+def remove(folder, numbers, *, erase=False):
     """Takes records out of the dataset that `convert` made in a folder; returns it.
 
     Args:
@@ -29,7 +22,7 @@ def remove(
     return output
 
 
-def remove_from(output: str, numbers: Collection[int], *, erase: bool = False) -> None:
+def remove_from(output, numbers, *, erase=False):
     """Does the same to any dataset."""
     newest = loader.open(output).facts.edition
     begun = begin_removal(output, sorted(numbers), edition=newest, erase=erase)

@@ -1,9 +1,5 @@
 """Reports, indexes and tables of shards that were never written."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
-
 import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import Footer
@@ -12,7 +8,7 @@ from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardCollector
 
 
-def report(shard: int = 0, *, spans: int = 2, **changes) -> ShardReport:
+def report(shard=0, *, spans=2, **changes):
     """Returns a report in which no two numbers are the same."""
     written = RecordsDigest(
         records=10 + shard,
@@ -49,9 +45,7 @@ def report(shard: int = 0, *, spans: int = 2, **changes) -> ShardReport:
     return ShardReport(**fields | changes)
 
 
-def footer_with(
-    counts: list[int] | np.ndarray, offsets: list[int] | np.ndarray | None = None
-) -> Footer:
+def footer_with(counts, offsets=None):
     """Returns a footer with so many records in each chunk.
 
     Args:
@@ -69,9 +63,7 @@ def footer_with(
     )
 
 
-def collected(
-    reports: Iterable[ShardReport], *, job: str, **options: int
-) -> ShardCollector:
+def collected(reports, *, job, **options):
     """Returns a collector that holds reports."""
     collector = ShardCollector(job, **options)
     for each in reports:

@@ -1,25 +1,22 @@
 """What the processes of one run of the tests share: a folder, and locks in it."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator
 
 # Names the folder: the first process sets it, and those that it starts inherit it.
 VARIABLE = "GRISTMILL_TESTS_SHARED"
 
 
-def folder() -> pathlib.Path:
+def folder():
     """Returns the folder, which is removed after the run."""
     return pathlib.Path(os.environ[VARIABLE])
 
 
 @contextlib.contextmanager
-def locked(name: str, *, shared: bool = False) -> Iterator[None]:
+def locked(name, *, shared=False):
     """Holds a lock: one process does, or any number that share it.
 
     A lock belongs to this process alone: one that it forked and left behind cannot
@@ -34,7 +31,7 @@ def locked(name: str, *, shared: bool = False) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running(*, alone: bool) -> Iterator[None]:
+def running(*, alone):
     """Runs a test beside others, or alone once those that run have ended."""
     with contextlib.ExitStack() as stack:
         # Held by a test that waits to be alone: no other begins meanwhile.
@@ -43,7 +40,7 @@ def running(*, alone: bool) -> Iterator[None]:
         yield
 
 
-def made_once(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path:
+def made_once(name, make):
     """Returns a folder that the first process that asks for it fills.
 
     Args:

@@ -1,9 +1,6 @@
 """The command line, as a shell calls it."""
 
-from __future__ import annotations
-
 import os
-import pathlib
 import pty
 import re
 import subprocess
@@ -12,9 +9,7 @@ import sys
 from tests.support.records import read_array_records
 
 
-def gristmill(
-    *arguments: str, cwd: pathlib.Path, **options
-) -> subprocess.CompletedProcess:
+def gristmill(*arguments, cwd, **options):
     return subprocess.run(
         [
             sys.executable,
@@ -30,19 +25,19 @@ def gristmill(
     )
 
 
-def succeeded(*arguments: str, cwd: pathlib.Path) -> str:
+def succeeded(*arguments, cwd):
     done = gristmill(*arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def on_terminal(*arguments: str, cwd: pathlib.Path, columns: int = 120) -> str:
+def on_terminal(*arguments, cwd, columns=120):
     """Runs a command that succeeds, and returns what a terminal of that width shows."""
     seen = sent_to_terminal(*arguments, cwd=cwd, COLUMNS=str(columns))
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
 
 
-def sent_to_terminal(*arguments: str, cwd: pathlib.Path, **environment: str) -> str:
+def sent_to_terminal(*arguments, cwd, **environment):
     """Runs a command that succeeds, and returns what a terminal gets."""
     main, child = pty.openpty()
     process = subprocess.Popen(
@@ -65,6 +60,6 @@ def sent_to_terminal(*arguments: str, cwd: pathlib.Path, **environment: str) -> 
     return seen.decode("utf-8", "replace")
 
 
-def records_of(output: pathlib.Path, split: str = "train") -> list[bytes]:
+def records_of(output, split="train"):
     shards = sorted(output.glob(f"*-{split}.array_record-*"))
     return [record for shard in shards for record in read_array_records(shard)]

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing.process
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
 from unittest import mock
 
 from tests.support.waiting import until
@@ -24,28 +22,28 @@ class Started:
         processes: Those of `multiprocessing`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.threads: list[threading.Thread] = []
         self.processes: list[multiprocessing.process.BaseProcess] = []
 
-    def alive(self) -> list[threading.Thread | multiprocessing.process.BaseProcess]:
+    def alive(self):
         """Returns those that have not ended."""
         return [each for each in (*self.threads, *self.processes) if each.is_alive()]
 
-    def wait_until_ended(self) -> None:
+    def wait_until_ended(self):
         """Waits for what was told to end; fails where something goes on."""
         until(lambda: not self.alive())
 
 
 @contextlib.contextmanager
-def started() -> Iterator[Started]:
+def started():
     """Gives what this thread starts from here on, until the block ends."""
     found, first = Started(), threading.current_thread()
 
-    def noting(kind: type, into: list[Any]) -> Any:
-        start: Callable[[Any], None] = kind.start
+    def noting(kind, into):
+        start = kind.start
 
-        def start_and_note(each: Any) -> None:
+        def start_and_note(each):
             if threading.current_thread() in (first, *found.threads):
                 into.append(each)
             start(each)

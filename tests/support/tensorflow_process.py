@@ -3,8 +3,6 @@
 That takes seconds and 500 MB, which each process of the tests would need.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib
@@ -14,9 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Client, Listener
-from typing import Any
 
 from tests.support import shared
 from tests.support.waiting import until
@@ -25,14 +21,14 @@ ROOT = pathlib.Path(__file__).parents[2]
 _LONGEST_RUN_SECONDS = 4 * 3600
 
 
-def with_tensorflow(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_tensorflow(function):
     """Has a function of a module of tests run in that process.
 
     What it takes and returns is pickled. It does not see changes of the environment.
     """
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args, **kwargs):
         with Client(str(shared.made_once("tensorflow", _start) / "socket")) as server:
             server.send((function.__module__, function.__qualname__, args, kwargs))
             result, error = server.recv()
@@ -43,7 +39,7 @@ def with_tensorflow(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _start(folder: pathlib.Path) -> None:
+def _start(folder):
     subprocess.Popen(
         [sys.executable, "-m", __name__, str(folder)],
         cwd=ROOT,
@@ -55,7 +51,7 @@ def _start(folder: pathlib.Path) -> None:
     until((folder / "socket").exists)
 
 
-def _serve(folder: pathlib.Path) -> None:
+def _serve(folder):
     """Calls functions one after another, until the folder is gone."""
     threading.Thread(target=_end_with, args=(folder,), daemon=True).start()
     with Listener(str(folder / "made"), backlog=64) as listener:
@@ -66,7 +62,7 @@ def _serve(folder: pathlib.Path) -> None:
                 client.send(_called(*client.recv()))
 
 
-def _called(module: str, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def _called(module, name, args, kwargs):
     try:
         function = getattr(importlib.import_module(module), name).__wrapped__
         return function(*args, **kwargs), None
@@ -74,7 +70,7 @@ def _called(module: str, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         return None, error
 
 
-def _end_with(folder: pathlib.Path) -> None:
+def _end_with(folder):
     # A run that was killed leaves its folder.
     stop = time.monotonic() + _LONGEST_RUN_SECONDS
     while folder.exists() and time.monotonic() < stop:

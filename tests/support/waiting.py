@@ -1,15 +1,12 @@
 """A wait for what another thread or process does, however busy the machine is."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
 
 # It bounds a hang only: nothing that works comes near.
 _HANG_SECONDS = 60.0
 
 
-def until(condition: Callable[[], object], *, seconds: float = _HANG_SECONDS) -> None:
+def until(condition, *, seconds=_HANG_SECONDS):
     """Returns once a condition holds; fails where it never does."""
     end = time.monotonic() + seconds
     while not condition():

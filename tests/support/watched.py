@@ -1,26 +1,20 @@
 """Functions that a test watches, or that something else interrupts."""
 
-from __future__ import annotations
-
 import functools
 import itertools
-from collections.abc import Callable
-from typing import Any
-
-import pytest
 
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.local import LocalStorage
 
 
 def watched(
-    monkeypatch: pytest.MonkeyPatch,
-    target: Any,
-    name: str,
-    look: Callable[..., object],
+    monkeypatch,
+    target,
+    name,
+    look,
     *,
-    after: bool = False,
-) -> None:
+    after=False,
+):
     """Calls `look` with the arguments of each call of a function.
 
     Args:
@@ -33,7 +27,7 @@ def watched(
     true = getattr(target, name)
 
     @functools.wraps(true)
-    def called(*given: Any, **options: Any) -> Any:
+    def called(*given, **options):
         if not after:
             look(*given, **options)
         found = true(*given, **options)
@@ -44,25 +38,23 @@ def watched(
     monkeypatch.setattr(target, name, called)
 
 
-def failing(
-    monkeypatch: pytest.MonkeyPatch, target: Any, name: str, error: BaseException
-) -> None:
+def failing(monkeypatch, target, name, error):
     """Lets a function fail."""
 
-    def fail(*_: Any, **__: Any) -> None:
+    def fail(*_, **__):
         raise error
 
     watched(monkeypatch, target, name, fail)
 
 
 def meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-    target: Any,
-    name: str,
-    other: Callable[[], object],
+    monkeypatch,
+    target,
+    name,
+    other,
     *,
-    after: bool = False,
-) -> None:
+    after=False,
+):
     """Calls `other` when a function is called for the first time.
 
     Args:
@@ -74,7 +66,7 @@ def meanwhile(
     """
     waiting = [other]
 
-    def once(*_: Any, **__: Any) -> None:
+    def once(*_, **__):
         if waiting:
             waiting.pop()()
 
@@ -82,15 +74,15 @@ def meanwhile(
 
 
 def at_storage(
-    monkeypatch: pytest.MonkeyPatch,
-    operation: str,
-    name: str,
-    other: Callable[[], object],
+    monkeypatch,
+    operation,
+    name,
+    other,
     *,
-    after: bool = False,
-    skip: int = 0,
-    times: int = 1,
-) -> None:
+    after=False,
+    skip=0,
+    times=1,
+):
     """Calls `other` when a storage's operation meets a file of some name.
 
     Nothing real comes just between two operations: a crash, another command, a fault.
@@ -106,7 +98,7 @@ def at_storage(
     """
     count = itertools.count()
 
-    def look(storage: object, path: object, *_: Any, **__: Any) -> None:
+    def look(storage, path, *_, **__):
         if name in str(path) and skip <= next(count) < skip + times:
             other()
 

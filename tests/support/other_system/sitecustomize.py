@@ -11,8 +11,6 @@ import io
 import multiprocessing.heap
 import os
 import stat
-from collections.abc import Callable
-from typing import Any
 
 _HIDDEN = ("/proc", "/sys", "/dev/shm")
 
@@ -21,8 +19,8 @@ for _name in ("sched_getaffinity", "posix_fallocate", "posix_fadvise"):
         delattr(os, _name)
 
 
-def _hiding(function: Callable[..., Any]) -> Callable[..., Any]:
-    def hidden(path: Any = ".", *args: Any, **options: Any) -> Any:
+def _hiding(function):
+    def hidden(path=".", *args, **options):
         text = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ""
         if any(text == each or text.startswith(f"{each}/") for each in _HIDDEN):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text)
@@ -41,7 +39,7 @@ multiprocessing.heap.Arena._dir_candidates = []
 _flock = fcntl.flock
 
 
-def _flock_of_files(file: Any, operation: int) -> None:
+def _flock_of_files(file, operation):
     descriptor = file if isinstance(file, int) else file.fileno()
     if stat.S_ISDIR(os.fstat(descriptor).st_mode):
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
