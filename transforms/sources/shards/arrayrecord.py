@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -84,17 +84,18 @@ class ShardRangeReader(RangeReader[_Begun]):
         return None if self._opened is None else self._opened.places
 
     def batches(self) -> Iterator[RecordBatch]:
-        try:
-            begun = self._coming()
-        except CorruptShardError as error:
-            if self._skipped is None:
-                raise
-            self._lose(error, self._skipped)
-            return
-        if begun.file is not None:
-            for batch in begun.reading.batches(begun.file):
-                self._records += len(batch.records)
-                yield batch
+        with self._told_to_skip():
+            try:
+                begun = self._coming()
+            except CorruptShardError as error:
+                if self._skipped is None:
+                    raise
+                self._lose(error, self._skipped)
+                return
+            if begun.file is not None:
+                for batch in begun.reading.batches(begun.file):
+                    self._records += len(batch.records)
+                    yield batch
         self._whole = self._stop == begun.opened.records
         self._check_unchanged()
 
@@ -113,6 +114,12 @@ class ShardRangeReader(RangeReader[_Begun]):
         )
 
     def copy(
+        self, copier: ShardWriter, options: WriterOptions
+    ) -> tuple[RecordsDigest, Int64] | None:
+        with self._told_to_skip():
+            return self._copy(copier, options)
+
+    def _copy(
         self, copier: ShardWriter, options: WriterOptions
     ) -> tuple[RecordsDigest, Int64] | None:
         opened, _, file = self._coming()
@@ -144,6 +151,15 @@ class ShardRangeReader(RangeReader[_Begun]):
         self._whole = self._stop == opened.records
         self._check_unchanged()
         return digest, self._start + np.flatnonzero(taken)
+
+    @contextmanager
+    def _told_to_skip(self) -> Iterator[None]:
+        try:
+            yield
+        except CorruptShardError as error:
+            if self._skipped is None:
+                error.add_cure("or keep what can be read with --on-corrupt skip")
+            raise
 
     def _lose(self, error: CorruptShardError, skipped: SkippedRegions) -> None:
         """Skips a range of a file without a readable footer."""
