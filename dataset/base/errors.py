@@ -327,26 +327,32 @@ class StorageMissingError(StorageError):
     """The storage reports that a file is missing that should be there."""
 
 
-# Package -> what to install for it.
+# Package -> what to install for it; an extra of gristmill begins with a dot.
 _INSTALLED_BY = {
-    "apache_beam": "gristmill[beam]",
-    "cloudpickle": "gristmill[loader]",
+    "apache_beam": ".[beam]",
+    "cloudpickle": ".[loader]",
     "dask": "dask[distributed]",
-    "gigatoken": "gristmill[gigatoken]",
-    "google": "gristmill[gcs]",
-    "grain": "gristmill[loader]",
-    "jax": "gristmill[loader]",
-    "jinja2": "gristmill[tokenizers]",
-    "pyarrow": "gristmill[parquet]",
-    "requests": "gristmill[gcs]",
-    "sentencepiece": "gristmill[tokenizers]",
-    "tensorflow": "gristmill[tf]",
-    "tensorflow_datasets": "gristmill[tf]",
-    "tiktoken": "gristmill[tokenizers]",
-    "tokenizers": "gristmill[tokenizers]",
-    "urllib3": "gristmill[gcs]",
-    "yaml": "gristmill[parquet]",
+    "gigatoken": ".[gigatoken]",
+    "google": ".[gcs]",
+    "grain": ".[loader]",
+    "jax": ".[loader]",
+    "jinja2": ".[tokenizers]",
+    "pyarrow": ".[parquet]",
+    "requests": ".[gcs]",
+    "sentencepiece": ".[tokenizers]",
+    "tensorflow": ".[tf]",
+    "tensorflow_datasets": ".[tf]",
+    "tiktoken": ".[tokenizers]",
+    "tokenizers": ".[tokenizers]",
+    "urllib3": ".[gcs]",
+    "yaml": ".[parquet]",
 }
+
+
+def install_cure(what: str) -> str:
+    """Returns the command that installs a package, or an extra such as `.[gcs]`."""
+    place = ", in the clone of gristmill" if what.startswith(".") else ""
+    return f"pip install '{what}'{place}"
 
 
 class MissingPackageError(GristmillError, ModuleNotFoundError):
@@ -360,7 +366,7 @@ class MissingPackageError(GristmillError, ModuleNotFoundError):
             return None
         return cls(
             f"the package {package} is not installed",
-            cure=f"pip install '{_INSTALLED_BY[package]}'",
+            cure=install_cure(_INSTALLED_BY[package]),
         )
 
 

@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from gristmill.dataset.base.errors import StorageError
+from gristmill.dataset.base.errors import StorageError, install_cure
 from gristmill.dataset.storage import paths
 from gristmill.dataset.storage.base import (
     Content,
@@ -41,7 +41,7 @@ def storage_for(path: str) -> Storage:
             "the client library of Google Cloud Storage is not installed",
             expected="the package google-cloud-storage",
             got=str(e),
-            cure="pip install 'gristmill[gcs]'",
+            cure=install_cure(".[gcs]"),
         ) from e
     return gcs_storage()
 

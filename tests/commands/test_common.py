@@ -217,7 +217,7 @@ def test_the_extra_that_a_command_needs_is_named(line, package, extra):
     assert done.returncode == 2
     error = json.loads(done.stdout)["error"]
     assert error["what"] == f"the package {package} is not installed"
-    assert error["cure"] == f"pip install 'gristmill[{extra}]'"
+    assert error["cure"] == f"pip install '.[{extra}]', in the clone of gristmill"
     assert done.stderr.startswith("error: ")
 
 

@@ -1,6 +1,7 @@
 """Packed rows in feeds: arrays token by token, shares of tokens, other records."""
 
 import glob
+import itertools
 import json
 import pathlib
 import random
@@ -202,8 +203,10 @@ def test_files_of_packed_rows_are_decoded_by_who_knows_them(opened, places):
 
 def test_packed_rows_are_not_converted_nor_appended_to(places, tmp_path):
     place = {"output": str(tmp_path / "out"), "name": "d"}
-    for options in ({}, {"pack": PackOptions(length=8, column="ids")}):
-        job = ConversionJob(inputs=(places["web"],), **place, **options)
+    inputs = (places["web"], f"{places['web']}/*.array_record*")
+    packs = ({}, {"pack": PackOptions(length=8, column="ids")})
+    for path, options in itertools.product(inputs, packs):
+        job = ConversionJob(inputs=(path,), **place, **options)
         with pytest.raises(InputError, match="the input holds packed rows") as refused:
             run([job], workers=1)
         assert "with gristmill pack" in str(refused.value)

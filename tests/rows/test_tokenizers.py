@@ -255,7 +255,7 @@ def test_missing_packages(written, monkeypatch, package, content, extra):
     with pytest.raises(MissingPackageError) as raised:
         find_tokenizer(written(content, fast=package == "gigatoken"))
     assert f"the package {package} is not installed" in str(raised.value)
-    assert f"pip install 'gristmill[{extra}]'" in str(raised.value)
+    assert f"pip install '.[{extra}]', in the clone" in str(raised.value)
 
 
 MODULE = """

@@ -118,7 +118,9 @@ def test_the_extra_of_a_package_is_named(line, package, extra):
     without = f"import sys\nsys.modules[{package!r}] = None\n"
     said = python(without + line).stderr
     assert f"MissingPackageError: the package {package} is not installed\n" in said
-    assert said.endswith(f"  to do:    pip install 'gristmill[{extra}]'\n")
+    assert said.endswith(
+        f"  to do:    pip install '.[{extra}]', in the clone of gristmill\n"
+    )
     # Code that does without it catches what Python raises.
     guarded = f"try:\n    {line}\nexcept ModuleNotFoundError:\n    print('without')"
     assert python(without + guarded).stdout == "without\n"

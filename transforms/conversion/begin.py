@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import posixpath
 import re
 from collections.abc import Callable, Iterable, Sequence
 
@@ -304,6 +305,8 @@ def list_inputs(job: ConversionJob, looked: Looked | None = None) -> InputFiles:
         allow_other_formats=damage,
         looked=looked,
     )
+    if files.spec.format == "arrayrecord":
+        _check_files_of_records(files.paths)
     found_text = job.records.input_format == "auto" and files.spec.format == "text"
     if found_text and (job.pack is None or job.map is None):
         check_no_tables(files, job.pack)
@@ -366,6 +369,19 @@ def _match(job: ConversionJob) -> list[FileInfo] | None:
             cure="leave out --select, or select first and convert the result",
         )
     return found
+
+
+def _check_files_of_records(paths: Sequence[str]) -> None:
+    """Raises InputError if shards of packed rows are given as plain files."""
+    for place, inside in itertools.groupby(paths, posixpath.dirname):
+        directory = place or "."
+        if has_file(directory, layout.DATASET_JSON):
+            names = [posixpath.basename(path) for path in inside]
+            manifest = open_manifest(directory)
+            for split in manifest.splits:
+                begin = f"{manifest.name}-{split}.array_record"
+                if any(name.startswith(begin) for name in names):
+                    check_records(directory, split)
 
 
 def check_records(directory: str, split: str) -> None:
