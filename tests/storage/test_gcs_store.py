@@ -271,7 +271,7 @@ def test_a_missing_client_library_is_named(monkeypatch):
     for name in ("gcs", "gcs_connection"):
         monkeypatch.delitem(sys.modules, f"gristmill.dataset.storage.{name}")
     monkeypatch.setitem(sys.modules, "google.cloud.storage.retry", None)
-    with pytest.raises(StorageError, match=r"pip install 'gristmill\[gcs\]'"):
+    with pytest.raises(StorageError, match=r"pip install '\.\[gcs\]'"):
         storage_for(A)
 
 
