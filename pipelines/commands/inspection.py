@@ -77,8 +77,8 @@ def inspect(given: Any) -> None:
         edition_files,
         manifest_fields,
         manifest_text,
-        read_unfinished,
     )
+    from gristmill.pipelines.text.unfinished import read_unfinished
 
     dataset, edition = given.dataset, given.edition
     try:
@@ -110,7 +110,7 @@ def inspect(given: Any) -> None:
 def _show_uncommitted(dataset: str, error: NotADatasetError) -> None:
     """Shows the work in a directory without a dataset.json; raises if there is none."""
     from gristmill.dataset.storage.lookup import storage_for
-    from gristmill.pipelines.text.split_editions import read_unfinished
+    from gristmill.pipelines.text.unfinished import read_unfinished
 
     is_input = (error.got or "").startswith(("a file", "files"))
     if is_input or (glob.has_magic(dataset) and storage_for(dataset).match(dataset)):
@@ -258,7 +258,7 @@ def _of_inputs(given: Any) -> Iterator[ShownRecord]:
     from gristmill.dataset.metadata.manifest import open_manifest
     from gristmill.pipelines.options.conversion_jobs import conversion_of
     from gristmill.pipelines.text.records import ShownRecord
-    from gristmill.pipelines.text.split_editions import read_unfinished
+    from gristmill.pipelines.text.unfinished import read_unfinished
     from gristmill.transforms.conversion.begin import check_no_tables
     from gristmill.transforms.sources.find_inputs import find_inputs
     from gristmill.transforms.sources.source import first_records

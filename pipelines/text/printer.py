@@ -1,4 +1,9 @@
-"""Results as JSON and for people: facts by name, tables, sizes and counts."""
+"""Results as JSON and for people: any dataclass is shown by its fields.
+
+A result may have its own `text`. Others may have a `title`, their first line for
+people, and `facts`, which people get instead of the fields. `also_shown` names
+properties that are shown like fields.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ from gristmill.loader.feed.state import state_of
 from gristmill.transforms.sources.formats import RecordOptions
 from tests.commands.conftest import json_of, refused, rows_of, run
 from tests.commands.test_view import content_of
-from tests.conversion.line_files import COMPRESS, csv_of, jsonl_of
+from tests.conversion.format_files import COMPRESS
+from tests.conversion.line_files import csv_of, jsonl_of
 from tests.conversion.line_files import rows_of as table_of
 from tests.order.packed_datasets import (
     documents,

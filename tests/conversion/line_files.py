@@ -1,34 +1,12 @@
 """Files of lines for tests, and by other hands what their records are."""
 
 import csv
-import gzip
 import io
 import json
 import random
-import zlib
-
-import zstandard
 
 from gristmill.dataset.base.example import decode_example
 
-
-def _zstd(data):
-    """Returns data in blocks, of which those can be read that are whole."""
-    compressor = zstandard.ZstdCompressor().compressobj()
-    pieces = [
-        compressor.compress(data[at : at + 1024])
-        + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
-        for at in range(0, len(data), 1024)
-    ]
-    return b"".join(pieces) + compressor.flush()
-
-
-COMPRESS = {
-    "none": bytes,
-    "gzip": gzip.compress,
-    "zlib": zlib.compress,
-    "zstd": _zstd,
-}
 _TEXTS = ["", "é\u2028", 'He said: "no",\nand\n"yes"\n', "a,b\tc", "plain", "\n\n,\n"]
 
 

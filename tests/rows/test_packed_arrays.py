@@ -5,6 +5,7 @@ import itertools
 import json
 import pathlib
 import random
+import shutil
 from fractions import Fraction
 
 import numpy as np
@@ -211,6 +212,16 @@ def test_packed_rows_are_not_converted_nor_appended_to(places, tmp_path):
             run([job], workers=1)
         assert "with gristmill pack" in str(refused.value)
     assert not (tmp_path / "out").exists()
+    # What another tool, or a damaged disk, has left there says nothing of the files.
+    (tmp_path / "in").mkdir()
+    for path in glob.glob(inputs[1]):
+        shutil.copy(path, tmp_path / "in")
+    for content in ("{}", "{"):
+        (tmp_path / "in" / "dataset.json").write_text(content)
+        given = (f"{tmp_path}/in/*.array_record*",)
+        place = {"output": str(tmp_path / content), "name": "d"}
+        (done,) = run([ConversionJob(inputs=given, **place)], workers=1)
+        assert done.split.records == len(loader.open(places["web"]))
     with pytest.raises(InputError, match="no records can be appended") as refused:
         open_to_append(places["web"], None)
     assert "loader.open([old, new])" in str(refused.value)

@@ -40,7 +40,7 @@ from gristmill.dataset.storage.lookup import version_of
 from gristmill.pipelines.anywhere import index, verify
 from gristmill.pipelines.convert import convert as run
 from gristmill.pipelines.options.job_options import IndexOptions
-from gristmill.pipelines.text.split_editions import read_unfinished
+from gristmill.pipelines.text.unfinished import read_unfinished
 from tests.support.conversion import convert, job_of
 from tests.support.open_files import files_of_at_most, open_files
 from tests.support.records import frames_of, text_records

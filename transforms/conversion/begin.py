@@ -17,7 +17,9 @@ from gristmill.dataset.arrayrecord.file_writer import (
 )
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import (
+    FormatVersionError,
     InputError,
+    InvalidDatasetError,
     some_of,
 )
 from gristmill.dataset.commit.ownership import (
@@ -26,7 +28,8 @@ from gristmill.dataset.commit.ownership import (
 )
 from gristmill.dataset.formats.file_formats import JoinedFiles, listed
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset.metadata.manifest import open_manifest, read_manifest
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import has_file
@@ -371,27 +374,36 @@ def _match(job: ConversionJob) -> list[FileInfo] | None:
     return found
 
 
+def check_records(directory: str, split: str) -> None:
+    """Raises InputError if a split of a dataset holds packed rows."""
+    found = open_manifest(directory).splits.get(split)
+    if found is not None:
+        _refuse_packed(directory, split, found)
+
+
 def _check_files_of_records(paths: Sequence[str]) -> None:
-    """Raises InputError if shards of packed rows are given as plain files."""
+    """Raises InputError if files are shards of packed rows."""
     for place, inside in itertools.groupby(paths, posixpath.dirname):
         directory = place or "."
-        if has_file(directory, layout.DATASET_JSON):
-            names = [posixpath.basename(path) for path in inside]
-            manifest = open_manifest(directory)
-            for split in manifest.splits:
-                begin = f"{manifest.name}-{split}.array_record"
-                if any(name.startswith(begin) for name in names):
-                    check_records(directory, split)
+        try:
+            manifest = read_manifest(directory)
+        except (FormatVersionError, InvalidDatasetError):
+            continue  # Files beside it can be read, whatever it is.
+        names = [posixpath.basename(path) for path in inside]
+        if manifest is None:
+            continue
+        for split, one in manifest.splits.items():
+            begin = f"{manifest.name}-{split}.array_record"
+            if any(name.startswith(begin) for name in names):
+                _refuse_packed(directory, split, one)
 
 
-def check_records(directory: str, split: str) -> None:
-    """Raises InputError if a split holds packed rows."""
-    found = open_manifest(directory).splits.get(split)
-    if found is not None and found.packed is not None:
+def _refuse_packed(directory: str, name: str, split: Split) -> None:
+    if split.packed is not None:
         raise InputError(
             "the input holds packed rows: other shards would lose the document of "
             "each piece",
-            where=f"{directory}, split {split}",
+            where=f"{directory}, split {name}",
             expected="a dataset of records",
             got="packed rows",
             cure="give the documents that they were packed from; other rows of these "
