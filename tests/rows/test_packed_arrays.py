@@ -220,8 +220,8 @@ def test_packed_rows_are_not_converted_nor_appended_to(places, tmp_path):
         (tmp_path / "in" / "dataset.json").write_text(content)
         given = (f"{tmp_path}/in/*.array_record*",)
         place = {"output": str(tmp_path / content), "name": "d"}
-        (done,) = run([ConversionJob(inputs=given, **place)], workers=1)
-        assert done.split.records == len(loader.open(places["web"]))
+        done = run([ConversionJob(inputs=given, **place)], workers=1)
+        assert done.manifest.splits["train"].records == len(loader.open(places["web"]))
     with pytest.raises(InputError, match="no records can be appended") as refused:
         open_to_append(places["web"], None)
     assert "loader.open([old, new])" in str(refused.value)
