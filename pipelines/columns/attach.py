@@ -28,6 +28,7 @@ from gristmill.pipelines.columns.row_store import (
     JoinBy,
     RowStore,
     RowWriter,
+    Unjoined,
     check_feature,
     fills_of,
     has_texts,
@@ -227,11 +228,10 @@ def attach_tables(
         InputError: Records lack a row, rows lack a record, or several rows have one
             key, and that is not allowed; or tables cannot be read as columns.
     """
-    target, tables = (
-        AttachedSplit(dataset, split, overwrite=overwrite),
-        Tables.find(inputs),
-    )
+    target = AttachedSplit(dataset, split, overwrite=overwrite)
+    tables = Tables.find(inputs)
     check_feature(target, by)
+    run: Any = {"workers": workers, "show_progress": show_progress}
     with scratch_directory() as directory:
         writer = RowWriter(directory, by.key, columns)
         wanted = None if columns is None else [*dict.fromkeys([by.key, *columns])]
@@ -242,72 +242,90 @@ def attach_tables(
         how = [dataclasses.asdict(by), tables.identity, repr(fill)]
         attachment = target.attachment([*kinds], how)
         if target.is_done(attachment):
-            before = attached_before(target, attachment)
-            return Attached(**vars(before))
-        last = by.repeated == "last"
-        problems = writer.finish(*keys_of(writer, by))
-        if problems.repeated and by.repeated == "error":
-            raise refused(
-                f"the key of another row in {plural(problems.repeated, 'row')}",
-                problems.shown,
-                cure="take out the others, or choose with --repeated first or last",
-            )
-        match = functools.partial(
-            match_shard,
-            directory=directory,
-            key=by.feature,
-            texts=has_texts(writer),
-            last=last,
-        )
-        run: Any = {"workers": workers, "show_progress": show_progress}
-        begun: Begun[ShardTask] = Begun.on(
+            return Attached(**vars(attached_before(target, attachment)))
+        repeated = _repeated(writer, by)
+        tasks: Begun[ShardTask] = Begun.on(
             dataset, "matching", target.tasks(attachment)
         )
-        matched: list[Matched] = [*run_steps(match, begun, **run)]
-        matched.sort(key=lambda one: one.task.first_record)
-        found = sum(one.found for one in matched)
-        missing = target.split.records - found
-        shown = [
-            f"record {number:,}" + (f" ({key})" if by.feature else "")
-            for one in matched
-            for number, key in one.missing
-        ][:SHOWN]
-        if missing and fill is None:
-            raise refused(
-                f"no row, or no value in it, for {plural(missing, 'record')}",
-                shown,
-                cure="add rows for them, or give a value for them with --missing",
-            )
-        lost = RowStore(directory).unmatched()
-        lost_keys = writer.shown(lost[:SHOWN])
-        _, without = writer.keys()
-        unmatched = len(lost) + int(without.sum())
-        lost_keys += ["none"] * bool(without.any())
-        if unmatched and not by.allow_unmatched:
-            raise refused(
-                f"no record for {plural(unmatched, 'row')}",
-                lost_keys,
-                cure="correct their keys, or add --allow-unmatched to leave them out",
-            )
+        missing = _missing(writer, by, tasks, fill is None, run)
+        unmatched = _unmatched(writer, by)
         write = functools.partial(
-            write_joined, directory=directory, fill=fill or {}, last=last
+            write_joined,
+            directory=directory,
+            fill=fill or {},
+            last=by.repeated == "last",
         )
         source = {"files": [*inputs][:SHOWN], "rows": writer.rows, "key": by.key}
-        begun_columns = BegunColumns(target, attachment, kinds, source)
-        made = run_job(WriteColumns(begun_columns, write), **run)
+        begun = BegunColumns(target, attachment, kinds, source)
+        made = run_job(WriteColumns(begun, write), **run)
+    found = {"missing": missing, "repeated": repeated, "unmatched": unmatched}
+    counts: dict[str, Any] = {kind: some.number for kind, some in found.items()}
     return Attached(
         **vars(made),
         rows=writer.rows,
-        records=found,
-        missing=missing,
-        repeated=problems.repeated,
-        unmatched=unmatched,
-        shown={
-            "missing": shown,
-            "repeated": problems.shown,
-            "unmatched": lost_keys,
-        },
+        records=target.split.records - missing.number,
+        shown={kind: some.shown for kind, some in found.items()},
+        **counts,
     )
+
+
+def _repeated(writer: RowWriter, by: JoinBy) -> Unjoined:
+    """Ends the rows; returns those with the key of another, if they are allowed."""
+    found = writer.finish(*keys_of(writer, by))
+    if found.number and by.repeated == "error":
+        raise refused(
+            f"the key of another row in {plural(found.number, 'row')}",
+            found.shown,
+            cure="take out the others, or choose with --repeated first or last",
+        )
+    return found
+
+
+def _missing(
+    writer: RowWriter,
+    by: JoinBy,
+    tasks: Begun[ShardTask],
+    all_needed: bool,
+    run: Mapping[str, Any],
+) -> Unjoined:
+    """Matches all records to rows; returns those without one, if that is allowed."""
+    match = functools.partial(
+        match_shard,
+        directory=writer.directory,
+        key=by.feature,
+        texts=has_texts(writer),
+        last=by.repeated == "last",
+    )
+    matched: list[Matched] = [*run_steps(match, tasks, **run)]
+    matched.sort(key=lambda one: one.task.first_record)
+    missing = sum(one.task.digest.records - one.found for one in matched)
+    shown = [
+        f"record {number:,}" + (f" ({key})" if by.feature else "")
+        for one in matched
+        for number, key in one.missing
+    ][:SHOWN]
+    if missing and all_needed:
+        raise refused(
+            f"no row, or no value in it, for {plural(missing, 'record')}",
+            shown,
+            cure="add rows for them, or give a value for them with --missing",
+        )
+    return Unjoined(missing, shown)
+
+
+def _unmatched(writer: RowWriter, by: JoinBy) -> Unjoined:
+    """Returns the rows without a record, if they are allowed."""
+    lost = RowStore(writer.directory).unmatched()
+    _, without = writer.keys()
+    shown = writer.shown(lost[:SHOWN]) + ["none"] * bool(without.any())
+    unmatched = len(lost) + int(without.sum())
+    if unmatched and not by.allow_unmatched:
+        raise refused(
+            f"no record for {plural(unmatched, 'row')}",
+            shown,
+            cure="correct their keys, or add --allow-unmatched to leave them out",
+        )
+    return Unjoined(unmatched, shown)
 
 
 def attach_computed(

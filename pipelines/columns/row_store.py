@@ -53,15 +53,15 @@ def is_key(kind: ColumnType) -> bool:
     return kind.is_text or (not kind.shape and np.dtype(kind.dtype).kind in "iu")
 
 
-class KeyProblems(NamedTuple):
-    """Faults of the keys of rows.
+class Unjoined(NamedTuple):
+    """Rows or records without a partner of their own.
 
     Attributes:
-        repeated: Number of rows with the key of another row.
-        shown: Some of their keys.
+        number: How many there are.
+        shown: Keys of some of them.
     """
 
-    repeated: int
+    number: int
     shown: Sequence[str]
 
 
@@ -168,8 +168,8 @@ class RowWriter:
         lost = np.concatenate([nothing, *self._lost])
         return np.concatenate(self._keys or [nothing]), lost
 
-    def finish(self, numbers: npt.NDArray[Any], rows: Int64) -> KeyProblems:
-        """Sorts the rows by their keys.
+    def finish(self, numbers: npt.NDArray[Any], rows: Int64) -> Unjoined:
+        """Sorts the rows by their keys; returns those with the key of another.
 
         Args:
             numbers: [n], keys from `key_numbers`.
@@ -185,7 +185,7 @@ class RowWriter:
         with open(os.path.join(self.directory, "columns.json"), "w") as out:
             json.dump(kinds, out)
         twice = np.flatnonzero(numbers[1:] == numbers[:-1]) + 1
-        return KeyProblems(len(twice), self.shown(rows[twice[:20]]))
+        return Unjoined(len(twice), self.shown(rows[twice[:20]]))
 
     def shown(self, rows: Iterable[int]) -> list[str]:
         """Returns the keys of rows for a message."""

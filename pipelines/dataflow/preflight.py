@@ -142,13 +142,6 @@ class AskedJob:
 
 def check_options(asked: AskedJob) -> None:
     """Raises InputError for options with which no worker could begin."""
-    beam, options = asked.beam, asked.options
-    own_image, key = has_image(beam), beam.dataflow_kms_key
-    named = None
-    if isinstance(options, ConvertOptions) and options.map is not None:
-        named = "--map"
-    elif isinstance(options, PackingOptions) and is_function(options.tokenizer or ""):
-        named = "--tokenizer"
     for use in asked.uses:
         if not re.match("gs://[^/]", use.path):
             raise InputError(
@@ -157,62 +150,61 @@ def check_options(asked: AskedJob) -> None:
                 expected="a path in a bucket, gs://BUCKET/NAME",
                 cure="copy local files to a bucket with gcloud storage cp",
             )
-    for path in (beam.setup_file, beam.requirements_file):
+    for path in (asked.beam.setup_file, asked.beam.requirements_file):
         if path and not pathlib.Path(path).exists():
             raise InputError("no such file", where=path, cure="check the path")
-    for wrong, error in (
-        (
-            # Beam's image does not hold what the package requires.
-            not (
-                own_image
-                or beam.prebuild_sdk_container_engine
-                or beam.use_public_ips
-                or asked.launch.install_on_workers
-            ),
-            InputError(
-                "the workers could not install gristmill",
-                expected="an image that holds it, or a package index that the workers "
-                "can reach",
-                got="Beam's own image, and workers without public addresses",
-                cure="give --sdk_container_image=IMAGE, which deploy/build.sh builds; "
-                "or --use_public_ips; or --install-on-workers, if the network of the "
-                "workers reaches a package index, such as through Cloud NAT",
-            ),
-        ),
-        (
-            named and not (own_image or sends_code(beam)),
-            InputError(
-                f"the workers do not have the module of {named}",
-                expected="a package or an image that contains it",
-                cure="give --sdk_container_image of an image on top of gristmill's, or "
-                "--setup_file or --extra_package of a package that contains it",
-            ),
-        ),
-        (
-            beam.streaming,
-            InputError(
-                "a job that ends is no streaming job", got="--streaming", cure="drop it"
-            ),
-        ),
-        (
-            own_image and (beam.machine_type or "").partition("-")[0] in ARM_FAMILIES,
-            InputError(
-                "the image is for x86-64, and the machines are Arm",
-                got=beam.machine_type,
-                cure="give another --worker_machine_type, such as e2-standard-4",
-            ),
-        ),
-        (
-            key and f"/locations/{asked.region}/" not in key,
-            InputError(
-                "the key is not in the workers' region",
-                got=key,
-                cure=f"give a key of {asked.region}, or change --region",
-            ),
-        ),
-    ):
-        if wrong:
-            raise error
+    _check_workers_begin(asked)
+
+
+def _check_workers_begin(asked: AskedJob) -> None:
+    """Raises InputError for options that contradict one another."""
+    beam = asked.beam
+    own_image, key, named = has_image(beam), beam.dataflow_kms_key, _own_code(asked)
+    installs = beam.use_public_ips or asked.launch.install_on_workers
+    # Beam's image does not hold what the package requires.
+    if not (own_image or beam.prebuild_sdk_container_engine or installs):
+        raise InputError(
+            "the workers could not install gristmill",
+            expected="an image that holds it, or a package index that the workers can "
+            "reach",
+            got="Beam's own image, and workers without public addresses",
+            cure="give --sdk_container_image=IMAGE, which deploy/build.sh builds; or "
+            "--use_public_ips; or --install-on-workers, if the network of the workers "
+            "reaches a package index, such as through Cloud NAT",
+        )
+    if named and not (own_image or sends_code(beam)):
+        raise InputError(
+            f"the workers do not have the module of {named}",
+            expected="a package or an image that contains it",
+            cure="give --sdk_container_image of an image on top of gristmill's, or "
+            "--setup_file or --extra_package of a package that contains it",
+        )
+    if beam.streaming:
+        raise InputError(
+            "a job that ends is no streaming job", got="--streaming", cure="drop it"
+        )
+    if own_image and (beam.machine_type or "").partition("-")[0] in ARM_FAMILIES:
+        raise InputError(
+            "the image is for x86-64, and the machines are Arm",
+            got=beam.machine_type,
+            cure="give another --worker_machine_type, such as e2-standard-4",
+        )
+    if key and f"/locations/{asked.region}/" not in key:
+        raise InputError(
+            "the key is not in the workers' region",
+            got=key,
+            cure=f"give a key of {asked.region}, or change --region",
+        )
+
+
+def _own_code(asked: AskedJob) -> str | None:
+    """Returns the option that names a function of the user's own, if any."""
+    options = asked.options
+    if isinstance(options, ConvertOptions) and options.map is not None:
+        return "--map"
+    if isinstance(options, PackingOptions) and is_function(options.tokenizer or ""):
+        return "--tokenizer"
+    return None
 
 
 def check_buckets(asked: AskedJob) -> Iterator[str]:

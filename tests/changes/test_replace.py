@@ -155,7 +155,8 @@ def test_what_a_killed_commit_did_not_delete_any_command_deletes(
 @pytest.mark.slow
 def test_what_cannot_be_deleted_the_next_command_deletes(server, inputs):
     convert(OUT, inputs["old"])
-    server.fail("403", "delete", times=1, name="00001-of-00002")
+    shard = f"out/{NAME}-train.array_record-00001-of-00002"
+    server.fail("403", "delete", times=1, name=shard)
     convert(OUT, inputs["new"], overwrite=True)
     assert files_with(OUT, OLD)
     convert(OUT, inputs["new"])

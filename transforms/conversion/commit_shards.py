@@ -72,7 +72,7 @@ def finish_split(prepared: PreparedJob, collected: ShardCollector) -> Split:
         JobChangedError: Another conversion has taken over the output.
         StorageChangedError: It has written the table meanwhile.
     """
-    job, files, write = prepared.job, prepared.files, prepared.write
+    job, files = prepared.job, prepared.files
     table = collected.table()
     shards = range(prepared.plan.shards)
     if len(table) != len(shards):
@@ -101,41 +101,47 @@ def finish_split(prepared: PreparedJob, collected: ShardCollector) -> Split:
     counts = None if job.pack is None else table.packed_total()
     if job.pack is not None and counts is not None:
         check_fit(job.pack, counts, functools.partial(example_of, prepared))
-    made_by, changed = source_of(files.spec), table.total("changed_records")
+    split = write_table(
+        prepared.write,
+        table,
+        check_current=prepared.check_current,
+        writer_options=job.writer.described,
+        source=_described_source(prepared, table),
+    )
+    columns = carried_columns(prepared, table) if files.spec.of_dataset else {}
+    features, packed = source_of(files.spec).features(), None
+    if job.pack is not None and counts is not None:
+        packed = described_rows(job.pack, counts)
+        features = row_features(job.pack)
+    elif mapped and (table.total("changed_records") or split.added_records):
+        features = None  # The user's function may return any features.
+    return dataclasses.replace(split, columns=columns, features=features, packed=packed)
+
+
+def _described_source(prepared: PreparedJob, table: ShardTable) -> dict[str, Any]:
+    """Returns the inputs and options of a split, for `Split.source`."""
+    job, files, read = prepared.job, prepared.files, table.read_digest()
     source: dict[str, Any] = {
         "content": prepared.content,
         "inputs": list(job.inputs),
         "files": len(files),
         "file_bytes": int(files.sizes.sum()),
         "file_list_digest": files.digest,
-        "file_list": layout.inputs_path(job.name, write.key),
+        "file_list": layout.inputs_path(job.name, prepared.write.key),
         "records": read.records,
         "raw_bytes": read.raw_bytes,
         "records_digest": read.hex,
-        **({"changed_records": changed} if mapped else {}),
-        **made_by.described(),
+        **source_of(files.spec).described(),
         "options": job.options(),
     }
+    if job.map is not None:
+        source["changed_records"] = table.total("changed_records")
     nulls = table.total("null_rows")
     if nulls or job.records.nulls == "skip":
         source["null_rows"] = nulls
-    if selects:
+    if job.records.select:
         source["selected"] = job.records.select
-    split = write_table(
-        write,
-        table,
-        check_current=prepared.check_current,
-        writer_options=job.writer.described,
-        source=source,
-    )
-    columns = carried_columns(prepared, table) if files.spec.of_dataset else {}
-    features, packed = made_by.features(), None
-    if job.pack is not None and counts is not None:
-        packed = described_rows(job.pack, counts)
-        features = row_features(job.pack)
-    elif mapped and (changed or split.added_records):
-        features = None  # The user's function may return any features.
-    return dataclasses.replace(split, columns=columns, features=features, packed=packed)
+    return source
 
 
 def check_spans(columns: Mapping[str, npt.NDArray[Any]], files: InputFiles) -> None:

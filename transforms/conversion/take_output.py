@@ -118,12 +118,7 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
         )
         prepared = dataclasses.replace(prepared, write=write)
     write = prepared.write
-    described = PreparedJob.load(job.output, job.name, write.key)
-    begun = described is not None and described.write.id == write.id
-    if described is not None and begun:
-        noted = described.files.noted_changes(prepared.files)
-        changed = described.changed.union(noted)
-        prepared = dataclasses.replace(prepared, changed=changed)
+    prepared, begun = _begun_before(prepared)
     if prepared.changed and anew and made is None and write.base != DAMAGED:
         give_up_write(write)  # Rather than compare finished shards.
         return take_output(asked, overwrite=overwrite)
@@ -141,6 +136,17 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
         notes += _unfinished_notes(prepared, manifest)
     prepared = dataclasses.replace(prepared.store(), fresh=not begun and made is None)
     return TakenOutput(prepared=prepared, committed=None, notes=tuple(notes))
+
+
+def _begun_before(prepared: PreparedJob) -> tuple[PreparedJob, bool]:
+    """Returns the job with the inputs that changed since it began, and if it had."""
+    write = prepared.write
+    described = PreparedJob.load(prepared.job.output, prepared.job.name, write.key)
+    if described is None or described.write.id != write.id:
+        return prepared, False
+    noted = described.files.noted_changes(prepared.files)
+    changed = described.changed.union(noted)
+    return dataclasses.replace(prepared, changed=changed), True
 
 
 def _made(prepared: PreparedJob, split: Split) -> tuple[PreparedJob, Split] | None:

@@ -455,16 +455,8 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
     with removal.change_told():
         table = read_table(dataset, base)
     tasks = [*_cut_tasks(one, table)]
-    made = cuts.rows[one.write.id].table() if one.write.id in cuts.rows else None
+    made = _made_table(one, tasks, removal, cuts)
     expected = [task.shard for task in tasks]
-    if made is None or made.numbers.tolist() != expected:
-        raise DataLossError(
-            "not all shards that lose records were written again",
-            where=f"{dataset}, split {key}",
-            expected=f"{len(expected):,} shards",
-            got=f"{0 if made is None else len(made):,}",
-            cure="run the same command again: finished shards are kept",
-        )
     removed = cuts.notes["removed"]
     words = np.concatenate([removed[one.write.id, shard] for shard in expected])
     digest = RecordsDigest.of_words(words)
@@ -484,14 +476,16 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
             got=left.summary,
             cure="verify the dataset with gristmill verify, then run again",
         )
-    # The list of removed records: their numbers and digests.
-    out, (low, high) = io.BytesIO(), lanes_of(words)
-    lanes: Any = {"digest_low": low, "digest_high": high}
-    version = np.array(_LIST_VERSION)
-    np.savez_compressed(out, version=version, records=one.records, **lanes)
-    list_path = layout.removed_path(removal.name, key)
-    place = layout.join(dataset, list_path)
-    storage_for(dataset).write(place, out.getvalue(), replaces=version_of(place))
+    about: Mapping[str, Any] = {
+        "edition": base.edition,
+        "shards_digest": base.shards_digest,
+        "records": digest.records,
+        "raw_bytes": digest.raw_bytes,
+        "records_digest": digest.hex,
+        "list": _write_list(one, removal, words),
+        "request": removal.request,
+        **({} if base.removed is None else {"before": dict(base.removed)}),
+    }
     source = {n: v for n, v in base.source.items() if n not in _OWN_SOURCE}
     split = write_table(
         one.write,
@@ -500,31 +494,61 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
         writer_options=base.writer_options,
         source=source,
     )
-    columns = {}
-    with removal.change_told():
-        if base.columns:
-            table = read_table(dataset, base)  # The first one was consumed by the join.
-        for name, entry in column_entries(base, dataset).items():
-            values = _left(entry, table, tasks)
-            columns[name] = made_column(one.write, name, entry, new, values)
-    about: Mapping[str, Any] = {
-        "edition": base.edition,
-        "shards_digest": base.shards_digest,
-        "records": digest.records,
-        "raw_bytes": digest.raw_bytes,
-        "records_digest": digest.hex,
-        "list": list_path,
-        "request": removal.request,
-        **({} if base.removed is None else {"before": dict(base.removed)}),
-    }
     split = dataclasses.replace(
         split,
         features=base.features,
         removed=about,
-        columns=columns,
+        columns=_cut_columns(one, removal, new, tasks),
         extra=base.extra,
     )
     return split, len(expected)
+
+
+def _made_table(
+    one: EditionRemoval, tasks: Sequence[CutTask], removal: Removal, cuts: Gathered
+) -> ShardTable:
+    """Returns the table of the shards that were written again; raises DataLossError."""
+    made: ShardTable | None = None
+    if one.write.id in cuts.rows:
+        made = cuts.rows[one.write.id].table()
+    if made is None or made.numbers.tolist() != [task.shard for task in tasks]:
+        raise DataLossError(
+            "not all shards that lose records were written again",
+            where=f"{removal.dataset}, split {one.write.key}",
+            expected=f"{len(tasks):,} shards",
+            got=f"{0 if made is None else len(made):,}",
+            cure="run the same command again: finished shards are kept",
+        )
+    return made
+
+
+def _write_list(one: EditionRemoval, removal: Removal, words: npt.NDArray[Any]) -> str:
+    """Writes the numbers and digests of removed records; returns the file's path."""
+    out, (low, high) = io.BytesIO(), lanes_of(words)
+    lanes: Any = {"digest_low": low, "digest_high": high}
+    version = np.array(_LIST_VERSION)
+    np.savez_compressed(out, version=version, records=one.records, **lanes)
+    path = layout.removed_path(removal.name, one.write.key)
+    place = layout.join(removal.dataset, path)
+    storage_for(removal.dataset).write(
+        place, out.getvalue(), replaces=version_of(place)
+    )
+    return path
+
+
+def _cut_columns(
+    one: EditionRemoval, removal: Removal, new: ShardTable, tasks: Sequence[CutTask]
+) -> dict[str, Mapping[str, Any]]:
+    """Writes the columns of an edition without the removed records."""
+    columns: dict[str, Mapping[str, Any]] = {}
+    with removal.change_told():
+        if one.base.columns:
+            # The first one was consumed by the join.
+            table = read_table(removal.dataset, one.base)
+        for name, entry in column_entries(one.base, removal.dataset).items():
+            values = _left(entry, table, tasks)
+            columns[name] = made_column(one.write, name, entry, new, values)
+    return columns
 
 
 def _left(

@@ -15,7 +15,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.message_spans import MessageSpans
-from gristmill.transforms.jobs.pack_options import PackOptions
+from gristmill.transforms.jobs.pack_options import ChatOptions, PackOptions
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.tokens.document_column import DocumentColumn
 from gristmill.transforms.tokens.load_tokenizer import (
@@ -374,70 +374,26 @@ def misfits(
 ) -> Iterator[Misfit]:
     """Yields the misfits; arguments are as for `check_fit`."""
     accepted, tried = pack.accept.split(","), bytes_texts is not None
-    total = counts.documents + counts.empty_documents
-
-    def too_many(count: int, percent: float, of: int) -> bool:
-        return count > 0 and (count == of if tried else 100 * count > percent * of)
-
-    def share(count: int, of: int, noun: str) -> str:
-        return f"{count:,} of {of:,} {noun}"
-
     if pack.chat is not None:
-        noun = "conversations"
-        if counts.open_turns and "open-turns" not in accepted:
-            yield Misfit(
-                "open_turns",
-                "a trained message has no end of turn that is one token of the "
-                "tokenizer: a model would not learn to stop",
-                "after each a special token that the template also writes at the end",
-                f"{counts.open_turns:,} trained messages",
-                "give the tokenizer of the model with this template; or --train last; "
-                "or --accept open-turns",
-            )
-        most = pack.chat.max_rejected
-        rejected = too_many(counts.aside_rejected, most, total)
-        if rejected:
-            yield Misfit(
-                "rejected",
-                "conversations cannot be used with this template",
-                f"at most {most:g} % that are set aside for it",
-                share(counts.aside_rejected, total, noun),
-                "correct them or the template, which `gristmill audit` explains; or "
-                "raise --max-rejected",
-            )
-        if "long" not in accepted and too_many(counts.aside_long, _MOST_PERCENT, total):
-            yield Misfit(
-                "long",
-                "most conversations are longer than a row",
-                f"rows of more than {pack.length:,} tokens",
-                share(counts.aside_long, total, noun),
-                "raise --length; or --accept long",
-            )
-        if not (counts.documents or tried or rejected):
-            yield Misfit(
-                "untrained",
-                "no row can be made: no conversation has a token that is trained on",
-                "messages as --train says",
-                share(counts.aside_untrained, total, noun) + " without",
-                "correct --train, --column or --weight-column",
-            )
+        yield from _chat_misfits(pack, pack.chat, counts, tried=tried)
     elif not counts.documents and not tried:
         yield Misfit(
             "empty",
             "no row can be made: no document has a token",
             f"text or tokens in the column {pack.column!r}",
-            share(counts.empty_documents, total, "documents") + " without",
+            _share(counts.empty_documents, counts.empty_documents, "documents")
+            + " without",
             "choose another --column, or see what --map returns",
         )
     own = counts.tokens + counts.truncated_tokens - counts.special_tokens
-    if "unknown" not in accepted and too_many(
-        counts.unknown_tokens, _MOST_PERCENT, own
+    if "unknown" not in accepted and _too_many(
+        counts.unknown_tokens, _MOST_PERCENT, own, tried=tried
     ):
         yield Misfit(
             "unknown",
             "most of the text is not in the vocabulary of the tokenizer",
             "tokens other than the unknown one",
-            share(counts.unknown_tokens, own, "tokens"),
+            _share(counts.unknown_tokens, own, "tokens"),
             "give the tokenizer of this language or kind of text; or --accept unknown",
         )
     if bytes_texts and "bytes" not in accepted and bytes_texts == counts.documents:
@@ -445,6 +401,61 @@ def misfits(
             "bytes",
             "texts are Python's notation of bytes, as str(b'...') gives",
             "the text itself",
-            share(bytes_texts, counts.documents, "documents"),
+            _share(bytes_texts, counts.documents, "documents"),
             "decode it where it is made, or with --map; or --accept bytes",
         )
+
+
+def _chat_misfits(
+    pack: PackOptions, chat: ChatOptions, counts: PackedCounts, *, tried: bool
+) -> Iterator[Misfit]:
+    """Yields the misfits of conversations; `tried` as in `_too_many`."""
+    accepted, noun = pack.accept.split(","), "conversations"
+    total = counts.documents + counts.empty_documents
+    if counts.open_turns and "open-turns" not in accepted:
+        yield Misfit(
+            "open_turns",
+            "a trained message has no end of turn that is one token of the "
+            "tokenizer: a model would not learn to stop",
+            "after each a special token that the template also writes at the end",
+            f"{counts.open_turns:,} trained messages",
+            "give the tokenizer of the model with this template; or --train last; "
+            "or --accept open-turns",
+        )
+    rejected = _too_many(counts.aside_rejected, chat.max_rejected, total, tried=tried)
+    if rejected:
+        yield Misfit(
+            "rejected",
+            "conversations cannot be used with this template",
+            f"at most {chat.max_rejected:g} % that are set aside for it",
+            _share(counts.aside_rejected, total, noun),
+            "correct them or the template, which `gristmill audit` explains; or "
+            "raise --max-rejected",
+        )
+    if "long" not in accepted and _too_many(
+        counts.aside_long, _MOST_PERCENT, total, tried=tried
+    ):
+        yield Misfit(
+            "long",
+            "most conversations are longer than a row",
+            f"rows of more than {pack.length:,} tokens",
+            _share(counts.aside_long, total, noun),
+            "raise --length; or --accept long",
+        )
+    if not (counts.documents or tried or rejected):
+        yield Misfit(
+            "untrained",
+            "no row can be made: no conversation has a token that is trained on",
+            "messages as --train says",
+            _share(counts.aside_untrained, total, noun) + " without",
+            "correct --train, --column or --weight-column",
+        )
+
+
+def _too_many(count: int, percent: float, of: int, *, tried: bool) -> bool:
+    """Returns whether a count is above a share; of a few that were tried, all."""
+    return count > 0 and (count == of if tried else 100 * count > percent * of)
+
+
+def _share(count: int, of: int, noun: str) -> str:
+    return f"{count:,} of {of:,} {noun}"

@@ -399,6 +399,13 @@ class CsvLines(TableLines):
                 "a field whose lines have other numbers of tabs than rows",
                 f"{row.data.count(NEWLINE):,} lines, each like a row",
             )
+        wrong = self._wrong_cell(index, cells)
+        if wrong is not None:
+            return wrong
+        return bad("row cannot be read", "a row of CSV", repr(row.line(0)[:60]))
+
+    def _wrong_cell(self, index: int, cells: Sequence[str]) -> BadLineError | None:
+        """Returns the fault of the first cell that is no value of its column."""
         for name, cell in zip(self._header, cells, strict=True):
             if name not in self._schema.names:
                 continue
@@ -414,7 +421,7 @@ class CsvLines(TableLines):
                     else "give this column another type, as in --columns "
                     f"'*,{name}:string'",
                 )
-        return bad("row cannot be read", "a row of CSV", repr(row.line(0)[:60]))
+        return None
 
 
 def _numbers(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
