@@ -5,7 +5,6 @@ compressor decides: plain ones, or `stored_gzip`.
 """
 
 import csv
-import gzip
 import io
 import json
 import pathlib
@@ -16,9 +15,8 @@ import zlib
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 
-from gristmill.dataset import encode_example, encode_frame
+from gristmill.dataset import encode_frame
 
 _WORDS = ("ash", "birch", "cedar", "elm", "hazel", "larch", "maple", "oak", "willow")
 _BLOCK_BYTES = 1000
@@ -59,9 +57,9 @@ def tfrecord(items):
     return b"".join(map(encode_frame, items))
 
 
-def jsonl(items, *, newline="\n"):
+def jsonl(items):
     """Returns JSON lines."""
-    return "".join(json.dumps(item) + newline for item in items).encode()
+    return "".join(json.dumps(item) + "\n" for item in items).encode()
 
 
 def table(items, *, delimiter=","):
@@ -99,57 +97,11 @@ def samples(count, *, seed=0):
     return tar(members)
 
 
-def array_record(path, items, *, group_size=1):
-    """Writes an ArrayRecord file with the official writer, without compression."""
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    writer = ArrayRecordWriter(str(path), f"group_size:{group_size},uncompressed")
-    for item in items:
-        writer.write(item)
-    writer.close()
-
-
 def parquet(path, items, *, group_rows=1 << 20):
     """Writes a Parquet file, plain and without compression."""
     plain = {"compression": "none", "use_dictionary": False}
     table = pa.Table.from_pylist(list(items))
     pq.write_table(table, path, row_group_size=group_rows, **plain)
-
-
-SCALAR = "tensorflow_datasets.core.features"
-LABEL = {"shape": {}, "dtype": "int64", "encoding": "none"}
-FEATURES = {
-    "text": {"pythonClassName": f"{SCALAR}.text_feature.Text", "text": {}},
-    "label": {"pythonClassName": f"{SCALAR}.scalar.Scalar", "tensor": LABEL},
-}
-
-
-def tfds(folder, **splits):
-    """Writes a directory as TFDS makes it: splits of so many examples in each file."""
-    described = []
-    for split, counts in splits.items():
-        name = f"odd-{split}.tfrecord-%05d-of-{len(counts):05d}"
-        data = [
-            tfrecord(
-                encode_example({"text": text, "label": number % 3})
-                for number, text in enumerate(texts(count, seed=file))
-            )
-            for file, count in enumerate(counts)
-        ]
-        write(folder, **{name % file: each for file, each in enumerate(data)})
-        template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-        sizes = {
-            "shardLengths": [*map(str, counts)],
-            "numBytes": f"{sum(map(len, data))}",
-        }
-        described.append({"name": split, "filepathTemplate": template, **sizes})
-    info = {"name": "odd", "version": "1.0.0", "fileFormat": "tfrecord"}
-    kind = {"pythonClassName": f"{SCALAR}.features_dict.FeaturesDict"}
-    files = {
-        "dataset_info.json": info | {"splits": described},
-        "features.json": kind | {"featuresDict": {"features": FEATURES}},
-    }
-    return write(folder, **{name: json.dumps(files[name]).encode() for name in files})
 
 
 def stored_gzip(data):
@@ -162,14 +114,6 @@ def stored_gzip(data):
     ]
     end = struct.pack("<II", zlib.crc32(data), len(data))
     return b"\x1f\x8b\x08" + bytes(6) + b"\xff" + b"".join(blocks) + end
-
-
-COMPRESS = {
-    "none": bytes,
-    "gzip": gzip.compress,
-    "zlib": zlib.compress,
-    "zstd": zstandard.compress,
-}
 
 
 def write(folder, **files):
