@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -25,8 +26,10 @@ from gristmill.dataset import (
     read_manifest,
 )
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
-from gristmill.dataset.base.errors import InvalidDatasetError
+from gristmill.dataset.base.errors import InvalidDatasetError, StorageChangedError
 from gristmill.dataset.commit.clean import clean
+from gristmill.dataset.commit.editions import with_write
+from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.writer import writer as writer_module
@@ -102,8 +105,10 @@ class TestWhatItLeaves:
         )
         assert len(ours) == 4
         assert ours == theirs
-        splits = (open_manifest(tmp_path / n).splits for n in ("data", "converted"))
-        split, other = (next(iter(one.values())) for one in splits)
+        split, other = (
+            open_manifest(tmp_path / folder).splits["train"]
+            for folder in ("data", "converted")
+        )
         assert split.records_digest == other.records_digest
         assert split.writer_options == other.writer_options
         assert_whole(data, RECORDS)
@@ -135,27 +140,23 @@ class TestWhatItLeaves:
                 if stop < 50:
                     raise StoppedError
 
-        def run(*arguments):
-            result = CliRunner().invoke(cli, [*map(str, arguments)])
-            assert result.exit_code == 0, result.output
-            return result.stdout
-
         def places(*records):
-            order = ("--batch-size", 1, "--shuffle", "none", "--row", 0)
+            batches = loader.global_batches(
+                loader.open("data"), batch_size=1, shuffle="none"
+            )
             for record in records:
-                text = run("trace", "data", *order, "--step", record, "--json")
-                names = ("path", "record", "offset_bytes", "line")
-                yield [json.loads(text).get(f"source_{name}") for name in names]
+                found = batches.locate(record, 0)
+                place = found.source_offset_bytes, found.source_record
+                yield found.source_path, *place
 
-        first, *others = places(0, 1, 28, 49)
-        assert first[:2] == ["other.parquet", 3]
-        for n, found in zip((1, 28, 49), others, strict=True):
-            assert found == ["a.jsonl", None, offsets[n], n + 1]
+        jsonl = [("a.jsonl", offsets[n], None) for n in (1, 28, 49)]
+        assert [*places(0, 1, 28, 49)] == [("other.parquet", None, 3), *jsonl]
         pathlib.Path("gone").write_text("a.jsonl@line:8\nother.parquet@3\n")
-        run("remove", "data", "--records", "gone")
+        removed = CliRunner().invoke(cli, ["remove", "data", "--records", "gone"])
+        assert removed.exit_code == 0, removed.output
         left = [*lines[1:7], *lines[8:]]
         assert records_of("data") == [line.strip() for line in left]
-        assert next(places(7))[2] == offsets[9]
+        assert [*places(7)] == [("a.jsonl", offsets[9], None)]
 
 
 class TestWhereItGoesOn:
@@ -217,8 +218,8 @@ class TestWhereItGoesOn:
         described = json.loads(job.read_text())
         described["parts"]["writer"]["versions"] = versions
         job.write_text(json.dumps(described))
-        with refused:
-            write(data, resume=True)
+        with refused:  # Before it takes a record.
+            write(data, stop=0, resume=True)
 
 
 class TestWhatItRefuses:
@@ -234,6 +235,17 @@ class TestWhatItRefuses:
             with pytest.raises(error, match=said):
                 write(data, **options)
         assert contents(data) == before
+
+    def test_other_records_of_a_write_that_is_committed(self, data):
+        """A commit may be repeated, such as by a runner; a loop may read others."""
+        write(data)
+        split = open_manifest(data).splits["train"]
+        place = {"output": str(data), "name": "data", "split": "train"}
+        own = Write(**place, id=split.source["job"], mark=split.write)
+        assert with_write(split, split, own) == split
+        other = dataclasses.replace(split, shards_digest="sha256:other")
+        with pytest.raises(StorageChangedError, match="another command has changed"):
+            with_write(split, other, own)
 
     def test_a_record_that_gets_lost_inside(self, data, monkeypatch):
         class Losing(ShardWriter):
@@ -402,36 +414,26 @@ class TestParts:
         assert records_of(data) == JOINED
 
     @pytest.mark.slow
-    def test_a_process_of_several_that_is_killed_goes_on(self, data):
+    def test_a_killed_process_goes_on(self, data):
+        write_parts(data, 0, 1, 3)
         context = multiprocessing.get_context("spawn")
-
-        def run(*parts, kill_at=None):
-            processes = [
-                context.Process(target=write_third, args=(str(data), part, kill_at))
-                for part in parts
-            ]
-            for step in ("start", "join"):
-                for process in processes:
-                    getattr(process, step)()
-            return [process.exitcode for process in processes]
-
-        # The second is killed in its third shard.
-        assert run(0, 1, 2, kill_at=16) == [0, -signal.SIGKILL, 0]
-        with pytest.raises(DataLossError, match="part 1"):
-            commit_parts(data)
-        assert run(1) == [0]
-        assert commit_parts(data).splits["train"].shards == 9
-        assert_whole(data, THIRDS)
+        for kill_at, code in ((25, -signal.SIGKILL), (None, 0)):
+            with pytest.raises(DataLossError, match="part 2"):
+                commit_parts(data)
+            process = context.Process(target=write_part, args=(str(data), kill_at))
+            process.start()
+            process.join()
+            assert process.exitcode == code
+        assert commit_parts(data).splits["train"].shards == 3 + 4 + 1
+        assert_whole(data, JOINED)
 
 
-THIRDS = [b"%03d " % number * 40 for number in range(25)]
-
-
-def write_third(output, part, kill_at):
-    """Writes a third of the records, in a process of its own."""
-    begin = 9 * part
-    with Writer(output, part=part, parts=3, records_per_shard=3, resume=True) as writer:
-        for number in range(begin + writer.position_records, min(begin + 9, 25)):
+def write_part(output, kill_at):
+    """Writes a part in a process of its own, which may kill itself in a shard."""
+    options = {"part": 2, "parts": len(PARTS), "records_per_shard": 10}
+    with Writer(output, resume=True, **options) as writer:
+        assert kill_at or writer.position_records >= 10
+        for number in range(writer.position_records, 40):
             if number == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
-            writer.write(THIRDS[number])
+            writer.write(PARTS[2][number])

@@ -85,14 +85,12 @@ def read_in_order(directory, split):
 
 
 @with_tensorflow
-def read_split(directory, split, order=()):
-    """Reads the examples of an ArrayRecord dataset with TFDS: all, or some at once."""
+def read_split(directory, split):
+    """Reads the examples of an ArrayRecord dataset with TFDS."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(str(directory))
     source = builder.as_data_source(split=split)
-    if order:
-        return [plain(example) for example in source.__getitems__(order)]
     return [plain(source[index]) for index in range(len(source))]
 
 
