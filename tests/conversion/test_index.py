@@ -93,12 +93,10 @@ def test_splits_by_names(folder, data, names, options, pattern, expected):
 def test_splits_of_a_tfds_directory_with_names_of_its_own(folder, data):
     for name in ("00000.train", "00001.train", "00000.test"):
         (folder / name).write_bytes(data)
+    template = {"filepathTemplate": "{SHARD_INDEX}.{SPLIT}"}
     splits = [
-        {"name": split, "shardLengths": lengths, "filepathTemplate": template}
-        for split, lengths, template in (
-            ("train", ["1", "1"], "{SHARD_INDEX}.{SPLIT}"),
-            ("test", ["1"], "{SHARD_INDEX}.{SPLIT}"),
-        )
+        {"name": "train", "shardLengths": ["1", "1"], **template},
+        {"name": "test", "shardLengths": ["1"], **template},
     ]
     info = {"name": "c4", "fileFormat": "array_record", "splits": splits}
     (folder / "dataset_info.json").write_text(json.dumps(info))

@@ -19,11 +19,10 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.typehints.decorators import TypeCheckError
 from apache_beam.utils.timestamp import Timestamp
 
-from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.base.errors import DataLossError, InputError
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms import (
     ReadAllRecords,
-    ReadArrayRecords,
     ReadRecords,
     ReadTFRecords,
     RecordOptions,
@@ -44,7 +43,7 @@ from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.source import first_records
 from tests.order.input_files import WRITERS, rows_of
 from tests.servers.buckets import overlapping
-from tests.support.conversion import dataset_of, shards_of, varied_records
+from tests.support.conversion import dataset_of, varied_records
 from tests.support.pipelines import (
     BUNDLE_BASED,
     BUNDLES_TWICE,
@@ -116,14 +115,13 @@ def test_files_of_all_kinds_in_several_parts(tmp_path, argv, read):
 @pytest.mark.slow
 def test_datasets_and_directories_have_splits(tmp_path):
     every = {split: varied_records(90, seed=len(split)) for split in ("train", "test")}
-    lengths = [{"name": name, "shardLengths": ["90"]} for name in every]
     made = tmp_path / "tfds"
     made.mkdir()
     for split, records in every.items():
         dataset = dataset_of(tmp_path, records, split=split)
-        file = f"d-{split}.tfrecord-00000-of-00001"
-        (made / file).write_bytes(frames_of(records))
-    info = json.dumps({"name": "d", "splits": lengths})
+        write_tfrecords(made / f"d-{split}.tfrecord-00000-of-00001", records)
+    splits = [{"name": name, "shardLengths": ["90"]} for name in every]
+    info = json.dumps({"name": "d", "splits": splits})
     (made / "dataset_info.json").write_text(info)
     (made / "features.json").write_text("{}")
     for folder in (dataset, made):
@@ -257,22 +255,7 @@ class TestElementsThatNameTheInputs:
             pipeline | "NoPatterns" >> ReadAllRecords()
 
 
-def test_other_record_than_the_index_has_is_refused(tmp_path):
-    dataset = dataset_of(tmp_path, [b"%03d" % number for number in range(300)])
-    shard = dataset / shards_of(dataset)[1]
-    records = [b"%03d" % number for number in range(100, 200)]
-    records[7] = b"???"
-    size = shard.stat().st_size
-    write_array_records(shard, records)
-    assert shard.stat().st_size == size
-    with pytest.raises(Exception, match=r"(?s)00001-of-00003, record 7\n.*index"):
-        run(ReadArrayRecords(str(dataset)))
-    # As a file without a dataset, nothing tells that it is another one.
-    assert sorted(run(ReadArrayRecords(str(shard)))) == sorted(records)
-
-
-@pytest.mark.parametrize("range_bytes", [64, 1 << 20])
-def test_damage_names_file_and_offset(tmp_path, range_bytes):
+def test_damage_names_file_and_offset(tmp_path):
     records = text_records(30)
     data = bytearray(frames_of(records))
     offset = offsets_of(records)[20]
@@ -281,7 +264,7 @@ def test_damage_names_file_and_offset(tmp_path, range_bytes):
     path.write_bytes(data)
     message = rf"(?s)corrupt length field.*damaged, byte offset {offset:,}"
     with pytest.raises(Exception, match=message):
-        run(ReadTFRecords(str(path), range_bytes=range_bytes))
+        run(ReadTFRecords(str(path), range_bytes=64))
 
 
 def test_a_file_of_another_format(tmp_path):
@@ -309,6 +292,17 @@ def test_a_file_that_changes_meanwhile(tmp_path):
     path.write_bytes(frames_of(text_records(30, seed=2)))
     with pytest.raises(Exception, match=r"(?s)changing.*run"):
         list(read_range(pieces[1], with_source=False))
+
+
+def test_a_range_that_ends_elsewhere(tmp_path):
+    """As one would whose cut is within a record."""
+    (tmp_path / "in").write_bytes(frames_of(text_records(30)))
+    part = part_of(str(tmp_path / "in"))
+    first, *_ = cut_walks(list(walk_part(part, 1000)), 1000)
+    assert list(read_range(first, with_source=False))
+    for end in (first.end_bytes - 1, first.end_bytes + 1):
+        with pytest.raises(DataLossError, match="not read to its end"):
+            list(read_range(first._replace(end_bytes=end), with_source=False))
 
 
 def test_elements_are_small(tmp_path):

@@ -168,7 +168,6 @@ def test_a_million_shards_of_a_petabyte_are_planned_quickly():
                 "7 of 110",
             ),
         ),
-        (("shard_bytes", GB), [(3 * GB, True), (99 * GB, False)], ()),
     ],
 )
 def test_large_files_that_one_worker_reads_are_noted(plan, files, said):

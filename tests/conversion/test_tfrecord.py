@@ -193,20 +193,6 @@ def test_damaged_files_lose_nothing_else(path, pieces, data):
             assert (cut.records, cut.skipped) == (alone.records, alone.skipped)
 
 
-@pytest.mark.parametrize("first", [1, 5])
-def test_damage_at_a_cut_belongs_to_the_range_before(path, first):
-    records = [bytes([65 + number]) * 100 for number in range(12)]
-    data = frames_of(records)
-    for number in range(first, first + 3):
-        data = flipped(data, number * 116 + 50)
-    path.write_bytes(data)
-    for cut in range(1, len(data), 7):
-        found = read(path, [cut])
-        check_meets(found.spans, file_of(path))
-        assert found.records == records[:first] + records[first + 3 :]
-        assert len(found.regions) == 3
-
-
 @hypothesis.settings(max_examples=40)
 @given(small_records(max_records=4), st.binary(max_size=40), st.integers(1, 50))
 def test_a_search_finds_what_brute_force_finds(records, tail, most):
