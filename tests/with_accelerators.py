@@ -10,17 +10,15 @@ of several hosts, run it on each with `--distributed`. It needs gristmill[loader
 orbax-checkpoint.
 """
 
-from __future__ import annotations
-
 import argparse
+import contextlib
 import datetime
+import functools
 import importlib.metadata
 import pathlib
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +30,6 @@ from gristmill import loader
 from gristmill.dataset import Writer
 
 _PACKAGES = ("gristmill", "jax", "jaxlib", "libtpu", "grain", "orbax-checkpoint")
-Decode = Callable[[Any], dict[str, np.ndarray]]
 
 
 def make_data(directory, *, records, length):
@@ -43,17 +40,10 @@ def make_data(directory, *, records, length):
             writer.write(tokens.tobytes())
 
 
-def as_bytes(length):
-    """Returns a decode: the first bytes of each record, uint8 [rows, length]."""
-
-    def decode(records):
-        rows = np.zeros((len(records), length), np.uint8)
-        for row, record in zip(rows, records, strict=True):
-            part = np.frombuffer(record[:length], np.uint8)
-            row[: len(part)] = part
-        return {"bytes": rows}
-
-    return decode
+def first_bytes(records, *, length):
+    """Returns the first bytes of each record, uint8 [rows, length]."""
+    rows = b"".join(record[:length].ljust(length, b"\0") for record in records)
+    return {"bytes": np.frombuffer(rows, np.uint8).reshape(-1, length)}
 
 
 @jax.jit
@@ -68,14 +58,17 @@ def meshes():
     """Returns meshes by name: all devices, then other ways to divide the rows."""
     devices = np.array(jax.devices())
     count = len(devices)
-    found = {f"{count} x 1": Mesh(devices.reshape(-1, 1), ("data", "model"))}
+    shapes = [(count, 1)]
     if count % 2 == 0:
-        pairs = devices.reshape(-1, 2)
-        found[f"{count // 2} x 2"] = Mesh(pairs, ("data", "model"))
+        shapes.append((count // 2, 2))
         if jax.process_count() == 1:
-            half = devices[: count // 2].reshape(-1, 1)
-            found[f"{count // 2} x 1"] = Mesh(half, ("data", "model"))
-    return found
+            shapes.append((count // 2, 1))
+    return {
+        f"{rows} x {columns}": Mesh(
+            devices[: rows * columns].reshape(rows, columns), ("data", "model")
+        )
+        for rows, columns in shapes
+    }
 
 
 class Check:
@@ -91,23 +84,23 @@ class Check:
     """
 
     def __init__(self, batches, *, length, workers):
-        self.differ: list[str] = []
-        self._batches, self._length, self._workers = batches, length, workers
+        self.differ = []
+        self._batches, self._workers = batches, workers
+        self._decode = functools.partial(first_bytes, length=length)
 
     def feed(self, mesh):
         """Returns a feed of this process's rows, as arrays on a mesh."""
         sharding = NamedSharding(mesh, PartitionSpec("data"))
         feed = self._batches.feed(
-            decode=as_bytes(self._length), host=sharding, workers=self._workers
+            decode=self._decode, host=sharding, workers=self._workers
         )
         return loader.to_jax(feed, sharding)
 
     def run(self, feed, name, first, steps):
         """Takes steps from a feed and compares them."""
-        decode = as_bytes(self._length)
         for step in range(first, first + steps):
             seen = int(digest(next(feed)["bytes"]))
-            whole = decode(self._batches.read(step))["bytes"]
+            whole = self._decode(self._batches.read(step))["bytes"]
             if seen != int(digest(jnp.asarray(whole))):
                 self.differ.append(f"step {step} on {name}")
 
@@ -151,10 +144,11 @@ def run(args, work):
         loader.open(data), batch_size=args.batch_size, seed=7
     )
     check = Check(batches, length=args.length, workers=args.workers)
-    (name, mesh), *others = meshes().items()
+    on = meshes()
+    name, *others = on
     rows = {"data": repr(batches)[1:-1], "mesh": f"{name} of data x model"}
     saved = f"{args.checkpoints or work}/checkpoint"
-    with check.feed(mesh) as feed:
+    with check.feed(on[name]) as feed:
         check.run(feed, name, 0, args.steps)
         started = time.perf_counter()
         with ocp.CheckpointManager(saved) as manager:
@@ -164,16 +158,15 @@ def run(args, work):
         rows["checkpoint"] = f"{time.perf_counter() - started:.2f} s"
         rows |= measured(feed, args.steps)
         rows["spans in a trace"] = traced(feed, f"{work}/trace")
-    for other, other_mesh in [(name, mesh), *others]:
-        with ocp.CheckpointManager(saved) as manager, check.feed(other_mesh) as feed:
+    for other, mesh in on.items():
+        with ocp.CheckpointManager(saved) as manager, check.feed(mesh) as feed:
             how = ocp.args.Composite(feed=ocp.args.JsonRestore())
             feed.set_state(manager.restore(manager.latest_step(), args=how)["feed"])
             check.run(feed, other, args.steps, args.steps)
-    resumed = ", ".join([name, *(other for other, _ in others)])
-    rows["resumed"] = f"on {resumed}"
+    rows["resumed"] = f"on {', '.join(on)}"
     if not others:
         rows["resumed"] += "; an odd number of devices has no other topology"
-    checked = args.steps * (2 + len(others))
+    checked = args.steps * (1 + len(on))
     wrong = "; ".join(check.differ) or "none differs"
     rows["batches compared"] = f"{checked:,} on the devices: {wrong}"
     return rows, check.differ
@@ -184,10 +177,8 @@ def table(rows):
     devices = jax.devices()
     versions = []
     for package in _PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions.append(f"{package} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
     machine = {
         "date": f"{datetime.date.today()}",
         "devices": f"{len(devices)} {devices[0].device_kind} ({devices[0].platform}), "

@@ -1,6 +1,5 @@
 """Functions that feeds call in worker processes, which import little to have them."""
 
-import os
 import sys
 import time
 
@@ -71,9 +70,6 @@ class Failing:
             """As extensions in Rust raise it."""
 
         raise PanicException("index out of bounds")
-
-    def leave_at_once(self):
-        os._exit(0)
 
     def hang(self):
         time.sleep(3600)

@@ -1,6 +1,7 @@
 """Columns beside the records: read, selected by, and given with batches."""
 
 import json
+import math
 import pathlib
 import pickle
 import random
@@ -47,7 +48,7 @@ def made(folder, shards):
 @pytest.mark.parametrize(
     "index",
     [
-        *(0, -1, slice(None), slice(8_980, None, 3), slice(5, 2, -1), []),
+        *(0, -1, slice(None), slice(8_980, 2, -3), []),
         *([8_999, 0, 4, 4, -2], np.arange(RECORDS) % 1_000 == 7),
     ],
     ids=str,
@@ -106,14 +107,11 @@ def test_removed_records_leave_their_values(tmp_path):
 
 
 def test_values_of_other_records_are_refused(tmp_path):
-    mine, other = (
-        pathlib.Path(made(tmp_path / name, counts))
-        for name, counts in (("a", [5, 2]), ("b", [5, 3]))
-    )
+    mine = pathlib.Path(made(tmp_path / "a", [5, 2]))
+    other = pathlib.Path(made(tmp_path / "b", [5, 3]))
     # The file of another dataset's shard, in place of ours.
-    own, their = (
-        next((one / "columns").glob("*00001-of-00002.score-*")) for one in (mine, other)
-    )
+    pattern = "columns/*00001-of-00002.score-*"
+    (own,), (their,) = (one.glob(pattern) for one in (mine, other))
     own.write_bytes(their.read_bytes())
     column = loader.open(mine).column("score")
     assert column[4] == 4 / 7
@@ -166,47 +164,45 @@ KINDS = {
 WHOLE = [0, 1, -1, 127, 128, -(2**63), 2**63 - 1, 2**70, 10**400, -(10**400)]
 WHOLE += [sign * (2**53 + n) for n in (-1, 0, 1, 2) for sign in (1, -1)]
 WHOLE += [2**63, 2**63 - 512, 2**63 + 1, 2**64 - 1, 2**64]
-FRACTIONS = [0.5, 0.1, -0.25, 2.0, 1e300, float(2**53), float("inf")]
+FRACTIONS = [math.inf, 0.5, 0.1, -0.25, 2.0, 1e300, 2.0**53]
 FRACTIONS += [-(2.0**53), 2.0**53 + 2, 2.0**63, -(2.0**63), 2.0**64, 2.0**63 - 1024]
 TEXTS = ["", "a", "ab", "Grüße", "b\0"]
 COLUMNS = {name: ColumnType(kind) for name, kind in KINDS.items()}
 
 
 def random_values(rng, kind):
+    """Returns 40 values that a column of a kind can hold."""
     if kind == "text":
-        return np.array([rng.choice(TEXTS) for _ in range(40)], object)
+        return np.array(rng.choices(TEXTS, k=40), object)
     if kind == "bool":
-        return np.array([rng.random() < 0.5 for _ in range(40)])
-    dtype = np.dtype(kind)
-    if dtype.kind == "f":
-        most = float(np.finfo(dtype).max)
-        some = [n for n in FRACTIONS if abs(n) <= most]
-        some += [float(text) for text in ("nan", "inf", "-inf", "3")]
-        return np.array([rng.choice(some) for _ in range(40)], dtype)
-    limits = np.iinfo(dtype)
-    whole = [n for n in WHOLE if limits.min <= n <= limits.max]
-    return np.array([rng.choice(whole) for _ in range(40)], dtype)
+        return np.array(rng.choices([True, False], k=40))
+    if kind.startswith("float"):
+        some = rng.choices([*FRACTIONS, 3.0, -math.inf, math.nan], k=40)
+        with np.errstate(over="ignore"):
+            return np.array(some).astype(kind)
+    limits = np.iinfo(kind)
+    fitting = [n for n in WHOLE if limits.min <= n <= limits.max]
+    return np.array(rng.choices(fitting, k=40), kind)
 
 
 def random_condition(rng, depth):
     if depth and rng.random() < 0.6:
         one, other = (random_condition(rng, depth - 1) for _ in range(2))
         return rng.choice([f"({one} and {other})", f"({one} or {other})", f"not {one}"])
-    name = rng.choice([*KINDS])
-    if KINDS[name] == "bool" and rng.random() < 0.5:
-        return name
-    text = KINDS[name] == "text"
-    numbers = [*WHOLE, *(n for n in FRACTIONS if n != float("inf")), True]
-    shown = [repr(rng.choice(TEXTS if text else numbers)) for _ in range(3)]
-    other = name if text else rng.choice([n for n in KINDS if KINDS[n] != "text"])
+    texts = rng.random() < 0.15
+    constants = TEXTS if texts else [*WHOLE, *FRACTIONS[1:], True]
+    names = ["name"] if texts else [name for name in KINDS if name != "name"]
+    name, other = rng.choices(names, k=2)
+    a, b, c = (repr(rng.choice(constants)) for _ in range(3))
     compare = rng.choice(["<", "<=", "==", "!=", ">", ">="])
-    choices = [
-        f"{name} {compare} {shown[0]}",
-        f"{name} {compare} {other}",
-        f"{shown[0]} {compare} {name} {compare} {shown[1]}",
-        f"{name} {rng.choice(['in', 'not in'])} [{', '.join(shown)}]",
-    ]
-    return rng.choice(choices + [f"{shown[0]} in {name}"] * text)
+    return rng.choice(
+        [
+            *(f"{name} {compare} {a}", f"{name} {compare} {other}"),
+            f"{a} {compare} {name} {compare} {b}",
+            f"{name} {rng.choice(['in', 'not in'])} [{a}, {b}, {c}]",
+            f"{a} in name" if texts else "good",
+        ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -215,14 +211,12 @@ def random_condition(rng, depth):
 def test_conditions_mean_what_they_mean_in_python(seed):
     rng = random.Random(seed)
     values = {name: random_values(rng, kind) for name, kind in KINDS.items()}
-    lists = {name: column.tolist() for name, column in values.items()}
+    columns = zip(*(column.tolist() for column in values.values()), strict=True)
+    rows = [dict(zip(KINDS, row, strict=True)) for row in columns]
     for _ in range(300):
         text = random_condition(rng, 3)
         expression = Expression(text, COLUMNS)
         found = expression.evaluate({n: values[n] for n in expression.names})
-        rows = (
-            {name: column[row] for name, column in lists.items()} for row in range(40)
-        )
         assert found.tolist() == [bool(eval(text, {}, row)) for row in rows], text
 
 
@@ -255,15 +249,14 @@ def test_other_conditions_are_refused(text, message):
 def test_a_selection_is_a_dataset(output):
     whole = loader.open(output)
     found = whole.select(CONDITION)
-    numbers = [n for n in range(RECORDS) if n / RECORDS > 0.25 and n % 3]
+    numbers = np.arange(RECORDS)
+    mask = (numbers / RECORDS > 0.25) & (numbers % 3 > 0)
+    numbers = numbers[mask]
     assert found[:] == whole[numbers]
     assert found[-1] == whole[numbers[-1]]
-    assert found.column("score")[[0, -1]].tolist() == [
-        n / RECORDS for n in (numbers[0], numbers[-1])
-    ]
-    mask = np.isin(np.arange(RECORDS), numbers)
+    assert found.column("score")[:].tolist() == (numbers / RECORDS).tolist()
     twice = found.select("score > 0.5")
-    assert twice[:] == [whole[n] for n in numbers if n / RECORDS > 0.5]
+    assert twice[:] == whole[numbers[numbers > RECORDS / 2]]
     assert twice.facts == whole.select(f"({CONDITION}) and score > 0.5").facts
     for other in (whole.select(mask), pickle.loads(pickle.dumps(found))):
         assert other.facts == found.facts
@@ -273,22 +266,31 @@ def test_a_selection_is_a_dataset(output):
         whole.select(mask[1:])
 
 
-def test_states_bind_the_selection(output):
+def test_states_and_phases_bind_the_selection(output):
     whole = loader.open(output)
+    chosen = whole.select(CONDITION)
+    same = whole.select("score > 0.25 and language != 'en'")
+    # As many records.
+    others = whole.select("score < 0.75 and language == 'de'"), whole
 
-    def feed(dataset, step=0):
-        batches = loader.global_batches(dataset, batch_size=8, epochs=2)
-        return batches.feed(host=(0, 1), start_step=step)
+    def batches_of(dataset):
+        return loader.global_batches(dataset, batch_size=8, epochs=2)
 
-    state = feed(whole.select(CONDITION), 5).get_state()
-    same = "score > 0.25 and language != 'en'"  # The same records.
-    feed(whole.select(same)).set_state(state)
-    # As many records, and others.
-    for other in (whole.select("score < 0.75 and language == 'de'"), whole):
+    def state_of(dataset):
+        return batches_of(dataset).feed(**HOST, start_step=5).get_state()
+
+    batches = batches_of(chosen)
+    batches.feed(**HOST).set_state(state_of(same))
+    (_, step, row), *_ = batches.then(same, step=5).find(7)
+    assert batches.then(same, step=5).read(step)[row] == chosen[7]
+    for other in others:
         with pytest.raises(StateMismatchError):
-            feed(other).set_state(state)
-    with pytest.raises(StateMismatchError):
-        feed(whole.select(CONDITION)).set_state(feed(whole, 5).get_state())
+            batches.feed(**HOST).set_state(state_of(other))
+        with pytest.raises(StateMismatchError):
+            batches_of(other).feed(**HOST).set_state(state_of(chosen))
+        # A number means other records in the first phase.
+        with pytest.raises(InputError, match="other numbers in an earlier phase"):
+            batches_of(other).then(chosen, step=5).find(7)
 
 
 # --- Given with batches.
@@ -306,7 +308,7 @@ def given(records, columns):
 def check(batch):
     there = batch.get("there", slice(None))
     numbers = batch["id"][there]
-    assert batch["score"][there].tolist() == [n / RECORDS for n in numbers]
+    assert batch["score"][there].tolist() == (numbers / RECORDS).tolist()
     languages = ["de" if n % 3 else "en" for n in numbers]
     assert batch["language"][there].tolist() == languages
 
@@ -324,17 +326,16 @@ def test_each_record_has_its_values(output, seed, decode):
         shuffle=rng.choice(["global", "block", "none"]),
     )
     how = {"decode": decode, "columns": ["score", "language"], "host": (seed % 2, 2)}
-    with batches.feed(**how) as feed:
-        for _ in range(rng.randrange(5)):
-            check(next(feed))
+    with batches.feed(**how, start_step=rng.randrange(5)) as feed:
         state = feed.get_state()
-        expected = [next(feed) for _ in range(2)]
+        expected = [next(feed)["id"].tolist() for _ in range(2)]
     with batches.feed(**how) as feed:
+        check(next(feed))
         feed.set_state(state)
-        for batch in expected:
-            again = next(feed)
-            check(again)
-            assert again["id"].tolist() == batch["id"].tolist()
+        for numbers in expected:
+            batch = next(feed)
+            check(batch)
+            assert batch["id"].tolist() == numbers
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
@@ -346,13 +347,15 @@ def test_a_last_batch_is_filled_up(output, workers, decode):
     how = {"decode": decode, "columns": ["score", "language"], "mask": "there"}
     seen = 0
     for host in range(2):
-        with batches.feed(**how, host=(host, 2), workers=workers) as feed:
-            for batch in feed:
-                check(batch)
-                assert batch["score"].shape == (3_500,)
-                assert not batch["score"][~batch["there"]].any()
-                seen += int(batch["there"].sum())
-    assert seen == RECORDS
+        how["host"] = host, 2
+        with batches.feed(**how, workers=workers, start_step=1) as feed:
+            (batch,) = feed
+        check(batch)
+        there = batch["there"]
+        assert batch["score"].shape == there.shape == (3_500,)
+        assert not batch["score"][~there].any()
+        seen += int(there.sum())
+    assert seen == RECORDS - 7_000
 
 
 def test_what_has_no_columns_is_said(tmp_path, output):

@@ -49,57 +49,57 @@ def as_lists(ragged):
 
 
 @with_tensorflow
-def in_tensorflow(records, shape=None):
-    """Returns arrays of a shape, or values and row splits, by name."""
+def lists_in_tensorflow(records):
+    """Returns values and row splits, by name."""
     import tensorflow as tf
 
-    defaults = {
-        "b": (tf.string, b"none"),
-        "f": (tf.float32, 0.5),
-        "i": (tf.int64, -7),
-    }
-    if shape is None:
-        spec = {
-            name: tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
-            for name, (dtype, _) in defaults.items()
-        }
-        found = tf.io.parse_example(records, spec).items()
-        return {n: (one.values.numpy(), one.row_splits.numpy()) for n, one in found}
+    dtypes = {"b": tf.string, "f": tf.float32, "i": tf.int64}
     spec = {
-        name: tf.io.FixedLenFeature(shape, dtype, np.full(shape, default))
-        for name, (dtype, default) in defaults.items()
+        name: tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
+        for name, dtype in dtypes.items()
     }
-    return {n: one.numpy() for n, one in tf.io.parse_example(records, spec).items()}
+    found = tf.io.parse_example(records, spec).items()
+    return {n: (one.values.numpy(), one.row_splits.numpy()) for n, one in found}
 
 
 @given(batch=BATCHES)
 def test_lists_are_those_of_tensorflow(batch):
     records = [*map(tf_example, batch)]
     ours = decode(RAGGED, records)
-    for name, (values, row_splits) in in_tensorflow(records).items():
+    for name, (values, row_splits) in lists_in_tensorflow(records).items():
         np.testing.assert_array_equal(ours[name].values, values)
         np.testing.assert_array_equal(ours[name].row_splits, row_splits)
 
 
+@with_tensorflow
+def fixed_in_tensorflow(records, dtype, shape, default):
+    """Returns the array of the feature `x`."""
+    import tensorflow as tf
+
+    spec = tf.io.FixedLenFeature(shape, dtype, np.full(shape, default))
+    return tf.io.parse_example(records, {"x": spec})["x"].numpy()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "default"),
+    [
+        ("string", examples.BYTES, b"none"),
+        ("float32", examples.FLOATS, 0.5),
+        ("int64", examples.INT64S, -7),
+    ],
+)
 @given(data=st.data(), shape=st.lists(st.integers(1, 3), max_size=3).map(tuple))
-def test_fixed_features_are_those_of_tensorflow(data, shape):
+def test_fixed_features_are_those_of_tensorflow(dtype, values, default, data, shape):
     size = int(np.prod(shape, dtype=int))
-    kinds = {"b": examples.BYTES, "f": examples.FLOATS, "i": examples.INT64S}
-    values = {
-        name: st.lists(kind, min_size=size, max_size=size)
-        for name, kind in kinds.items()
-    }
-    row = st.fixed_dictionaries({}, optional=values)
+    value = st.lists(values, min_size=size, max_size=size)
+    row = st.fixed_dictionaries({}, optional={"x": value})
     records = [*map(tf_example, data.draw(st.lists(row, min_size=1, max_size=6)))]
-    features = {
-        "i": Fixed("int64", shape=shape, default=-7),
-        "f": Fixed(np.float32, shape=shape, default=0.5),
-        "b": Fixed(bytes, shape=shape, default=b"none"),
-    }
-    ours = decode(features, records)
-    for name, theirs in in_tensorflow(records, shape).items():
-        assert ours[name].shape == (len(records), *shape)
-        np.testing.assert_array_equal(ours[name], theirs)
+    ours_dtype = bytes if dtype == "string" else dtype
+    feature = Fixed(ours_dtype, shape=shape, default=default)
+    ours = decode({"x": feature}, records)["x"]
+    assert ours.shape == (len(records), *shape)
+    theirs = fixed_in_tensorflow(records, dtype, shape, default)
+    np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("large", [None, 0, 3, 7])

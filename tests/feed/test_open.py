@@ -111,10 +111,9 @@ def test_records_and_what_is_known_of_them(converted):
 @pytest.mark.parametrize(
     "index",
     [
-        *(0, -1, np.uint64(55), [], [3, 3, 3], [55, 0, -1, 30, -56], (1, 2)),
-        *(range(5, 9), np.array([9, 2], np.int32), np.array([9, 2], np.uint64)),
-        *(slice(None), slice(-3, None), slice(40, 10, -7), slice(90, 99)),
-        *(56, -57, [0, 56], [-57], 1 << 62, np.uint64(56)),
+        *(0, -1, np.uint64(55), [], [55, 0, -1, 30, 0, -56], range(5, 9)),
+        *(np.array([9, 2], np.uint64), slice(None), slice(40, -60, -7)),
+        *(slice(90, 99), 56, -57, [0, 56], [-57], 1 << 62, np.uint64(56)),
     ],
     ids=repr,
 )
@@ -131,7 +130,7 @@ def test_it_is_indexed_as_a_list(converted, index):
 
 def test_a_split_is_named_where_there_are_several(converted, second):
     assert loader.open(second).facts.split == "train"
-    assert loader.open(converted, "week2")[:] == [*WEEK[0], *WEEK[1]]
+    assert loader.open(converted, "week2")[:] == BOTH[56:]
     for given, message in ((None, "week2"), ("test", r"got: .*test")):
         with pytest.raises(InputError, match=message):
             loader.open(converted, given)
@@ -151,25 +150,20 @@ def test_joined_datasets_are_as_one(kind, converted, second, tmp_path):
     assert joined.facts.records_digest == whole.facts.records_digest
     assert joined.facts.order_digest == whole.facts.order_digest
     assert joined.facts.edition is None
-    wanted = [85, 0, 56, 55, 17, 56]
-    assert joined.read(wanted) == [BOTH[number] for number in wanted]
-    assert [*map(np.ndarray.tolist, joined.find([0, 55, 56, 85]))] == [
-        [0, 3, 5, 6],
-        [0, 0, 0, 12],
-    ]
+    shards, numbers = joined.find([0, 55, 56, 85])
+    assert (shards.tolist(), numbers.tolist()) == ([0, 3, 5, 6], [0, 0, 0, 12])
     assert [joined.shard(n).first_record for n in (3, 5, 6)] == [55, 56, 73]
-    batches = [loader.global_batches(data, batch_size=8) for data in (joined, whole)]
-    state = batches[0].feed(host=(0, 1), start_step=3).get_state()
-    with batches[1].feed(host=(0, 1)) as feed:
-        feed.set_state(state)
-        assert next(feed) == batches[0].read(3)
+    batches, other = (loader.global_batches(d, batch_size=8) for d in (joined, whole))
+    with other.feed(host=(0, 1)) as feed:
+        feed.set_state(batches.feed(host=(0, 1), start_step=3).get_state())
+        assert next(feed) == batches.read(3)
 
 
 def test_files_and_datasets_are_joined_and_damage_names_its_own(second, tmp_path):
     path = tmp_path / "more.array_record"
     write_array_records(path, FILES[0])
     joined = loader.open([second, path], ["train", None])
-    assert joined[:] == [*WEEK[0], *WEEK[1], *FILES[0]]
+    assert joined[:] == [*BOTH[56:], *FILES[0]]
     assert joined.facts.records_digest is None
     data = bytearray(path.read_bytes())
     data[140] ^= 1
@@ -198,12 +192,10 @@ def test_tfds_directories_and_plain_files(tfds, tmp_path):
     assert dataset[:] == RECORDS
     assert dataset.facts.records_digest is None
     assert dataset.shard(2).records == 25
-    backwards = [record for records in FILES[::-1] for record in records]
     for given, expected in (
         (f"{tfds}/d-train*", RECORDS),
-        ([tfds / name for name in NAMES[::-1]], backwards),
         (tfds / NAMES[2], FILES[2]),
-        ([f"{tfds}/d-*0-of*", f"{tfds}/d-*2-of*"], FILES[0] + FILES[2]),
+        ([tfds / NAMES[2], f"{tfds}/d-*0-of*"], FILES[2] + FILES[0]),
     ):
         assert loader.open(given)[:] == expected
     for nothing, message in (
@@ -282,23 +274,18 @@ def test_files_are_closed_when_a_dataset_is_let_go(second):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["committed", "tfds", "plain"])
-def test_it_pickles_small_and_opens_in_another_process(second, tfds, kind):
-    place = {"committed": second, "tfds": tfds}.get(
-        kind, [tfds / name for name in NAMES]
-    )
-    dataset = loader.open(place)
-    expected = dataset[[5, -1, 20]]
-    pickled = pickle.dumps(dataset)
-    assert len(pickled) < 3_000
+def test_it_pickles_small_and_opens_in_another_process(second, tfds):
+    plain = [tfds / name for name in NAMES]
+    datasets = [loader.open(place) for place in (second, tfds, plain)]
+    pickled = pickle.dumps(datasets)
+    assert len(pickled) < 6_000
     code = (
-        "import pickle, sys; d = pickle.load(sys.stdin.buffer);"
-        "sys.stdout.buffer.write(b''.join(d[[5, -1, 20]]))"
+        "import pickle, sys; found = pickle.load(sys.stdin.buffer);"
+        "sys.stdout.buffer.write(pickle.dumps([each[[5, -1, 20]] for each in found]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=pickled, capture_output=True, check=True
-    )
-    assert done.stdout == b"".join(expected)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, input=pickled, stdout=subprocess.PIPE, check=True)
+    assert pickle.loads(done.stdout) == [each[[5, -1, 20]] for each in datasets]
 
 
 @pytest.mark.parametrize("joined", [False, True])
@@ -312,9 +299,7 @@ def test_a_worker_refuses_a_dataset_that_was_replaced(second, tmp_path, joined):
         pickle.loads(pickled)
 
 
-def test_a_trillion_records_in_a_hundred_thousand_shards(
-    tmp_path,
-):
+def test_a_trillion_records_in_a_hundred_thousand_shards(tmp_path):
     shards, each = 100_000, 10**7
     digest = RecordsDigest(records=each, raw_bytes=each * 2000, low=3, high=5)
     report = ShardReport(
@@ -336,9 +321,9 @@ def test_a_trillion_records_in_a_hundred_thousand_shards(
         assert len(dataset) == 10**12
         assert len(pickle.dumps(dataset)) < 1_000
     assert peak.bytes < 200 << 20
-    found = dataset.find([0, 10**12 - 1, 123_456_789_012])
-    assert found[0].tolist() == [0, 99_999, 12_345]
-    assert found[1].tolist() == [0, 9_999_999, 6_789_012]
+    found, numbers = dataset.find([10**12 - 1, 123_456_789_012])
+    assert found.tolist() == [99_999, 12_345]
+    assert numbers.tolist() == [9_999_999, 6_789_012]
     assert dataset.shard(99_999).path.endswith("-099999-of-100000")
 
 
@@ -354,32 +339,24 @@ class TestFootersOfPlainFiles:
     def cache(self, tmp_path):
         return tmp_path / "cache"
 
-    @staticmethod
-    def entries(cache):
-        return sorted(cache.glob("footers/*"))
-
-    @pytest.mark.parametrize(
-        ("open_it", "given"),
-        [
-            (loader.open, "{}"),
-            (loader.ArrayRecordDataSource, "{}"),
-            (loader.ArrayRecordDataSource, "{}[0:56]"),
-        ],
-    )
-    def test_they_are_read_again_for_another_file(self, path, cache, open_it, given):
+    def test_they_are_read_again_for_another_file(self, path, cache):
+        of_grain = loader.ArrayRecordDataSource
         for records in (RECORDS, text_records(56, seed=9)):
             about = path.stat()
             write_array_records(path, records)
             # As old as before.
             os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
-            for _ in range(2):
-                source = open_it([given.format(path)], cache_dir=cache)
-                assert [*source] == records
-        assert len(self.entries(cache)) == 2
+            for open_it, end in (
+                (loader.open, ""),
+                (of_grain, ""),
+                (of_grain, "[0:56]"),
+            ):
+                assert [*open_it(f"{path}{end}", cache_dir=cache)] == records
+        assert len([*cache.glob("footers/*")]) == 2
 
     def test_damage_is_noticed_and_repaired(self, path, cache):
         loader.open(path, cache_dir=cache)
-        (entry,) = self.entries(cache)
+        (entry,) = cache.glob("footers/*")
         good = entry.read_bytes()
         bad = [good[:cut] for cut in (0, 1, 79, 80, len(good) - 1)]
         for at in range(0, len(good), 7):
@@ -403,18 +380,20 @@ with open("/proc/self/maps") as file:
         command = [sys.executable, "-c", program, str(cache), *paths]
         runs = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(3)]
         assert {run.communicate()[0] for run in runs} == {b"448 True 8\n"}
-        assert [entry.suffix for entry in self.entries(cache)] == [".footer"] * 8
+        kept = {entry.suffix for entry in cache.glob("footers/*")}
+        assert kept == {".footer"}
 
     def test_those_of_least_recent_use_are_deleted_first(self, path, cache):
         paths = [shutil.copy(path, f"{path}-{i}") for i in range(4)]
         datasets = [loader.open(one, cache_dir=cache) for one in paths]
-        by_age = sorted(self.entries(cache), key=lambda one: one.stat().st_mtime_ns)
+        entries = cache.glob("footers/*")
+        by_age = sorted(entries, key=lambda one: one.stat().st_mtime_ns)
         for age, entry in enumerate(by_age):
             os.utime(entry, (10**9 + age, 10**9 + age))
         loader.open(paths[0], cache_dir=cache)  # Has been used now.
         size = by_age[0].stat().st_blocks * 512
         FooterCache(str(cache / "footers")).trim(most_bytes=2 * size)
-        assert {*self.entries(cache)} == {by_age[0], by_age[3]}
+        assert {*cache.glob("footers/*")} == {by_age[0], by_age[3]}
         assert [dataset[5] for dataset in datasets] == [RECORDS[5]] * 4
 
     def test_an_unusable_cache_is_told_and_not_required(

@@ -42,15 +42,13 @@ def main():
         environment.bring_up_loopback()
         return run_table(args.keep, args.only, write_interface=args.write_interface)
     with tempfile.TemporaryDirectory(prefix="with-maxtext-") as directory:
-        venv = args.venv or pathlib.Path(directory) / "venv"
+        venv = args.venv or pathlib.Path(directory, "venv")
         wanted = f"maxtext[tpu]=={args.maxtext}", ".[gcs,loader,tokenizers]"
         python = environment.install(venv, args.python, *wanted)
-        keep = args.keep or pathlib.Path(directory) / "work"
+        keep = args.keep or pathlib.Path(directory, "work")
         keep.mkdir(parents=True, exist_ok=True)
-        command = [str(python), "-m", "tests.with_maxtext", "--inside"]
-        command += ["--keep", str(keep.absolute()), "--only", args.only]
-        if args.write_interface:
-            command.append("--write-interface")
+        command = [str(python), "-m", "tests.with_maxtext", *sys.argv[1:]]
+        command += ["--inside", "--keep", str(keep.absolute())]
         variables = {
             "JAX_PLATFORMS": "cpu",
             "TOKENIZERS_PARALLELISM": "false",

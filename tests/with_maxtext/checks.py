@@ -43,10 +43,12 @@ def batches_of(found, name):
 
 
 def pieces(batches):
-    """Yields the tokens of each segment of rows."""
+    """Yields the tokens of each segment of rows, and its targets: -1 if not trained."""
     for batch in batches:
-        for row, segments in zip(
-            batch["inputs"], batch["inputs_segmentation"], strict=True
-        ):
+        trained = batch["targets_segmentation"] != 0
+        targets = np.where(trained, batch["targets"], -1)
+        for row, segments in enumerate(batch["inputs_segmentation"]):
             for segment in range(1, int(segments.max(initial=0)) + 1):
-                yield tuple(row[segments == segment].tolist())
+                own = segments == segment
+                arrays = batch["inputs"][row][own], targets[row][own]
+                yield tuple(tuple(array.tolist()) for array in arrays)

@@ -1,31 +1,15 @@
 """Runs on rows of conversations: tokens, targets and losses that MaxText sees."""
 
-import numpy as np
-
 from tests.with_maxtext import toy
-from tests.with_maxtext.checks import CHAT, STEPS, batches_of, check_same, run
+from tests.with_maxtext.checks import CHAT, STEPS, batches_of, check_same, pieces, run
 from tests.with_maxtext.table import resume_exactly
 
 _SFT = {"use_sft": True}
 _NATIVE = "maxtext.trainers.post_train.sft.train_sft_native"
 
 
-def _examples(batch):
-    """Returns tokens and trained targets of each segment, token by token."""
-    found = []
-    for row in range(len(batch["inputs"])):
-        segments = batch["inputs_segmentation"][row]
-        for segment in range(1, int(segments.max(initial=0)) + 1):
-            own = np.flatnonzero(segments == segment)
-            counted = batch["targets_segmentation"][row][own] != 0
-            targets = np.where(counted, batch["targets"][row][own], -1)
-            tokens = tuple(batch["inputs"][row][own].tolist())
-            found.append((tokens, tuple(targets.tolist())))
-    return found
-
-
 def _expected():
-    """Returns the same of the conversations as they were made."""
+    """Returns tokens and targets of the conversations as they were made."""
     found = []
     for each in toy.chats():
         trained = [said is not None and said.trained for said in each.said]
@@ -44,8 +28,7 @@ def what_is_trained(lab):
     batches = batches_of(found, "all")
     rows = sum((b["inputs_segmentation"] > 0).any(axis=1).sum() for b in batches)
     assert rows >= 1_000, f"{rows} rows"
-    got = sorted(each for batch in batches for each in _examples(batch))
-    assert got == sorted(_expected()), "other tokens or targets"
+    assert sorted(pieces(batches)) == sorted(_expected()), "other tokens or targets"
 
 
 @run("conversations: train, resume exactly, evaluate")
@@ -64,15 +47,9 @@ def native(lab):
 
 @run("SFT by MaxText's tokens: without ends around each part")
 def own_tokens(lab):
-    jobs = {
-        "template": {"grain_train_files": lab.path("chat"), **CHAT},
-        "off": {
-            "grain_train_files": lab.path("chat"),
-            **CHAT,
-            "add_bos": False,
-            "add_eos": False,
-        },
-    }
+    template = {"grain_train_files": lab.path("chat"), **CHAT}
+    ends = {"add_bos": False, "add_eos": False}
+    jobs = {"template": template, "off": {**template, **ends}}
     found = lab.iterate("chat-ends", jobs, batches=3)
     off = batches_of(found, "off")
     check_same(batches_of(found, "template"), off, "add_bos and add_eos")

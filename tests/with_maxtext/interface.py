@@ -51,7 +51,9 @@ def recorded():
     found = {
         "maxtext": importlib.metadata.version("maxtext"),
         "signatures": {
-            f"maxtext.{module}.{name}": _signature(f"maxtext.{module}", name)
+            f"maxtext.{module}.{name}": signature_of(
+                getattr(importlib.import_module(f"maxtext.{module}"), name)
+            )
             for module, names in _FUNCTIONS.items()
             for name in names
         },
@@ -83,15 +85,15 @@ def versions():
     return ", ".join(found)
 
 
-def _signature(module, name):
-    called = getattr(importlib.import_module(module), name)
+def signature_of(function):
+    """Returns name, kind and default of each parameter."""
     return [
         [
             each.name,
             each.kind.name,
             None if each.default is each.empty else repr(each.default),
         ]
-        for each in inspect.signature(called).parameters.values()
+        for each in inspect.signature(function).parameters.values()
     ]
 
 

@@ -2,9 +2,8 @@
 
     python iterate.py JOBS.json
 
-JOBS.json has `folder`, `options` (of `install`; null for MaxText as it is) and `jobs`:
-each a `name`, the `arguments` of MaxText, and a number of `batches`. Batch n becomes
-`FOLDER/NAME-n.npz`, an error `FOLDER/NAME.error`.
+JOBS.json lists jobs: each a `name`, the `arguments` of MaxText, and a number of
+`batches`. Beside it, batch n becomes `NAME-n.npz`, and an error `NAME.error`.
 """
 
 import json
@@ -38,18 +37,17 @@ def main():
     """Runs all jobs; an error of one does not keep the others from running."""
     from absl import flags
 
-    given = json.loads(pathlib.Path(sys.argv[1]).read_text())
-    flags.FLAGS(sys.argv[:1])  # Grain reads some, in pipelines with workers.
-    if given["options"] is not None:
-        from gristmill.loader import maxtext
+    from gristmill.loader import maxtext
 
-        maxtext.install(**given["options"])
-    folder = pathlib.Path(given["folder"])
-    for job in given["jobs"]:
+    flags.FLAGS(sys.argv[:1])  # Grain reads some, in pipelines with workers.
+    maxtext.install()
+    jobs = pathlib.Path(sys.argv[1])
+    for job in json.loads(jobs.read_text()):
         try:
-            iterate(folder, job)
+            iterate(jobs.parent, job)
         except Exception as e:
-            (folder / f"{job['name']}.error").write_text(f"{type(e).__name__}: {e}")
+            error = jobs.with_name(f"{job['name']}.error")
+            error.write_text(f"{type(e).__name__}: {e}")
 
 
 if __name__ == "__main__":

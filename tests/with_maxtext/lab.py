@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,6 @@ GRISTMILL = "gristmill.loader.maxtext"
 OWN = "maxtext.trainers.pre_train.train"
 ROWS = 4
 _LIMIT_SECONDS = 400.0
-Batch = dict[str, np.ndarray]
 TINY = """\
 hardware=cpu
 skip_jax_distributed_system=True
@@ -55,8 +54,7 @@ log_period=1
 dump_jaxpr=False"""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Trained:
+class Trained(NamedTuple):
     """What a training run left.
 
     Attributes:
@@ -65,9 +63,9 @@ class Trained:
         losses: By step.
     """
 
-    batches: list[Batch]
-    evaluated: list[Batch]
-    losses: dict[int, float]
+    batches: list
+    evaluated: list
+    losses: dict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,22 +127,17 @@ class Lab:
             **given: Settings, and what `start` takes.
         """
         done = self.start(name, processes=processes, **given)
-        if any(code for code, _ in done):
-            log = "\n".join(log for code, log in done if code)
-            raise AssertionError(f"MaxText ended with an error:\n{tail(log)}")
+        failed = "\n".join(log for code, log in done if code)
+        assert not any(code for code, _ in done), tail(failed)
         folder = self._folder(name)
         lines = (folder / "metrics.jsonl").read_text().splitlines()
-        metrics = [json.loads(line) for line in lines]
         losses = {
             int(each["step"]): each["learning/loss"]
-            for each in metrics
+            for each in map(json.loads, lines)
             if "learning/loss" in each
         }
-        return Trained(
-            batches=_read_batches(folder, 0, processes),
-            evaluated=_read_batches(folder, 1, processes),
-            losses=losses,
-        )
+        given = (_read_batches(folder, iterator, processes) for iterator in range(2))
+        return Trained(*given, losses)
 
     def start(self, name, *, module=GRISTMILL, trainer=None, processes=1, **changed):
         """Runs a module to its end; returns exit code and output of each process.
@@ -157,9 +150,8 @@ class Lab:
             **changed: Settings.
         """
         folder = self._folder(name)
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in [*folder.glob("*.npz"), folder / "metrics.jsonl"]:
-            old.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         changed = {"metrics_file": folder / "metrics.jsonl", **changed}
         if processes > 1:
             changed["skip_jax_distributed_system"] = False
@@ -179,58 +171,34 @@ class Lab:
         ]
         return run_all([[*command, *arguments]] * processes, variables)
 
-    def iterate(
-        self,
-        name,
-        jobs,
-        *,
-        options=MappingProxyType({}),
-        batches=4,
-    ):
+    def iterate(self, name, jobs, *, batches):
         """Returns the batches of iterators by their names, or the error of one.
 
         Args:
             name: Of the run.
             jobs: Changed settings by name.
-            options: Of `install`; None for MaxText as it is.
             batches: How many to take at most.
         """
         folder = self._folder(name)
         folder.mkdir(parents=True)
         listed = [
-            {
-                "name": job,
-                "arguments": self.settings(job, changed),
-                "batches": batches,
-            }
-            for job, changed in jobs.items()
+            {"name": job, "arguments": self.settings(job, given), "batches": batches}
+            for job, given in jobs.items()
         ]
         plan = folder / "jobs.json"
-        given = None if options is None else dict(options)
-        plan.write_text(
-            json.dumps({"folder": str(folder), "options": given, "jobs": listed})
-        )
+        plan.write_text(json.dumps(listed))
         command = [sys.executable, "-P", str(HERE / "iterate.py"), str(plan)]
         ((code, log),) = run_all([command], [{}])
-        if code:
-            raise AssertionError(f"iterating ended with an error:\n{tail(log)}")
-        found = {}
-        for job in jobs:
-            error = folder / f"{job}.error"
-            found[job] = (
-                error.read_text() if error.exists() else _read(folder, f"{job}-{{:05}}")
-            )
-        return found
+        assert not code, f"iterating ended with an error:\n{tail(log)}"
+        found = {job: _read(folder, f"{job}-{{:05}}") for job in jobs}
+        errors = {file.stem: file.read_text() for file in folder.glob("*.error")}
+        return found | errors
 
     def _folder(self, name):
         return self.work / "spied" / name
 
 
-def run_all(
-    commands,
-    variables,
-    limit_seconds=_LIMIT_SECONDS,
-):
+def run_all(commands, variables):
     """Runs commands side by side; returns exit code and output of each."""
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in commands]
@@ -244,23 +212,19 @@ def run_all(
             )
             for command, each, log in zip(commands, variables, logs, strict=True)
         ]
-        stop = time.monotonic() + limit_seconds
-        try:
+        stop = time.monotonic() + _LIMIT_SECONDS
+        with contextlib.suppress(subprocess.TimeoutExpired):
             for each in started:
                 each.wait(max(0, stop - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            late = True
-        else:
-            late = False
+        late = any(each.poll() is None for each in started)
         for each in started:
             # Workers too, which may outlive the process that started them.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(each.pid, signal.SIGKILL)
             each.wait()
         outputs = [log.seek(0) or log.read() for log in logs]
-    if late:
-        ends = "\n".join(map(tail, outputs))
-        raise AssertionError(f"not done after {limit_seconds:g} s:\n{ends}")
+    ends = "\n".join(map(tail, outputs))
+    assert not late, f"not done after {_LIMIT_SECONDS:g} s:\n{ends}"
     return [
         (each.returncode, output) for each, output in zip(started, outputs, strict=True)
     ]

@@ -126,7 +126,8 @@ def features(lab):
     for name in found:
         batches_of(found, name)
     for name in ("string", "json"):
-        texts = map(_tokenizer(lab).decode, pieces(batches_of(found, name)))
+        decode = _tokenizer(lab).decode
+        texts = [decode(tokens) for tokens, _ in pieces(batches_of(found, name))]
         # Each begins with the number of its dataset's seed.
         seeds = {text.partition(".")[0] for text in texts}
         assert seeds == {"0", "2"}, f"{name}: documents of {seeds}"

@@ -69,12 +69,12 @@ def main():
     for step, batch in zip(range(3), trainer("whole", 6).train_ds, strict=False):
         for name, array in decode(reader.read(step)).items():
             np.testing.assert_array_equal(batch[name], array)
-    states = [trainer(*run).train()[0] for run in RUNS]
+    runs = ("whole", 6), ("parts", 3), ("parts", 6)
+    states = [trainer(*run).train()[0] for run in runs]
     whole, _, resumed = [jax.tree.leaves(state.params) for state in states]
     for got, expected in zip(resumed, whole, strict=True):
         np.testing.assert_array_equal(got, expected)
 
 
-RUNS = [("whole", 6), ("parts", 3), ("parts", 6)]
 if __name__ == "__main__":  # The configuration imports what stands here by name.
     importlib.import_module("tests.with_trainers.run_gemma").main()

@@ -13,8 +13,12 @@ rows = loader.PackedRows.of(dataset)
 batches = loader.global_batches(dataset, batch_size=8, seed=42)
 
 
+def tensors(arrays):
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
 def decode(records):
-    return {name: torch.from_numpy(array) for name, array in rows(records).items()}
+    return tensors(rows(records))
 
 
 def check(got, expected):
@@ -43,16 +47,12 @@ def main():
     options = {"decode": rows, "host": (0, 1)}
     with batches.feed(**options, workers=2) as feed:
         for step in range(FIRST):
-            check(
-                {k: torch.from_numpy(v) for k, v in next(feed).items()}, expected[step]
-            )
+            check(tensors(next(feed)), expected[step])
         state = feed.get_state()
     with batches.feed(**options) as feed:
         feed.set_state(state)
         for step in range(FIRST, STOP):
-            check(
-                {k: torch.from_numpy(v) for k, v in next(feed).items()}, expected[step]
-            )
+            check(tensors(next(feed)), expected[step])
 
 
 if __name__ == "__main__":  # Workers import this file.

@@ -1,5 +1,6 @@
 """MaxText's batches: of packed rows, of conversations, of records it tokenises."""
 
+import itertools
 import json
 import pickle
 
@@ -23,21 +24,18 @@ def assert_same(some, others):
 def test_packed_rows_are_those_of_the_dataset_each_once_an_epoch(rows, make):
     train, _ = make(grain_train_files=rows, num_epoch=2)
     batches = list(train.local_iterator)
-    for batch in batches:
-        assert {array.shape for array in batch.values()} == {(8, LENGTH)}
-        assert {array.dtype for array in batch.values()} == {np.dtype(np.int32)}
     dataset = loader.open(rows)
-    counts = dataset.facts.packed
-    tokens, targets = (
-        sum(int((batch[name] > 0).sum()) for batch in batches)
-        for name in ("inputs_segmentation", "targets_segmentation")
-    )
-    assert (tokens, targets) == (2 * counts.tokens, 2 * counts.targets)
-    filled = [int(batch["inputs_segmentation"].any(axis=1).sum()) for batch in batches]
-    full, rest = divmod(2 * len(dataset), 8)
-    assert rest
-    assert filled == [8] * full + [rest]
-    assert batches[0]["inputs_segmentation"].max() > 1
+    seen, counts = 2 * len(dataset), dataset.facts.packed
+    assert seen % 8
+    assert len(batches) == -(-seen // 8)
+    arrays = {n: np.concatenate([each[n] for each in batches]) for n in batches[0]}
+    for array in arrays.values():
+        assert (array.shape, array.dtype) == ((8 * len(batches), LENGTH), "int32")
+    for name, count in (("inputs", counts.tokens), ("targets", counts.targets)):
+        assert np.count_nonzero(arrays[f"{name}_segmentation"]) == 2 * count
+    segments = arrays["inputs_segmentation"].max(axis=1)
+    assert np.flatnonzero(segments).tolist() == [*range(seen)]
+    assert segments.max() > 1
 
 
 def test_evaluation_is_one_pass_in_order_and_begins_anew(rows, make):
@@ -74,7 +72,6 @@ ELASTIC = {"packing": False, "grain_use_elastic_iterator": True}
 @pytest.mark.parametrize(
     ("files", "settings"),
     [
-        ("{records}", {}),
         ("{records}", {"packing": False}),
         ("{records}", ELASTIC),
         ("{records},0.7;{others},0.3", {}),
@@ -84,9 +81,9 @@ ELASTIC = {"packing": False, "grain_use_elastic_iterator": True}
 def test_it_resumes_exactly(make, records, others, rows, files, settings):
     files = files.format(records=records, others=others, rows=rows)
 
-    def made(**more):
-        given = {"grain_train_files": files, "num_epoch": 3} | settings | more
-        return make(**given)[0].local_iterator
+    def made(num_epoch=3, **more):
+        given = {"grain_train_files": files, "num_epoch": num_epoch}
+        return make(**given, **settings, **more)[0].local_iterator
 
     whole = made()
     next(whole)
@@ -139,12 +136,12 @@ def test_hosts_have_their_rows_of_gristmills_batches(records):
     batches = loader.global_batches(dataset, batch_size=8, **uneven)
     steps = [batches.read(step) for step in range(batches.steps)]
     for host in range(2):
-        parts = [slice(host * len(s) // 2, (host + 1) * len(s) // 2) for s in steps]
-        own = [r for step, part in zip(steps, parts, strict=True) for r in step[part]]
+        halves = [slice(host * len(s) // 2, (host + 1) * len(s) // 2) for s in steps]
+        own = [step[half] for step, half in zip(steps, halves, strict=True)]
         # As MaxText sends it to another process.
         there = pickle.loads(pickle.dumps(datasets))
-        hosts = {"dataloading_host_index": host, "dataloading_host_count": 2}
-        assert list(there(**hosts)) == own
+        given = there(dataloading_host_index=host, dataloading_host_count=2)
+        assert list(given) == [*itertools.chain(*own)]
     block = batches_of(datasets.sources, side, Options(shuffle="block"), rows=8)
     assert "block shuffle" in repr(block)
 
@@ -152,8 +149,7 @@ def test_hosts_have_their_rows_of_gristmills_batches(records):
 @pytest.mark.parametrize("use_sft", [True, False])
 def test_targets_that_are_not_trained_are_left_out(make, chat, use_sft):
     train, _ = make(grain_train_files=chat, use_sft=use_sft)
-    batch = {name: np.asarray(array) for name, array in next(train).items()}
-    opened = loader.open(chat)
+    batch, opened = next(train), loader.open(chat)
     batches = loader.global_batches(opened, batch_size=8, seed=0)
     expected = loader.PackedRows.of(opened)(batches.read(0))
     assert_same([{name: batch[name] for name in expected}], [expected])
@@ -185,9 +181,8 @@ def test_ends_around_parts_are_off_unless_they_are_given(
 ):
     options, _ = Options.taken_from(["base.yml", *arguments])
     config, seen = config_of(grain_train_files=records, use_sft=use_sft), []
-    make_iterator("train", options, lambda *args: seen.append(args), config, None, [0])
-    ((given, *_),) = seen
-    changed = use_sft and off
+    make_iterator("train", options, lambda *args: seen.extend(args), config, None, [0])
+    given, changed = seen[0], use_sft and off
     assert (given.add_bos, given.add_eos) == (not changed,) * 2
     assert given.grain_train_files == records
     assert ("pack --chat" in caplog.text) == use_sft
