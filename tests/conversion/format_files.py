@@ -13,11 +13,14 @@ import tempfile
 import types
 import zlib
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from gristmill.dataset.formats.streams import StreamReader
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.transforms.conversion.commit_shards import check_spans
@@ -25,10 +28,10 @@ from gristmill.transforms.conversion.shard_records import ShardSource
 from gristmill.transforms.planning.shard_plan import ShardPlan
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import FORMATS, RecordOptions
-from gristmill.transforms.sources.source import SkippedRegions
+from gristmill.transforms.sources.source import SkippedRegions, first_records
 from tests.order import input_files
 from tests.order.input_files import WRITERS
-from tests.support.examples import tf_example
+from tests.support.examples import parsed, tf_example
 from tests.support.records import footer_of
 from tests.support.shards import report
 
@@ -163,9 +166,37 @@ class Read(NamedTuple):
         ]
 
 
+def put(folder, files):
+    """Writes files by name: bytes, a table as Parquet, or lines, some of them JSON."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, pa.Table):
+            pq.write_table(content, path)
+        elif isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            lines = (
+                one if isinstance(one, str) else json.dumps(one) for one in content
+            )
+            path.write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def in_blocks(size_bytes):
+    """Lets streams be read so few bytes at a time, which is for a `with` statement."""
+    defaults = StreamReader.__init__.__kwdefaults__
+    return mock.patch.dict(defaults, block_bytes=size_bytes)
+
+
 def listed(*paths, **options):
     """Lists input files."""
     return find_inputs([*map(str, paths)], options=RecordOptions(**options))
+
+
+def read_rows(*paths, **options):
+    """Returns the features of each record of input files."""
+    return [parsed(one.record) for one in first_records(listed(*paths, **options))]
 
 
 def read_cut(

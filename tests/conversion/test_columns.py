@@ -1,8 +1,6 @@
 """Columns of tables in any format: their types, numbers, nulls, and those to take."""
 
-import csv
 import dataclasses
-import json
 import math
 
 import pyarrow as pa
@@ -17,8 +15,8 @@ from gristmill.dataset.base.errors import (
 from gristmill.pipelines.convert import convert as run
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.sources.source import first_records, source_of
-from tests.conversion.format_files import listed
+from gristmill.transforms.sources.source import source_of
+from tests.conversion.format_files import listed, put, read_rows
 from tests.support.conversion import convert, job_of, read_output
 from tests.support.examples import parsed
 
@@ -26,53 +24,43 @@ BIG = 16_777_217  # The least whole number that a float32 does not hold.
 TABLES = ["jsonl", "csv", "parquet"]
 
 
-def put(folder, name, rows, **options):
-    """Writes a table of rows, or of lines."""
-    path = folder / f"in.{name}"
+def content(name, rows):
+    """Returns rows as a file of a format."""
     if name == "parquet":
-        table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(rows)
-        pq.write_table(table, path, **options)
-    elif name == "jsonl":
-        lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
-        path.write_text("".join(f"{line}\n" for line in lines))
-    elif isinstance(rows[0], str):
-        path.write_text("".join(f"{line}\n" for line in rows))
-    else:
-        with open(path, "w", newline="") as file:
-            writer = csv.DictWriter(file, [*rows[0]])
-            writer.writeheader()
-            writer.writerows(rows)
-    return path
-
-
-def read(path, **options):
-    files = listed(path, input_format=path.suffix[1:], **options)
-    return [parsed(one.record) for one in first_records(files)]
+        return pa.Table.from_pylist(rows)
+    if name == "jsonl":
+        return rows
+    return [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_the_columns_to_take(tmp_path, name):
-    path = put(tmp_path, name, [{"a": 1, "b": "x", "c": 3}, {"a": 2, "b": "", "c": 4}])
-    assert read(path, columns=("c", "b"))[1] == {"c": [4], "b": [b""]}
-    assert read(path, columns=("*", "a:float"))[0] == {"a": [1], "b": [b"x"], "c": [3]}
+    rows = [{"a": 1, "b": "x", "c": 3}, {"a": 2, "b": "", "c": 4}]
+    path = put(tmp_path, {"in": content(name, rows)}) / "in"
+
+    def read(*columns):
+        return read_rows(path, input_format=name, columns=columns)
+
+    assert read("c", "b")[1] == {"c": [4], "b": [b""]}
+    assert read("*", "a:float")[0] == {"a": [1], "b": [b"x"], "c": [3]}
     # With types alone, all records would be empty.
     for columns in (("d",), ("d:int", "e:string"), ("a", "d")):
         with pytest.raises(InputError, match=r"no (such )?column"):
-            read(path, columns=columns)
+            read(*columns)
     with pytest.raises(InputError, match=r"unknown type|no such col"):
-        read(path, columns=("a:decimal",))
+        read("a:decimal")
 
 
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("other", [2.5, 1e30])
 def test_whole_numbers_beside_fractions(tmp_path, name, other):
     rows = [{"a": BIG * 1.0, "b": "x"}, {"a": other, "b": "y"}]
-    path = put(tmp_path, name, rows)
+    path = put(tmp_path, {"in": content(name, rows)}) / "in"
     with pytest.raises(InputError, match="'a' has whole numbers") as error:
-        read(path)
+        listed(path, input_format=name)
     assert error.value.got.startswith("16777217")
     assert "--columns '*,a:float'" in error.value.cure
-    found = read(path, columns=("*", "a:float"))
+    found = read_rows(path, input_format=name, columns=("*", "a:float"))
     assert (found[0]["a"], found[1]["b"]) == ([BIG - 1.0], [b"y"])
 
 
@@ -102,18 +90,20 @@ WHOLE = {
 @pytest.mark.parametrize("case", WHOLE)
 def test_whole_numbers_stay_whole(tmp_path, case):
     name, rows = WHOLE[case]
-    path = put(tmp_path, name, rows)
-    found = [v for row in read(path) for k in row if k != "b" for v in row[k]]
+    path = put(tmp_path, {"in": rows}) / "in"
+    spec = listed(path, input_format=name).spec
+    column, feature = next(iter(source_of(spec).features().items()))
+    assert feature["dtype"] == "int64"
+    rows = read_rows(path, input_format=name)
+    found = [value for row in rows for value in row.get(column, [])]
     assert found == [BIG, 2, (1 << 53) + (name != "parquet")]
-    features = source_of(listed(path, input_format=name).spec).features()
-    assert next(iter(features.values()))["dtype"] == "int64"
 
 
 def test_doubles_that_are_no_integers(tmp_path):
     for other in (2.5, math.nan, math.inf, 1e19):
-        path = put(tmp_path, "parquet", pa.table({"a": [BIG * 1.0, other]}))
+        path = put(tmp_path, {"in": pa.table({"a": [BIG * 1.0, other]})}) / "in"
         with pytest.raises(CorruptRecordError, match="is not an integer") as error:
-            read(path, columns=("a:int",))
+            read_rows(path, columns=("a:int",))
         assert error.value.where == f"{path}, row group 0, row 1"
 
 
@@ -127,8 +117,12 @@ TEXT = RecordOptions(record="column:text", nulls="skip")
 
 @pytest.fixture(params=["jsonl", "parquet"])
 def with_nulls(request, tmp_path):
-    options = {"row_group_size": 300} if request.param == "parquet" else {}
-    return put(tmp_path, request.param, NULLS, **options)
+    path = tmp_path / "in"
+    if request.param == "jsonl":
+        put(tmp_path, {"in": NULLS})
+    else:
+        pq.write_table(pa.Table.from_pylist(NULLS), path, row_group_size=300)
+    return path
 
 
 @pytest.mark.parametrize(
@@ -180,7 +174,8 @@ def test_examples_and_tokens_without_nulls(tmp_path, with_nulls):
 
 def test_a_null_that_no_sample_has(tmp_path):
     row = f'{{"text": "{"a" * 20_000}"}}'  # More than a sample of 256 KiB has.
-    path = put(tmp_path, "jsonl", [row] * 30 + ['{"text": null}', '{"text": "b"}'])
+    lines = [*[row] * 30, '{"text": null}', '{"text": "b"}']
+    path = put(tmp_path, {"in": lines}) / "in"
     late = RecordOptions(record="column:text")
     with pytest.raises(CorruptRecordError, match="no value in a row") as error:
         convert(job_of(path, tmp_path / "fails", records=late))
