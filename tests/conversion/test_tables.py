@@ -1,6 +1,5 @@
 """Columns of any table as features, and its rows as examples, as TensorFlow's."""
 
-import dataclasses
 import decimal
 import itertools
 import json
@@ -154,79 +153,54 @@ def test_rows_are_what_tensorflow_makes_of_them(drawn):
     assert rows_without_nulls(batch, features.__contains__).tolist() == whole
 
 
-def hugging_face(kind, described):
-    """Returns the schema of a column that Hugging Face describes."""
-    document = {"info": {"features": {"x": described}}}
-    text = json.dumps(document).encode()
-    return pa.schema({"x": kind}).with_metadata({b"huggingface": text})
+def one(column, described=None, *, nullable=True):
+    """Returns a batch of a column, which may be described by Hugging Face."""
+    schema = pa.schema([pa.field("x", column.type, nullable=nullable)])
+    if described is not None:
+        document = {"info": {"features": {"x": described}}}
+        text = json.dumps(document).encode()
+        schema = schema.with_metadata({b"huggingface": text})
+    return pa.record_batch([column], schema)
+
+
+def list_of(item, size=-1):
+    return {"feature": item, "length": size, "_type": "List"}
 
 
 VALUE = {"dtype": "int64", "_type": "Value"}
+U64, INTS = pa.uint64(), pa.list_(pa.int64())
+LISTS, PAIRS = pa.list_(INTS), pa.list_(pa.list_(pa.int64(), 2))
+RAW = pa.array([b"a", "é".encode(), b"b\xff", b"c"])
+TEXTS = RAW.cast(pa.string(), safe=False)
+BROKEN = [
+    *(TEXTS, RAW.cast(pa.large_string(), safe=False)),
+    RAW.cast(pa.string_view(), safe=False),
+    pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 3], pa.int8()), TEXTS),
+    pa.ListArray.from_arrays(pa.array([0, 2, 2, 3, 4]), TEXTS),
+]
+TOO_LARGE, OTHER = "too large", "another number of items"
+# A column with a value that no example holds, its row, and what the error says.
+UNFIT = [
+    (one(pa.array([1, 2, 1 << 63], U64)), 2, TOO_LARGE, "9223372036854775808"),
+    (one(pa.array([[1], [], [2, 1 << 63]], pa.list_(U64))), 2, TOO_LARGE, "922"),
+    (one(pa.array([1.0, float("inf"), 1e39])), 2, TOO_LARGE, "1e+39"),
+    (one(pa.array([[1], None, [], [2, None]])), 3, "item that is null", ""),
+    (one(pa.array([["a"], [None]])), 1, "item that is null", ""),
+    (one(pa.array([1, None]), nullable=False), 1, "always has", ""),
+    *((one(texts), 2, "not UTF-8", "") for texts in BROKEN),
+    (one(pa.array([[1, 2], None, [3]]), list_of(VALUE, 2)), 2, OTHER, "1 items"),
+    *(
+        (one(pa.array(rows, kind), list_of(list_of(VALUE, 2))), 2, OTHER, got)
+        for kind, rows, got in (
+            (LISTS, [[], [[1, 2], [3, 4]], [[5]]], "1 items"),
+            (LISTS, [[[1, 2]], [], [[3, 4], None]], "null"),
+            (PAIRS, [[[1, 2]], [], [[3, 4], None]], "null"),
+        )
+    ),
+]
 
 
-def list_of(item, *sizes):
-    for size in reversed(sizes):
-        item = {"feature": item, "length": size, "_type": "List"}
-    return item
-
-
-def int_lists(*sizes):
-    kind = pa.int64()
-    for size in sizes:
-        kind = pa.list_(kind, size)
-    return kind
-
-
-def one(kind, rows, schema=None, **field):
-    schema = schema or pa.schema([pa.field("x", kind, **field)])
-    return pa.record_batch([pa.array(rows, kind)], schema)
-
-
-def broken_texts():
-    """Yields columns of which the third row is no UTF-8."""
-    raw = [b"a", "é".encode(), b"b\xff", b"c"]
-    for kind in (pa.string(), pa.large_string(), pa.string_view()):
-        texts = pa.array(raw).cast(kind, safe=False)
-        codes, ends = pa.array([0, 1, 2, 3], pa.int8()), pa.array([0, 2, 2, 3, 4])
-        yield texts
-        yield pa.DictionaryArray.from_arrays(codes, texts)
-        yield pa.ListArray.from_arrays(ends, texts)
-
-
-U64, TOO_LARGE, OTHER = pa.uint64(), "too large", "another number of items"
-NESTED = list_of(VALUE, -1, 2)
-PAIRS = [(int_lists(-1, -1), NESTED), (int_lists(2, -1), NESTED)]
-
-
-@pytest.mark.parametrize(
-    ("batch", "row", "what", "got"),
-    [
-        (one(U64, [1, 2, 1 << 63]), 2, TOO_LARGE, "2"),
-        (one(pa.list_(U64), [[1], [], [2, 1 << 63]]), 2, TOO_LARGE, "2"),
-        (one(pa.float64(), [1.0, float("inf"), 1e39]), 2, TOO_LARGE, "1e+39"),
-        (one(int_lists(-1), [[1], None, [], [2, None]]), 3, "item that is null", ""),
-        (one(pa.list_(pa.string()), [["a"], [None]]), 1, "item that is null", ""),
-        (one(pa.int64(), [1, None], nullable=False), 1, "always has", ""),
-        *((pa.record_batch({"x": c}), 2, "not UTF-8", "") for c in broken_texts()),
-        (
-            one(
-                int_lists(-1),
-                [[1, 2], None, [3]],
-                hugging_face(int_lists(-1), list_of(VALUE, 2)),
-            ),
-            *(2, OTHER, "1 items"),
-        ),
-        *(
-            (one(kind, rows, hugging_face(kind, described)), 2, OTHER, got)
-            for kind, described in PAIRS
-            for rows, got in (
-                ([[], [[1, 2], [3, 4]], [[5]]], "1 items"),
-                ([[[1, 2]], [], [[3, 4], None]], "null"),
-            )
-            if got == "null" or kind == int_lists(-1, -1)
-        ),
-    ],
-)
+@pytest.mark.parametrize(("batch", "row", "what", "got"), UNFIT)
 def test_a_value_that_no_example_holds_is_named(batch, row, what, got):
     features = features_of(batch.schema)
     # Also beyond the rows that are encoded at once, and in a slice.
@@ -244,12 +218,12 @@ def test_a_value_that_no_example_holds_is_named(batch, row, what, got):
 
 def test_lengths_that_another_file_says():
     """A file that says nothing is taken as it is, unless another one says it."""
-    silent = one(int_lists(-1), [[1, 2], [3]])
-    assert len(encode_rows(silent, features_of(silent.schema))) == 2
-    features = features_of(hugging_face(int_lists(-1), list_of(VALUE, 2)))
+    rows = pa.array([[1, 2], [3]])
+    assert len(encode_rows(one(rows), features_of(one(rows).schema))) == 2
+    features = features_of(one(rows, list_of(VALUE, 2)).schema)
     assert features["x"].shape == (2,)
     with pytest.raises(RowError, match=OTHER):
-        encode_rows(silent, features)
+        encode_rows(one(rows), features)
 
 
 def spec(kind, dtype, type_, **others):
@@ -270,7 +244,6 @@ timestamp[us]          int64 int64 timestamp[us]
 
 
 def test_a_column_becomes_a_feature():
-    i8, encoded = pa.int8(), pa.run_end_encoded(pa.int32(), pa.int8())
     for line in FEATURES.strip().splitlines():
         name, *expected = line.split()
         kind = pa.type_for_alias(name.replace("[day]", ""))
@@ -280,18 +253,19 @@ def test_a_column_becomes_a_feature():
             (pa.list_(pa.list_(kind, 3)), (None, 3)),
             (pa.list_(pa.list_(kind, 3), 2), (2, 3)),
         ):
-            schema = pa.schema([("x", column), pa.field("y", column, nullable=False)])
-            optional = spec(*expected, shape=shape)
-            required = dataclasses.replace(optional, optional=False)
-            assert features_of(schema) == {"x": optional, "y": required}
-    for column, type_ in (
-        (pa.uuid(), "fixed_size_binary[16]"),
-        (pa.decimal128(9, 2), "decimal128(9, 2)"),
-    ):
-        assert features_of(pa.schema({"x": column}))["x"] == spec(
-            "bytes", "bytes", type_
-        )
-    assert features_of(pa.schema({"x": encoded})) == features_of(pa.schema({"x": i8}))
+            assert features_of(pa.schema({"x": column})) == {
+                "x": spec(*expected, shape=shape)
+            }
+    kinds = {
+        "uuid": pa.uuid(),
+        "decimal": pa.decimal128(9, 2),
+        "encoded": pa.run_end_encoded(pa.int32(), pa.int8()),
+    }
+    assert features_of(pa.schema(kinds)) == {
+        "uuid": spec("bytes", "bytes", "fixed_size_binary[16]"),
+        "decimal": spec("bytes", "bytes", "decimal128(9, 2)"),
+        "encoded": spec("int64", "int8", "int8"),
+    }
 
 
 FILE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
@@ -308,51 +282,40 @@ def test_a_file_is_its_bytes_and_its_path():
 
 LABEL = {"names": ["cat", "dog"], "_type": "ClassLabel"}
 IMAGE = {"_type": "Image"}
-
-
-def label(*shape):
-    names = ("cat", "dog")
-    return spec("int64", "int64", "class_label", shape=shape, names=names)
-
-
-def floats(*shape):
-    return spec("float", "float32", "float", shape=shape)
+ARRAY = {"shape": [2, 3], "dtype": "float32", "_type": "Array2D"}
+FLOATS, CLASSES = pa.list_(pa.float32()), {"names": ("cat", "dog")}
 
 
 @pytest.mark.parametrize(
-    ("kind", "described", "expected"),
+    ("kind", "described", "type_", "more"),
     [
-        (FILE, IMAGE, spec("bytes", "bytes", "image")),
+        (FILE, IMAGE, "image", {}),
+        (pa.list_(FILE), list_of(IMAGE), "image", {"shape": (None,)}),
+        (FILE, {"_type": "Audio"}, "audio", {}),
+        (pa.int64(), LABEL, "class_label", CLASSES),
         (
-            *(pa.list_(FILE), list_of(IMAGE, -1)),
-            spec("bytes", "bytes", "image", shape=(None,)),
+            *(INTS, {"feature": LABEL, "_type": "Sequence"}),
+            *("class_label", {"shape": (None,), **CLASSES}),
         ),
-        (FILE, {"_type": "Audio"}, spec("bytes", "bytes", "audio")),
-        (pa.int64(), LABEL, label()),
+        (FLOATS, list_of(VALUE, 4), "float", {"shape": (4,)}),
+        (pa.list_(pa.int64()), [VALUE], "int64", {"shape": (None,)}),
+        (pa.list_(FLOATS), ARRAY, "float", {"shape": (2, 3)}),
+        (pa.list_(FLOATS), list_of(list_of(VALUE, 4)), "float", {"shape": (None, 4)}),
         (
-            *(pa.list_(pa.int64()), {"feature": LABEL, "_type": "Sequence"}),
-            label(None),
-        ),
-        (pa.list_(pa.float32()), list_of(VALUE, 4), floats(4)),
-        (pa.list_(pa.int8()), [VALUE], spec("int64", "int8", "int8", shape=(None,))),
-        (
-            pa.list_(pa.list_(pa.float32())),
-            {"shape": [2, 3], "dtype": "float32", "_type": "Array2D"},
-            floats(2, 3),
-        ),
-        (pa.list_(pa.list_(pa.float32())), list_of(VALUE, -1, 4), floats(None, 4)),
-        (
-            pa.struct({"y": pa.list_(pa.int64())}),
+            pa.struct({"y": INTS}),
             {"feature": {"y": LABEL}, "_type": "Sequence"},
-            label(None),
+            *("class_label", {"shape": (None,), **CLASSES}),
         ),
     ],
     ids=str,
 )
-def test_features_of_hugging_face(kind, described, expected):
-    found = features_of(hugging_face(kind, described))
+def test_features_of_hugging_face(kind, described, type_, more):
+    found = features_of(one(pa.array([], kind), described).schema)
+    kinds = {"float": ("float", "float32"), "int64": ("int64", "int64")}
+    kinds["class_label"] = kinds["int64"]
+    expected = spec(*kinds.get(type_, ("bytes", "bytes")), type_, **more)
     assert next(iter(found.values())) == expected
-    assert ("x.path" in found) == ("bytes: binary" in str(kind))
+    assert ("x.path" in found) == (expected.kind == "bytes")
 
 
 @pytest.mark.parametrize(
