@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import InputError
@@ -40,6 +40,10 @@ def plan_of(kind, value, files):
     files=st.lists(
         st.tuples(st.integers(0, 30), st.booleans()), min_size=1, max_size=8
     ),
+)
+# Two cuts move to the same end of a file.
+@example(
+    plan=("shard_bytes", 10), files=[(4, True), (11, False), (11, False), (4, True)]
 )
 def test_every_byte_is_in_one_shard_in_order(plan, files):
     kind, value = plan
@@ -80,9 +84,9 @@ def test_every_byte_is_in_one_shard_in_order(plan, files):
         assert made.shards == len(files)
         assert all(file == shard for file, _, shard in found)
         return
+    assert not total or (sizes > 0).all()
     if kind == "num_shards":
         assert made.shards == value
-        assert not total or (sizes > 0).all()
         assert not every or sizes.max() - sizes.min() <= 1
         shard_bytes = total // value
     else:
@@ -105,6 +109,7 @@ def test_every_byte_is_in_one_shard_in_order(plan, files):
         ([100, 1, 1], 3, [0, 34, 68, 102]),
         ([70, 10, 70, 10], 4, [0, 40, 80, 120, 160]),
         ([10, 10, 10, 10], 3, [0, 10, 30, 40]),
+        ([10, 20, 10], 2, [0, 10, 40]),
         ([0, 0], 1, [0, 0]),
     ],
 )

@@ -115,12 +115,14 @@ def test_empty_shards_that_beam_leaves_behind(source, tmp_path):
     (source / f"{NAME}-train.tfrecord-00001-of-00003").write_bytes(b"")
     splits = info_of(source)["splits"]
     splits[0]["shardLengths"][1] = "0"
-    splits.append({"name": "test"})  # A split of no files.
+    splits.append({"name": "test"})  # A split of no files, and one of no records.
+    splits.append({"name": "empty", "shardLengths": ["0"]})
+    (source / f"{NAME}-empty.tfrecord-00000-of-00001").write_bytes(b"")
     tfds_data.edit_info(source, splits=splits)
     out = tmp_path / "out"
     convert(source, out, plan=PlanOptions(kind="match_shards", value=None))
     assert lengths(out)["train"] == [8, 0, 8]
-    # TFDS would fail to open any split if `test` were one.
+    # TFDS would fail to open any split if these were some.
     assert tfds_data.read_splits(out).keys() == SPLIT_RECORDS.keys()
     got = tfds_data.read_split(out, "train")
     assert got == tfds_data.read_in_order(source, "train")

@@ -149,6 +149,8 @@ class TestWhatItLeaves:
         write(tmp_path / "same", same, num_shards=2, shard_bytes=10_000)
         found = shard_contents(tmp_path / "same")
         assert sorted(map(len, found)) == [0, *[100] * 10]
+        options = {"num_shards": 1, "shard_bytes": most}
+        assert write(tmp_path / "large", [bytes(9 * most)], **options).shards == 1
 
     @pytest.mark.slow
     @pytest.mark.parametrize("options", [{"num_shards": 2}, {}])
@@ -290,6 +292,10 @@ def test_records_that_change_when_repeated_are_noticed(out):
     made = Gathered.of([write_one(plan, 1, other)])
     with pytest.raises(DataLossError, match=r"(?s)not all records.*00000-of-00002"):
         commit_write(made)
+    # Nor is a shard without records left out.
+    plan = plan_of(out, [], 2)
+    with pytest.raises(DataLossError, match="expected: 2 shards"):
+        commit_write(Gathered.of([write_one(plan, 1, [])]))
     assert not (out / "dataset.json").exists()
     assert not list(out.rglob("*.tmp"))
 
