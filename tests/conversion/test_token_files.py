@@ -1,8 +1,8 @@
 """Files of tokens of other tools: the same documents, in any number of shards."""
 
-import csv
 import functools
 import gzip
+import itertools
 import json
 import os
 import pathlib
@@ -25,17 +25,21 @@ DOCUMENTS = [
 ]
 
 
+def write(**files):
+    """Writes files, by names with _ for the dot."""
+    for name, data in files.items():
+        pathlib.Path(name.replace("_", ".")).write_bytes(data)
+
+
 def megatron(dtype="<u2", code=8, part=3):
     """Each document is in two sequences, where it is long enough."""
     sequences = [some for each in DOCUMENTS for some in (each[:part], each[part:])]
     lengths = np.array([*map(len, sequences)], "<i4")
-    size = np.dtype(dtype).itemsize
-    pointers = (np.cumsum(lengths, dtype="<i8") - lengths) * size
+    pointers = (np.cumsum(lengths, dtype="<i8") - lengths) * np.dtype(dtype).itemsize
     bounds = np.arange(0, len(sequences) + 1, 2, dtype="<i8")
     head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, len(lengths), len(bounds))
-    body = lengths.tobytes() + pointers.astype("<i8").tobytes() + bounds.tobytes()
-    pathlib.Path("in.idx").write_bytes(head + body)
-    pathlib.Path("in.bin").write_bytes(flat(dtype))
+    index = head + b"".join(each.tobytes() for each in (lengths, pointers, bounds))
+    write(in_idx=index, in_bin=flat(dtype))
     return ["in.bin", "--input-format", "megatron"]
 
 
@@ -44,7 +48,7 @@ def flat(dtype):
 
 
 def nano():
-    pathlib.Path("in.bin").write_bytes(flat("<u2"))
+    write(in_bin=flat("<u2"))
     return ["in.bin", "--input-format", "flat", "--record", f"uint16:{END}"]
 
 
@@ -54,16 +58,17 @@ def numpy_file():
 
 
 def olmo():
-    pathlib.Path("in.npy").write_bytes(flat("<u4"))
     ends = np.cumsum([*map(len, DOCUMENTS)]).tolist()
-    with gzip.open("in.csv.gz", "wt") as file:
-        for number, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
-            csv.writer(file).writerow([begin, end, f"id{number}", "a.json", number])
+    rows = [
+        f"{begin},{end},id{number},a.json,{number}\n"
+        for number, (begin, end) in enumerate(itertools.pairwise([0, *ends]))
+    ]
+    write(in_npy=flat("<u4"), in_csv_gz=gzip.compress("".join(rows).encode()))
     return ["in.npy", "--input-format", "olmo", "--record", "uint32"]
 
 
 def olmo_by_end():
-    pathlib.Path("in.npy").write_bytes(flat("<u2"))
+    write(in_npy=flat("<u2"))
     return ["in.npy", "--input-format", "olmo", "--record", f"uint16:{END}"]
 
 
@@ -71,22 +76,21 @@ def mds(kind="ndarray", before=b"\x21"):
     samples = []
     for number, each in enumerate(DOCUMENTS):
         url, ids = f"u{number}".encode(), np.array(each, "<i4").tobytes()
-        shape = bytes([1 << 2 | 1]) + struct.pack("<H", len(each))
-        value = before + shape + ids
-        head = np.array([len(value), len(url)], "<u4").tobytes()
-        samples.append(head + struct.pack("<q", number) + value + url)
+        value = before + struct.pack("<BH", 1 << 2 | 1, len(each)) + ids
+        head = struct.pack("<IIq", len(value), len(url), number)
+        samples.append(head + value + url)
     first = 4 + 4 * (len(samples) + 1)
     places = first + np.cumsum([0, *map(len, samples)])
     head = struct.pack("<I", len(samples)) + places.astype("<u4").tobytes()
-    pathlib.Path("shard.00000.mds").write_bytes(head + b"".join(samples))
     shard = {
         "column_names": ["n", "tokens", "url"],
         "column_encodings": ["int", kind, "str"],
         "column_sizes": [8, None, None],
-        "raw_data": {"basename": "shard.00000.mds"},
+        "raw_data": {"basename": "in.mds"},
     }
-    pathlib.Path("index.json").write_text(json.dumps({"shards": [shard]}))
-    return ["shard.00000.mds", "--input-format", "mds"]
+    index = json.dumps({"shards": [shard]}).encode()
+    write(in_mds=head + b"".join(samples), index_json=index)
+    return ["in.mds", "--input-format", "mds"]
 
 
 WRITERS = {
@@ -113,9 +117,16 @@ def run(*words, code=0):
 
 
 def pack(given, *more, code=0):
-    return run(
-        "pack", *given, "out", "--length", "512", "--workers", "1", *more, code=code
-    )
+    options = ("--length", "512", "--workers", "1", *more)
+    return run("pack", *given, "out", *options, code=code)
+
+
+def packed():
+    """Returns the dataset, and the ids of each row."""
+    data = loader.open("out")
+    rows = loader.PackedRows.of(data)([*data])
+    pairs = zip(rows["inputs"], rows["inputs_segmentation"], strict=True)
+    return data, [ids[segments > 0].tolist() for ids, segments in pairs]
 
 
 @pytest.mark.parametrize("shards", [1, 7])
@@ -123,20 +134,13 @@ def pack(given, *more, code=0):
 def test_documents_are_those_of_the_file(name, shards):
     given = WRITERS[name]()
     pack(given, "--pack", "none", "--num-shards", str(shards))
-    data = loader.open("out")
-    rows = loader.PackedRows.of(data)(list(data))
-    found = [
-        ids[segments > 0].tolist()
-        for ids, segments in zip(
-            rows["inputs"], rows["inputs_segmentation"], strict=True
-        )
-    ]
+    data, found = packed()
     assert found == DOCUMENTS
     assert data.facts.shards == shards
     run("verify", "out")
     text = run("trace", "out", "--records", "199")
     assert given[0] in text
-    assert "byte offset" in text or "offset" in text
+    assert "offset" in text
 
 
 def put(path, data):
@@ -178,7 +182,7 @@ WRONG = {
     "a list that is cut": (olmo, put("in.csv.gz", lambda data: data[:-9]), "in.csv.gz"),
     "a shard that is cut": (
         mds,
-        put("shard.00000.mds", lambda data: data[:-1]),
+        put("in.mds", lambda data: data[:-1]),
         "samples up to byte",
     ),
     "an array that is cut": (
@@ -227,9 +231,7 @@ def test_a_file_without_the_last_id_is_one_document_if_that_is_accepted():
     pathlib.Path("in.bin").write_bytes(np.arange(5, 405, dtype="<u2").tobytes())
     assert "400 other ids" in pack(given, code=2)
     pack(given, "--accept", "no-end")
-    data = loader.open("out")
-    rows = loader.PackedRows.of(data)([*data])
-    assert rows["inputs"][0, :400].tolist() == [*range(5, 405)]
+    assert packed()[1] == [[*range(5, 405)]]
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -237,9 +239,7 @@ def test_documents_without_tokens_take_no_place(shards, monkeypatch):
     monkeypatch.setattr(f"{__name__}.DOCUMENTS", [[], [5, END], [], [], [7, 9], []])
     pack([*megatron(), "--pack", "none"], "--num-shards", str(shards))
     assert "4 empty documents left out" in run("inspect", "out")
-    data = loader.open("out")
-    rows = loader.PackedRows.of(data)(list(data))
-    assert [ids[ids > 0].tolist() for ids in rows["inputs"]] == [[5, END], [7, 9]]
+    assert packed()[1] == [[5, END], [7, 9]]
 
 
 def changed(path):

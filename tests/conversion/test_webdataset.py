@@ -1,5 +1,6 @@
 """Tars of samples: as the package webdataset reads them, and no damage in silence."""
 
+import functools
 import gzip
 import io
 import random
@@ -21,7 +22,6 @@ from gristmill.transforms.sources.stream_range import StreamPass
 from tests.conversion.format_files import Read, listed
 from tests.conversion.tars import (
     FORMATS,
-    header_of,
     header_offsets,
     members_of,
     read_by_webdataset,
@@ -32,25 +32,13 @@ from tests.support.conversion import convert, job_of, read_output, skipped_in
 from tests.support.memory import peak_memory
 
 
-class Dribbling(io.BytesIO):
-    """A stream that gives a few bytes at a time, as storage sometimes does."""
-
-    most = 1 << 20
-
-    def read(self, size=-1, /):
-        return super().read(self.most if size is None else min(size, self.most))
-
-
-def read(data, *, keep=False, most=1 << 20):
+def read(data, *, keep=False, block_bytes=1 << 20):
     """Reads a tar; leaves out damage if `keep`, as a conversion does."""
-    stream, skipped = Dribbling(data), SkippedRegions()
-    stream.most = most
-    file = InputFile("in.tar", len(data))
-
-    def open_reader(*given, **options):
-        return SampleReader(*given, make=example_maker(), **options)
-
-    reading = StreamPass(file, stream, open_reader)
+    open_reader = functools.partial(
+        SampleReader, make=example_maker(), block_bytes=block_bytes
+    )
+    file, skipped = InputFile("in.tar", len(data)), SkippedRegions()
+    reading = StreamPass(file, io.BytesIO(data), open_reader)
     good = reading.good(skipped=skipped if keep else None)
     records = [record for batch in good for record in batch.records]
     assert (reading.reader.at_end(), reading.reader.offset) == (True, len(data))
@@ -67,42 +55,39 @@ def keys(records):
     return [decode_example(record)["__key__"][0].decode() for record in records]
 
 
-def samples_of(data):
-    return list(map(encode_example, read_by_webdataset(data)))
-
-
 MEMBERS = members_of(6)
 TAR = tar_of(MEMBERS)
-RECORDS = samples_of(TAR)
+RECORDS = [*map(encode_example, read_by_webdataset(TAR))]
 
 
 @given(
     members=some_members(),
     format=st.sampled_from([*FORMATS]),
     mtime=st.sampled_from([0, 1.5]),
-    most=st.sampled_from([1 << 20, 700]),
+    block_bytes=st.sampled_from([1 << 20, 700]),
 )
 @example([("a.x", b"1"), ("b.x", b"2"), ("a.x", b"3")], "ustar", 0, 700)
 @example([("README", b"alone")], "ustar", 0, 700)
 @example([], "ustar", 0, 700)
-def test_samples_are_those_that_webdataset_finds(members, format, mtime, most):
+def test_samples_are_those_that_webdataset_finds(members, format, mtime, block_bytes):
     if format == "ustar":
         members = [pair for pair in members if len(pair[0].encode()) < 100]
     data = tar_of(members, format=format, mtime=mtime)
     try:
-        expected = samples_of(data)
+        expected = read_by_webdataset(data)
     except ValueError as error:
         assert "duplicate file name" in str(error)  # noqa: PT017
         refused(data, "a second member")
         return
     seen = {}
-    for sample in map(decode_example, expected):
-        key, extensions = sample["__key__"][0], {*sample} - {"__key__"}
+    for sample in expected:
+        key, extensions = sample["__key__"], {*sample} - {"__key__"}
         if seen.setdefault(key, extensions).isdisjoint(extensions):
             with pytest.raises(InputError, match="members of a sample are apart"):
-                read(data, most=most)
+                read(data, block_bytes=block_bytes)
             return
-    assert read(data, most=most).records == expected
+    records = read(data, block_bytes=block_bytes).records
+    assert records == [*map(encode_example, expected)]
 
 
 def test_memory_is_that_of_one_sample():
@@ -113,34 +98,34 @@ def test_memory_is_that_of_one_sample():
     assert peak.bytes < 8 << 20
 
 
-def sparse():
-    """A sparse file of GNU's tar: the map of what there is goes on in a block."""
-    header = header_of("odd.jpg", kind=tarfile.GNUTYPE_SPARSE)
-    header.size = 600
-    block = bytearray(header.tobuf(tarfile.GNU_FORMAT))
-    block[482] = 1
-    block[148:154] = b"%06o" % (int(block[148:154], 8) + 1)
-    return bytes(block) + bytes(512) + b"c" * 600 + bytes(424)
+def with_sum(data, more):
+    """Returns a tar whose first header has another sum."""
+    return data[:148] + b"%06o" % (int(data[148:154], 8) + more) + data[154:]
 
 
-def odd(kind):
-    return header_of("odd.jpg", kind=kind, link="x").tobuf(tarfile.USTAR_FORMAT)
+def odd(kind, size=0):
+    """Returns the header of a member."""
+    header = tarfile.TarInfo("odd.jpg")
+    header.type, header.linkname, header.size = kind, "x", size
+    return header.tobuf(tarfile.GNU_FORMAT)
 
 
-@pytest.mark.parametrize(
-    ("member", "what"),
-    [
-        (odd(tarfile.SYMTYPE), "a symbolic link"),
-        (odd(tarfile.LNKTYPE), "a hard link"),
-        (odd(tarfile.CHRTYPE), "a character device"),
-        (odd(tarfile.FIFOTYPE), "a FIFO"),
-        (odd(b"V"), "a member of type 'V'"),
-        (sparse(), "a sparse file"),
-    ],
-    ids=["symlink", "hard link", "device", "FIFO", "V", "sparse"],
-)
-def test_members_without_content_of_their_own(member, what):
-    at = header_offsets(TAR)[6][0]
+# The map of what there is in a sparse file goes on in a block.
+SPARSE = odd(tarfile.GNUTYPE_SPARSE, 600)
+SPARSE = with_sum(SPARSE[:482] + b"\1" + SPARSE[483:], 1)
+ODD = {
+    "a symbolic link": odd(tarfile.SYMTYPE),
+    "a hard link": odd(tarfile.LNKTYPE),
+    "a character device": odd(tarfile.CHRTYPE),
+    "a FIFO": odd(tarfile.FIFOTYPE),
+    "a member of type 'V'": odd(b"V"),
+    "a sparse file": SPARSE + bytes(512) + b"c" * 600 + bytes(424),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_members_without_content_of_their_own(what):
+    at, member = header_offsets(TAR)[6][0], ODD[what]
     data = TAR[:at] + member + TAR[at:]
     error = refused(data, "cannot become a record")
     assert error.where == f"in.tar, byte offset {at:,}, sample 'odd'"
@@ -170,26 +155,18 @@ def test_a_name_for_all_members_is_refused():
     assert keys(read(comment + data).records) == ["a"]
 
 
-def signed_sum(data):
-    """The first header with a sum of signed bytes, as some old writers made it."""
-    high = sum(byte > 127 for byte in data[:512])
-    assert high
-    return data[:148] + b"%06o" % (int(data[148:154], 8) - 256 * high) + data[154:]
-
-
-def without_magic(data):
-    """The first header as writers made it before 1988."""
-    total = int(data[148:154], 8) - sum(data[257:265])
-    return data[:148] + b"%06o" % total + data[154:257] + bytes(8) + data[265:]
-
-
 def test_old_headers_are_read_or_refused_where_tarfile_reads_them():
     data = tar_of([("grün.jpg", b"x")], format="gnu")
-    for change in (signed_sum, without_magic):
-        with tarfile.open(fileobj=io.BytesIO(change(data))) as tar:
+    # Some old writers summed signed bytes, and those before 1988 wrote no magic bytes.
+    high = sum(byte > 127 for byte in data[:512])
+    signed = with_sum(data, -256 * high)
+    without = with_sum(data[:257] + bytes(8) + data[265:], -sum(data[257:265]))
+    for old in (signed, without):
+        with tarfile.open(fileobj=io.BytesIO(old)) as tar:
             assert tar.getnames() == ["grün.jpg"]
-    assert keys(read(signed_sum(data)).records) == ["grün"]
-    refused(without_magic(data), "not a tar, or")  # A sum often fits other data.
+    assert high
+    assert keys(read(signed).records) == ["grün"]
+    refused(without, "not a tar, or")  # A sum often fits other data.
 
 
 @pytest.mark.parametrize(
@@ -221,20 +198,24 @@ def test_a_tar_that_was_cut_anywhere(format):
         assert cut.skipped[-1]["reason"] in ("truncated", "header")
 
 
-@given(data=st.data())
-def test_any_damage_leaves_nothing_but_whole_samples(data):
-    content = tar_of(data.draw(some_members()), format="gnu")
+@given(
+    members=some_members(),
+    at=st.floats(0, 1, exclude_max=True),
+    bit=st.integers(0, 7),
+    length=st.sampled_from([1, 5, 512, 4096]),
+    kind=st.sampled_from(["lost", "flipped", "inserted", "replaced"]),
+)
+def test_any_damage_leaves_nothing_but_whole_samples(members, at, bit, length, kind):
+    data = tar_of(members, format="gnu")
     try:
-        known = {keys([r])[0]: {*decode_example(r)} for r in read(content).records}
+        known = {keys([r])[0]: {*decode_example(r)} for r in read(data).records}
     except CorruptRecordError:
         return
-    position = data.draw(st.integers(0, len(content) - 1))
-    length = data.draw(st.sampled_from([1, 5, 512, 4096]))
-    bit = bytes([content[position] ^ 1 << data.draw(st.integers(0, 7))])
-    kinds = [b"", bit, bit, b"\xee" * length, b"ustar\0" * length]
-    junk = data.draw(st.sampled_from(kinds))
-    rest = content[position + data.draw(st.sampled_from([0, 1, length])) :]
-    kept = read(content[:position] + junk + rest, keep=True)
+    begin = int(at * len(data))
+    junk = {"lost": b"", "flipped": bytes([data[begin] ^ 1 << bit])}
+    end = begin + {"flipped": 1, "inserted": 0}.get(kind, length)
+    damaged = data[:begin] + junk.get(kind, b"\xee" * length) + data[end:]
+    kept = read(damaged, keep=True)
     for record in kept.records if kept.regions else ():
         assert {*decode_example(record)} <= known[keys([record])[0]]
 
