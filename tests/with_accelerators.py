@@ -71,40 +71,6 @@ def meshes():
     }
 
 
-class Check:
-    """Steps of a feed on meshes, each compared with the records on the host.
-
-    Args:
-        batches: The global batches.
-        length: Bytes of each record that go to the devices.
-        workers: Processes that read.
-
-    Attributes:
-        differ: The steps whose batch on the devices was another one, by mesh.
-    """
-
-    def __init__(self, batches, *, length, workers):
-        self.differ = []
-        self._batches, self._workers = batches, workers
-        self._decode = functools.partial(first_bytes, length=length)
-
-    def feed(self, mesh):
-        """Returns a feed of this process's rows, as arrays on a mesh."""
-        sharding = NamedSharding(mesh, PartitionSpec("data"))
-        feed = self._batches.feed(
-            decode=self._decode, host=sharding, workers=self._workers
-        )
-        return loader.to_jax(feed, sharding)
-
-    def run(self, feed, name, first, steps):
-        """Takes steps from a feed and compares them."""
-        for step in range(first, first + steps):
-            seen = int(digest(next(feed)["bytes"]))
-            whole = self._decode(self._batches.read(step))["bytes"]
-            if seen != int(digest(jnp.asarray(whole))):
-                self.differ.append(f"step {step} on {name}")
-
-
 def measured(feed, steps):
     """Returns how fast a feed gave so many steps to the devices."""
     jax.block_until_ready(next(feed))
@@ -143,13 +109,28 @@ def run(args, work):
     batches = loader.global_batches(
         loader.open(data), batch_size=args.batch_size, seed=7
     )
-    check = Check(batches, length=args.length, workers=args.workers)
+    decode = functools.partial(first_bytes, length=args.length)
     on = meshes()
     name, *others = on
     rows = {"data": repr(batches)[1:-1], "mesh": f"{name} of data x model"}
-    saved = f"{args.checkpoints or work}/checkpoint"
-    with check.feed(on[name]) as feed:
-        check.run(feed, name, 0, args.steps)
+    saved, differ = f"{args.checkpoints or work}/checkpoint", []
+
+    def feed_on(mesh):
+        """Returns a feed of this process's rows, as arrays on a mesh."""
+        sharding = NamedSharding(mesh, PartitionSpec("data"))
+        feed = batches.feed(decode=decode, host=sharding, workers=args.workers)
+        return loader.to_jax(feed, sharding)
+
+    def compare(feed, first, mesh):
+        """Takes steps from a feed and compares them."""
+        for step in range(first, first + args.steps):
+            seen = int(digest(next(feed)["bytes"]))
+            whole = decode(batches.read(step))["bytes"]
+            if seen != int(digest(jnp.asarray(whole))):
+                differ.append(f"step {step} on {mesh}")
+
+    with feed_on(on[name]) as feed:
+        compare(feed, 0, name)
         started = time.perf_counter()
         with ocp.CheckpointManager(saved) as manager:
             state = ocp.args.JsonSave(feed.get_state())
@@ -159,17 +140,17 @@ def run(args, work):
         rows |= measured(feed, args.steps)
         rows["spans in a trace"] = traced(feed, f"{work}/trace")
     for other, mesh in on.items():
-        with ocp.CheckpointManager(saved) as manager, check.feed(mesh) as feed:
+        with ocp.CheckpointManager(saved) as manager, feed_on(mesh) as feed:
             how = ocp.args.Composite(feed=ocp.args.JsonRestore())
             feed.set_state(manager.restore(manager.latest_step(), args=how)["feed"])
-            check.run(feed, other, args.steps, args.steps)
+            compare(feed, args.steps, other)
     rows["resumed"] = f"on {', '.join(on)}"
     if not others:
         rows["resumed"] += "; an odd number of devices has no other topology"
     checked = args.steps * (1 + len(on))
-    wrong = "; ".join(check.differ) or "none differs"
+    wrong = "; ".join(differ) or "none differs"
     rows["batches compared"] = f"{checked:,} on the devices: {wrong}"
-    return rows, check.differ
+    return rows, differ
 
 
 def table(rows):

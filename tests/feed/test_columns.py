@@ -64,9 +64,9 @@ def test_editions_and_joined_datasets(tmp_path):
     first, second = tmp_path / "a", tmp_path / "b"
     output = made(first, [4, 4])
     add_edition(first, output, 2, [example(n) for n in range(8, 10)])
-    with pytest.raises(InputError, match="not all editions have the column") as caught:
+    message = r"(?s)not all editions have the column.*editions 1, 2"
+    with pytest.raises(InputError, match=message):
         loader.open(output).column("score")
-    assert "editions 1, 2" in str(caught.value)
     attach_numbers(output, first, 10, overwrite=True)
     tenths = [n / 10 for n in range(10)]
     assert loader.open(output).column("score")[:].tolist() == tenths
@@ -170,19 +170,14 @@ TEXTS = ["", "a", "ab", "Grüße", "b\0"]
 COLUMNS = {name: ColumnType(kind) for name, kind in KINDS.items()}
 
 
-def random_values(rng, kind):
-    """Returns 40 values that a column of a kind can hold."""
-    if kind == "text":
-        return np.array(rng.choices(TEXTS, k=40), object)
-    if kind == "bool":
-        return np.array(rng.choices([True, False], k=40))
+def values_of(kind):
+    """Returns values of a type."""
+    if kind in ("text", "bool"):
+        return TEXTS if kind == "text" else [True, False]
     if kind.startswith("float"):
-        some = rng.choices([*FRACTIONS, 3.0, -math.inf, math.nan], k=40)
-        with np.errstate(over="ignore"):
-            return np.array(some).astype(kind)
+        return [*FRACTIONS, 3.0, -math.inf, math.nan]
     limits = np.iinfo(kind)
-    fitting = [n for n in WHOLE if limits.min <= n <= limits.max]
-    return np.array(rng.choices(fitting, k=40), kind)
+    return [n for n in WHOLE if limits.min <= n <= limits.max]
 
 
 def random_condition(rng, depth):
@@ -210,7 +205,11 @@ def random_condition(rng, depth):
 )
 def test_conditions_mean_what_they_mean_in_python(seed):
     rng = random.Random(seed)
-    values = {name: random_values(rng, kind) for name, kind in KINDS.items()}
+    values = {}
+    for name, kind in KINDS.items():
+        drawn = rng.choices(values_of(kind), k=40)
+        with np.errstate(over="ignore"):
+            values[name] = np.array(drawn, object if kind == "text" else kind)
     columns = zip(*(column.tolist() for column in values.values()), strict=True)
     rows = [dict(zip(KINDS, row, strict=True)) for row in columns]
     for _ in range(300):

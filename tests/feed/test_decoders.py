@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from google.protobuf.message import DecodeError as DecodeFailed
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -108,9 +109,7 @@ def test_many_numbers_of_all_sizes(large):
     rng = np.random.default_rng(1)
     rows = rng.integers(0, 1 << rng.integers(1, 29, (8, 5000)))
     if large is not None:
-        rows[large] = rng.integers(-(1 << 63), (1 << 63) - 1, 5000)
-        rows[large, ::7] = (1 << 63) - 1
-        rows[large, 1::7] = -(1 << 63)
+        rows[large] = rng.integers(-(1 << 63), 1 << 63, 5000)
     records = [tf_example({"i": row}) for row in rows]
     decoded = decode({"i": Fixed("int64", shape=(50, 100))}, records)["i"]
     np.testing.assert_array_equal(decoded.reshape(8, 5000), rows)
@@ -135,20 +134,17 @@ def test_damaged_records_decode_as_others_do_or_are_errors(data, batch):
         at = data.draw(st.integers(0, len(record)))
         end = data.draw(st.sampled_from([at, at + 1, len(record)]))
         record[at:end] = data.draw(st.binary(max_size=12))
-    decoded = None
-    with contextlib.suppress(GristmillError):
+    try:
         decoded = decode(RAGGED, [*map(bytes, records)])
-    if decoded is None:
+    except GristmillError:
         return
     for row, record in enumerate(records):
-        try:
+        # Features that are not decoded are not checked.
+        with contextlib.suppress(DecodeFailed):
             theirs = parsed(bytes(record))
-        except Exception:
-            # Features that are not decoded are not checked.
-            continue
-        for name in RAGGED:
-            ours = as_lists(decoded[name])[row]
-            np.testing.assert_array_equal(ours, theirs.get(name, []))
+            for name in RAGGED:
+                ours = as_lists(decoded[name])[row]
+                np.testing.assert_array_equal(ours, theirs.get(name, []))
 
 
 USUAL = tf_example({"x": [1, 2, 3], "name": [b"a"], "w": [0.5]})
@@ -243,19 +239,18 @@ def test_descriptions_that_make_no_sense(given, message):
         ("int8", [-128, 127]),
         ("uint64", [0, (1 << 63) - 1]),
         ("bool", [0, 1]),
-        ("float64", [0.5, 1e30]),
+        ("float64", [0.5, 2.0**99]),
         ("S", [b"a", b"\0"]),
     ],
 )
 def test_arrays_have_the_dtype_that_was_asked_for(dtype, values):
     records = [tf_example({"x": values})] * 2
-    held = np.array(values, np.float32).tolist() if dtype[0] == "f" else values
     for array in (
         decode({"x": Fixed(dtype, shape=(2,))}, records)["x"],
         decode({"x": Ragged(dtype)}, records)["x"].values.reshape(2, 2),
     ):
         assert array.dtype == (object if dtype == "S" else dtype)
-        assert array.tolist() == [held] * 2
+        assert array.tolist() == [values] * 2
         array[0] = array[1]  # They can be written to.
 
 
@@ -291,31 +286,32 @@ def dataset(tmp_path_factory):
 
 
 def test_no_schema_by_hand(dataset):
-    names = [name for name in dataset.features or () if name != "image.path"]
+    names = [name for name in dataset.features if name != "image.path"]
     decoder = loader.ExampleDecoder.of(dataset, names, defaults={"score": -1.0})
     batch = pickle.loads(pickle.dumps(decoder))(dataset[:])
     assert [*batch] == names
     tokens = batch.pop("tokens")
-    assert (tokens.values.dtype, batch["score"].dtype) == (np.int32, np.float32)
     assert as_lists(tokens) == [[1, 2], [], []]
-    assert batch["id"].dtype == np.uint8
     batch["day"] = batch["day"].astype("datetime64[D]")
-    assert {name: array.tolist() for name, array in batch.items()} == {
-        "id": [7, 8, 250],
-        "score": [0.5, -1.0, 2.0],
-        "text": [b"a", "é".encode(), b""],
-        "box": [[1, 2], [3, 4], [5, 6]],
-        "image": [b"JPEG"] * 3,
-        "day": [DAY] * 3,
-        "done": [True, False, True],
+    found = {name: [str(each.dtype), each.tolist()] for name, each in batch.items()}
+    assert found | {"tokens": str(tokens.values.dtype)} == {
+        "id": ["uint8", [7, 8, 250]],
+        "score": ["float32", [0.5, -1.0, 2.0]],
+        "text": ["object", [b"a", "é".encode(), b""]],
+        "tokens": "int32",
+        "box": ["float32", [[1, 2], [3, 4], [5, 6]]],
+        "image": ["object", [b"JPEG"] * 3],
+        "day": ["datetime64[D]", [DAY] * 3],
+        "done": ["bool", [True, False, True]],
     }
 
 
 def test_a_null_without_a_default_says_how_to_give_one(dataset):
-    with pytest.raises(DecodeError, match="record lacks a feature: 'score'") as caught:
+    message = (
+        r"(?s)record lacks a feature: 'score'.*record 1 of.*by defaults={'score': "
+    )
+    with pytest.raises(DecodeError, match=message):
         loader.ExampleDecoder.of(dataset, ["id", "score"])(dataset[:])
-    assert caught.value.row == 1
-    assert "by defaults={'score': ...}" in str(caught.value.cure)
 
 
 @pytest.mark.parametrize(
@@ -343,7 +339,7 @@ def test_editions_of_other_columns(tmp_path):
     of_table(tmp_path, second, appends=True)
     alone = of_table(tmp_path, first, "alone")
     dataset = loader.open(output)
-    features = dataset.features or {}
+    features = dataset.features
     assert (features["id"].dtype, features["new"].optional) == ("int64", True)
     decoder = loader.ExampleDecoder.of(dataset, defaults={"id": -1, "new": 0.0})
     batch = decoder(dataset[:])
@@ -353,17 +349,16 @@ def test_editions_of_other_columns(tmp_path):
         "new": [0, 0, 1.5, 2.5],
     }
     assert loader.open([alone, output]).features == features
-    old = loader.open(output, edition=1).features or {}
-    assert old["id"].dtype == "int8"
+    assert loader.open(output, edition=1).features["id"].dtype == "int8"
 
 
 def test_a_dataset_that_says_nothing(tmp_path):
     path = convert_records(tmp_path, [[b"a"]])
     for silent in map(loader.open, (path, f"{path}/*.array_record*")):
         assert silent.features is None
-        with pytest.raises(InputError, match="does not say what features") as caught:
+        message = r"(?s)does not say what features.*FixedFeature\(dtype\)"
+        with pytest.raises(InputError, match=message):
             loader.ExampleDecoder.of(silent)
-        assert "FixedFeature(dtype)" in str(caught.value.cure)
 
 
 # --- Tokens.

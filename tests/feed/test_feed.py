@@ -21,19 +21,13 @@ from gristmill.dataset.base.errors import (
     InputError,
     OutOfRangeError,
 )
+from tests.feed.conftest import FILES
 from tests.support.datasets import convert
-from tests.support.packed import pack
 from tests.support.records import text_records
 
-FILES = [text_records(40, seed=1), text_records(59, seed=2)]
 RECORDS = [*FILES[0], *FILES[1]]
 CODE = text_records(11, seed=3)
 UNEVEN = {"epochs": 1, "drop_remainder": False}
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return convert(tmp_path_factory.mktemp("web"), FILES)
 
 
 @pytest.fixture(scope="module")
@@ -115,21 +109,13 @@ def test_a_mixture_is_in_proportion_to_weights_or_lengths(web, code):
 
 
 def test_a_batch_that_the_records_do_not_fill_is_refused(web, code):
-    with pytest.raises(InputError, match="there is no batch") as caught:
+    message = (
+        r"(?s)there is no batch.* at least 100 records.* 99\n.*drop_remainder=False"
+    )
+    with pytest.raises(InputError, match=message):
         loader.global_batches(web, batch_size=100, epochs=1)
-    assert str(caught.value.expected).startswith("at least 100 records")
-    assert caught.value.got == "99"
-    assert "drop_remainder=False" in str(caught.value.cure)
-    for size, epochs, drops, rows in (
-        (99, 1, True, 99),
-        (100, 2, True, 100),
-        (100, None, True, 100),
-        (100, 1, False, 99),
-    ):
-        batches = loader.global_batches(
-            web, batch_size=size, epochs=epochs, drop_remainder=drops
-        )
-        assert len(batches.read(0)) == rows
+    # An epoch is joined to the next.
+    assert loader.global_batches(web, batch_size=100, epochs=2).steps == 1
     # A mixture ends where its first dataset does.
     weights = {"web": 1, "code": 1}
     with pytest.raises(InputError, match="there is no batch"):
@@ -147,9 +133,8 @@ def test_another_host_than_there_is_is_refused(web, host):
     for made in (batches.feed, batches.records):
         with pytest.raises(InputError, match=message):
             made(host=host)
-        with pytest.raises(InputError, match="not said which host") as caught:
+        with pytest.raises(InputError, match=r"(?s)not said which.*host=\(0, 1\)"):
             made()
-        assert "host=(0, 1)" in str(caught.value.cure)
 
 
 def test_what_cannot_be_is_refused(web, code, tmp_path):
@@ -223,16 +208,6 @@ def test_filling_goes_on_at_a_step_and_where_sizes_change(web):
         assert [len(batch["mask"]) for batch in feed] == [24, 24, 24]
 
 
-def test_padding_of_packed_rows_counts_for_no_loss(tmp_path):
-    dataset = loader.open(pack(tmp_path, [[[5, 6, 7]]], length=4))
-    batches = loader.global_batches(dataset, batch_size=2, **UNEVEN)
-    decode = loader.PackedRows.of(dataset)
-    with batches.feed(decode=decode, host=(0, 1), mask="mask") as feed:
-        filled = next(feed)
-    assert filled["targets_segmentation"].tolist() == [[1, 1, 0, 0], [0, 0, 0, 0]]
-    assert {array.dtype.name for array in filled.values()} == {"int32", "bool"}
-
-
 # --- Errors and counts.
 
 
@@ -254,14 +229,11 @@ def test_a_record_that_does_not_decode_is_named(tmp_path, workers):
     assert caught.value.row == 5
 
 
-def failing(records):
-    raise DecodeError("no good", row=0)
-
-
 def test_also_where_a_host_has_padding_alone(web):
     batches = loader.global_batches(web, batch_size=240, shuffle="none", **UNEVEN)
+    decode = loader.TokenDecoder(length=3)
     with (
-        batches.feed(decode=failing, host=(1, 2), mask="mask") as feed,
+        batches.feed(decode=decode, host=(1, 2), mask="mask") as feed,
         pytest.raises(DecodeError, match=r"record 0 .*row 0 of step 0"),
     ):
         next(feed)
@@ -269,20 +241,19 @@ def test_also_where_a_host_has_padding_alone(web):
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_trainer_survives_and_goes_on_when_a_shard_is_back(tmp_path, workers):
-    copy = convert(tmp_path, [text_records(400, seed=1), text_records(500, seed=2)])
-    batches = loader.global_batches(loader.open(copy), batch_size=90, epochs=2)
-    shard = pathlib.Path(batches.datasets[0].shard(1).path)
+    dataset = loader.open(convert(tmp_path, [FILES[0] * 10, FILES[1] * 10]))
+    batches = loader.global_batches(dataset, batch_size=90, epochs=2)
+    shard = pathlib.Path(dataset.shard(1).path)
     data = shard.read_bytes()
     with batches.feed(host=(0, 1), workers=workers) as feed:
         assert next(feed) == batches.read(0)
         os.truncate(shard, 0)
         with pytest.raises(CorruptShardError) as caught:
-            collections.deque(feed, maxlen=0)
+            list(feed)
         assert caught.value.where == str(shard)
-        assert "in the batch of step" in caught.value.__notes__[0]
         shard.write_bytes(data)
-        feed.set_state(feed.get_state())
         step = feed.get_state()["step"]
+        assert caught.value.__notes__[0] == f"in the batch of step {step}"
         assert [*feed] == [batches.read(n) for n in range(step, batches.steps)]
 
 
@@ -306,9 +277,8 @@ def test_a_slow_decode_makes_the_trainer_wait(web, workers):
     assert min(stats.decode_seconds, 2 * stats.wait_seconds) >= 8 * 0.05
     assert stats.read_seconds > 0
     assert before + stats == feed.stats
-    assert str(loader.FeedStats(batches=1234, record_bytes=3 << 19)) == (
-        "1,234 batches, 0 records, 1.5 MiB; waited 0.0 s, read 0.0 s, decoded 0.0 s"
-    )
+    told = "1,234 batches, 0 records, 1.5 MiB; waited 0.0 s, read 0.0 s, decoded 0.0 s"
+    assert str(loader.FeedStats(batches=1234, record_bytes=3 << 19)) == told
 
 
 def spans(folder):

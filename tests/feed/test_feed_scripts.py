@@ -5,13 +5,11 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
-from tests.support.datasets import convert
-from tests.support.records import text_records
+from tests.support.waiting import until
 
 # Workers run this as well.
 HEAD = """\
@@ -50,35 +48,24 @@ class Script:
     def children(self):
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    def end(self, *, within_seconds=60):
+    def end(self):
         """Waits for the end, and returns exit code and stderr."""
-        _, stderr = self.process.communicate(timeout=within_seconds)
+        _, stderr = self.process.communicate(timeout=60)
         return self.process.returncode, stderr
 
-    def leftovers(self, children=()):
-        """What is left of the script a moment after its end."""
-        deadline = time.monotonic() + 60
-        while True:
-            mark = f"gristmill-{self.process.pid}-"
-            left = [name for name in os.listdir("/dev/shm") if name.startswith(mark)]
-            left += [str(child) for child in children if child.is_running()]
-            if not left or time.monotonic() > deadline:
-                return left
-            time.sleep(0.05)
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    files = [text_records(40, seed=1), text_records(59, seed=2)]
-    return convert(tmp_path_factory.mktemp("data"), files)
+    def leaves_nothing(self, children=()):
+        """Waits until neither processes nor shared memory are left of the script."""
+        mark = f"gristmill-{self.process.pid}-"
+        until(lambda: not any(child.is_running() for child in children))
+        until(lambda: not any(name.startswith(mark) for name in os.listdir("/dev/shm")))
 
 
 @pytest.fixture
-def run(dataset, tmp_path):
+def run(path, tmp_path):
     scripts = []
 
     def start(body):
-        scripts.append(Script(tmp_path, dataset, body))
+        scripts.append(Script(tmp_path, path, body))
         return scripts[-1]
 
     yield start
@@ -176,7 +163,7 @@ def test_a_script_ends_in_silence_and_leaves_nothing(run, body, end):
     elif end == signal.SIGINT:  # The trainer's own.
         assert stderr.count("Traceback") == 1
         assert stderr.endswith("KeyboardInterrupt\n")
-    assert script.leftovers(children) == []
+    script.leaves_nothing(children)
 
 
 @pytest.mark.slow
@@ -207,4 +194,4 @@ next(feed)
     assert code == 1
     assert "WorkerDiedError: a worker of the feed died" in stderr
     assert "under if __name__ == '__main__'" in stderr
-    assert script.leftovers() == []
+    script.leaves_nothing()

@@ -183,9 +183,9 @@ def test_what_is_no_state_of_this_version_or_was_cut_is_named(web):
         with pytest.raises(InputError, match="not the state of a feed"):
             feed.set_state(nothing)
     for change in ({"seed": 6}, {"phases": good["phases"][:0]}, {"digest": None}):
-        with pytest.raises(InputError, match="is not as it was written") as caught:
+        message = r"(?s)is not as it was written.*restore the checkpoint"
+        with pytest.raises(InputError, match=message):
             feed.set_state(good | change)
-        assert "restore the checkpoint" in str(caught.value.cure)
     for step in ("7", 99, -1, None, 0.5):
         with pytest.raises(InputError, match="step of the state is"):
             feed.set_state(good | {"step": step})
@@ -199,8 +199,12 @@ def test_a_run_goes_on_with_its_edition_after_an_append(grown, web, caplog):
         feed.set_state(state)
         assert next(feed) == plain.read(4)
         assert feed.get_state() == state | {"step": 5}
-    (record,) = caplog.records
-    assert "edition 1" in record.getMessage()
+        records, before = (iter(b.records(host=(0, 1))) for b in (latest, plain))
+        next(before)
+        records.set_state(json.loads(json.dumps(before.get_state())))
+        assert [*records] == [*before]
+    assert all("edition 1" in told.getMessage() for told in caplog.records)
+    assert len(caplog.records) == 2
     # The batches take the newer one when they say so.
     with feed_of(latest.then(loader.open(grown), step=4)) as feed:
         feed.set_state(state)
@@ -216,9 +220,9 @@ def test_a_run_of_removed_records_goes_on_in_a_new_epoch(tmp_path):
     plain = loader.global_batches(loader.open(path), **OPTIONS)
     remove(tmp_path, [3, 17], erase=True)
     latest = loader.global_batches(loader.open(path), **OPTIONS)
-    with pytest.raises(StateMismatchError, match="not there any more") as caught:
+    message = r"(?s)not there any more.*batches = batches\.then\(step=4\)"
+    with pytest.raises(StateMismatchError, match=message):
         feed_of(latest).set_state(state_of(plain, 4))
-    assert "batches = batches.then(step=4)" in str(caught.value.cure)
     batches = latest.then(step=4)
     with feed_of(batches) as feed:
         feed.set_state(state_of(plain, 4))

@@ -1,6 +1,6 @@
 """Runs the examples for trainers with the real trainers, by hand.
 
-    python -m tests.with_trainers --folder ~/trainers [kauldron keras ...]
+    python -m tests.with_trainers --folder ~/trainers [gemma keras ...]
 
 Each trainer gets a virtual environment in the folder, of some GB, that is kept. What is
 compared stands in the programs beside this file.
@@ -17,9 +17,8 @@ from tests.with_maxtext.environment import ROOT, install
 # What to install for the programs whose names begin so.
 TRAINERS = {
     "flax": ["flax", "optax", "orbax-checkpoint"],
-    # The code in newer versions needs a protobuf that Kauldron excludes.
-    "gemma": ["gemma", "optax", "sentencepiece<0.2.3"],
-    "kauldron": ["kauldron", "optax"],
+    # It trains by Kauldron, which excludes the protobuf of newer versions of the last.
+    "gemma": ["gemma", "kauldron", "optax", "sentencepiece<0.2.3"],
     "keras": ["keras"],
     "levanter": ["--prerelease=allow", "marin-levanter", "marin-haliax"],
     "torch": ["torch"],

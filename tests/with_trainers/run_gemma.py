@@ -1,4 +1,4 @@
-"""Gemma's fine-tuning gets the rows of every step, and ends the same if resumed.
+"""Kauldron fine-tunes Gemma on the rows of every step, and ends the same if resumed.
 
 The configuration is as in Gemma's `examples/seq2seq.py`; the model is tiny and random.
 """

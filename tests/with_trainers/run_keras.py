@@ -24,10 +24,6 @@ def decode(taken):
     return scaled, 2 * scaled + 1
 
 
-def expected(first, stop):
-    return [decoder(batches.read(step))["id"].tolist() for step in range(first, stop)]
-
-
 class Stops(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if epoch == 1:
@@ -65,7 +61,7 @@ assert keras.backend.backend() == "jax"
 whole = train("whole", 4)
 # Keras looks at the first batch, to build the model, before it trains; the feed reads
 # ahead.
-steps = expected(0, 30)
+steps = [decoder(batches.read(step))["id"].tolist() for step in range(30)]
 assert {*map(tuple, seen)} >= {*map(tuple, steps[:20])}
 with contextlib.suppress(KeyboardInterrupt):
     train("parts", 4, Stops())

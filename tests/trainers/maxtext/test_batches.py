@@ -1,6 +1,5 @@
 """MaxText's batches: of packed rows, of conversations, of records it tokenises."""
 
-import itertools
 import json
 import pickle
 
@@ -23,6 +22,8 @@ def assert_same(some, others):
 
 def test_packed_rows_are_those_of_the_dataset_each_once_an_epoch(rows, make):
     train, _ = make(grain_train_files=rows, num_epoch=2)
+    # Any host's state is that of all.
+    assert isinstance(train.local_iterator, loader.Feed)
     batches = list(train.local_iterator)
     dataset = loader.open(rows)
     seen, counts = 2 * len(dataset), dataset.facts.packed
@@ -96,13 +97,6 @@ def test_it_resumes_exactly(make, records, others, rows, files, settings):
             made(**changed).set_state(state)
 
 
-def test_the_state_of_packed_rows_is_one_for_all_hosts(make, rows):
-    train, _ = make(grain_train_files=rows)
-    (reader,) = train.gristmill_readers
-    feed = reader.batches.feed(host=(0, 2), decode=reader.decode)
-    assert feed.get_state() == train.local_iterator.get_state()
-
-
 def test_what_does_not_fit_the_rows_is_refused_by_name(rows, long_rows, make):
     evaluated = {"grain_eval_files": rows, "eval_split": "train", "eval_interval": 1}
     most = loader.open(rows).facts.packed.most_pieces
@@ -121,10 +115,8 @@ def test_what_does_not_fit_the_rows_is_refused_by_name(rows, long_rows, make):
         ({"max_target_length": 8}, "max_target_length of MaxText"),
         ({"grain_train_files": f"{rows},1;{long_rows},1"}, "another way"),
     ):
-        with pytest.raises(InputError) as refused:
+        with pytest.raises(InputError, match=f"(?s){named}.*to do: "):
             next(make(**{"grain_train_files": rows} | settings)[0])
-        assert named in str(refused.value)
-        assert refused.value.cure
     next(make(grain_train_files=rows, max_segments_per_seq=most)[0])
 
 
@@ -134,14 +126,11 @@ def test_hosts_have_their_rows_of_gristmills_batches(records):
     uneven = {"epochs": 1, "drop_remainder": False}
     dataset = loader.open(records, "train")
     batches = loader.global_batches(dataset, batch_size=8, **uneven)
-    steps = [batches.read(step) for step in range(batches.steps)]
     for host in range(2):
-        halves = [slice(host * len(s) // 2, (host + 1) * len(s) // 2) for s in steps]
-        own = [step[half] for step, half in zip(steps, halves, strict=True)]
         # As MaxText sends it to another process.
         there = pickle.loads(pickle.dumps(datasets))
         given = there(dataloading_host_index=host, dataloading_host_count=2)
-        assert list(given) == [*itertools.chain(*own)]
+        assert list(given) == list(batches.records(host=(host, 2)))
     block = batches_of(datasets.sources, side, Options(shuffle="block"), rows=8)
     assert "block shuffle" in repr(block)
 
@@ -158,9 +147,8 @@ def test_targets_that_are_not_trained_are_left_out(make, chat, use_sft):
 
 
 def test_rows_of_plain_text_are_refused_with_use_sft(make, rows, chat):
-    with pytest.raises(InputError, match="use_sft of MaxText") as refused:
+    with pytest.raises(InputError, match=r"(?s)use_sft of MaxText.*pack --chat"):
         make(grain_train_files=rows, use_sft=True)
-    assert "pack --chat" in refused.value.cure
     train, _ = make(grain_train_files=f"{rows},1;{chat},1", use_sft=True)
     assert np.count_nonzero(np.asarray(next(train)["targets_segmentation"]))
 

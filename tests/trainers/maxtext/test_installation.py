@@ -40,22 +40,19 @@ def test_the_stand_in_has_the_recorded_interface(maxtext):
 
 @pytest.mark.parametrize("name", ["hf", "synthetic", "tfds", "olmo_grain"])
 def test_other_pipelines_of_maxtext_are_refused(make, name):
-    with pytest.raises(InputError, match="dataset_type of MaxText") as refused:
+    with pytest.raises(InputError, match=f"(?s)dataset_type of MaxText.*'{name}'"):
         make(dataset_type=name)
-    assert refused.value.got == repr(name)
 
 
 def test_another_maxtext_or_none_is_refused(maxtext, monkeypatch):
     for module in ("input_pipeline_interface", "grain_data_processing"):
         del maxtext[f"{PIPELINE}.{module}"].make_grain_eval_iterator
-    with pytest.raises(InputError, match="no MaxText here") as refused:
+    message = f"(?s)no MaxText here.*make_grain_eval_iterator.*{installation.TRIED}"
+    with pytest.raises(InputError, match=message):
         install()
-    assert "make_grain_eval_iterator" in refused.value.expected
-    assert installation.TRIED in refused.value.cure
     monkeypatch.setitem(sys.modules, "maxtext", None)
-    with pytest.raises(InputError, match="no MaxText here") as refused:
+    with pytest.raises(InputError, match=r"(?s)no MaxText here.*pip install"):
         install()
-    assert "pip install" in refused.value.cure
 
 
 @pytest.fixture

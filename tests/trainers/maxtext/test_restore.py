@@ -1,6 +1,8 @@
 """Checkpoints: on other hosts, and whose states are of other data or weights."""
 
+import itertools
 import json
+import re
 import types
 
 import grain
@@ -31,17 +33,17 @@ def elastic_of(batches, hosts):
 def test_another_number_of_hosts_goes_on_with_the_same_records(records):
     dataset = loader.open(records, "train")
     batches = loader.global_batches(dataset, batch_size=8, seed=2, epochs=2)
+    steps = [batches.read(step) for step in range(batches.steps)]
     two, (one,) = elastic_of(batches, 2), elastic_of(batches, 1)
-    given = [record for host in two for record in next(host)]
+    for number, host in enumerate(two):
+        assert list(next(host)) == steps[0][number::2]
     state = two[0].get_state()
     assert state == two[1].get_state()
     for other in ({"global_next_index": 8}, state | {"next_row": 0}, None):
         with pytest.raises(InputError, match="not the state of an elastic iterator"):
             one.set_state(other)
     one.set_state(state)
-    given += [record for batch in one for record in batch]
-    steps = map(batches.read, range(batches.steps))
-    assert sorted(given) == sorted(record for step in steps for record in step)
+    assert [list(step) for step in one] == steps[1:]
     one.set_state(one.get_state())  # The end is a state too.
 
 
@@ -116,10 +118,9 @@ def test_states_of_another_kind_are_refused_with_what_to_do(
     if cure is None:
         assert restore(*given) == given
         return
-    with pytest.raises(StateMismatchError) as refused:
+    path = re.escape(f"load_full_state_path={tmp_path}/7/items")
+    with pytest.raises(StateMismatchError, match=f"to do: +continue {cure}.*{path}"):
         restore(*given)
-    assert refused.value.cure.startswith(f"continue {cure}")
-    assert f"load_full_state_path={tmp_path}/7/items" in refused.value.cure
 
 
 def mixture_of(records, others, **weights):
@@ -146,11 +147,10 @@ def test_hosts_change_weights_at_one_step(tmp_path, records, others, caplog):
     hosts = [iter(old.records(host=(i, 2))) for i in range(2)]
     # Behind packing they stop at other steps.
     given, states = (3, 10), {}
-    for number, host in enumerate(hosts):
-        for _ in range(given[number]):
+    for host, name, count in zip(hosts, OF_HOSTS, given, strict=True):
+        for _ in range(count):
             next(host)
-        state = {"parent": host.get_state(), "next_row": 0}
-        states[OF_HOSTS[number]] = state
+        states[name] = {"parent": host.get_state(), "next_row": 0}
     manager = write_states(tmp_path, states)
     expected = old.then(weights={"a": 3, "b": 1}, step=5)  # The second begins step 5.
     restore = explained_restore(lambda *_: None)
@@ -159,10 +159,8 @@ def test_hosts_change_weights_at_one_step(tmp_path, records, others, caplog):
         restore(manager, 7, again, -1)
         again.local_iterator.set_state(host.get_state())
         rest = [next(again.local_iterator) for _ in range(20)]
-        own = slice(2 * number, 2 * number + 2)
-        order = [each for step in range(16) for each in expected.read(step, own)]
-        first = given[number]
-        assert rest == order[first : first + 20]
+        own = expected.records(host=(number, 2))
+        assert rest == [*itertools.islice(own, given[number], given[number] + 20)]
     assert "weights of the state up to step 5" in caplog.text
     assert "a 0.75, b 0.25" in caplog.text
     # Once more: the change is part of the states now.
@@ -177,10 +175,9 @@ def test_hosts_change_weights_at_one_step(tmp_path, records, others, caplog):
 
 def test_a_mixture_of_other_datasets_is_refused_with_what_to_do(records, others):
     state = mixture_of(records, others, a=1).feed(host=(0, 1)).get_state()
-    with pytest.raises(StateMismatchError, match="other datasets") as refused:
+    message = r"(?s)other datasets.* a, b\n.* a\n.*0 as the weight"
+    with pytest.raises(StateMismatchError, match=message):
         changed_batches(mixture_of(records, others, a=1, b=1), [(state, 0)])
-    assert (refused.value.expected, refused.value.got) == ("a, b", "a")
-    assert "0 as the weight" in refused.value.cure
 
 
 class Chunks(grain.experimental.FlatMapTransform):

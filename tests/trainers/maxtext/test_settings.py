@@ -62,11 +62,9 @@ REFUSED = [
 @pytest.mark.parametrize(("way", "name", "neutral"), REFUSED)
 def test_what_cannot_be_honoured_is_refused_by_name(way, name, neutral):
     value = not neutral if isinstance(neutral, bool) else "another"
-    with pytest.raises(InputError, match=rf"\b{name} of MaxText") as refused:
+    told = rf"\b{name} of MaxText.*{neutral!r}.*got: +{value!r}\n +to do: "
+    with pytest.raises(InputError, match=f"(?s){told}"):
         check(config_of(**{name: value}), way)
-    assert refused.value.got == repr(value)
-    assert repr(neutral) in refused.value.expected
-    assert refused.value.cure
     check(config_of(**{name: neutral}), way)
 
 
@@ -91,9 +89,9 @@ def test_a_directory_has_splits_and_a_pattern_files(records):
     assert told(files_of(records, "validation")) == [("", 9)]
     assert told(loader.open(records, "train").shard(0).path) == [("", 20)]
     for name in ("train", "eval"):
-        with pytest.raises(InputError, match="no such split") as refused:
+        message = f"(?s)no such split.*give one of these as {name}_split"
+        with pytest.raises(InputError, match=message):
             opened(records, name=name, **{f"{name}_split": "test"})
-        assert refused.value.cure == f"give one of these as {name}_split"
     with pytest.raises(InputError, match="grain_train_files is empty"):
         opened("")
 
@@ -125,9 +123,7 @@ def test_a_mixture_is_written_as_maxtext_has_it(records, others, tmp_path):
 def test_packed_rows_are_known_and_not_mixed_with_records(records, rows):
     assert not are_packed(opened(records))
     assert are_packed(opened(f"{rows},1;{rows},2"))
-    with pytest.raises(InputError, match="packed rows and other records") as refused:
+    with pytest.raises(InputError, match=f"(?s)packed rows and other.*{records}"):
         are_packed(opened(f"{rows},1;{records},2"))
-    assert refused.value.where == records
-    with pytest.raises(InputError, match="by a pattern") as refused:
+    with pytest.raises(InputError, match=f"(?s)by a pattern.*give {rows}"):
         opened(files_of(rows))
-    assert refused.value.cure == f"give {rows}"

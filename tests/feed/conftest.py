@@ -1,0 +1,13 @@
+"""The dataset that most tests of feeds read."""
+
+import pytest
+
+from tests.support.datasets import convert
+from tests.support.records import text_records
+
+FILES = [text_records(40, seed=1), text_records(59, seed=2)]
+
+
+@pytest.fixture(scope="session")
+def path(tmp_path_factory):
+    return convert(tmp_path_factory.mktemp("web"), FILES)
