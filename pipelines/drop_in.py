@@ -14,6 +14,7 @@ the earlier run. Files that gristmill did not write are never replaced.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import posixpath
 import re
@@ -146,6 +147,8 @@ def _name_of(output: str) -> str:
 
 
 def _pipeline(pipeline_options: PipelineOptions, job: ConversionJob) -> beam.Pipeline:
+    # Beam writes files of 0 bytes for shards without records, and reads them.
+    job = dataclasses.replace(job, allow_empty_files=True)
     pipeline = beam.Pipeline(options=pipeline_options)
     _ = pipeline | "Convert" >> ConvertFiles(jobs=(job,), overwrite="changed")
     return pipeline

@@ -34,8 +34,8 @@ def check_dataset_name(output: str, manifest: Manifest, name: str) -> None:
             where=output,
             expected=manifest.name,
             got=name,
-            cure=f"use the name {manifest.name} to add or replace a split, or choose "
-            "another output",
+            cure=f"choose another output, or give --name {manifest.name} to add or "
+            "replace a split",
         )
 
 

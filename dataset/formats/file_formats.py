@@ -83,6 +83,7 @@ _MAGIC = {
     b"\x93NUMPY": "NumPy",
     b"SQLite format 3\0": "SQLite",
     b"MMIDIDX\0\0": "a Megatron index",
+    b"%PDF-": "PDF",
     b"\x89PNG\r\n\x1a\n": "PNG",
     b"\xff\xd8\xff": "JPEG",
     **{b"BZh%d" % level: "bzip2" for level in range(1, 10)},

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import difflib
 import functools
 import glob
 import hashlib
@@ -34,7 +32,7 @@ from gristmill.dataset.metadata.splits import (
 )
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for, version_of
-from gristmill.dataset.storage.paths import StrPath, path_text
+from gristmill.dataset.storage.paths import StrPath, near_paths, path_text
 
 FORMAT = "gristmill.dataset"
 FORMAT_VERSION = 1
@@ -354,11 +352,12 @@ _OF_HUGGING_FACE = ("dataset_dict.json", layout.TFDS_INFO_JSON, "state.json")
 def not_a_dataset(path: str) -> NotADatasetError:
     """Returns the error for a path without a `dataset.json`."""
     if "://" not in path and not os.path.lexists(path):
+        near = some_of(near_paths(path))
         return NotADatasetError(
             "not a committed dataset",
             where=path,
             got="there is no such directory",
-            cure=_near(path),
+            cure=f"check the path; there is {near}" if near else _CURE,
         )
     storage = storage_for(path)
     got, cure = "none", _CURE
@@ -404,20 +403,6 @@ def not_a_dataset(path: str) -> NotADatasetError:
     )
 
 
-def _near(path: str) -> str:
-    """Returns a cure for a local path that does not exist."""
-    parent, name = os.path.split(path.rstrip("/"))
-    while parent and not os.path.isdir(parent):
-        parent, name = os.path.split(parent)
-    names: list[str] = []
-    with contextlib.suppress(OSError):
-        names = os.listdir(parent or ".")
-    if found := difflib.get_close_matches(name, names, n=3):
-        near = some_of([os.path.join(parent, one) for one in found])
-        return f"check the path; there is {near}"
-    return _CURE
-
-
 def _datasets_in(path: str) -> list[str]:
     """Returns the datasets in a local folder; listing a bucket would take long."""
     pattern = layout.join(glob.escape(path), "*", layout.DATASET_JSON)
@@ -445,7 +430,7 @@ def chosen_split(split: str | None, splits: Collection[str], where: str) -> str:
             where=where,
             expected=f"one of {some_of(sorted(splits), 20)}" if splits else "(none)",
             got=split,
-            cure="give one of these, as --split NAME or split=NAME",
+            cure="give one of these as --split",
         )
     return split
 

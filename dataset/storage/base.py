@@ -228,6 +228,8 @@ def explained(action: str, path: str) -> Iterator[None]:
             errno.EISDIR: "check the path: this is a directory",
             errno.ENOENT: "check the path",
             errno.ENOTDIR: "check the path: a part of it is a file",
+            errno.ENAMETOOLONG: "give a shorter name: file systems take 255 bytes",
+            errno.ELOOP: "check the path: its links lead in a circle",
         }
         missing = isinstance(e, FileNotFoundError)
         raise (StorageMissingError if missing else StorageError)(

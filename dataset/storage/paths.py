@@ -6,6 +6,8 @@ conversion would succeed with fewer files.
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import fnmatch
 import os
 import re
@@ -223,6 +225,20 @@ def is_file_name(text: str) -> bool:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
         return False
+
+
+def near_paths(path: str) -> list[str]:
+    """Returns local files and directories that a path without any may mean."""
+    if is_remote(path):
+        return []
+    parent, name = os.path.split(path.rstrip("/"))
+    while parent and not os.path.isdir(parent):
+        parent, name = os.path.split(parent)
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = os.listdir(parent or ".")
+    found = difflib.get_close_matches(name, names, n=3)
+    return [os.path.join(parent, one) for one in found]
 
 
 def matching(pattern: str) -> Iterator[str]:

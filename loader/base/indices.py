@@ -1,4 +1,4 @@
-"""Arrays of indices: checked once where they enter the loader, and without some.
+"""Arguments that are checked once where they enter the loader; arrays of indices.
 
 Positions and record indices are int64 throughout the loader. Otherwise a float, a
 negative index or one that is too large would give a wrong record instead of an error.
@@ -8,6 +8,7 @@ Functions whose names end in `_unchecked` take arrays that are already checked.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -22,6 +23,19 @@ ALL_ROWS = slice(None)
 
 POSITION_LIMIT = 1 << 63
 """First position that int64 cannot hold: orders without a last epoch end here."""
+
+
+def not_opened(given: object) -> InputError:
+    """Returns the error for something else in the place of a dataset."""
+    several = isinstance(given, Sequence) and not isinstance(given, str)
+    return InputError(
+        "not a dataset",
+        expected="what gristmill.loader.open returns, or several of them by name",
+        got=f"{type(given).__name__} {given!r:.100}",
+        cure="join them by loader.open([path, ...]), or mix them as a dict by name"
+        if several
+        else "open it first, by loader.open(path)",
+    )
 
 
 def checked_indices(values: npt.ArrayLike, *, stop: int, what: str) -> IntArray:

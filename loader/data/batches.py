@@ -14,6 +14,7 @@ from gristmill.loader.base.indices import (
     IntArray,
     by_value,
     checked_count,
+    not_opened,
 )
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.order.mixture import Mixture, Weight
@@ -479,12 +480,7 @@ def by_lengths(datasets: Mapping[str, Dataset]) -> Mixture | None:
 def check_dataset(dataset: object) -> None:
     """Raises InputError for anything but a dataset that has records."""
     if not isinstance(dataset, Dataset):
-        raise InputError(
-            "not a dataset",
-            expected="what gristmill.loader.open returns, or several of them by name",
-            got=f"{type(dataset).__name__} {dataset!r:.100}",
-            cure="open it first, by loader.open(path)",
-        )
+        raise not_opened(dataset)
     if not len(dataset):
         raise InputError(
             "the dataset has no records",

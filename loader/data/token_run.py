@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import NamedTuple, TypeAlias, cast
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.base.indices import checked_count
+from gristmill.loader.base.indices import checked_count, not_opened
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.order.mixture import Weight, exact_weights
@@ -121,6 +121,8 @@ def _held(
     known = tokens_per_row
     if isinstance(tokens_per_row, Mapping):
         known = tokens_per_row.get(name)
+    if not isinstance(dataset, Dataset):
+        raise not_opened(dataset)
     rows, counts = len(dataset), dataset.stored.packed
     if counts is not None:
         return _HeldTokens(rows, counts.tokens, counts.targets)

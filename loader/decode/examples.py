@@ -21,7 +21,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.errors import DecodeError, InputError, some_of
 from gristmill.dataset.base.example import NO_KIND
 from gristmill.dataset.metadata.features import FeatureSpec
-from gristmill.loader.base.indices import IntArray, checked_count
+from gristmill.loader.base.indices import IntArray, checked_count, not_opened
 from gristmill.loader.decode.scan import (
     BrokenListError,
     Scan,
@@ -255,6 +255,8 @@ class ExampleDecoder:
             InputError: The dataset does not describe its features, lacks one of the
                 names, or a default does not fit.
         """
+        if not hasattr(dataset, "features"):
+            raise not_opened(dataset)
         described: Mapping[str, FeatureSpec] | None = dataset.features
         if described is None:
             raise InputError(

@@ -23,7 +23,7 @@ from gristmill.dataset.packed.row_format import (
     read_spans,
     read_tokens,
 )
-from gristmill.loader.base.indices import checked_count
+from gristmill.loader.base.indices import checked_count, not_opened
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.data.part import Part
 from gristmill.loader.decode.examples import ExampleDecoder, FixedFeature, TokenDecoder
@@ -149,12 +149,20 @@ class PackedRows:
         named = dataset.values() if isinstance(dataset, Mapping) else (dataset,)
         for part, split in splits_of((*named, *others)):
             if split is None or split.packed is None:
+                cure = (
+                    "open the dataset's directory; of files alone, say how rows are "
+                    "stored: loader.PackedRows(length=2048)"
+                    if split is None
+                    else "pack it, or decode its records with a TokenDecoder or an "
+                    "ExampleDecoder"
+                )
                 raise InputError(
-                    "the dataset does not hold packed rows",
+                    "plain files do not say whether they hold packed rows"
+                    if split is None
+                    else "the dataset does not hold packed rows",
                     where=repr(part),
                     expected="a dataset that `gristmill pack` made",
-                    cure="pack it, or decode its records with a TokenDecoder or an "
-                    "ExampleDecoder",
+                    cure=cure,
                 )
             described = PackedSplit.parse(split.packed, where=repr(part))
             stored = {name: getattr(described, name) for name in _STORED}
@@ -275,6 +283,8 @@ class PackedRows:
 def splits_of(datasets: Iterable[Dataset]) -> Iterator[tuple[Part, Split | None]]:
     """Yields the editions of each dataset's parts; None for a part without any."""
     for dataset in datasets:
+        if not isinstance(dataset, Dataset):
+            raise not_opened(dataset)
         for part in dataset.stored.parts:
             for edition in part.editions or (None,):
                 yield part, edition

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.dataset.base.errors import InputError, NotADatasetError
+from gristmill.dataset.base.errors import NotADatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import has_file
 from gristmill.pipelines.commands.command import command
@@ -255,10 +255,8 @@ def _of_dataset(given: Any) -> Iterator[ShownRecord]:
 
 def _of_inputs(given: Any) -> Iterator[ShownRecord]:
     """Yields the records of input files, of one split of a directory with splits."""
-    from gristmill.dataset.metadata.manifest import open_manifest
     from gristmill.pipelines.options.conversion_jobs import conversion_of
     from gristmill.pipelines.text.records import ShownRecord
-    from gristmill.pipelines.text.unfinished import read_unfinished
     from gristmill.transforms.conversion.begin import check_no_tables
     from gristmill.transforms.sources.find_inputs import find_inputs
     from gristmill.transforms.sources.source import first_records
@@ -281,12 +279,7 @@ def _of_inputs(given: Any) -> Iterator[ShownRecord]:
         got=f"--split {given.split}",
         cure="leave it out, and give the files of the split",
     )
-    try:
-        files = find_inputs(job.inputs, options=job.records, allow_empty_files=True)
-    except InputError:
-        if len(paths) == 1 and read_unfinished(paths[0], None):
-            open_manifest(paths[0])  # It says that a conversion is unfinished.
-        raise
+    files = find_inputs(job.inputs, options=job.records, allow_empty_files=True)
     if job.records.input_format == "auto" and files.spec.format == "text":
         check_no_tables(files, None)
     one = None

@@ -111,8 +111,8 @@ def _lines(name: str, value: Any) -> list[str]:
         }.get(kind, "{:,.6g}".format)
         return [text(value)]
     if isinstance(value, Mapping) or has_fields(value):
-        items = value.items() if isinstance(value, Mapping) else _said(value)
-        return [f"{key}: {', '.join(_lines(str(key), one))}" for key, one in items]
+        pairs = _said(value)
+        return [f"{key}: {', '.join(_lines(str(key), one))}" for key, one in pairs]
     if isinstance(value, (list, tuple)):
         lines = [", ".join(_lines(name, one)) for one in value[:_LINES_SHOWN]]
         if len(value) > _LINES_SHOWN:

@@ -108,7 +108,7 @@ def test_features_of_other_types_are_refused_before_anything_is_written(inputs):
         (["more/*", "new/1.tfrecord"], 2, "/new/1.tfrecord\n"),
         ("old/0.tfrecord", 2, "already"),
         ("new/*", 3, "edition 2, converted differently: the plan was 2 shards, is 3"),
-        ("new/*", 2, "1 input files changed: new/0.tfrecord"),
+        ("new/*", 2, "1 input file changed: new/0.tfrecord"),
     ],
 )
 def test_what_is_there_already_is_refused(inputs, two, given, shards, says):

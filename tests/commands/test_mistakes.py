@@ -34,6 +34,20 @@ trace lines --step 1 --row 0 --state notes.txt
   2: notes.txt | get_state
 head unfinished
   3: unfinished | not a committed dataset | gristmill convert
+pack lines.jsonl out --tokenizer data/tokenizer.json --select 'id > 1'
+  2: select | lines.jsonl | convert the files | gristmill attach
+convert chat.jsonl out --record column:messages
+  2: messages | --columns 'messages:json' | --record line
+pack ranks.jsonl out --chat --template t.jinja --tokenizer data/tokenizer.json
+  2: ranks.jsonl | none of messages | but n, rank
+pack roles.jsonl out --chat --template t.jinja --tokenizer data/tokenizer.json
+  2: roles.jsonl | roles that --train does not know
+convert chat.jsonl lines --name other --split x
+  2: where: lines | got: other | --name lines
+append lines chat.jsonl --split dev
+  2: dev | one of train | as --split
+convert paper.pdf out
+  2: paper.pdf | PDF
 # Paths.
 convert lines.jsonl
   2: OUTPUT
@@ -44,7 +58,17 @@ rollback lines
 convert 'nowhere/*' out
   2: nowhere/* | check the path
 convert empty out
-  2: empty | check the path
+  2: empty | no file at all | check the path
+convert deep out
+  2: where: deep | directories alone: er | check the path
+head line --tokenizer data/tokenizer.json
+  2: where: line | there is lines
+convert lime.jsonl out
+  2: lime.jsonl | there is lines.jsonl
+convert 'data/tfrecrods/*' out
+  2: data/tfrecrods/* | there is data/tfrecords
+convert unfinished out
+  3: unfinished | not a committed dataset | gristmill convert
 pack nowhere out --select 'score > 1' --tokenizer data/tokenizer.json --length 64
   2: no input file | nowhere | check the path
 head nowhere --tokenizer data/tokenizer.json
@@ -568,6 +592,9 @@ FILES = {
     "broken.jsonl": '{"text": "a"}\n{"text":\n',
     "cut.jsonl": '{"a": 1}\n' * 200 + '{"a": \n',
     "zero.jsonl": "",
+    "deep/er/a.txt": "a\n",
+    "paper.pdf": "%PDF-1.7\n1 0 obj\n",
+    "roles.jsonl": '{"messages": [{"role": "Human", "content": "a"}]}\n',
     "ranks.jsonl": '{"n": 0, "rank": 1}\n',
     "table.csv": "id,text\n1,a\n",
     "half.csv": "id,text\n1.5,a\n2.5,b\n",

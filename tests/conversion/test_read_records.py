@@ -73,7 +73,10 @@ def test_records_and_their_places(tmp_path, name):
     expected = [(one.place, one.record) for one in first_records(files)]
     assert len(expected) == 300
     options = {"records": asked, "with_source": True, "range_bytes": 2000}
-    found = run(ReadRecords(tmp_path / "in", **options))
+    # The name of a file is any bytes.
+    path = (tmp_path / "in").rename(tmp_path / "in\udcff")
+    found = run(ReadRecords(tmp_path / "in*", **options))
+    assert {one.file for one in found} == {str(path)}
     assert sorted((one.place, one.record) for one in found) == expected
 
 

@@ -249,6 +249,7 @@ REFUSED = [
     (ReadAllRecords, {"range_bytes": 0}, ""),
     (read, {"records": RecordOptions(select="a > 0")}, "selects no records"),
     (ReadRecords, {"inputs": ()}, "no inputs given"),
+    (ReadRecords, {"inputs": "a\udcff"}, "UTF-8"),
     (ReadRecords, {"inputs": "http://host/in"}, "http:// paths are not supported"),
     (WriteArrayRecords, {"output": ""}, "the path of the output is empty"),
     (WriteArrayRecords, {"output": "s3://b/out"}, "s3:// paths are not supported"),
@@ -294,7 +295,7 @@ def test_a_value_that_makes_no_sense_is_refused_at_once(make, given, said):
         ("split", lambda f: ReadRecords(f / "out", split="nope")),
         ("`split`", lambda f: convert(f, inputs=(f"{f}/c-*",))),
         ("`overwrite`", lambda f: convert(f, map="os.path:basename")),
-        ("split=NAME", lambda f: loader.open(f / "out", split="nope")),
+        ("`split`", lambda f: loader.open(f / "out", split="nope")),
     ],
 )
 def test_an_error_of_a_run_names_parameters(tmp_path, said, make):

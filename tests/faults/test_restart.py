@@ -246,9 +246,9 @@ class TestChanged:
     @pytest.mark.parametrize(
         ("change", "difference"),
         [
-            (lambda d: (d / "9").write_bytes(frames_of([b"x"])), "1 input files new: "),
-            (lambda d: (d / "1").unlink(), "1 input files gone: "),
-            (lambda d: (d / "1").write_bytes(frames_of([b"x"])), "files changed: "),
+            (lambda d: (d / "9").write_bytes(frames_of([b"x"])), "1 input file new: "),
+            (lambda d: (d / "1").unlink(), "1 input file gone: "),
+            (lambda d: (d / "1").write_bytes(frames_of([b"x"])), "1 input file changed: "),
             (lambda d: (d / "1").rename(d / "7"), "new: "),
         ],
         ids=["new", "gone", "changed", "renamed"],

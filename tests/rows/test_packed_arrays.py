@@ -187,6 +187,8 @@ def test_files_of_packed_rows_are_decoded_by_who_knows_them(opened, places):
         loader.open(sorted(glob.glob(f"{places[name]}/*.array_record*")))
         for name in ("web", "plain")
     )
+    with pytest.raises(InputError, match=r"files do not say[\s\S]*PackedRows\(length"):
+        loader.PackedRows.of(files)
     of_dataset = loader.PackedRows.of(opened["web"])
     with feed_of(files, ROWS) as feed, feed_of(opened["web"], of_dataset) as other:
         np.testing.assert_array_equal(next(feed)["targets"], next(other)["targets"])
@@ -225,6 +227,22 @@ def test_packed_rows_are_not_converted_nor_appended_to(places, tmp_path):
     with pytest.raises(InputError, match="no records can be appended") as refused:
         open_to_append(places["web"], None)
     assert "loader.open([old, new])" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        loader.PackedRows.of,
+        loader.ExampleDecoder.of,
+        lambda given: loader.token_weights({"a": given}, {"a": 1}),
+        lambda given: loader.global_batches(given, batch_size=1),
+    ],
+    ids=["rows", "examples", "weights", "batches"],
+)
+def test_what_was_not_opened_is_refused(opened, take):
+    for taken, cure in (("web", "open it first"), ([opened["web"]] * 2, "by name")):
+        with pytest.raises(InputError, match=f"not a dataset(.|\n)*to do:.*{cure}"):
+            take(taken)
 
 
 def test_weights_are_shares_of_tokens(opened):

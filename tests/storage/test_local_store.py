@@ -107,6 +107,10 @@ def test_what_cannot_be_listed_read_or_written():
         (folder / "a").write_bytes(b"a")
         with pytest.raises(StorageError, match="a part of it is a file"):
             STORAGE.list(str(folder / "a"))
+        (folder / "circle").symlink_to("circle")
+        for name, message in (("n" * 300, "255 bytes"), ("circle", "lead in a circle")):
+            with pytest.raises(StorageError, match=message):
+                STORAGE.stat(str(folder / name))
         (folder / "a").chmod(0)
         for method in (STORAGE.open, STORAGE.read):
             with pytest.raises(StorageError, match="Is a directory"):

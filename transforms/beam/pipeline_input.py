@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import apache_beam as beam
@@ -28,7 +29,8 @@ def check_known(transform: beam.PTransform[Any, Any]) -> None:
     """Checks that the options of a transform, a dataclass, are known values.
 
     Raises:
-        InputError: An option is a ValueProvider or a PCollection, or holds one.
+        InputError: An option is a ValueProvider or a PCollection, or holds one, or is a
+            path that Beam cannot encode.
     """
     for field in dataclasses.fields(transform):  # type: ignore[arg-type]
         value = getattr(transform, field.name)
@@ -41,6 +43,14 @@ def check_known(transform: beam.PTransform[Any, Any]) -> None:
                 cure="give values that are known where the pipeline is built: no "
                 "ValueProvider (a Flex template gives values), and no PCollection",
             )
+        for one in held:
+            if isinstance(one, str | os.PathLike) and str(one) != printable(str(one)):
+                raise InputError(
+                    f"{field.name} of {type(transform).__name__} is not UTF-8, which "
+                    "Beam requires",
+                    got=ascii(str(one)),
+                    cure="give a pattern that matches it, or rename it",
+                )
 
 
 def check_begin(
@@ -109,12 +119,17 @@ def _shown(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, (list, tuple, dict)):
-        return some_of([*map(str, value)])
+        return printable(some_of([*map(str, value)]))
     if dataclasses.is_dataclass(value):
         default = {field.name: field.default for field in dataclasses.fields(value)}
         given = {n: v for n, v in fields_of(value).items() if v != default[n]}
         return ", ".join(f"{name}={one}" for name, one in given.items())
-    return str(value)
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Returns a text that UTF-8 holds, as Beam requires: names of files can be any."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class FieldsShown:

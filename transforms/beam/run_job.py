@@ -22,6 +22,7 @@ from gristmill.transforms.beam.pipeline_input import (
     FieldsShown,
     check_begin,
     check_known,
+    printable,
     set_types,
 )
 from gristmill.transforms.beam.same_code import sent
@@ -101,7 +102,7 @@ def report_sink(path: str) -> None:
 
 
 def _report(lineage: Lineage, path: str) -> None:
-    path = _without_magic(path).rstrip("/") or "/"
+    path = printable(_without_magic(path)).rstrip("/") or "/"
     if path.startswith("gs://"):
         bucket, _, name = path.removeprefix("gs://").partition("/")
         names = (bucket, name) if name else (bucket,)

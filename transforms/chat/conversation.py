@@ -111,8 +111,9 @@ def conversation_of(record: bytes, columns: ConversationColumns) -> Conversation
             fields, found = found, None
             columns = columns._replace(messages="")
         elif found is None:
-            names = ", ".join(list(fields)[:8])
-            raise MalformedError(f"no column {columns.messages!r} among {names}")
+            raise MalformedError(
+                f"no column {columns.messages!r} among {_names(fields)}"
+            )
     else:
         found = _value(fields, MESSAGES)
         if found is None:
@@ -134,7 +135,7 @@ def conversation_of(record: bytes, columns: ConversationColumns) -> Conversation
                 f"with --columns '*,{MESSAGES}:json'"
                 if apart
                 else f"it has none of {MESSAGES}, {CONVERSATIONS}, prompt and "
-                f"completion, or {TEXT}"
+                f"completion, or {TEXT}, but {_names(fields)}"
             )
         messages = _messages(prompt, "user")
         prompted = len(messages)
@@ -159,6 +160,10 @@ def conversation_of(record: bytes, columns: ConversationColumns) -> Conversation
     weights = _weights(messages, fields.get(columns.weight), columns.weight)
     roles = [_ROLE_OF.get(message["role"], _OTHER) for message in messages]
     return Conversation(messages, roles, weights, prompted, tools)
+
+
+def _names(fields: Mapping[str, Any]) -> str:
+    return ", ".join([*fields][:8])
 
 
 def parsed(text: str | bytes) -> Any:

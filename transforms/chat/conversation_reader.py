@@ -270,7 +270,10 @@ class ConversationReader:
                 weight = each.weights[span.message]
                 rows.append((begin, end - begin, *span[2:], weight))
         if not any(trained for _, _, _, _, trained, _ in rows):
-            raise AsideError("untrained", "no token of it is trained on")
+            reason = "no token of it is trained on"
+            if any(span.role == _OTHER for span in each.spans):
+                reason += "; it has roles that --train does not know"
+            raise AsideError("untrained", reason)
         if length < len(ids):
             counts["truncated_documents"] += 1
             counts["truncated_tokens"] += len(ids) - length

@@ -369,7 +369,10 @@ def _match(job: ConversionJob) -> list[FileInfo] | None:
             expected="a dataset of records, without --map",
             got=f"--select {job.records.select}"
             + (f", --map {job.map}" if dataset and job.map else ""),
-            cure="leave out --select, or select first and convert the result",
+            cure="leave out --map, or select first and convert the result"
+            if dataset
+            else "convert the files to a dataset, and select from that by columns of "
+            "gristmill attach",
         )
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import pickle
 import re
 import shlex
@@ -21,7 +22,12 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import not_a_dataset
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.storage.paths import compile_pattern, has_magic, path_texts
+from gristmill.dataset.storage.paths import (
+    compile_pattern,
+    has_magic,
+    near_paths,
+    path_texts,
+)
 from gristmill.transforms.sources.formats import RecordOptions, check_options
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.input_formats import (
@@ -76,14 +82,13 @@ def match_inputs(pattern: str) -> list[FileInfo]:
     names = [*map(_base, there)]
     check_no_dataset(pattern, names)
     check_no_table(directory)
-    # Some shards of a dataset that was not committed may exist, as readable files.
-    index = layout.join(pattern, layout.INDEX_DIR)
-    if any(".array_record" in name for name in names) and storage_for(index).list(
-        index
-    ):
-        raise not_a_dataset(directory)
     found = [info for info in there if not _base(info).startswith((".", "_"))]
     found = [info for info in found if not is_document(info.path)] or found
+    # Some shards of a dataset that was not committed may exist, as readable files.
+    if not found or any(".array_record" in name for name in names):
+        index = storage.list(layout.join(directory, layout.INDEX_DIR))
+        if any(info.path.endswith(layout.JOB.suffix) for info in index):
+            raise not_a_dataset(directory)
     if not found and there:
         raise InputError(
             "no input file matches",
@@ -92,15 +97,22 @@ def match_inputs(pattern: str) -> list[FileInfo]:
             cure="give these files by a pattern",
         )
     if not found:
-        raise InputError(
-            "no input file matches",
-            where=pattern,
-            cure="check the path; patterns match files, and need quotes so that they "
-            "reach gristmill as they are"
-            if has_magic(pattern)
-            else "check the path; a directory stands for the files directly in it",
-        )
+        raise _no_match(pattern)
     return found
+
+
+def _no_match(pattern: str) -> InputError:
+    got, cure = None, "a directory stands for the files directly in it"
+    if os.path.isdir(pattern):
+        folders = sorted(os.listdir(pattern))
+        got = f"directories alone: {some_of(folders)}" if folders else "no file at all"
+    elif near := near_paths(pattern):
+        cure = f"there is {some_of(near)}"
+    elif has_magic(pattern):
+        cure = "patterns match files, and need quotes so that they reach gristmill as "
+        cure += "they are"
+    cure = f"check the path; {cure}"
+    return InputError("no input file matches", where=pattern, got=got, cure=cure)
 
 
 def _base(info: FileInfo) -> str:

@@ -190,7 +190,8 @@ class InputFiles:
             "changed": {path for path in both if before[path] != after[path]},
         }
         lines = [
-            f"{len(paths):,} input files {kind}: {some_of(sorted(paths))}"
+            f"{len(paths):,} input file{'s' * (len(paths) > 1)} {kind}: "
+            f"{some_of(sorted(paths))}"
             for kind, paths in kinds.items()
             if paths
         ]

@@ -329,7 +329,14 @@ class JsonSource(TableSource):
                 if found.get(one) == pa.null():
                     found[one] = pa.string()  # Any other would be refused.
             fields = _with_integers(wanted.of(found), samples)
-        JsonLines(fields, record)  # Refuses types that no record can hold.
+        try:
+            JsonLines(fields, record)
+        except InputError as error:  # Its type is one that no record can hold.
+            if column is not None:
+                cure = f"--columns '{column}:json' keeps it as JSON; or keep whole "
+                cure += "lines with --record line"
+                raise InputError(**{**error.facts(), "cure": cure}) from error
+            raise
         if column is not None and options.nulls == "fail":
             _check_nulls(samples, column)
         schema = LineSchema(fields).to_text()
