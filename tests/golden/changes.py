@@ -23,6 +23,9 @@ def begin(**files):
         examples = ({name: row[name] for name in ("id", "text")} for row in rows)
         data = inputs.tfrecord(map(encode_example, examples))
         pathlib.Path(f"{name}.tfrecord").write_bytes(data)
+    some = [{"n": n, "good": n % 2 == 0, "name": f"ü{n}"} for n in range(0, 85, 3)]
+    twice = {"n": 3, "good": True, "name": "last"}
+    pathlib.Path("some.jsonl").write_bytes(inputs.jsonl([*some, twice]))
     for numbers in NUMBERS:
         pathlib.Path(numbers).write_text(numbers.replace(",", "\n") + "\n")
 
@@ -64,6 +67,14 @@ SCRIPTS = {
         append out c.tfrecord
         clean out
         -> after: verified out 59 60 70""",
+    # Some records have no row, and one has two.
+    "attach_by_number": f"""
+        {MADE}
+        append out b.tfrecord
+        attach out some.jsonl --number n --missing '{{"good": false, "name": ""}}' \
+            --repeated last
+        -> verified out
+        -> columns: columns out""",
     # Chunks are copied: of two editions, into more shards, fewer and as many.
     "reshard_copied": f"""
         convert a.tfrecord out --num-shards 2 {PLAIN}

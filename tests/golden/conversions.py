@@ -1,5 +1,6 @@
 """Conversions of every format, locally and on Beam."""
 
+import codecs
 import functools
 
 from tests.golden import inputs
@@ -73,6 +74,11 @@ def parquet(*counts):
     return write
 
 
+def frames_in_records():
+    inner = [inputs.tfrecord(inputs.records(n % 7, seed=n)) for n in range(40)]
+    inputs.write("in", a__tfrecord=inputs.tfrecord(inner))
+
+
 def arrayrecords():
     data = inputs.write("in")
     for name, count in (("a", 40), ("b", 51)):
@@ -94,12 +100,16 @@ def records():
 
 # What is converted once: files, options, and records of which the places are kept.
 TEXT, CSV = "--input-format text", "--input-format csv"
+MARK = codecs.BOM_UTF8
 THREE = tfrecords(30, 80, 11)
 ONCE = {
     "tfrecord_one_shard": (tfrecords(60), "--num-shards 1", "0 3 31 59"),
     "tfrecord_seven_shards": (THREE, "--num-shards 7", "0 29 30 75 110 120"),
     "tfrecord_by_size": (tfrecords(50, 1, 90), "--shard-size 2KiB", "50 51 140"),
     "tfrecord_gzip_cut": (zipped("gz", records), "--num-shards 5", "0 60 149"),
+    "tfrecord_frames_in_records": (
+        *(frames_in_records, "--num-shards 33 --whole-files", "0 20 39"),
+    ),
     "arrayrecord_files": (arrayrecords, "--num-shards 5", "0 39 40 90"),
     "jsonl_examples": (
         each("jsonl", lambda n: jsonl(seed=n)),
@@ -112,6 +122,15 @@ ONCE = {
     "csv_examples": (
         each("csv", lambda n: table(seed=n)),
         *(f"{CSV} --match-shards", "0 4 39 40 79"),
+    ),
+    # With a mark of the byte order, and other ends of lines.
+    "jsonl_lines": (
+        files(a__jsonl=lambda: MARK + jsonl(20).replace(b"\n", b"\r\n\n")[:-3]),
+        *("--num-shards 3 --record line", "0 8 19"),
+    ),
+    "csv_lines": (
+        files(a__csv=lambda: MARK + table(20).replace(b"\n", b"\r\n")),
+        *(f"{CSV} --num-shards 1 --record line", "0 8 19"),
     ),
     "csv_cut": (
         files(a__csv=lambda: inputs.table(inputs.rows(60))),

@@ -117,6 +117,12 @@ def places(path, *numbers):
     return found
 
 
+def columns(path):
+    """Returns digests of the values of all columns, by name."""
+    dataset = loader.open(path)
+    return {name: digest_of_array(dataset.column(name)) for name in dataset.columns}
+
+
 def _place(told):
     """Returns a place as text, such as `a.tfrecord byte 120`."""
     file = os.path.basename(told["source_path"] or "")
@@ -136,6 +142,7 @@ WHATS = {
     "splits": lambda path: {s: of_dataset(path, split=s) for s in ("train", "test")},
     "records": lambda path: verified(path)["all"],
     "first": lambda path: of_dataset(path, edition=1)["all"],
+    "columns": columns,
     "chunks": chunks_of,
     "places": places,
 }

@@ -100,6 +100,8 @@ SCRIPTS = {
         pack texts.jsonl rows --tokenizer tokenizer.json --eos {END} --length 16
         -> in the piece: rows rows
         -> in the document: in_document rows""",
+    "special_tokens_of_the_tokenizer": f"{PACK} --add-special-tokens\n-> rows rows",
+    "rows_as_examples": f"{PACK} --rows example\n-> rows: rows rows",
     # Each shard is packed separately.
     "several_shards": f"""
         pack 0.jsonl 1.jsonl 2.jsonl rows {JSON} --eos {END} --match-shards
@@ -111,7 +113,8 @@ def scripted(name):
     write_texts("texts.jsonl", 60, 1)
     for number in range(3):
         write_texts(f"{number}.jsonl", 20, number)
-    pathlib.Path("tokenizer.json").write_bytes(tokenizer_json(1000))
+    own = {"template": ("<s>", "$A", "</s>")} if "of_the_tokenizer" in name else {}
+    pathlib.Path("tokenizer.json").write_bytes(tokenizer_json(1000, **own))
     return play(SCRIPTS[name], rows=facts, in_document=in_document)
 
 
