@@ -304,16 +304,17 @@ class TestCommit:
         [
             ("*00001-of*", "(?s)00001-of-.*missing.*run the same command again"),
             ("index/*00001-of*", "(?s)00001-of-.*missing.*run the same command again"),
-            (None, "1 of 5 shards were not made"),
+            (slice(1), "1 of 5 shards were not made"),
+            (slice(None), "no shard of a split was made"),
         ],
-        ids=["shard", "index", "result"],
+        ids=["shard", "index", "result", "all results"],
     )
     def test_a_shard_that_is_not_there(self, tmp_path, lost, said):
         write_tfrecords(tmp_path / "in", varied_records(60, seed=1))
         job = job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 5))
         results = [make_shard(task) for task in shard_tasks(prepared_of(job))]
-        if lost is None:
-            del results[0]
+        if isinstance(lost, slice):
+            del results[lost]
         else:
             (path,) = (tmp_path / "out").glob(lost)
             path.unlink()

@@ -17,6 +17,7 @@ from tests.conversion.tars import tar_of
 from tests.support.examples import parsed
 
 LATE = datetime.datetime(9999, 12, 31)
+MICROSECONDS = pa.timestamp("us")
 README = "# Title\n\nNo data.\n"
 
 
@@ -210,32 +211,37 @@ def test_types_without_a_common_one_are_named(tmp_path, columns, named):
     assert re.search(named.replace(" .* ", r"[\s\S]*"), ended.output), ended.output
 
 
+def convert_times(folder, times, kind):
+    """Converts a column in the type that Spark gives to times, INT96."""
+    table = pa.table({"a": pa.array(times, kind)})
+    path = f"{folder}/a.parquet"
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True)
+    return run("convert", path, f"{folder}/out")
+
+
 @pytest.mark.parametrize(
-    ("times", "kind"),
+    ("time", "kind"),
     [
-        ([LATE], pa.timestamp("us")),
-        ([datetime.datetime(1500, 1, 1)], pa.timestamp("us")),
-        ([[datetime.datetime(2000, 1, 1), LATE]], pa.list_(pa.timestamp("us"))),
-        ([{"b": LATE}], pa.struct({"b": pa.timestamp("us")})),
+        (LATE, MICROSECONDS),
+        (datetime.datetime(1500, 1, 1), MICROSECONDS),
+        ([datetime.datetime(2000, 1, 1), LATE], pa.list_(MICROSECONDS)),
+        ({"b": LATE}, pa.struct({"b": MICROSECONDS})),
     ],
     ids=["late", "early", "in a list", "in a struct"],
 )
-def test_times_beyond_their_unit_are_refused(tmp_path, times, kind):
-    column, path = pa.array(times, kind), f"{tmp_path}/a.parquet"
-    pq.write_table(pa.table({"a": column}), path, use_deprecated_int96_timestamps=True)
-    ended = run("convert", path, str(tmp_path / "out"))
+def test_times_beyond_their_unit_are_refused(tmp_path, time, kind):
+    ended = convert_times(tmp_path, [time], kind)
     assert ended.exit_code != 0
     for word in ("column 'a'", "rows 0 to 0", "a.parquet", "--columns"):
         assert word in ended.output
 
 
 def test_times_within_it_are_kept(tmp_path):
-    times = [datetime.datetime(1960, 12, 31, 1, 1, 1, 123457), None]
-    column, path = pa.array(times, pa.timestamp("us")), f"{tmp_path}/a.parquet"
-    pq.write_table(pa.table({"a": column}), path, use_deprecated_int96_timestamps=True)
-    ended = run("convert", path, str(tmp_path / "out"))
+    time = datetime.datetime(1960, 12, 31, 1, 1, 1, 123457)
+    ended = convert_times(tmp_path, [time, None], MICROSECONDS)
     assert ended.exit_code == 0, ended.output
-    first = {"a": [column.cast("i8")[0].as_py() * 1000]}
+    since = time - datetime.datetime(1970, 1, 1)
+    first = {"a": [since // datetime.timedelta(microseconds=1) * 1000]}
     assert rows_in(tmp_path / "out") == [first, {}]
 
 

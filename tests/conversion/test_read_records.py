@@ -161,8 +161,8 @@ def test_requests_for_each_file_are_few(tmp_path, monkeypatch, make):
         (tmp_path / str(number)).write_bytes(frames_of([b"one"]))
     made = collections.Counter()
     for name in ("list", "load", "match", "open", "read", "scan", "stat"):
-        look = functools.partial(made.__class__.update, made, [name])
-        watched(monkeypatch, LocalStorage, name, lambda *_, _add=look, **__: _add())
+        seen = functools.partial(lambda name, *_, **__: made.update([name]), name)
+        watched(monkeypatch, LocalStorage, name, seen)
     assert len(run(make(f"{tmp_path}/*"))) == 30
     assert made.pop("stat") <= 2 * 30 + 4
     # One listing; a look at the first bytes of each file, and its records.

@@ -1,7 +1,5 @@
 """Verifying: every file that is damaged is named, on a disk and in a bucket."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 import shutil
@@ -59,9 +57,6 @@ def server(whole, monkeypatch):
         yield server
 
 
-Change = Callable[[bytes], bytes | None]
-
-
 def flip(at=None):
     """Returns what flips a bit of a file; of that in its middle by default."""
 
@@ -93,7 +88,7 @@ class Harm(NamedTuple):
     """A file, what is done to it, what is said, and which listings tell it."""
 
     path: str
-    change: Change
+    change: Callable
     what: str
     told_by: str = ""
 
