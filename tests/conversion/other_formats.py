@@ -14,51 +14,38 @@ import zipfile
 import zlib
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.orc
+import pyarrow.parquet
+import zstandard
 
 TEXTS = [f"text {number}, with a comma" for number in range(200)]
 JSON_LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
 
 
-def _at_a_path(write):
+TABLE = pa.table({"text": TEXTS})
+
+
+def _at_a_path(write, *given):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "file")
-        write(str(path))
+        write(*given, str(path))
         return path.read_bytes()
 
 
-def _parquet():
-    import pyarrow
-    import pyarrow.parquet
-
-    table = pyarrow.table({"text": TEXTS})
-    return _at_a_path(lambda path: pyarrow.parquet.write_table(table, path))
-
-
-def _feather():
-    import pyarrow
-    import pyarrow.feather
-
-    table = pyarrow.table({"text": TEXTS})
-    return _at_a_path(lambda path: pyarrow.feather.write_feather(table, path))
+def _in_memory(write, *given):
+    sink = io.BytesIO()
+    write(sink, *given)
+    return sink.getvalue()
 
 
 def arrow_stream():
     """Returns what the package `datasets` keeps its rows in."""
-    import pyarrow
-
-    table = pyarrow.table({"text": TEXTS})
     sink = io.BytesIO()
-    with pyarrow.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
+    with pa.ipc.new_stream(sink, TABLE.schema) as writer:
+        writer.write_table(TABLE)
     return sink.getvalue()
-
-
-def _orc():
-    import pyarrow
-    import pyarrow.orc
-
-    table = pyarrow.table({"text": TEXTS})
-    return _at_a_path(lambda path: pyarrow.orc.write_table(table, path))
 
 
 def _avro():
@@ -66,9 +53,7 @@ def _avro():
 
     fields = [{"name": "text", "type": "string"}]
     schema = {"type": "record", "name": "Row", "fields": fields}
-    sink = io.BytesIO()
-    fastavro.writer(sink, schema, [{"text": text} for text in TEXTS])
-    return sink.getvalue()
+    return _in_memory(fastavro.writer, schema, [{"text": text} for text in TEXTS])
 
 
 def _hdf5():
@@ -79,18 +64,6 @@ def _hdf5():
             file["text"] = TEXTS
 
     return _at_a_path(write)
-
-
-def _npy():
-    sink = io.BytesIO()
-    np.save(sink, np.arange(10))
-    return sink.getvalue()
-
-
-def _npz():
-    sink = io.BytesIO()
-    np.savez(sink, a=np.arange(10))
-    return sink.getvalue()
 
 
 def _sqlite():
@@ -126,12 +99,6 @@ def _table(separator):
     return sink.getvalue().encode()
 
 
-def _zstd(data):
-    import zstandard
-
-    return zstandard.compress(data)
-
-
 def _cramjam(codec):
     import cramjam
 
@@ -140,12 +107,12 @@ def _cramjam(codec):
 
 # What makes a file of each, by the name that errors give to its format.
 MAKERS = {
-    "Parquet": _parquet,
-    "Arrow": _feather,
-    "ORC": _orc,
+    "Parquet": lambda: _at_a_path(pa.parquet.write_table, TABLE),
+    "Arrow": lambda: _at_a_path(pa.feather.write_feather, TABLE),
+    "ORC": lambda: _at_a_path(pa.orc.write_table, TABLE),
     "Avro": _avro,
     "HDF5": _hdf5,
-    "NumPy": _npy,
+    "NumPy": lambda: _in_memory(np.save, np.arange(10)),
     "SQLite": _sqlite,
     "JSON lines": lambda: JSON_LINES,
     "JSON": lambda: json.dumps({"texts": TEXTS}, indent=2).encode(),
@@ -165,7 +132,7 @@ MAKERS = {
     "ZIP": _zip,
     "bzip2": lambda: bz2.compress(JSON_LINES),
     "xz": lambda: lzma.compress(JSON_LINES),
-    "zstd-compressed JSON lines": lambda: _zstd(JSON_LINES),
+    "zstd-compressed JSON lines": lambda: zstandard.compress(JSON_LINES),
     "LZ4": lambda: _cramjam("lz4"),
     "Snappy": lambda: _cramjam("snappy"),
     "gzip-compressed JSON lines": lambda: gzip.compress(JSON_LINES),
@@ -175,7 +142,7 @@ MAKERS = {
 # Others that have the same names.
 MORE = [
     ("Arrow", arrow_stream),
-    ("ZIP", _npz),
+    ("ZIP", lambda: _in_memory(np.savez, np.arange(10))),
     ("JSON lines", lambda: "\ufeff".encode() + JSON_LINES),
     ("JSON array", lambda: json.dumps(TEXTS * 100).encode()),
     ("JSON array", lambda: b"[" * 5000),

@@ -12,6 +12,7 @@ from gristmill.dataset.base.errors import JobChangedError
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.make_shards import convert_shard
 from gristmill.transforms.conversion.shard_records import RecordSink
+from tests.conversion.format_files import put, write_in_place
 from tests.support.conversion import (
     convert,
     job_of,
@@ -26,13 +27,13 @@ OLD = varied_records(90, seed=1, most_bytes=300)
 NEW = [record[::-1] for record in OLD]
 
 
+def part(records, number):
+    return frames_of(records[number * 30 : (number + 1) * 30])
+
+
 @pytest.fixture
 def inputs(tmp_path):
-    (tmp_path / "in").mkdir()
-    for number in range(3):
-        part = OLD[number * 30 : (number + 1) * 30]
-        (tmp_path / "in" / str(number)).write_bytes(frames_of(part))
-    return tmp_path / "in"
+    return put(tmp_path / "in", {str(n): part(OLD, n) for n in range(3)})
 
 
 @pytest.fixture
@@ -40,19 +41,9 @@ def job(inputs, tmp_path):
     return job_of(inputs, tmp_path / "out", plan=("num_shards", 6))
 
 
-def put(path, data):
-    """Writes a file in place, and then what the file says of that: its time."""
-    before = path.stat()
-    while path.stat().st_ctime_ns == before.st_ctime_ns:  # The clock has coarse ticks.
-        with open(path, "r+b") as file:
-            file.write(data)
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
 def rewrite(path):
     """Puts other records of the same lengths into a file."""
-    number = int(path.name)
-    put(path, frames_of(NEW[number * 30 : (number + 1) * 30]))
+    write_in_place(path, part(NEW, int(path.name)))
 
 
 def restore(path):
@@ -64,14 +55,14 @@ def restore(path):
 def damage(path):
     data = bytearray(path.read_bytes())
     data[20] ^= 1
-    put(path, bytes(data))
+    write_in_place(path, data)
 
 
 HARMLESS = {
     "permissions": lambda path: path.chmod(0o444),
     "link": lambda path: os.link(path, path.parent.parent / "link"),
     "copy": restore,
-    "the same bytes": lambda path: put(path, path.read_bytes()),
+    "the same bytes": lambda path: write_in_place(path, path.read_bytes()),
 }
 
 
@@ -136,21 +127,22 @@ def as_text(record):
     return repr(record).encode()
 
 
+DAMAGED = bytearray(frames_of(OLD))
+DAMAGED[len(frames_of(OLD[:40])) + 2] = 63
+# What is converted, how, and the records of that.
+SOURCES = {
+    "damaged": (DAMAGED, {"on_corrupt": "skip"}, [*OLD[:40], *OLD[41:]]),
+    "gzip": (gzip.compress(frames_of(OLD)), {"plan": ("num_shards", 1)}, OLD),
+    "mapped": (frames_of(OLD), {"map": f"{__name__}:as_text"}, [*map(as_text, OLD)]),
+}
+
+
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("source", ["damaged", "gzip", "mapped"])
+@pytest.mark.parametrize("source", SOURCES)
 def test_whatever_the_shards_were_made_of(tmp_path, source):
-    records, options = OLD, {"plan": ("num_shards", 20)}
-    data = bytearray(frames_of(records))
-    if source == "damaged":
-        records, options["on_corrupt"] = [*OLD[:40], *OLD[41:]], "skip"
-        data[len(frames_of(OLD[:40])) + 2] = 63
-    elif source == "gzip":
-        data, options["plan"] = gzip.compress(data), ("num_shards", 1)
-    else:
-        records, options["map"] = [*map(as_text, OLD)], f"{__name__}:as_text"
-    path = tmp_path / "in"
-    path.write_bytes(data)
-    job = job_of(path, tmp_path / "out", **options)
+    data, options, records = SOURCES[source]
+    (path := tmp_path / "in").write_bytes(data)
+    job = job_of(path, tmp_path / "out", **{"plan": ("num_shards", 20), **options})
     convert(job)
     path.chmod(0o444)
     convert(job)

@@ -3,26 +3,23 @@
 import glob
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.directories.hugging_face_directory import (
     is_repository,
     repository_inputs,
-    splits_by_names,
 )
+from tests.conversion.format_files import put
 
 ONE = "train-00000-of-00001.parquet"
 
 
 def repository(folder, *names, readme=None):
-    for number, name in enumerate(names):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table({"number": [number]}), folder / name)
+    files = {name: pa.table({"number": [n]}) for n, name in enumerate(names)}
     if readme is not None:
-        (folder / "README.md").write_text(readme)
-    return str(folder)
+        files["README.md"] = readme.encode()
+    return str(put(folder, files))
 
 
 def inputs_of(directory, **options):
@@ -39,18 +36,6 @@ def config(name, files):
 
 # Its files and its readme, and the patterns of each split.
 INPUTS = {
-    "splits by names": (
-        [
-            "data/train-00000-of-00002-ab.parquet",
-            "data/train-00001-of-00002-cd.parquet",
-            "data/validation-00000-of-00001-ef.parquet",
-        ],
-        "# Text",
-        {
-            "train": ["data/train-*.parquet"],
-            "validation": ["data/validation-*.parquet"],
-        },
-    ),
     "a pattern that would match more": (
         [ONE, "train-extra-00000-of-00001.parquet"],
         None,
@@ -161,9 +146,9 @@ def test_a_repository_in_a_bucket(tmp_path, server):
     assert inputs_of("gs://in/set") == {"train": ["data/train-*.parquet"]}
 
 
-def test_files_of_no_split_are_not_left_out_silently():
+def test_files_of_no_split_are_not_left_out_silently(tmp_path):
     with pytest.raises(InputError, match="of no split"):
-        splits_by_names(["train.parquet", "more.parquet"])
+        inputs_of(repository(tmp_path, "train.parquet", "more.parquet"))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Parquet: all that it stores, its types, and damage of pages and footers."""
 
-import collections
 import dataclasses
 import os
 import random
@@ -161,21 +160,17 @@ def test_a_flipped_bit_of_a_footer_gives_the_same_rows_or_an_error(tmp_path):
     """Of some bytes pyarrow ends in an error that it does not catch itself."""
     path = write(tmp_path / "a", some_table(50), row_group_size=30)
     data, good, schema = path.read_bytes(), read_rows(path), listed(path).spec.schema
-    begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    ends = collections.Counter()
+    begin, refused = len(data) - 8 - int.from_bytes(data[-8:-4], "little"), 0
     for offset in range(begin, len(data), 3):
         path.write_bytes(data)
         flip(path, offset)
         try:
             found, records = listed(path).spec.schema, read_rows(path)
-        except GristmillError as error:
-            ends["histogram" if "histogram" in str(error) else "refused"] += 1
-            continue
-        # Names and types of columns have no checksum.
-        assert records == good or found != schema
-        ends["read"] += 1
-    assert min(ends["read"], ends["refused"]) > 10
-    assert ends["histogram"]  # Of pyarrow 19 and later.
+        except GristmillError:
+            refused += 1
+        else:  # Names and types of columns have no checksum.
+            assert records == good or found != schema
+    assert 10 < refused < (len(data) - begin) // 3 - 10
 
 
 @pytest.mark.alone
