@@ -8,10 +8,8 @@ import functools
 import os
 import threading
 
-import google_crc32c
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from urllib3.connectionpool import HTTPConnectionPool
 
 from gristmill import loader
@@ -43,10 +41,12 @@ from gristmill.transforms.writing.write_split import (
     commit_write,
     pack_count,
 )
+from tests.commands import conftest as commands
 from tests.support.conversion import job_of
-from tests.support.records import frames_of
+from tests.support.records import checksums, frames_of
 
 NAME = "d"
+A, B, C = ([b"<%c %d>" % (name, n) for n in range(6)] for name in b"abc")
 PLAIN = WriterOptions(compression="uncompressed")
 _STEPS = ("link", "mkdir", "rename", "replace", "rmdir", "unlink")
 _CHANGES = {"POST", "PUT", "PATCH", "DELETE"}
@@ -203,8 +203,9 @@ def remove(
 def write(output, records, *, parts=0, **options):
     """Writes a split with a `Writer`, or with one for each part, which continue."""
     resume = options.get("resume", False)
+    size = -(-len(records) // max(1, parts))
     for part in range(max(1, parts)):
-        own = records[part::parts] if parts else records
+        own = records[part * size :][:size]
         with Writer(
             output,
             name=NAME,
@@ -241,11 +242,8 @@ def begun_group(
         writer=PLAIN,
     )
     elements = [assign_record(record, 1)[1] for record in records]
-    counts = b""
-    for record in records:
-        word = google_crc32c.value(record) | len(record) << 32
-        digest = RecordsDigest.of_words(np.array([word], np.uint64))
-        counts += pack_count(0, digest.pack())
+    sizes = np.array([*map(len, records)])
+    counts = pack_count(0, RecordsDigest.of(checksums(records), sizes).pack())
     plan = begin_write(job, counts, groups=1, overwrite=overwrite)
     tasks = dict(plan.tasks())
 
@@ -269,13 +267,9 @@ def attach(output, values, *, source="", resume=True):
             writer.write({"text": np.array(rest, object)})
 
 
-def run(*arguments, code=0):
+def run(line, *words, code=0):
     """Runs a command, and returns what it says, with one space for all white space."""
-    from gristmill.pipelines.commands.main import cli
-
-    done = CliRunner().invoke(cli, [*map(str, arguments)])
-    assert done.exit_code == code, done.output
-    return " ".join(done.output.split())
+    return " ".join(commands.run(line, *words, code=code).output.split())
 
 
 def split_of(output):

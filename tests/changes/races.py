@@ -24,7 +24,6 @@ from tests.support.records import frames_of, write_array_records
 
 KILLED = -9
 SOURCES = 6
-_SCRIPT = race_commands.__file__
 # The kinds of commands, by how often they come.
 _KINDS = {
     "convert": 2,
@@ -49,7 +48,6 @@ class Ran(NamedTuple):
 
     kind: str
     tag: str
-    options: tuple[str, ...]
     begin: float
     end: float
     status: int
@@ -124,32 +122,33 @@ class Race:
             ]
             tag = f"s{self._chance.randrange(SOURCES)}"
             files = self._chance.sample(FILES, self._chance.randrange(1, 3))
+        with_options = "--num-shards=2 --workers=1"
         if kind == "index":
             # What is not kept could never be replaced by anything but an index.
             tag = files[0]
-            argv = ["index", *(f"{self.output}/{file}.array_record" for file in files)]
-            argv += [f"--name={NAME}", "--split=train", "--workers=1"]
-            argv += ["--overwrite", "--keep-replaced"]
+            paths = " ".join(f"{self.output}/{file}.array_record" for file in files)
+            line = f"index {paths} --name={NAME} --split=train --workers=1 "
+            line += "--overwrite --keep-replaced"
         elif kind in ("writer", "write", "remove", "attach", "rollback"):
             tag = f"{kind[:2]}{count}"
-            argv = [_SCRIPT, kind, self.output, str(self._log), tag, *options]
-        elif kind in ("clean", "unfinished"):
-            argv = ["clean", self.output] + ["--unfinished"] * (kind == "unfinished")
+            given = f"{self.output} {self._log} {tag} {' '.join(options)}"
+            line = f"{race_commands.__file__} {kind} {given}"
+        elif kind == "clean":
+            line = f"clean {self.output}"
+        elif kind == "unfinished":
+            line = f"clean {self.output} --unfinished"
+        elif kind == "append":
+            line = f"append {self.output} {self.folder}/{tag} {with_options}"
         else:
-            command = "append" if kind == "append" else "convert"
-            places = [str(self.folder / tag), self.output]
-            if command == "append":
-                places.reverse()
-            argv = [command, *places, "--num-shards=2", "--workers=1"]
-            if command == "convert":
-                argv += [f"--name={NAME}"] + ["--overwrite"] * (kind == "overwrite")
-            if kind == "overwrite" and "keep_replaced" in options:
-                argv += ["--keep-replaced"]
+            line = f"convert {self.folder}/{tag} {self.output} --name={NAME} "
+            line += with_options
+            if kind == "overwrite":
+                line += " --overwrite"
+                line += " --keep-replaced" * ("keep_replaced" in options)
         begin = time.monotonic()
-        ended = killer.run(argv, kill_at=kill_at)
+        ended = killer.run(line.split(), kill_at=kill_at)
         end = time.monotonic()
-        given = tuple(options)
-        self.ran.append(Ran(kind, tag, given, begin, end, ended.status, ended.error))
+        self.ran.append(Ran(kind, tag, begin, end, ended.status, ended.error))
 
     def _look(self):
         try:

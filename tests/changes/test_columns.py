@@ -1,7 +1,7 @@
 """Columns: types of values, their files, and commands that change a dataset."""
 
+import json
 import pathlib
-import random
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ from gristmill.pipelines.anywhere import verify
 from tests.changes.changes import run
 from tests.support.columns import attach_numbers, example, examples
 from tests.support.editions import files_of
-from tests.support.records import frames_of
+from tests.support.records import flip, frames_of
 from tests.support.removals import remove_from
 
 
@@ -90,86 +90,61 @@ def test_every_changed_byte_of_a_file_is_found(dtype, values):
     kind = ColumnType(dtype)
     records = RecordsDigest(records=len(values), raw_bytes=9, low=3, high=4)
     data = encode_column(kind, values, records)
-    flipped = [
+    changed = [
         data[:n] + bytes([data[n] ^ 32]) + data[n + 1 :] for n in range(len(data))
     ]
-    for wrong in (
-        *flipped,
-        *(data[:n] for n in (0, 1, 60, len(data) - 1)),
-        data + b"\0",
-    ):
+    changed += [data[:n] for n in (0, 1, 60, len(data) - 1)]
+    for wrong in (*changed, data + b"\0"):
         with pytest.raises((InvalidDatasetError, FormatVersionError)):
             decode_column(wrong, path="c", kind=kind, records=records)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"dtype": "complex64", "shape": []},
-        {"dtype": "float32", "shape": [-1]},
-        {"dtype": "float32", "shape": [1 << 40]},
-        {"dtype": "float32", "shape": [True]},
-        {"dtype": "text", "shape": [2]},
-    ],
-)
+WRONG_TYPES = """\
+{}
+{"dtype": "complex64", "shape": []}
+{"dtype": "float32", "shape": [-1]}
+{"dtype": "float32", "shape": [1099511627776]}
+{"dtype": "float32", "shape": [true]}
+{"dtype": "text", "shape": [2]}
+"""
+
+
+@pytest.mark.parametrize("fields", WRONG_TYPES.splitlines())
 def test_types_that_cannot_be(fields):
     with pytest.raises((ValueError, TypeError)):
-        ColumnType.parse(fields)
+        ColumnType.parse(json.loads(fields))
 
 
-MUTATIONS = [
-    lambda data, at: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],
-    lambda data, at: data[:at],
-    lambda data, at: data + b"\0",
-    lambda data, at: data[:at] + data[at + 1 :] + data[at : at + 1] + b"?",
-    lambda data, at: b"",
-]
-
-
-def test_no_mutation_of_a_file_is_silent(output):
-    rng, expected = random.Random(1), values_of(output)
-    for name in (*column_files(output), *["dataset.json"] * 3):
-        path = pathlib.Path(output) / name
-        data = path.read_bytes()
-        for mutated in rng.sample(MUTATIONS, 3):
-            path.write_bytes(mutated(data, rng.randrange(len(data))))
-            try:
-                found = values_of(output)
-            except GristmillError:
-                pass
-            else:
-                # What does not matter to values may differ, such as a name in `source`.
-                assert path.name == "dataset.json"
-                assert found == expected
-            if path.name != "dataset.json":
-                assert verify(output, workers=1).findings, path
-        path.write_bytes(data)
+def test_a_changed_byte_of_any_file_is_found(output):
+    for name in column_files(output):
+        path = f"{output}/{name}"
+        size_bytes = pathlib.Path(path).stat().st_size
+        for at in (3, size_bytes // 2, size_bytes - 3):
+            flip(path, at)
+            with pytest.raises(GristmillError):
+                values_of(output)
+            assert verify(output, workers=1).findings
+            flip(path, at)
     assert verify(output, workers=1).findings == ()
 
 
-@pytest.mark.parametrize(
-    ("change", "said", "quick"),
-    [
-        (None, "column is missing", True),
-        (lambda data: data + b"\0", "column has the wrong size", True),
-        (
-            lambda data: data[:-1] + bytes([data[-1] ^ 1]),
-            "column is not the file that was written",
-            False,  # It reads no file.
-        ),
-    ],
-)
-def test_verify_names_what_is_wrong(output, change, said, quick):
+def test_verify_names_what_is_wrong(output):
     (values,) = pathlib.Path(output).glob("columns/*00000-of-*.score-*")
     data = values.read_bytes()
-    values.unlink()
-    if change:
-        values.write_bytes(change(data))
-    told = run("verify", output, code=3)
-    assert f"columns/{values.name}" in told
-    assert said in told
-    assert (said in run("verify", output, "--quick", code=3 if quick else 0)) == quick
+    flipped = data[:-1] + bytes([data[-1] ^ 1])
+    for changed, said, quick_code in (
+        (data + b"\0", "column has the wrong size", 3),
+        (flipped, "column is not the file that was written", 0),  # No file is read.
+        (None, "column is missing", 3),
+    ):
+        values.unlink()
+        if changed:
+            values.write_bytes(changed)
+        told = run(f"verify {output}", code=3)
+        assert f"columns/{values.name}" in told
+        assert said in told
+        quick = run(f"verify {output} --quick", code=quick_code)
+        assert (said in quick) == bool(quick_code)
 
 
 def test_a_table_names_files_of_its_own_directory_only(output):
@@ -183,22 +158,20 @@ def test_a_table_names_files_of_its_own_directory_only(output):
 def test_appended_records_have_no_values(tmp_path, output):
     more = tmp_path / "more.tfrecord"
     more.write_bytes(frames_of([example(11), example(12)]))
-    said = run("append", output, more)
+    said = run(f"append {output} {more}")
     assert "edition 2 of train has no values of the columns language, score" in said
-    shown = run("inspect", output)
+    shown = run(f"inspect {output}")
     assert "column score: float64" in shown
     assert "only of edition 1: attach it again" in shown
     attach_numbers(output, tmp_path, 13, overwrite=True)
     assert loader.open(output).column("score")[12] == 12 / 13
-    assert "only of edition" not in run("inspect", output)
+    assert "only of edition" not in run(f"inspect {output}")
     # Going back keeps the values of the edition.
-    run("rollback", output, 1)
+    run(f"rollback {output} 1")
     assert loader.open(output).column("score")[10] == 10 / 13
 
 
-def test_columns_that_are_committed_after_another_commit_stay(
-    tmp_path,
-):
+def test_columns_that_are_committed_after_another_commit_stay(tmp_path):
     output = examples(tmp_path, [3, 4])
     # It commits, then tidies.
     other = SplitFiles(output, open_manifest(output), "train")

@@ -7,15 +7,16 @@ import pathlib
 import pickle
 import shutil
 
+import numpy as np
 import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, open_manifest, read_table
+from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.pipelines.anywhere import index, verify
 from gristmill.pipelines.options.job_options import IndexOptions
-from tests.changes.changes import run
+from tests.changes.changes import run, split_of
 from tests.support.datasets import convert
 from tests.support.records import text_records
 
@@ -30,8 +31,7 @@ ENDS = [*itertools.accumulate(sum(map(len, edition)) for edition in EDITIONS)]
 
 def key_of(output, edition):
     """Returns the key by which the files of an edition are named."""
-    part = open_manifest(str(output)).splits["train"].part(edition)
-    return layout.write_key("train", part.write)
+    return layout.write_key("train", split_of(str(output)).part(edition).write)
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +60,10 @@ def own(grown, tmp_path):
 def test_globs_find_all_shards_in_any_order_and_tfds_the_first_edition(whole):
     from tensorflow_datasets.core.naming import ShardedFileTemplate
 
-    table = read_table(whole, open_manifest(whole).splits["train"])
+    table = read_table(whole, split_of(whole))
     shards = [f"{whole}/{path}" for path in table.paths]
-    template = ShardedFileTemplate(
-        data_dir=whole,
-        dataset_name="d",
-        split="train",
-        filetype_suffix="array_record",
-    )
+    given = {"dataset_name": "d", "split": "train", "filetype_suffix": "array_record"}
+    template = ShardedFileTemplate(data_dir=whole, **given)
     assert sorted(glob.glob(str(template.glob_pattern()))) == shards[:2]
     for pattern in (f"{whole}/d-train*", f"{whole}/d-train.array_record*"):
         assert sorted(glob.glob(pattern)) == sorted(shards)
@@ -83,23 +79,18 @@ def test_an_edition_is_what_the_dataset_was(grown, whole, edition):
     assert now.facts == then.facts == pickled.facts
     assert now.facts.edition == edition
     orders = [
-        loader.global_batches(d, batch_size=16, seed=3).indices(1_000)
-        for d in (then, now)
+        loader.global_batches(one, batch_size=16, seed=3).indices(1_000)
+        for one in (then, now)
     ]
-    assert (orders[0] == orders[1]).all()
-    shown = run("head", whole, "-n", 999, "--edition", edition, "--raw")
+    assert np.array_equal(*orders)
+    shown = run(f"head {whole} -n 999 --edition {edition} --raw")
     assert shown.partition("next:")[0] == " ".join(b"".join(now).decode().split())
 
 
 @pytest.mark.parametrize("edition", [0, 4, -1, "1", 1.5])
 def test_editions_that_there_are_not(whole, edition):
-    with pytest.raises(InputError, match="edition of split train of") as caught:
+    with pytest.raises(InputError, match=r"(?s)edition of split.*expected: an integer"):
         loader.open(whole, edition=edition)
-    assert "expected: an integer" in str(caught.value)
-    if edition == 4:
-        assert "no state of the split" in run(
-            "head", whole, "--edition", edition, code=2
-        )
 
 
 def test_what_was_lost_is_indexed_as_one_split(own):
@@ -126,7 +117,7 @@ def test_verify_names_the_table_of_an_edition(own):
 
 
 def test_a_shard_in_two_editions(own):
-    (split,) = open_manifest(str(own)).splits.values()
+    split = split_of(str(own))
     second = dataclasses.replace(split.editions[1], edition=4, write="f" * 16)
     twice = type(split).of_editions([*split.editions, second])
     changed = Manifest(name="d", splits={"train": twice})

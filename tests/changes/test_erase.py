@@ -25,16 +25,16 @@ RECORD = b"a record that has to go"
 VALUE = "a value that has to go"
 WORDS = (RECORD, VALUE.encode())
 RECORDS = [RECORD if n == 17 else b"record %03d of a dataset" % n for n in range(40)]
-OPTIONS = ("--num-shards=2", "--compression=uncompressed", "--workers=1")
-CONVERT = ("convert", "in", "out", "--name=d", *OPTIONS)
+OPTIONS = "--num-shards=2 --compression=uncompressed --workers=1"
+CONVERT = f"convert in out --name=d {OPTIONS}"
 COMMANDS = {
-    "attach": ("attach", "out", "values.jsonl", "--number=n", "--workers=1"),
-    "overwrite": (*CONVERT, "--overwrite"),
-    "kept": (*CONVERT, "--overwrite", "--keep-replaced"),
-    "append": ("append", "out", "more", *OPTIONS),
-    "unique": ("unique", "out", "--by=record", "--workers=1"),
-    "remove": ("remove", "out", "--records=others", "--workers=1"),
-    "erase": ("remove", "out", "--records=others", "--erase", "--workers=1"),
+    "attach": "attach out values.jsonl --number=n --workers=1",
+    "overwrite": f"{CONVERT} --overwrite",
+    "kept": f"{CONVERT} --overwrite --keep-replaced",
+    "append": f"append out more {OPTIONS}",
+    "unique": "unique out --by=record --workers=1",
+    "remove": "remove out --records=others --workers=1",
+    "erase": "remove out --records=others --erase --workers=1",
 }
 
 
@@ -74,25 +74,28 @@ def folder(killer, tmp_path_factory):
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (folder / "values.jsonl").write_text(lines)
     (folder / "others").write_text("3\n30\n")
-    for name, argv in (("plain", CONVERT), ("values", COMMANDS["attach"])):
-        assert killer.run(argv, cwd=folder).status == 0
+    for name, line in (("plain", CONVERT), ("values", COMMANDS["attach"])):
+        assert killer.run(line.split(), cwd=folder).status == 0
         shutil.copytree(folder / "out", folder / name)
     return folder
 
 
 def erase_wherever(killer, folder, output):
     """Erases the record wherever it is; returns whether that was refused at first."""
-    dataset = loader.open(output, cache_dir="")
-    records = dataset.read(range(len(dataset)))
+    records = loader.open(output, cache_dir="")[:]
     numbers = [n for n, record in enumerate(records) if record == RECORD]
     (folder / "gone").write_text("".join(f"{n}\n" for n in numbers))
-    argv = ("remove", output, "--records=gone", "--erase", "--workers=1")
-    ended = killer.run(argv, cwd=folder)
+
+    def erase(options=""):
+        line = f"remove {output} --records=gone --erase --workers=1 {options}"
+        return killer.run(line.split(), cwd=folder)
+
+    ended = erase()
     if ended.status == 0:
         return False
     assert "unfinished" in ended.error, ended.error
     assert "--give-up" in ended.error, ended.error
-    ended = killer.run((*argv, "--give-up"), cwd=folder)
+    ended = erase("--give-up")
     assert ended.status == 0, ended.error
     return True
 
@@ -105,17 +108,16 @@ def erase_wherever(killer, folder, output):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_after_a_kill_at_any_change_of_the_disk(killer, folder, command, stride):
     kill_at, refusals, status = stride // 2 + 1, set(), KILLED
-    output = folder / "out"
+    output, line = str(folder / "out"), COMMANDS[command].split()
     while status == KILLED:
         shutil.rmtree(output, ignore_errors=True)
         before = "plain" if command == "attach" else "values"
         shutil.copytree(folder / before, output)
-        status = killer.run(COMMANDS[command], cwd=folder, kill_at=kill_at).status
-        refusals.add(erase_wherever(killer, folder, str(output)))
-        assert files_with(str(output), WORDS) == [], kill_at
-        assert found_by_verify(str(output)) == ([], []), kill_at
-        left = loader.open(str(output), cache_dir="")
-        assert RECORD not in left.read(range(len(left)))
+        status = killer.run(line, cwd=folder, kill_at=kill_at).status
+        refusals.add(erase_wherever(killer, folder, output))
+        assert files_with(output, WORDS) == [], kill_at
+        assert found_by_verify(output) == ([], []), kill_at
+        assert RECORD not in loader.open(output, cache_dir="")[:]
         kill_at += stride
     assert status == 0
     assert refusals == {False, True}

@@ -12,27 +12,17 @@ from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.conversion_job import ShardNames
 from tests.changes.changes import (
+    C,
     append,
     assert_whole,
     convert,
     found_by_verify,
     records_of,
     split_of,
-    write_inputs,
 )
 from tests.support.conversion import convert as convert_job
 from tests.support.conversion import job_of
 from tests.support.editions import files_of
-from tests.support.records import text_records
-
-A, B, C = (text_records(11 + n, seed=n) for n in range(3))
-
-
-@pytest.fixture
-def inputs(tmp_path):
-    return {
-        n: write_inputs(tmp_path, n, r) for n, r in zip("abc", (A, B, C), strict=True)
-    }
 
 
 @pytest.fixture
@@ -45,14 +35,15 @@ def replaced(output, inputs):
 
 
 def test_where_nobody_can_go_back_to(replaced):
-    with pytest.raises(InputError, match="expected: edition 1, 2, 3"):
-        roll_back(replaced, "train", 4)
-    with pytest.raises(InputError, match="no such split"):
-        roll_back(replaced, "test", 1)
-    with pytest.raises(NotADatasetError):
-        roll_back(f"{replaced}/nothing", "train", 1)
-    storage, first = storage_for(replaced), f"{replaced}/d-train.array_record-00000-of-"
-    storage.delete(f"{first}00002")
+    for output, split, error, said in (
+        (replaced, "train", InputError, "expected: edition 1, 2, 3"),
+        (replaced, "test", InputError, "no such split"),
+        (f"{replaced}/nothing", "train", NotADatasetError, "not a committed dataset"),
+    ):
+        with pytest.raises(error, match=said):
+            roll_back(output, split, 4)
+    lost = f"{replaced}/d-train.array_record-00000-of-00002"
+    storage_for(lost).delete(lost)
     before = files_of(replaced)
     for edition in (1, 2):
         with pytest.raises(StorageMissingError, match="not there any more"):

@@ -21,6 +21,8 @@ from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.transforms.columns.duplicates import DuplicatesJob
 from tests.changes.changes import (
     NAME,
+    A,
+    B,
     append,
     attach,
     begun_group,
@@ -34,7 +36,8 @@ from tests.changes.changes import (
 from tests.support.editions import files_of
 from tests.support.records import write_array_records
 
-A, B = ([b"<%c %d>" % (name, n) for n in range(6)] for name in b"ab")
+LEFT = [*A[:2], *A[3:], *B[:2], *B[3:]]
+VALUES = [f"value {n}" for n in range(12)]
 FILE = "x.array_record"
 SELECT = "text in ('value 1', 'value 2')"
 Inputs = dict[str, str]
@@ -55,6 +58,16 @@ def replaced(output, inputs):
     convert(output, inputs["b"], overwrite=True, keep=True)
 
 
+def indexed(output, inputs):
+    given = {"name": NAME, "split": "train", "overwrite": True}
+    index(IndexOptions(files=(f"{output}/{FILE}",), **given), workers=1)
+
+
+def unique(output, inputs):
+    run_job(DuplicatesJob(output, "record"), workers=1)
+    clean(output)  # Where it was killed after its commit, it leaves what it compared.
+
+
 class Command(NamedTuple):
     """What is there first, what is run, the records then, and if it is done once."""
 
@@ -67,21 +80,9 @@ class Command(NamedTuple):
 COMMANDS = {
     "convert": Command(empty, lambda out, given: convert(out, given["a"]), A),
     "writer": Command(empty, lambda out, given: write(out, A, resume=True), A),
-    "parts": Command(
-        empty, lambda out, given: write(out, A, parts=2, resume=True), A[::2] + A[1::2]
-    ),
+    "parts": Command(empty, lambda out, given: write(out, A, parts=2, resume=True), A),
     "group": Command(empty, lambda out, given: begun_group(out, A)(), A),
-    "index": Command(
-        empty,
-        lambda out, given: index(
-            IndexOptions(
-                files=(f"{out}/{FILE}",), name=NAME, split="train", overwrite=True
-            ),
-            workers=1,
-        ),
-        B,
-        once=False,
-    ),
+    "index": Command(empty, indexed, B, once=False),
     "append": Command(
         lambda out, given: convert(out, given["a"]),
         lambda out, given: append(out, given["b"]),
@@ -90,41 +91,10 @@ COMMANDS = {
     "overwrite": Command(
         two, lambda out, given: convert(out, given["b"], overwrite=True), B, once=False
     ),
-    "keep": Command(
-        two,
-        lambda out, given: convert(out, given["b"], overwrite=True, keep=True),
-        B,
-        once=False,
-    ),
-    "writer over": Command(
-        two,
-        lambda out, given: write(out, B, resume=True, overwrite=True),
-        B,
-        once=False,
-    ),
-    "group over": Command(
-        two, lambda out, given: begun_group(out, B, overwrite=True)(), B, once=False
-    ),
-    "remove": Command(
-        two, lambda out, given: remove(out, [2, 8], 2), [*A[:2], *A[3:], *B[:2], *B[3:]]
-    ),
-    "erase": Command(
-        two,
-        lambda out, given: remove(out, [2, 8], 2, erase=True),
-        [*A[:2], *A[3:], *B[:2], *B[3:]],
-    ),
-    "attach": Command(
-        two, lambda out, given: attach(out, [f"value {n}" for n in range(12)]), A + B
-    ),
-    "unique": Command(
-        lambda out, given: convert(out, given["twice"]),
-        # It leaves what it compared, where it was killed after its commit.
-        lambda out, given: (
-            run_job(DuplicatesJob(out, "record"), workers=1),
-            clean(out),
-        ),
-        A + A,
-    ),
+    "remove": Command(two, lambda out, given: remove(out, [2, 8], 2), LEFT),
+    "erase": Command(two, lambda out, given: remove(out, [2, 8], 2, erase=True), LEFT),
+    "attach": Command(two, lambda out, given: attach(out, VALUES), A + B),
+    "unique": Command(lambda out, given: convert(out, given["twice"]), unique, A + A),
     "select": Command(
         empty, lambda out, given: convert(out, given["dataset"], select=SELECT), A[1:3]
     ),
@@ -134,14 +104,14 @@ COMMANDS = {
 
 
 @pytest.fixture
-def inputs(tmp_path):
+def given(tmp_path, inputs):
+    """What commands take."""
     write_array_records(tmp_path / FILE, B)
-    records = {"a": A, "b": B, "twice": A + A}
-    own = {name: write_inputs(tmp_path, name, records[name]) for name in records}
     source = str(tmp_path / "source")
-    convert(source, own["a"])
-    attach(source, [f"value {n}" for n in range(6)])
-    return own | {FILE: str(tmp_path / FILE), "dataset": source}
+    convert(source, inputs["a"])
+    attach(source, VALUES[:6])
+    twice = write_inputs(tmp_path, "twice", A + A)
+    return inputs | {FILE: str(tmp_path / FILE), "dataset": source, "twice": twice}
 
 
 def opened(output):
@@ -167,24 +137,24 @@ def put(output, files):
 @pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_old_or_the_new_is_there_and_the_same_command_ends_it(
-    output, inputs, name, stride
+    output, given, name, stride
 ):
     before, run, records, once = COMMANDS[name]
-    before(output, inputs)
+    before(output, given)
     old, files = records_of(opened(output)), files_of(output)
-    run(output, inputs)
+    run(output, given)
     made = files_of(output)
     assert records_of(opened(output)) == sorted(records)
     for at in itertools.count(stride // 2 + 1, stride):
         put(output, files)
         held = opened(output)
         with killed(output, at, after=at % 2 == 0) as kill:
-            run(output, inputs)
+            run(output, given)
         assert records_of(opened(output)) in (old, sorted(records))
         assert old is None or not found_by_verify(output)[0]
         with contextlib.suppress(ReplacedError):  # Who reads since then is told.
             assert records_of(held) == old
-        run(output, inputs)
+        run(output, given)
         assert records_of(opened(output)) == sorted(records)
         assert found_by_verify(output) == ([], [])
         # What replaces a state makes another write of the next one.

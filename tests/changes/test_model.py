@@ -382,8 +382,7 @@ class History(RuleBasedStateMachine):
     @rule(place=st.floats(0, 1, exclude_max=True), kill=kills)
     def roll_back(self, place, kill):
         model = self.model
-        split = changes.split_of(self.output)
-        numbers = sorted(states_of(split))
+        numbers = sorted(states_of(changes.split_of(self.output)))
         number = numbers[int(place * len(numbers))]
         outcome = model.with_parts(*model.states[number])
         self.do(lambda: roll_back(self.output, "train", number), outcome, kill=kill)
@@ -408,14 +407,15 @@ class History(RuleBasedStateMachine):
     @rule(salt=st.sampled_from("xy"), resume=st.booleans(), kill=kills)
     def attach(self, salt, resume, kill):
         model = self.model
-        given = iter([f"{salt} {record.decode()}" for record in model.records])
-        values = dict(model.values)
-        for part in model.parts:
-            values[part.number] = (*itertools.islice(given, len(part.records)),)
-        column = [text for part in model.parts for text in values[part.number]]
+        column = [f"{salt} {record.decode()}" for record in model.records]
+        left = iter(column)
+        values = {
+            part.number: (*itertools.islice(left, len(part.records)),)
+            for part in model.parts
+        }
         self.do(
             lambda: changes.attach(self.output, column, source=salt, resume=resume),
-            dataclasses.replace(model, values=values),
+            dataclasses.replace(model, values={**model.values, **values}),
             kill=kill,
         )
 
@@ -430,11 +430,7 @@ class History(RuleBasedStateMachine):
         name, model = "v" if parts else "w", self.model
 
         def made(model):
-            found = model.made(name, parts)
-            every = INPUTS[name]
-            ordered = [r for n in range(parts) for r in every[n::parts]] or every
-            new = dataclasses.replace(found.parts[-1], records=tuple(ordered))
-            return model.with_parts(new)
+            return model.made(name, parts)
 
         there = [(part.made, part.whole) for part in model.parts]
         outcomes = [made(model)]

@@ -1,20 +1,15 @@
 """Commands of several processes on one dataset: none loses what it reported."""
 
 import concurrent.futures
-import multiprocessing
 import os
 import threading
 
 import pytest
 
-from gristmill.dataset.base.errors import StorageChangedError
 from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.commit.commit import commit_dataset, write_table
-from gristmill.dataset.commit.write import Write
-from gristmill.dataset.metadata.manifest import Manifest, open_manifest
-from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.local import LocalStorage
-from gristmill.dataset.storage.lookup import storage_for, version_of
+from gristmill.dataset.storage.lookup import version_of
 from gristmill.pipelines.anywhere import verify
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.make_shards import convert_shard, shard_tasks
@@ -63,48 +58,7 @@ def test_nothing_is_lost_and_every_reader_sees_one_state(
     assert 0 in {ran.status for ran in race.ran}
 
 
-# Splits that several processes add.
-
-SPLITS = ("first", "second", "third")
-
-
-def write_of(output, name):
-    return Write(output=output, name="data", split=name, id=name)
-
-
-def commit(output, name, split):
-    """Commits a split, and returns its name if it did."""
-    try:
-        commit_dataset(output, "data", {write_of(output, name): split})
-    except StorageChangedError:
-        return None
-    return name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rounds", [8, pytest.param(2000, marks=pytest.mark.soak)])
-def test_splits_that_three_processes_add_at_once(tmp_path, rounds):
-    output, table = str(tmp_path), ShardTable.of([])
-    splits = {
-        name: write_table(write_of(output, name), table, writer_options="", source={})
-        for name in ("base", *SPLITS)
-    }
-    base = Manifest(name="data", splits={"base": splits["base"]}).encode()
-    context = multiprocessing.get_context("spawn")
-    told = 0
-    with concurrent.futures.ProcessPoolExecutor(3, mp_context=context) as pool:
-        for _ in range(rounds):
-            storage_for(output).write(f"{output}/dataset.json", base)
-            futures = [pool.submit(commit, output, n, splits[n]) for n in SPLITS]
-            done = {name for future in futures if (name := future.result())}
-            assert done
-            assert set(open_manifest(output).splits) == {"base", *done}
-            told += 3 - len(done)
-    # Otherwise nothing was tried: the commits came one after the other.
-    assert told or rounds < 2000
-
-
-# What the versions of files on a disk prevent.
+# What the version of a file on a disk prevents.
 
 
 def test_a_file_is_not_deleted_that_was_replaced_after_the_look(tmp_path, monkeypatch):
@@ -123,20 +77,6 @@ def test_a_file_is_not_deleted_that_was_replaced_after_the_look(tmp_path, monkey
     storage.delete(path, version=seen)
     other.join()
     assert storage.read(path) == b"new"
-
-
-def test_a_replacement_never_has_the_version_of_what_it_replaces(tmp_path):
-    # Clocks of file systems tick every few milliseconds.
-    storage, path = LocalStorage(), str(tmp_path / "a")
-    storage.write(path, b"0", replaces="")
-    versions = [version_of(path)]
-    for number in range(1, 200):
-        storage.write(path, b"%d" % number)
-        versions.append(version_of(path))
-    assert sorted(set(map(int, versions))) == list(map(int, versions))
-    os.utime(path, ns=(1, 2**61))  # A clock that ran ahead.
-    storage.write(path, b"last")
-    assert int(version_of(path)) > 2**61
 
 
 # A worker that everybody has given up.

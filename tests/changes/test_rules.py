@@ -1,5 +1,6 @@
 """The twelve rules of the commit, each by what happens with it."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -38,6 +39,9 @@ from gristmill.transforms.removal.removal_job import (
 from tests.changes.changes import (
     NAME,
     PLAIN,
+    A,
+    B,
+    C,
     append,
     assert_whole,
     attach,
@@ -56,7 +60,6 @@ from tests.support.watched import at_storage
 
 ROOT = pathlib.Path(__file__).parents[2]
 TOLD = (InputError, JobChangedError, StorageChangedError)
-A, B, C = ([b"<%c %d>" % (name, n) for n in range(6)] for name in b"abc")
 
 
 class Stopped(BaseException):
@@ -86,83 +89,39 @@ def begun(output, inputs, **options):
         convert(output, inputs, meanwhile=stop, **options)
 
 
-@pytest.fixture
-def inputs(tmp_path):
-    names = {"a": A, "b": B, "c": C}
-    return {name: write_inputs(tmp_path, name, names[name]) for name in names}
-
-
-@pytest.fixture
-def a(inputs):
-    return inputs["a"]
-
-
-@pytest.fixture
-def b(inputs):
-    return inputs["b"]
-
-
-@pytest.fixture
-def c(inputs):
-    return inputs["c"]
-
-
 class TestRule1:
     """The id of a write hashes what decides its bytes."""
 
-    @pytest.mark.parametrize("touched", [False, True])
-    def test_the_same_job_finds_its_shards(self, output, a, touched):
+    def test_the_same_job_finds_its_shards(self, output, a):
+        def shards():
+            """Returns shards and indexes, with their versions."""
+            found = storage_for(output).scan(output, deep=True)
+            return {i.path: i.version for i in found if ".array_record-" in i.path}
+
         begun(output, a)
-        if touched:  # The bytes of the input are the same.
-            os.utime(a, (1, 1))
-        storage = storage_for(output)
-        before = {info.path: info.version for info in storage.scan(output, deep=True)}
+        os.utime(a, (1, 1))  # The bytes of the input are the same.
+        before = shards()
         convert(output, a)
-        after = {info.path: info.version for info in storage.scan(output, deep=True)}
-        shards = [path for path in before if ".array_record-" in path]
-        assert len(shards) == 4  # With their indexes.
-        assert [before[path] for path in shards] == [after[path] for path in shards]
+        assert len(before) == 4
+        assert shards() == before
         assert records_of(output) == A
 
-    def test_other_jobs_have_no_file_in_common(self, output, a, b):
-        convert(output, a)
-        seen, ids = shards_in(output), ids_in(output)
-        other = dataclasses.replace(PLAIN, group_size=7)
-        for options in (
-            {"inputs": b},
-            {"inputs": b, "shards": 3},
-            {"inputs": b, "writer": other},
-            {"inputs": a},
-        ):
-            begun(output, overwrite=True, **options)
-            new, own = shards_in(output) - seen, ids_in(output) - ids
-            assert len(own) == 1
+    def test_other_jobs_have_no_file_in_common(self, output, a, b, c):
+        def begins_anew(inputs, **options):
+            shards, ids = shards_in(output), ids_in(output)
+            begun(output, inputs, overwrite=True, **options)
+            (own,) = ids_in(output) - ids
+            new = shards_in(output) - shards
             assert len(new) == options.get("shards", 2)
-            assert all(f"-{id_}-" in path for id_ in own for path in new)
-            seen, ids = seen | new, ids | own
+            assert all(f"-{own}-" in path for path in new)
 
-    def test_the_same_replacement_of_another_state_is_another_write(
-        self, output, a, b, c
-    ):
         convert(output, a)
-        begun(output, b, overwrite=True)
-        before = shards_in(output)
-        append(output, c)
-        committed = shards_in(output)
-        begun(output, b, overwrite=True)
-        assert len(before) == 4
-        assert len(shards_in(output) - committed) == 2
-
-    def test_other_bytes_of_the_same_size_are_not_taken_for_the_same(self, tmp_path, a):
-        output = str(tmp_path / "out")
-        begun(output, a)
-        (tmp_path / "x").mkdir()
-        other = write_inputs(tmp_path / "x", "a", [b"<x%s" % one[2:] for one in A])
-        pathlib.Path(a).write_bytes(pathlib.Path(other).read_bytes())
-        with pytest.raises(JobChangedError, match="its size has not"):
-            convert(output, a)
-        convert(output, a, overwrite=True)
-        assert_whole(output, [b"<x%s" % one[2:] for one in A])
+        begins_anew(a)
+        begins_anew(b)
+        begins_anew(b, shards=3)
+        begins_anew(b, writer=dataclasses.replace(PLAIN, group_size=7))
+        append(output, c)  # What it replaces is another state then.
+        begins_anew(b)
 
     def test_what_another_job_has_left_is_named(self, output, a, b):
         convert(output, a)
@@ -203,44 +162,48 @@ class TestRule2:
         assert records_of(output) == A
 
 
+def writer_of(output):
+    return Writer(output, name=NAME, records_per_shard=1)
+
+
 class TestRule3:
     """What a loop or a group writes is of one id, whoever writes it."""
 
     def test_a_writer_that_begins_anew_takes_nothing_of_the_one_before(self, output):
-        left = Writer(output, name=NAME, records_per_shard=1)
-        left.__enter__()
-        for record in A:
-            left.write(record)
-        left.__exit__(Stopped, Stopped(), None)
+        with contextlib.suppress(Stopped), writer_of(output) as writer:
+            for record in A:
+                writer.write(record)
+            raise Stopped
         assert files_with(output, A)
-        with Writer(output, name=NAME, records_per_shard=1) as writer:
+        with writer_of(output) as writer:
             for record in B[:2]:
                 writer.write(record)
         assert_whole(output, B[:2])
 
     def test_a_writer_that_was_taken_over_publishes_nothing(self, output):
-        old, new = (Writer(output, name=NAME, records_per_shard=1) for _ in range(2))
+        old = writer_of(output)
         old.__enter__()
         old.write(A[0])
-        new.__enter__()
 
         def go_on():  # Its shards are published in a thread.
             old.write(A[1])
             old.__exit__(None, None, None)
 
-        with pytest.raises(JobChangedError, match="has taken over"):
-            go_on()
-        new.write(B[0])
-        new.__exit__(None, None, None)
+        with writer_of(output) as new:
+            with pytest.raises(JobChangedError, match="has taken over"):
+                go_on()
+            new.write(B[0])
         assert_whole(output, B[:1])
 
 
 class TestRule4:
     """A file is published if none is there, or one of the same bytes."""
 
+    placed = f"{NAME}-train.array_record-00001-of-00002"
+
     def test_the_same_bytes_are_success(self, output, a, monkeypatch):
         """They come between the look at what is there and the publishing."""
-        placed = f"{output}/{NAME}-train.array_record-00001-of-00002"
+        placed = f"{output}/{self.placed}"
         others = []
 
         def make():
@@ -253,12 +216,8 @@ class TestRule4:
         assert records_of(output) == A
 
     def test_other_bytes_stay(self, output, a, monkeypatch):
-        storage = storage_for(output)
-        placed = f"{output}/{NAME}-train.array_record-00001-of-00002"
-
-        def place():
-            storage.write(placed, b"of somebody else")
-
+        storage, placed = storage_for(output), f"{output}/{self.placed}"
+        place = functools.partial(storage.write, placed, b"of somebody else")
         at_storage(monkeypatch, "temporary", "tmp-", place, skip=1)
         with pytest.raises(StorageChangedError):
             convert(output, a)
@@ -266,6 +225,7 @@ class TestRule4:
         assert read_manifest(output) is None
 
 
+PLAIN_NAMES = {f"{NAME}-train.array_record-0000{n}-of-00002" for n in range(2)}
 TFDS_INFO = {
     "name": NAME,
     "fileFormat": "array_record",
@@ -278,28 +238,22 @@ class TestRule5:
 
     def test_the_first_write_has_them_and_no_other(self, output, a, b):
         convert(output, a)
-        first = {f"{NAME}-train.array_record-0000{n}-of-00002" for n in range(2)}
-        assert shards_in(output) == first
+        assert shards_in(output) == PLAIN_NAMES
         append(output, b)
-        split = split_of(output)
-        mark = split.parts[1].write
+        mark = split_of(output).parts[1].write
         assert len(mark) == 16
-        assert all(f"-{mark}-" in path for path in shards_in(output) - first)
+        assert all(f"-{mark}-" in path for path in shards_in(output) - PLAIN_NAMES)
 
     def test_of_two_that_are_first_one_has_them(self, output, a, b, monkeypatch):
         """The other takes them between the look and the description."""
-
-        def other():
-            begun(output, b)
-
+        other = functools.partial(begun, output, b)
         at_storage(monkeypatch, "write", f"{NAME}-train.job.json", other)
         convert(output, a)
-        split = split_of(output)
-        assert split.write
+        mark = split_of(output).write
+        assert mark
         assert records_of(output) == A
         # Those of the other one were not touched.
-        plain = {path for path in shards_in(output) if split.write not in path}
-        assert plain == {f"{NAME}-train.array_record-0000{n}-of-00002" for n in (0, 1)}
+        assert {path for path in shards_in(output) if mark not in path} == PLAIN_NAMES
         clean(output, unfinished=True)
         assert found_by_verify(output) == ([], [])
         assert files_with(output, B) == []
@@ -326,11 +280,14 @@ class TestRule6:
         self, output, a, b, c, monkeypatch
     ):
         convert(output, a)
-        at_storage(
-            monkeypatch, "write", "dataset.json", functools.partial(append, output, c)
-        )
+        for other in (
+            functools.partial(append, output, c),
+            functools.partial(convert, output, c, split="test"),
+        ):
+            at_storage(monkeypatch, "write", "dataset.json", other)
         append(output, b)
         assert records_of(output) == [*A, *C, *B]
+        assert records_of(output, split="test") == C
 
     def test_on_a_disk_nobody_comes_between_the_look_and_the_rename(
         self, tmp_path, a, b, c, monkeypatch
@@ -353,21 +310,15 @@ class TestRule6:
         assert records_of(output) == [*A, *B, *C]
 
 
-def overwritten(output, inputs):
-    convert(output, inputs["c"], overwrite=True, keep=True)
-
-
-def rolled_back(output, inputs):
-    roll_back(output, "train", 1)
-
-
 # What may come between the beginning and the commit of a command.
 OTHERS = {
     "append": lambda output, inputs: append(output, inputs["c"]),
     "append the same": lambda output, inputs: append(output, inputs["b"], shards=3),
-    "overwrite": overwritten,
+    "overwrite": lambda output, inputs: convert(
+        output, inputs["c"], overwrite=True, keep=True
+    ),
     "remove": lambda output, inputs: remove(output, [0]),
-    "roll back": rolled_back,
+    "roll back": lambda output, inputs: roll_back(output, "train", 1),
     "attach": lambda output, inputs: attach(
         output, [f"{n}" for n in range(len(records_of(output)))]
     ),
@@ -377,14 +328,10 @@ OTHERS = {
 
 
 def attach_with(output, meanwhile):
-    def between():
-        meanwhile()
-
+    values = [f"new {n}" for n in range(len(records_of(output)))]
     with pytest.MonkeyPatch.context() as patch:
-        at_storage(patch, "write", ".columns.npz", between)
-        attach(
-            output, [f"new {n}" for n in range(len(records_of(output)))], source="new"
-        )
+        at_storage(patch, "write", ".columns.npz", meanwhile)
+        attach(output, values, source="new")
 
 
 # Commands, and with which of those they can stand.
@@ -474,8 +421,7 @@ class TestRule8:
         convert(output, a)
         convert(output, b, overwrite=True, keep=True)
         convert(output, c, overwrite=True)
-        split = split_of(output)
-        assert sorted(states_of(split)) == [1, 3]
+        assert sorted(states_of(split_of(output))) == [1, 3]
         assert not files_with(output, B)
         assert records_of(output, 1) == A
 
@@ -485,11 +431,10 @@ class TestRule9:
 
     def test_a_job_that_was_given_up_fails_at_its_commit(self, output, a, b):
         convert(output, a)
-        before = records_of(output)
         with pytest.raises(JobChangedError, match="given up"):
             append(output, b, meanwhile=functools.partial(give_up_only, output))
         assert files_with(output, B)
-        assert records_of(output) == before
+        assert records_of(output) == A
         append(output, b)
         assert records_of(output) == [*A, *B]
         clean(output)
@@ -503,8 +448,7 @@ class TestRule9:
         seen = []
 
         def look():
-            split = split_of(output)
-            seen.append(split.replaced)
+            seen.append(split_of(output).replaced)
 
         at_storage(monkeypatch, "delete", "array_record", look)
         clean(output)
@@ -563,88 +507,54 @@ class TestRule10:
 class TestRule11:
     """Erasing waits for what is not finished, and then leaves no byte."""
 
-    def test_it_is_refused_and_names_what_is_unfinished(self, output, a, b):
+    def test_it_is_refused_and_names_what_is_unfinished(self, output, a):
         convert(output, a)
         begun(output, a, shards=3, overwrite=True)
         before = files_of(output)
-        with pytest.raises(
-            JobChangedError, match=r"as long as work .* unfinished"
-        ) as e:
+        said = r"(?s)as long as work .* unfinished.*\.job\.json.*--give-up"
+        with pytest.raises(JobChangedError, match=said):
             remove(output, [2], erase=True)
-        assert ".job.json" in str(e.value)
-        assert "--give-up" in str(e.value)
         assert files_of(output) == before
 
-    def test_what_is_given_up_goes_with_it(self, output, a, b):
+    def test_work_that_begins_before_the_commit(self, output, a):
         convert(output, a)
-        append(output, b)
-        convert(output, a, shards=3, overwrite=True, keep=True)
-        attach(output, [f"of {record.decode()}" for record in A])
-        begun(output, a, overwrite=True)
-        remove(output, [2], erase=True, give_up=True)
-        assert files_with(output, [A[2]]) == []
-        assert_whole(output, [*A[:2], *A[3:]])
-
-    def test_work_that_begins_before_the_commit(self, output, a, b):
-        convert(output, a)
+        other = functools.partial(begun, output, a, shards=3, overwrite=True)
         with pytest.raises(JobChangedError, match="unfinished"):
-            remove(
-                output,
-                [2],
-                erase=True,
-                meanwhile=lambda: begun(output, a, shards=3, overwrite=True),
-            )
+            remove(output, [2], erase=True, meanwhile=other)
         assert records_of(output) == A
 
-    def test_what_a_job_publishes_later_is_found_and_deleted(self, output, a, b):
+    def test_what_a_job_publishes_later_is_found_and_deleted(self, output, a):
         convert(output, a)
         job = job_of(a, output, name=NAME, plan=("num_shards", 3), writer=PLAIN)
         tasks = [*shard_tasks(begin_job(job, overwrite=True).prepared)]
-        late = [
-            (f"{output}/{path}", data)
-            for task in tasks[2:]
-            for path, data in made_by(output, task).items()
-        ]
+        before = files_of(output)
+        assert [*make_shards(tasks[2])]
+        late = files_of(output).items() - before.items()
         remove(output, [5], erase=True, give_up=True)
         assert files_with(output, [A[5]]) == []
-        for place, data in late:
-            storage_for(place).write(place, data)
+        for path, data in late:
+            storage_for(output).write(f"{output}/{path}", data)
         findings, leftovers = found_by_verify(output)
         assert findings == []
-        assert {f"{output}/{path}" for path in leftovers} == {path for path, _ in late}
+        assert {*leftovers} == {path for path, _ in late}
         clean(output)
         assert files_with(output, [A[5]]) == []
         assert found_by_verify(output) == ([], [])
 
 
-def made_by(output, task):
-    """Returns the files that a task makes."""
-    before = files_of(output)
-    assert [*make_shards(task)]
-    return {p: data for p, data in files_of(output).items() if p not in before}
-
-
-def conversions(output, inputs, **options):
-    appends = options.pop("appends", False)
-    job = job_of(
-        inputs,
-        output,
-        name=NAME,
-        plan=("num_shards", 2),
-        writer=PLAIN,
-        appends=appends,
-    )
+def conversions(output, inputs, *, appends=False, overwrite=False):
+    plan = ("num_shards", 2)
+    job = job_of(inputs, output, name=NAME, plan=plan, writer=PLAIN, appends=appends)
     for _ in range(2):
-        tasks = [*shard_tasks(begin_job(job, **options).prepared)]
+        tasks = shard_tasks(begin_job(job, overwrite=overwrite).prepared)
         results = [made for task in tasks for made in make_shards(task)]
         yield functools.partial(commit_shards, [job], results, keep_replaced=True)
 
 
 def removals(output, numbers, edition):
     for _ in range(2):
-        gathered = Gathered.of(
-            [removal := begin_removal(output, numbers, edition=edition)]
-        )
+        removal = begin_removal(output, numbers, edition=edition)
+        gathered = Gathered.of([removal])
         for task in removal.tasks():
             cut_shard(task).gather(gathered)
         yield functools.partial(commit_removal, gathered)

@@ -1,16 +1,10 @@
 """A browser for tests of pages: the Chromium that the system has, without a window."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LAPTOP = {"width": 1440, "height": 900}
@@ -51,18 +45,17 @@ class Watched:
 
     def __init__(self, page, home):
         self.page, self.home = page, home
-        self.asked: list[str] = []
-        self.faults: list[str] = []
+        self.asked = []
+        self.faults = []
         page.on("console", lambda message: self.faults.append(message.text))
         page.on("pageerror", lambda error: self.faults.append(str(error)))
-        page.on("dialog", lambda dialog: self._dialog(dialog.message, dialog.dismiss))
+        page.on("dialog", self._dialog)
         page.on("request", self._request)
         page.set_default_timeout(60_000)
 
-    def _dialog(self, message, dismiss):
-        self.faults.append(f"a dialog: {message}")
-        assert callable(dismiss)
-        dismiss()
+    def _dialog(self, dialog):
+        self.faults.append(f"a dialog: {dialog.message}")
+        dialog.dismiss()
 
     def _request(self, request):
         if request.url.startswith(self.home):

@@ -22,8 +22,8 @@ def test_a_mixture_in_all_forms(tmp_path):
     batches = loader.global_batches(named, batch_size=8)
     state = tmp_path / "state.json"
     state.write_text(json.dumps(state_of(batches, 11)))
-    options = ("account", *map("=".join, places.items()), "--state", state)
-    found = json_of(*options, "--csv", tmp_path / "t.csv")
+    line = f"account a={places['a']} b={places['b']} --state {state}"
+    found = json_of(f"{line} --csv {tmp_path}/t.csv")
     expected = [
         {"dataset": part.dataset, "value": part.value, "note": part.note}
         | part.counts._asdict()
@@ -39,10 +39,10 @@ def test_a_mixture_in_all_forms(tmp_path):
         {name: "" if value is None else str(value) for name, value in one.items()}
         for one in expected
     ]
-    head, *lines, last = run(*options, "--by", "dataset").stdout.splitlines()
+    head, *lines, last = run(f"{line} --by dataset").stdout.splitlines()
     assert head.split("  ")[-1] == "dataset"
     assert [line.split()[-1] for line in lines] == ["a", "b"]
     assert last.endswith("in 11 steps")
-    few = json_of(*options, "--documents-only", "--steps", 2)
+    few = json_of(f"{line} --documents-only --steps 2")
     assert {one["tokens"] for one in few["parts"]} == {None}
     assert few["total"]["documents"] < found["total"]["documents"]

@@ -8,8 +8,7 @@ import re
 import pytest
 
 from gristmill import loader
-from tests.commands.conftest import refused
-from tests.commands.conftest import run as run_command
+from tests.commands.conftest import refused, run
 from tests.rows.conversations import some_conversation, write_bpe
 from tests.rows.test_masks import CHATML, SAID
 
@@ -40,18 +39,24 @@ def folder(tmp_path_factory):
     return made
 
 
-def run(folder, command, *given):
-    options = ["--tokenizer", folder / "tokenizer.json", "--length", "400"]
-    options += ["--template", folder / "chat.jinja"]
-    return run_command(*command.split(), folder / "a.jsonl", *options, *given)
+@pytest.fixture(autouse=True)
+def _in_folder(folder, monkeypatch):
+    monkeypatch.chdir(folder)
 
 
-def test_counts_are_those_of_the_rows(folder):
-    before = {*os.listdir(folder)}
-    found = json.loads(run(folder, "audit", "--json").stdout)
-    assert {*os.listdir(folder)} == before
-    run(folder, "pack --chat", folder / "rows", "--workers", 1, "--max-rejected", 30)
-    packed = loader.open(folder / "rows").facts.packed
+ROWS = "--tokenizer tokenizer.json --template chat.jinja --length 400"
+
+
+def audit(options=""):
+    return run(f"audit a.jsonl {ROWS} {options}")
+
+
+def test_counts_are_those_of_the_rows():
+    before = {*os.listdir()}
+    found = json.loads(audit("--json").stdout)
+    assert {*os.listdir()} == before
+    run(f"pack --chat a.jsonl rows {ROWS} --workers 1 --max-rejected 30")
+    packed = loader.open("rows").facts.packed
     assert packed is not None
     assert found["records"] == len(RECORDS)
     # How rows are filled, and what proves them, is not known before.
@@ -62,8 +67,8 @@ def test_counts_are_those_of_the_rows(folder):
     assert packed.truncated_tokens > 0
 
 
-def test_what_is_set_aside_is_named_with_the_reason(folder):
-    text = run(folder, "audit", "--truncate-turns", "no").stdout
+def test_what_is_set_aside_is_named_with_the_reason():
+    text = audit("--truncate-turns no").stdout
     at = len(json.dumps(RECORDS[0])) + 1
     assert f"a.jsonl, byte offset {at:,}: no token of it is trained on" in text
     assert "message 0 has the weight -1" in text
@@ -72,38 +77,34 @@ def test_what_is_set_aside_is_named_with_the_reason(folder):
     assert "audit` names" not in text
 
 
-def test_text_and_pieces_are_shown_with_what_is_trained(folder):
-    done = run(folder, "audit", "-n", 1, "--show", 2)
+def test_text_and_pieces_are_shown_with_what_is_trained():
+    done = audit("-n 1 --show 2")
     assert "<|im_start|>assistant\n[[the answer<|im_end|>]]\n" in done.stdout
     assert "trained 1 time: '<|im_end|>'" in done.stdout
     assert "not trained 1 time: '<|im_start|>user\\n'" in done.stdout
-    split = re.search(
-        r"(\d+) tokens in 1 conversation = (\d+) trained \+ (\d+) not", done.stdout
-    )
-    assert split is not None
-    rendered, *parts = map(int, split.groups())
+    counts = r"(\d+) tokens in 1 conversation = (\d+) trained \+ (\d+) not"
+    rendered, *parts = map(int, re.search(counts, done.stdout).groups())
     assert rendered == sum(parts)
     assert min(parts) > 0
     assert "gristmill pack --chat" in done.stderr
-    assert "[[" not in run(folder, "audit", "-n", 1, "--show", 0).stdout
+    assert "[[" not in audit("-n 1 --show 0").stdout
 
 
 def test_a_function_and_options_apply(folder, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
-    more = ("-n", 1, "--map", "own_moon:moon", "--train-end-of-turn", "no")
-    assert "[[moon]]<|im_end|>" in run(folder, "audit", *more).stdout
+    done = audit("-n 1 --map own_moon:moon --train-end-of-turn no")
+    assert "[[moon]]<|im_end|>" in done.stdout
 
 
-def test_what_pack_would_fail_for_is_said(folder):
+def test_what_pack_would_fail_for_is_said():
     unfit = "UNFIT     conversations cannot be used with this template"
-    done = run(folder, "audit", "--max-rejected", 1)
+    done = audit("--max-rejected 1")
     assert unfit in done.stdout
     assert "gristmill pack" not in done.stderr
-    assert "UNFIT" not in run(folder, "audit", "--max-rejected", 50).stdout
+    assert "UNFIT" not in audit("--max-rejected 50").stdout
     # A template that fails is one cause.
-    text = run(folder, "audit", "--template", folder / "fails.jinja").stdout
+    text = audit("--template fails.jinja").stdout
     assert unfit in text
     assert "the template fails: no" in text
     assert "no row can be made" not in text
-    empty = ("--tokenizer", folder / "tokenizer.json", "--template")
-    refused("audit", folder / "none.jsonl", *empty, folder / "chat.jinja")
+    refused(f"audit none.jsonl {ROWS}")

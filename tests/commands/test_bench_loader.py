@@ -14,8 +14,8 @@ def dataset(tmp_path_factory):
     return convert(tmp_path_factory.mktemp("data"), FILES)
 
 
-def bench_json(*arguments):
-    return json_of("bench-loader", *arguments, "--seconds", 0.4)
+def bench_json(line):
+    return json_of(f"bench-loader {line} --seconds 0.4")
 
 
 @pytest.mark.alone
@@ -23,7 +23,7 @@ def test_a_trainer_that_takes_no_time_is_limited_by_reading(dataset):
     # Of the few batches of a short run one may wait for a processor that others use,
     # which looks like decode: of several runs one is undisturbed.
     for _ in range(10):
-        found = bench_json(dataset, "--batch-size", 500)
+        found = bench_json(f"{dataset} --batch-size 500")
         if found["cause"] == "read":
             break
     stats = found["stats"]
@@ -35,7 +35,7 @@ def test_a_trainer_that_takes_no_time_is_limited_by_reading(dataset):
 
 @pytest.mark.alone
 def test_a_slow_trainer_is_the_limit(dataset):
-    found = bench_json(dataset, "--step-ms", 60, "--batch-size", 100)
+    found = bench_json(f"{dataset} --step-ms 60 --batch-size 100")
     assert (found["cause"], found["step_seconds"]) == ("trainer", 0.06)
     assert found["stats"]["records"] / found["seconds"] < 100 / 0.06
 
@@ -44,8 +44,8 @@ def test_a_slow_trainer_is_the_limit(dataset):
 def test_a_decode_that_fails(dataset, tmp_path, monkeypatch, workers):
     (tmp_path / "bad_module.py").write_text("def decode(records):\n    return 1 / 0\n")
     monkeypatch.chdir(tmp_path)
-    options = ("--decode", "bad_module:decode", "--workers", workers)
-    text = refused("bench-loader", dataset, *options, "--seconds", 0.2, code=1)
+    line = f"bench-loader {dataset} --decode bad_module:decode --seconds 0.2"
+    text = refused(f"{line} --workers {workers}", code=1)
     assert "--decode function failed: ZeroDivisionError: division by zero" in text
     assert "where:    bad_module:decode, in the batch of step 0" in text
     assert ("bad_module.py, line 2: return 1 / 0" in text) == (workers == 0)

@@ -9,21 +9,21 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from gristmill.dataset.base.columns import Done
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.commands.command import errors_reported
-from gristmill.pipelines.commands.main import COMMANDS, cli, find_command, main
+from gristmill.pipelines.commands.main import COMMANDS, find_command, main
 from gristmill.pipelines.commands.messages import coloured
 from gristmill.pipelines.local.progress import Counter, shown
 from tests.commands.conftest import refused, run
-from tests.support.records import frames_of, text_records
+from tests.support.records import flip, frames_of, text_records
 from tests.support.shell import on_terminal, sent_to_terminal, succeeded
 from tests.support.waiting import until
 
@@ -39,16 +39,15 @@ def source(tmp_path_factory):
 @pytest.fixture(scope="module")
 def dataset(source):
     output = str(source.with_name("out"))
-    run("convert", source, output, "--num-shards", 3, "--workers", 1)
+    run(f"convert '{source}' '{output}' --num-shards 3 --workers 1")
     return output
 
 
 @pytest.fixture
 def damaged(source, tmp_path):
-    data = bytearray(source.read_bytes())
-    data[20] ^= 1
-    (tmp_path / "in").write_bytes(data)
-    return tmp_path / "in"
+    path = pathlib.Path(shutil.copy(source, tmp_path / "in"))
+    flip(path, 20)
+    return path
 
 
 # --- Options, and variables of the environment.
@@ -56,7 +55,7 @@ def damaged(source, tmp_path):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_has_a_variable_and_a_place_in_a_short_help(name):
-    text = run(name, "--help", COLUMNS="80").stdout
+    text = run(f"{name} --help", COLUMNS="80").stdout
     assert len(text.splitlines()) <= 60
     words = re.sub(r"-\n +", "-", text)  # A name may be broken where a line ends.
     parameters = find_command(name).params
@@ -82,20 +81,21 @@ def test_a_variable_is_an_option_that_the_command_line_overrides(source, tmp_pat
         "GRISTMILL_CONVERT_WORKERS": "1",
         "GRISTMILL_APPEND_NUM_SHARDS": "9",
     }
-    run("convert", source, tmp_path, "--group-size", "5", **environment)
+    run(f"convert '{source}' {tmp_path} --group-size 5", **environment)
     split = open_manifest(tmp_path).splits["train"]
     assert split.shards == 3
     assert split.writer_options.startswith("group_size:5,")
 
 
 def test_a_variable_that_is_wrong_or_unknown_is_named(dataset):
+    line = f"head '{dataset}'"
     wrong = {"GRISTMILL_JSON": "1", "GRISTMILL_HEAD_LIMIT": "many"}
-    done = run("head", dataset, code=2, **wrong)
+    done = run(line, code=2, **wrong)
     assert "'many' is not a valid integer" in done.stderr
     assert done.stderr.endswith("The value is from GRISTMILL_HEAD_LIMIT.\n")
     assert "GRISTMILL_HEAD_LIMIT" in json.loads(done.stdout)["error"]["what"]
-    assert "from" not in refused("head", dataset, "-n", "many")
-    done = run("head", dataset, GRISTMILL_HEAD_NUMBER="1", GRISTMILL_TRACE_SEED="1")
+    assert "from" not in refused(f"{line} -n many")
+    done = run(line, GRISTMILL_HEAD_NUMBER="1", GRISTMILL_TRACE_SEED="1")
     warning = "GRISTMILL_HEAD_NUMBER is not an option of gristmill head"
     assert done.stderr.splitlines()[0] == f"warning: {warning}"
     assert "TRACE" not in done.stderr
@@ -142,12 +142,9 @@ gristmill demo demo
 # --- Errors: an exit code, a message, and one JSON object.
 
 
-@pytest.mark.parametrize("runner", [(), ("--runner", "FnApiRunner")])
+@pytest.mark.parametrize("runner", ["", "--runner FnApiRunner"])
 def test_damaged_input(damaged, tmp_path, runner):
-    line = ["convert", str(damaged), f"{tmp_path}/out", "--json", *runner]
-    # Options of the runner are sorted out before the command is called.
-    done = CliRunner().invoke(cli, line, obj=[])
-    assert done.exit_code == 3
+    done = run(f"convert {damaged} {tmp_path}/out --json {runner}", code=3)
     error = json.loads(done.stdout)["error"]
     assert error["type"] == "CorruptFrameError"
     assert error["where"] == f"{damaged}, byte offset 0"
@@ -158,17 +155,13 @@ def test_damaged_input(damaged, tmp_path, runner):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runner", [(), ("--runner", "FnApiRunner")])
+@pytest.mark.parametrize("runner", ["", "--runner FnApiRunner"])
 def test_a_damaged_shard_is_reported(source, tmp_path, runner):
-    run("convert", source, tmp_path, "--workers", 1)
+    run(f"convert '{source}' {tmp_path} --workers 1")
     (shard,) = tmp_path.glob("*array_record-*")
-    data = bytearray(shard.read_bytes())
-    data[5000] ^= 1
-    shard.write_bytes(data)
+    flip(shard, 5000)
     report = tmp_path / "report.json"
-    given = ["verify", str(tmp_path), "--report", str(report), *runner]
-    done = CliRunner().invoke(cli, given, obj=[])
-    assert done.exit_code == 3
+    done = run(f"verify {tmp_path} --report {report} {runner}", code=3)
     assert "DAMAGED" in done.stdout
     found = json.loads(report.read_bytes())["findings"]
     assert {finding["path"] for finding in found} == {shard.name}
@@ -183,13 +176,13 @@ def test_a_damaged_shard_is_reported(source, tmp_path, runner):
     ],
 )
 def test_wrong_usage(line, message):
-    done = run(*line.split(), "--json", code=2)
+    done = run(f"{line} --json", code=2)
     (error,) = json.loads(done.stdout).values()
     assert error.keys() == {"type", "what", "where", "expected", "got", "cure"}
     assert message in error["what"]
     assert error["where"] is None
     assert message in done.stderr
-    assert run(*line.split(), code=2).stdout == ""
+    assert run(line, code=2).stdout == ""
 
 
 def test_errors_that_are_not_ours_are_not_hidden():
@@ -225,30 +218,31 @@ def test_the_extra_that_a_command_needs_is_named(line, package, extra):
 
 
 def test_quiet_and_verbose(source, tmp_path):
-    done = run("convert", source, tmp_path, "--workers", 1, "-q")
+    done = run(f"convert '{source}' {tmp_path} --workers 1 -q")
     assert "90 records in 1 shard, committed" in done.stdout
     assert done.stderr == ""
+    verify = f"verify {tmp_path} --workers 1"
     compared = f"{tmp_path.name}-train.array_record-00000-of-00001: 90 records compared"
-    assert compared in run("verify", tmp_path, "-v", "--workers", 1).stderr
-    assert "compared" not in run("verify", tmp_path, "--workers", 1).stderr
-    assert "exclude each other" in refused("verify", tmp_path, "-q", "-v")
+    assert compared in run(f"{verify} -v").stderr
+    assert "compared" not in run(verify).stderr
+    assert "exclude each other" in refused(f"{verify} -q -v")
 
 
 def test_errors_are_said_also_if_quiet_and_more_of_them_if_verbose():
     """And not again by handlers that libraries, such as Beam, set up."""
     message = "error: not a committed dataset\n"
-    assert refused("inspect", "nowhere", "-q", code=3).startswith(message)
+    assert refused("inspect nowhere -q", code=3).startswith(message)
     root, theirs = logging.getLogger(), io.StringIO()
     handler = logging.StreamHandler(theirs)
     root.addHandler(handler)
     try:
-        said = refused("inspect", "nowhere", "-v", code=3)
+        said = refused("inspect nowhere -v", code=3)
     finally:
         root.removeHandler(handler)
     assert theirs.getvalue() == ""
     assert said.count("Traceback") == 1
     assert f"\n{message}" in said
-    assert "Traceback" not in refused("inspect", "nowhere", code=3)
+    assert "Traceback" not in refused("inspect nowhere", code=3)
 
 
 LOG = r"""
@@ -268,29 +262,29 @@ def test_a_file_of_logs(source, dataset, tmp_path):
     loggers = [logging.getLogger(name) for name in ("", "gristmill")]
     before = [(one.propagate, [*one.handlers]) for one in loggers]
     log = tmp_path / "log"
-    assert run("verify", dataset, "--log-file", log, "-q", "--workers", 1).stderr == ""
-    run("inspect", "nowhere", "--log-file", log, code=3)
+    line = f"verify '{dataset}' --log-file {log} -q --workers 1"
+    assert run(line).stderr == ""
+    run(f"inspect nowhere --log-file {log}", code=3)
     lines = log.read_text().splitlines()
     expected = LOG.replace("{dataset}", re.escape(dataset)).splitlines()[1:]
     for line, pattern in zip(lines, expected, strict=False):
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}\.\d{3}Z" + pattern, line)
     assert "Traceback (most recent call last):" in lines[len(expected) :]
     assert [(one.propagate, [*one.handlers]) for one in loggers] == before
-    said = refused("inspect", dataset, "--log-file", tmp_path / "no" / "log")
+    said = refused(f"inspect nowhere --log-file {tmp_path}/no/log")
     assert f"{tmp_path}/no/log: No such file or directory" in said
     # Notes are in it, too.
     test = tmp_path / "d-test.tfrecord"
     test.write_bytes(source.read_bytes())
-    given = ("--log-file", tmp_path / "log", "--workers", 1)
-    said = run("convert", test, tmp_path / "out", *given).stderr
+    said = run(f"convert {test} {tmp_path}/out --log-file {log} --workers 1").stderr
     note = "note: the input files are of split test"
     assert said.count(note) == log.read_text().count(note) == 1
 
 
 def test_what_was_left_out_is_to_be_looked_at(damaged, tmp_path):
-    options = ("--on-corrupt", "skip", "--workers", 1)
     for _ in range(2):  # The second time, nothing is left to do.
-        done = run("convert", damaged, tmp_path / "two words" / "out", *options)
+        output = f"'{tmp_path}/two words/out'"
+        done = run(f"convert {damaged} {output} --on-corrupt skip --workers 1")
         line = done.stderr.splitlines()[-1]
         assert line.startswith("next (what was left out): cat ")
         command = ["sh", "-c", line.partition(": ")[2]]
@@ -299,7 +293,7 @@ def test_what_was_left_out_is_to_be_looked_at(damaged, tmp_path):
 
 
 def test_inspect_leads_to_a_batch_of_training(dataset):
-    said = run("inspect", dataset).stderr
+    said = run(f"inspect '{dataset}'").stderr
     (line,) = re.findall(r"^next \(a batch.*?\): (.*)$", said, re.MULTILINE)
     *command, code = shlex.split(line)
     assert command == ["python", "-c"]
@@ -342,24 +336,32 @@ def test_progress_in_lines_without_a_terminal(capfd):
 
 @pytest.mark.slow
 def test_every_long_command_shows_its_progress(source, tmp_path):
+    def seen(line, **options):
+        return on_terminal(*shlex.split(line), cwd=tmp_path, **options)
+
     for command, name, files in (
         (f"convert '{source}' texts --num-shards 3", "converting", "shards"),
         ("verify texts", "verifying", "shards"),
         ("index texts/*array_record* --overwrite", "indexing", "files"),
     ):
-        text = on_terminal(*shlex.split(command), cwd=tmp_path)
         pattern = rf"{name} \S+ 100%  3/3 {files}  90 records .* elapsed, \S+ left"
-        assert re.search(pattern, text)
-    more = ("append", "texts", source)
-    assert re.search(r"appending .* left", on_terminal(*more, cwd=tmp_path))
+        assert re.search(pattern, seen(command))
+    assert re.search(r"appending .* left", seen(f"append texts '{source}'"))
     # On a narrow terminal the times are still there.
-    text = on_terminal("verify", "texts", cwd=tmp_path, columns=80)
     short = r"verifying \S+ 100%  \d/\d shards  [\d.]+ MB/s  \d:\d\d:\d\d elapsed, \S+"
-    assert re.search(f"{short} left", text)
-    assert "\x1b" not in succeeded("verify", "texts", cwd=tmp_path)
+    assert re.search(f"{short} left", seen("verify texts", columns=80))
+
+
+@pytest.mark.slow
+def test_a_terminal_alone_gets_colours_and_progress(dataset, tmp_path):
+    def sent(*options, **environment):
+        given = ("verify", dataset, *options)
+        return sent_to_terminal(*given, cwd=tmp_path, **environment)
+
     colour = re.compile(r"\x1b\[[\d;]*3[0-9;]+m")
-    assert colour.search(sent_to_terminal("verify", "texts", cwd=tmp_path))
-    text = sent_to_terminal("verify", "texts", cwd=tmp_path, NO_COLOR="1")
+    assert colour.search(sent())
+    text = sent(NO_COLOR="1")
     assert "verifying" in text
     assert not colour.search(text)
-    assert sent_to_terminal("verify", "texts", "-q", cwd=tmp_path) == ""
+    assert sent("-q") == ""
+    assert "\x1b" not in succeeded("verify", dataset, cwd=tmp_path)

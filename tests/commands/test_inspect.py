@@ -29,9 +29,8 @@ def test_what_was_packed(tmp_path, monkeypatch):
         "words.vocabulary_size = 256\n"
     )
     (tmp_path / "in.txt").write_text("a\n" + "long" * 20 + "\n\nb\n")
-    options = "--tokenizer", "my_words:words", "--column=-", "--length=32"
-    run("pack", "in.txt", "rows", *options)
-    lines = run("inspect", "rows").stdout.splitlines()
+    run("pack in.txt rows --tokenizer my_words:words --column=- --length=32")
+    lines = run("inspect rows").stdout.splitlines()
     digest = hashlib.sha256((tmp_path / "my_words.py").read_bytes()).hexdigest()
     assert {
         "  packed    rows of 32 tokens (best-fit)",
@@ -41,13 +40,12 @@ def test_what_was_packed(tmp_path, monkeypatch):
         f"  tokenizer function, 256 ids, my_words:words, sha256:{digest[:16]}",
     } <= {*lines}
     given = pack(tmp_path / "given", [[[1, 2]]])
-    text = run("inspect", given).stdout
+    text = run(f"inspect {given}").stdout
     assert "  tokenizer none: the documents were tokens\n" in text
 
 
 FEATURES = """
   features  text: string, or none
-            when: timestamp[us] as int64
             label: class_label as int64, 2 names
             tokens: uint16 [any]
             box: double as float32 [2, 4]
@@ -61,7 +59,6 @@ def test_what_records_hold(tmp_path):
     plain = spec("bytes", "bytes")
     features = {
         "text": spec("bytes", "bytes", type="string", optional=True),
-        "when": spec("int64", "int64", type="timestamp[us]"),
         "label": spec("int64", "int64", type="class_label", names=("a", "b")),
         "tokens": spec("int64", "uint16", type="uint16", shape=(None,)),
         "box": spec("float", "float32", type="double", shape=(2, 4)),
@@ -77,7 +74,7 @@ def test_what_records_hold(tmp_path):
         ({"x": {}}, "  features  feature 'x' is badly described"),
     ):
         describe(dataset, described)
-        assert said in run("inspect", dataset).stdout
+        assert said in run(f"inspect {dataset}").stdout
 
 
 @pytest.fixture
@@ -90,21 +87,21 @@ def source(tmp_path):
 
 
 def test_progress_grows_shard_by_shard(source, tmp_path):
-    output = str(tmp_path / "out")
-    refused("inspect", output, code=3)
-    job = job_of(source, output, plan=("num_shards", 4), name="texts")
-    results, begin = [], f"{output}: NOT committed\nsplit train: "
+    line, results = f"inspect {tmp_path}/out", []
+    refused(line, code=3)
+    job = job_of(source, f"{tmp_path}/out", plan=("num_shards", 4), name="texts")
+    begin = f"{tmp_path}/out: NOT committed\nsplit train: "
     for done, task in enumerate(shard_tasks(prepared_of(job))):
-        (found,) = json_of("inspect", output)["unfinished"]
+        (found,) = json_of(line)["unfinished"]
         assert (found["finished"], found["total"]) == (done, 4)
-        said = run("inspect", output).stdout
+        said = run(line).stdout
         assert said.startswith(f"{begin}{done} of 4 shards finished")
         results.append(make_shard(task))
     # All shards are there: still it is no dataset.
-    assert run("inspect", output).stdout.startswith(f"{begin}4 of 4 shards")
+    assert run(line).stdout.startswith(f"{begin}4 of 4 shards")
     commit_shards([job], results)
-    assert json_of("inspect", output)["unfinished"] == []
-    assert "NOT committed" not in run("inspect", output).stdout
+    assert json_of(line)["unfinished"] == []
+    assert "NOT committed" not in run(line).stdout
 
 
 def test_work_beside_a_split_that_is_committed(source, tmp_path):
@@ -112,18 +109,18 @@ def test_work_beside_a_split_that_is_committed(source, tmp_path):
     output = str(tmp_path / "out")
     convert(job_of(source, output, split="test", plan=("num_shards", 3)))
     prepared_of(job_of(source, output, split="train", plan=("num_shards", 3)))
-    last = run("inspect", output).stdout.splitlines()[-1]
+    last = run(f"inspect {output}").stdout.splitlines()[-1]
     assert last.startswith("NOT committed: split train: 0 of 3 shards finished")
-    found = json_of("inspect", output)
+    found = json_of(f"inspect {output}")
     assert [one["split"] for one in found["unfinished"]] == ["train"]
     assert found["splits"].keys() == {"test"}
-    assert "NOT committed" not in run("inspect", output, "--edition", "1").stdout
+    assert "NOT committed" not in run(f"inspect {output} --edition 1").stdout
     count = int(read_table(output, open_manifest(output).splits["test"]).records[0])
     columns = {"a": "int64", "b": "int64"}
     with ColumnWriter(output, columns, split="test", part=0, parts=3) as writer:
         writer.write({name: np.zeros(count, np.int64) for name in columns})
     cut_shard(next(iter(begin_removal(output, [0, 299]).tasks())))
-    said = run("inspect", output).stdout
+    said = run(f"inspect {output}").stdout
     assert "NOT committed: split test: 1 of 3 shards attached" in said
     assert ": a removal, 1 shard finished" in said
 
@@ -131,9 +128,9 @@ def test_work_beside_a_split_that_is_committed(source, tmp_path):
 def test_half_a_beginning(source, tmp_path):
     prepared_of(job_of(source, tmp_path / "out"))
     next((tmp_path / "out").rglob("*.inputs.npz")).unlink()
-    (found,) = json_of("inspect", tmp_path / "out")["unfinished"]
+    (found,) = json_of(f"inspect {tmp_path}/out")["unfinished"]
     assert [found[n] for n in ("split", "finished", "total")] == ["train", 0, 0]
     damaged = next((tmp_path / "out").rglob("*.job.json"))
     for text in ("", "[]", "{}", '{"job": {"name": "train"}}'):
         damaged.write_text(text)
-        assert str(damaged) in refused("inspect", tmp_path / "out", code=3)
+        assert str(damaged) in refused(f"inspect {tmp_path}/out", code=3)

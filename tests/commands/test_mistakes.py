@@ -31,7 +31,15 @@ attach packed lines.jsonl --key id
 trace lines --document x@0 --batch-size 4
   2: not packed | lines | --records
 trace lines --step 1 --row 0 --state notes.txt
-  2: notes.txt | get_state
+  2: notes.txt | cannot be read | get_state
+trace lines --step 1 --row 0 --state nested.json
+  2: nested.json | cannot be read | get_state
+trace lines --step 1 --row 0 --state step.json
+  2: the state of the feed is not as it was written | the whole state
+trace lines --step 1 --row 0 --state state.json --seed 1 --epochs 2
+  2: --state and options of the order exclude each other | --seed, --epochs
+trace x=lines y=lines --records 1
+  2: --of with one of x, y
 head unfinished
   3: unfinished | not a committed dataset | gristmill convert
 pack lines.jsonl out --tokenizer data/tokenizer.json --select 'id > 1'
@@ -608,6 +616,8 @@ FILES = {
     "two_numbers": "3\n5000\n",
     "line_3": "line 3\n",
     "state.json": "{}",
+    "step.json": '{"version": 1, "step": 0}',
+    "nested.json": "[" * 100_000,
     "splits/a-train-00000-of-00001.jsonl": '{"a": 1}\n',
     "splits/a-test-00000-of-00001.jsonl": '{"a": 1}\n',
     "saved/dataset_dict.json": '{"splits": ["train"]}',

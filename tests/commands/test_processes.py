@@ -189,8 +189,8 @@ def test_a_worker_that_ends_early_is_named(pids, what, said):
 
 
 BEAM_PROCESSES = (
-    *("--runner", "FnApiRunner", "--", "--direct_running_mode=multi_processing"),
-    "--direct_num_workers=2",
+    "--runner FnApiRunner -- --direct_running_mode=multi_processing "
+    "--direct_num_workers=2"
 )
 SLOW_MAP = """
 import itertools, os, time
@@ -206,14 +206,12 @@ def slow(record):
 
 @pytest.mark.one_in(2)
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [("--workers", "2"), BEAM_PROCESSES])
+@pytest.mark.parametrize("options", ["--workers 2", BEAM_PROCESSES])
 def test_killed_worker_is_an_error_and_a_rerun_finishes(tmp_path, options):
     (tmp_path / "slow.py").write_text(SLOW_MAP)
     write_tfrecords(tmp_path / "in.tfrecord", text_records(1000))
-    command = [
-        *(sys.executable, "-m", "gristmill", "convert", "in.tfrecord", "out"),
-        *("--num-shards", "4", "--map", "slow:slow", *options),
-    ]
+    line = "gristmill convert in.tfrecord out --num-shards 4 --map slow:slow"
+    command = [sys.executable, "-m", *line.split(), *options.split()]
     process = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
     )

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import pathlib
 
 import pyarrow as pa
@@ -29,33 +30,45 @@ def parquet():
 
 
 SOURCES = {
-    "in.tfrecord": lambda: FRAMES,
-    "in.tfrecord.gz": lambda: gzip.compress(FRAMES),
-    "in.jsonl": lambda: LINES,
-    "in.csv.gz": lambda: gzip.compress(TABLE.encode()),
-    "in.parquet": parquet,
-    "in.tar": lambda: tar_of([(f"{n:04}.text", b"t" * n) for n in range(60)]),
+    "in.tfrecord": FRAMES,
+    "in.tfrecord.gz": gzip.compress(FRAMES),
+    "in.jsonl": LINES,
+    "in.csv.gz": gzip.compress(TABLE.encode()),
+    "in.parquet": parquet(),
+    "in.tar": tar_of([(f"{n:04}.text", b"t" * n) for n in range(60)]),
 }
 
 
-def made(folder, name="in.tfrecord", *options):
-    """Converts a file of 60 rows to three shards; returns the dataset."""
-    (folder / name).write_bytes(SOURCES[name]())
-    output = folder / "out"
-    run("convert", folder / name, output, "--num-shards=3", "--workers=1", *options)
-    return str(output)
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
 
-def remove(output, lines, *more, code=0):
-    listed = pathlib.Path(f"{output}.listed")
-    listed.write_text("\n".join(lines) + "\n")
-    given = ("remove", output, "--records", listed, *more, "--workers=1")
-    return run(*given, code=code).output
+def out():
+    """Returns the dataset by the path that no other test has."""
+    return os.path.abspath("out")
 
 
-def place_of(output, record):
+def convert(name="in.tfrecord", options=""):
+    """Converts a file of 60 rows to three shards of a dataset."""
+    pathlib.Path(name).write_bytes(SOURCES[name])
+    run(f"convert {name} {out()} --num-shards=3 --workers=1 {options}")
+
+
+def records_of():
+    return list(loader.open(out()))
+
+
+def remove(lines, options="", code=0):
+    """Removes the records that lines name; returns what is said."""
+    pathlib.Path("listed").write_text("".join(f"{line}\n" for line in lines))
+    line = f"remove {out()} --records listed --workers=1 {options}"
+    return run(line, code=code).output
+
+
+def place_of(record):
     """Returns what `trace` shows as FILE@PLACE."""
-    found = json_of("trace", output, "--records", record)
+    found = json_of(f"trace {out()} --records {record}")
     place = found["source_record"]
     place = found["source_offset_bytes"] if place is None else place
     return f"{found['source_path']}@{place}"
@@ -66,84 +79,81 @@ def place_of(output, record):
 @pytest.mark.parametrize("name", [*SOURCES, "a dataset"])
 def test_places_name_records_of_every_kind_of_source(tmp_path, name, group_size):
     if name == "a dataset":
-        between = made(tmp_path)
-        output = f"{tmp_path}/again"
-        run("convert", between, output, "--num-shards=4", "--workers=1")
+        convert()
+        pathlib.Path("out").rename("between")
+        run(f"convert {tmp_path}/between {out()} --num-shards=4 --workers=1")
+        name = "in.tfrecord"
     else:
-        output = made(tmp_path, name, "--group-size", group_size)
-    records = list(loader.open(output))
-    gone = [0, 19, 20, 21, 37, 59]
+        convert(name, f"--group-size={group_size}")
+    records, gone = records_of(), [0, 19, 20, 21, 37, 59]
     left = [n for n in range(60) if n not in gone]
-    places = {n: place_of(output, n) for n in (*gone, *left[::7])}
-    if name == "a dataset":
-        assert places[0].startswith(f"{tmp_path}/in.tfrecord@")
-    remove(output, [places[n] for n in gone])
-    assert list(loader.open(output)) == [records[n] for n in left]
+    places = {n: place_of(n) for n in (*gone, *left[::7])}
+    assert places[0].startswith(f"{name}@")
+    remove(places[n] for n in gone)
+    assert records_of() == [records[n] for n in left]
     # Every other record is found as before.
     for number in range(0, 54, 7):
-        assert place_of(output, number) == places[left[number]]
-    remove(output, [places[left[7]], places[left[14]]])
+        assert place_of(number) == places[left[number]]
+    remove([places[left[7]], places[left[14]]])
     del left[14], left[7]
-    assert list(loader.open(output)) == [records[n] for n in left]
+    assert records_of() == [records[n] for n in left]
 
 
 def test_numbers_are_those_of_the_split(tmp_path):
-    output = made(tmp_path)
-    text = remove(output, ["5", "", "59", "5"])
-    assert list(loader.open(output)) == RECORDS[:5] + RECORDS[6:59]
+    convert()
+    text = remove(["5", "", "59", "5"])
+    assert records_of() == RECORDS[:5] + RECORDS[6:59]
     for said in (
         "out/train: 2 records removed, 58 left, committed as edition 2",
         "2 shards again; 1 are shared with the edition before",
         "kept      the edition before; --erase deletes it",
     ):
         assert said in text
-    text = remove(output, ["59", "5"])
-    assert "these records were removed before; 58 left" in text
-    remove(output, ["5"], "--edition=1", code=2)
+    assert "these records were removed before; 58 left" in remove(["59", "5"])
+    remove(["5"], "--edition=1", code=2)
     # Of a later edition they have their places.
     (tmp_path / "more.tfrecord").write_bytes(frames_of(RECORDS[:9]))
-    run("append", output, tmp_path / "more.tfrecord", "--workers=1")
-    place = place_of(output, 62)
-    assert "more.tfrecord" in place
-    text = remove(output, [place, "5"], "--erase")
+    run(f"append {out()} more.tfrecord --workers=1")
+    place = place_of(62)
+    assert place.startswith("more.tfrecord@")
+    text = remove([place, "5"], "--erase")
     left = RECORDS[:5] + RECORDS[7:59] + RECORDS[:4] + RECORDS[5:9]
-    assert list(loader.open(output)) == left
+    assert records_of() == left
     # It says what it cannot reach.
     assert "erased     the editions before, with their files" in text
-    assert f"NOT erased the inputs: {tmp_path}/in.tfrecord" in text
+    assert "NOT erased the inputs: in.tfrecord" in text
     assert "snapshots and backups" in text
-    assert open_manifest(output).splits["train"].replaced == ()
+    assert open_manifest(out()).splits["train"].replaced == ()
 
 
-def test_lines_that_name_nothing_are_listed(tmp_path):
-    output = made(tmp_path)
-    lines = ["60", f"{tmp_path}/in.tfrecord@1", "nowhere@7", "5"]
-    text = remove(output, lines, code=2)
+def test_lines_that_name_nothing_are_listed():
+    convert()
+    lines = ["60", "in.tfrecord@1", "nowhere@7", "5"]
+    text = remove(lines, code=2)
     assert "3 lines name nothing that is in the split" in text
     assert "--allow-missing" in text
-    assert len(loader.open(output)) == 60
-    text = remove(output, lines, "--allow-missing")
+    assert records_of() == RECORDS
+    text = remove(lines, "--allow-missing")
     assert "not found 3 lines:\n            60\n" in text
-    assert list(loader.open(output)) == RECORDS[:5] + RECORDS[6:]
-    text = remove(output, lines[:3], "--allow-missing", code=2)
+    assert records_of() == RECORDS[:5] + RECORDS[6:]
+    text = remove(lines[:3], "--allow-missing", code=2)
     assert "nothing was removed" in text
     for line in ("-1", "a", "file@", "file@x", "@5", "1.5", "9" * 5000):
-        assert "a line names no record" in remove(output, ["3", line], code=2)
+        assert "a line names no record" in remove(["3", line], code=2)
 
 
 @pytest.mark.parametrize("name", ["in.tfrecord", "in.jsonl", "in.parquet"])
-def test_lines_and_values_of_a_feature_name_records(tmp_path, name):
-    output = made(tmp_path, name)
-    records = list(loader.open(output))
+def test_lines_and_values_of_a_feature_name_records(name):
+    convert(name)
+    records = records_of()
     values = ["http://7/", "http://19/"]
-    remove(output, values, "--column", "url")
+    remove(values, "--column=url")
     gone = {n for n in range(60) if n % 20 in (7, 19)}
-    again = remove(output, values[::-1], "--column", "url")
+    again = remove(values[::-1], "--column=url")
     assert "these records were removed before" in again
-    remove(output, ["0", "58", "5000"], "--column=n", "--allow-missing")
+    remove(["0", "58", "5000"], "--column=n --allow-missing")
     gone |= {0, 58}
     if name == "in.jsonl":
-        remove(output, [f"{tmp_path}/{name}@line:{n + 1}" for n in (2, 57)])
+        remove(f"{name}@line:{n + 1}" for n in (2, 57))
         gone |= {2, 57}
-    left = [record for n, record in enumerate(records) if n not in gone]
-    assert list(loader.open(output)) == left
+    assert records_of() == [one for n, one in enumerate(records) if n not in gone]

@@ -236,6 +236,7 @@ raw/**     raw/out  raw/\*\* would match raw/out/dataset.json
 **/x       x-out
 raw/*      raw/out
 */*/*-of-* raw/out  would match raw/out/data-train.array_record-0
+raw/**/*job* raw/out would match raw/out/index/data-train.job.json
 raw/*x     beside
 raw/*      beside   would match raw/dataset\.json
 raw        beside   would match raw/dataset\.json

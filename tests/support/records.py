@@ -45,6 +45,13 @@ def frames_of(records):
     return b"".join(encode_frame(record) for record in records)
 
 
+def flip(path, at):
+    """Changes a bit of a byte of a file."""
+    data = bytearray(pathlib.Path(path).read_bytes())
+    data[at] ^= 1
+    pathlib.Path(path).write_bytes(data)
+
+
 def small_records(*, max_records=8):
     """Draws lists of short records, some of which hold TFRecord frames."""
     plain = st.binary(max_size=24)
