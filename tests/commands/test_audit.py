@@ -72,7 +72,7 @@ def test_what_is_set_aside_is_named_with_the_reason():
     at = len(json.dumps(RECORDS[0])) + 1
     assert f"a.jsonl, byte offset {at:,}: no token of it is trained on" in text
     assert "message 0 has the weight -1" in text
-    assert re.search(r"a\.jsonl, byte offset [\d,]+: \d+ tokens\n", text)
+    assert re.search(r"a\.jsonl, byte offset [\d,]+: [\d,]+ tokens\n", text)
     assert "1 too long for a row" in text
     assert "audit` names" not in text
 

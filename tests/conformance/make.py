@@ -16,56 +16,59 @@ import shutil
 import subprocess
 import tempfile
 
+from click.testing import CliRunner
+
 from gristmill import loader
 from gristmill.dataset.metadata.manifest import open_manifest, states_of
+from gristmill.pipelines.commands.main import cli
 
 DATASETS = pathlib.Path(__file__).parent / "datasets"
 
 
-def read_all(dataset, split, edition=None):
+def read_all(dataset, split="train", edition=None):
     """Returns the records that the loader reads."""
     opened = loader.open(dataset, split, edition=edition, cache_dir="")
     return [bytes(record) for record in opened[range(len(opened))]]
 
 
-def records_expected(name):
+def records_of(dataset):
     """Returns, for each split, its records now and as of each known edition."""
-    manifest = open_manifest(name)
-    splits = {}
+    manifest, splits = open_manifest(dataset), {}
     for split, described in manifest.splits.items():
-        states = {
-            edition: {
+        states = {}
+        for edition, state in states_of(described).items():
+            records = map(base64.b64encode, read_all(dataset, split, edition))
+            states[f"{edition}"] = {
                 "records_digest": state.records_digest,
-                "records": [
-                    base64.b64encode(record).decode()
-                    for record in read_all(name, split, edition)
-                ],
+                "records": [record.decode() for record in records],
             }
-            for edition, state in states_of(described).items()
-        }
         splits[split] = {"edition": described.edition, "states": states}
-    written = json.loads(pathlib.Path(name, "dataset.json").read_bytes())
+    written = json.loads(pathlib.Path(dataset, "dataset.json").read_bytes())
     digest = {"content_digest": manifest.content_digest, "splits": splits}
     return {"format_version": written["format_version"], **digest}
 
 
-def refusal_expected(name, blamed):
+def refusal_of(dataset, blamed):
     """Returns the file to blame, and the error of the loader."""
     try:
-        read_all(name, "train")
+        read_all(dataset)
     except loader.GristmillError as error:
         return {"blamed": blamed, "loader": type(error).__name__}
     return {"blamed": None, "loader": None}
 
 
-def verified(name):
-    """Returns what `gristmill verify` says: its exit code, and the files it blames."""
-    command = ["gristmill", "verify", name, "--json", "--workers", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def facts_of(dataset, blamed=None):
+    """Returns what the loader reads of a dataset, and what `gristmill verify` says."""
+    damaged = pathlib.Path(dataset).name.startswith("damaged_")
+    read = refusal_of(dataset, blamed) if damaged else records_of(dataset)
+    done = CliRunner().invoke(cli, ["verify", dataset, "--json", "--workers", "1"])
     result = json.loads(done.stdout)
-    paths = sorted({finding["path"] for finding in result.get("findings", [])})
-    error = result.get("error", {}).get("type")
-    return {"exit_code": done.returncode, "findings": paths, "error": error}
+    said = {
+        "exit_code": done.exit_code,
+        "findings": sorted({each["path"] for each in result.get("findings", [])}),
+        "error": result.get("error", {}).get("type"),
+    }
+    return {**read, "verify": said}
 
 
 def main():
@@ -77,11 +80,7 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         subprocess.run(args.script, shell=True, check=True)
-        if args.name.startswith("damaged_"):
-            found = refusal_expected(args.name, args.blamed)
-        else:
-            found = records_expected(args.name)
-        expected = {"about": args.about, **found, "verify": verified(args.name)}
+        expected = {"about": args.about, **facts_of(args.name, args.blamed)}
         shutil.make_archive(str(DATASETS / args.name), "zip", ".", args.name)
     text = json.dumps(expected, indent=1) + "\n"
     (DATASETS / f"{args.name}.json").write_text(text, encoding="utf-8")

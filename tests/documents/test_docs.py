@@ -18,6 +18,7 @@ import sys
 import textwrap
 
 import pytest
+from markdown_it import MarkdownIt
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -38,8 +39,7 @@ QUIET = {
     "{eval-rst}",
 }
 
-_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w+{}-]*)\s*$")
-_SKIP = re.compile(r"^ *<!-- (no-run: (from (?P<source>\S+)|\S.*)|ci: \w+) -->$")
+_SKIP = re.compile(r"<!-- (no-run: (from (?P<source>\S+)|\S.*)|ci: \w+) -->\s*$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,32 +57,22 @@ class Block:
 
 
 def blocks_of(markdown):
-    blocks = []
-    lines = markdown.splitlines()
-    at = 0
-    while at < len(lines):
-        opening = _FENCE.match(lines[at])
-        if opening is None:
-            at += 1
-            continue
-        start = at + 1
-        end = start
-        while end < len(lines) and lines[end].strip() != "```":
-            end += 1
-        if end == len(lines):
-            pytest.fail(f"line {at + 1}: the fence is never closed")
-        before = next((line for line in reversed(lines[:at]) if line.strip()), "")
-        skip = _SKIP.match(before)
-        blocks.append(
-            Block(
-                language=opening["language"],
-                line=start + 1,
-                text=textwrap.dedent("\n".join(lines[start:end])),
+    """Returns the blocks of a document, also those in lists."""
+    lines, before, blocks = markdown.splitlines(), "", []
+    for token in MarkdownIt().parse(markdown):
+        if token.type == "fence":
+            begin, end = token.map
+            assert lines[end - 1].strip() == "```", f"line {begin + 1} is never closed"
+            skip = _SKIP.match(before)
+            block = Block(
+                language=token.info,
+                line=begin + 2,
+                text=token.content.rstrip(),
                 skipped=skip is not None,
                 source=skip["source"] if skip else None,
             )
-        )
-        at = end + 1
+            blocks.append(block)
+        before = token.content
     return blocks
 
 
@@ -112,22 +102,22 @@ def run(document, folder):
     work = folder / "work"
     work.mkdir()
     commands = pathlib.Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
+        # A program that several blocks run is compiled once.
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
     return subprocess.run(
-        [sys.executable, str(script)],
+        [sys.executable, script],
         cwd=work,
-        env={
-            **os.environ,
-            "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
-            # A program that several blocks run is compiled once.
-            "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        },
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=TIMEOUT_SECONDS,
-        check=False,
     )
 
 

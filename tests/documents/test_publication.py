@@ -8,28 +8,24 @@ import pytest
 
 from tests.support.distributions import FOLDERS, ROOT, copy_source, setup_arguments
 
-WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-FORMS = sorted(
-    path
-    for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")
-    if path.name != "config.yml"
-)
-SCHEMAS = [
-    *(("vendor.github-workflows", path) for path in WORKFLOWS),
-    *(("custom.github-workflows-require-timeout", path) for path in WORKFLOWS),
-    *(("vendor.github-issue-forms", path) for path in FORMS),
-    ("vendor.github-issue-config", ROOT / ".github/ISSUE_TEMPLATE/config.yml"),
-    ("vendor.dependabot", ROOT / ".github/dependabot.yml"),
-    ("vendor.citation-file-format", ROOT / "CITATION.cff"),
-]
+HOST = ROOT / ".github"
+WORKFLOWS = sorted((HOST / "workflows").glob("*.yml"))
+CONFIG = HOST / "ISSUE_TEMPLATE" / "config.yml"
+FORMS = {*(HOST / "ISSUE_TEMPLATE").glob("*.yml")} - {CONFIG}
+SCHEMAS = {
+    "vendor.github-workflows": WORKFLOWS,
+    "custom.github-workflows-require-timeout": WORKFLOWS,
+    "vendor.github-issue-forms": FORMS,
+    "vendor.github-issue-config": [CONFIG],
+    "vendor.dependabot": [HOST / "dependabot.yml"],
+    "vendor.citation-file-format": [ROOT / "CITATION.cff"],
+}
 
 
 @pytest.mark.slow
 def test_files_of_the_host_follow_their_schemas(tmp_path):
-    assert WORKFLOWS
-    assert FORMS
-    for schema in dict.fromkeys(schema for schema, _ in SCHEMAS):
-        paths = [path for name, path in SCHEMAS if name == schema]
+    for schema, paths in SCHEMAS.items():
+        assert paths
         assert follows(schema, *paths) == ""
     wrong = tmp_path / "wrong.yml"
     wrong.write_text(WORKFLOWS[0].read_text().replace("runs-on:", "run-on:"))
@@ -40,11 +36,7 @@ def follows(schema, *paths):
     """Returns what is wrong with files, by a schema; nothing for right ones."""
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema]
     done = subprocess.run(
-        [*command, *map(str, paths)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
+        [*command, *paths], capture_output=True, text=True, timeout=60
     )
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
@@ -56,30 +48,26 @@ def clone(tmp_path):
     (folder / ".ci").mkdir(parents=True)
     copy_source(folder)
     shutil.copy(ROOT / ".ci" / "release", folder / ".ci" / "release")
-    for command in (
-        ["init", "--quiet"],
-        ["config", "user.name", "Someone"],
-        ["config", "user.email", "someone@example.com"],
-    ):
-        subprocess.run(["git", *command], cwd=folder, check=True, timeout=30)
+    git(folder, "init", "--quiet")
+    git(folder, "config", "user.name", "Someone")
+    git(folder, "config", "user.email", "someone@example.com")
     commit(folder)
     return folder
 
 
+def git(folder, *command):
+    subprocess.run(["git", *command], cwd=folder, check=True, timeout=30)
+
+
 def commit(folder):
-    for command in (["add", "--all"], ["commit", "--quiet", "--message", "change"]):
-        subprocess.run(["git", *command], cwd=folder, check=True, timeout=30)
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "change")
 
 
 def release(folder, into):
     """Runs a release that is refused before it downloads a tool."""
-    done = subprocess.run(
-        [folder / ".ci" / "release", into],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    command = [folder / ".ci" / "release", into]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1, done.stdout
     assert done.stdout == ""
     return done.stderr
@@ -107,13 +95,10 @@ def test_a_release_is_refused_until_all_is_there(clone, tmp_path):
 
 def test_the_version_stands_in_one_place():
     version = setup_arguments()["version"]
-    paths = [
-        *(path for name in FOLDERS for path in (ROOT / name).rglob("*.py")),
-        *ROOT.glob("*.cff"),
-        *ROOT.glob("*.toml"),
-        *(ROOT / "docs").glob("*.py"),
-    ]
-    found = [path for path in paths if f'"{version}"' in path.read_text()]
+    folders = [ROOT / name for name in FOLDERS]
+    sources = [path for folder in folders for path in folder.rglob("*.py")]
+    files = (*ROOT.glob("*.cff"), *ROOT.glob("*.toml"), *ROOT.glob("docs/*.py"))
+    found = [path for path in (*sources, *files) if f'"{version}"' in path.read_text()]
     assert [path.relative_to(ROOT).as_posix() for path in found] == [
         "package/__init__.py"
     ]

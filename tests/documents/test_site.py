@@ -1,6 +1,6 @@
 """The site of docs/: its links, its navigation, and what Sphinx makes of it."""
 
-import html.parser
+import html
 import importlib
 import json
 import re
@@ -62,25 +62,21 @@ def test_every_page_is_in_the_navigation_once():
 # --- What is built.
 
 
-class Found(html.parser.HTMLParser):
-    """The links, the parts and the anchors of a page."""
+# The links of a page, what it loads, and what links can point to.
+PARTS_OF_PAGES = {
+    "links": r'<a\b[^>]*?\shref="([^"]*)"',
+    "sources": r'<(?:img|script|iframe|source)\b[^>]*?\ssrc="([^"]*)"',
+    "files": r'<link\b(?![^>]*rel="(?:canonical|author)")[^>]*?\shref="([^"]*)"',
+    "anchors": r'\sid="([^"]*)"',
+}
 
-    def __init__(self):
-        super().__init__()
-        self.links: set[str] = set()
-        self.parts: set[str] = set()
-        self.anchors: set[str] = set()
 
-    def handle_starttag(self, tag, attrs):
-        given = {name: value or "" for name, value in attrs}
-        if "id" in given:
-            self.anchors.add(given["id"])
-        if tag == "a":
-            self.links.add(given.get("href", ""))
-        elif tag in {"img", "script", "iframe", "source"} and "src" in given:
-            self.parts.add(given["src"])
-        elif tag == "link" and given.get("rel") not in {"canonical", "author"}:
-            self.parts.add(given["href"])
+def parts_of(page):
+    text = page.read_text(encoding="utf-8")
+    return {
+        name: {*map(html.unescape, re.findall(pattern, text))}
+        for name, pattern in PARTS_OF_PAGES.items()
+    }
 
 
 def build_once(folder):
@@ -100,30 +96,29 @@ def test_site_is_built_without_a_warning(capfd):
     site = folder / version
 
     # Every page has a title, and all of its links lead somewhere, without a network.
-    pages = {}
-    for path in site.rglob("*.html"):
-        if path.is_relative_to(site / "_static"):
-            continue  # The theme's.
-        pages[path] = Found()
-        pages[path].feed(path.read_text(encoding="utf-8"))
+    pages = {
+        path: parts_of(path)
+        for path in site.rglob("*.html")
+        if not path.is_relative_to(site / "_static")  # The theme's.
+    }
     title = re.compile(r"<title>\s*\w.*</title>", re.DOTALL)
     untitled = [path for path in pages if not title.search(path.read_text("utf-8"))]
     assert untitled == []
     wrong = []
     assert len(pages) > 50
     for path, found in pages.items():
-        for link in found.links | found.parts:
+        loaded = found["sources"] | found["files"]
+        for link in found["links"] | loaded:
             url = urllib.parse.urlsplit(link)
             if url.scheme or url.netloc:
-                if link in found.parts and url.scheme != "data":
+                if link in loaded and url.scheme != "data":
                     wrong.append(f"{path}: outside part {link}")
                 continue
             target = (path.parent / urllib.parse.unquote(url.path)).resolve()
             target = target if url.path else path
             anchor = urllib.parse.unquote(url.fragment)
-            if not target.exists() or (
-                anchor and target in pages and anchor not in pages[target].anchors
-            ):
+            anchors = pages[target]["anchors"] if target in pages else {anchor}
+            if not target.exists() or (anchor and anchor not in anchors):
                 wrong.append(f"{path}: {link}")
     assert wrong == []
     for name in [*site.rglob("*.css"), *site.rglob("*.html")]:
@@ -137,7 +132,7 @@ def test_site_is_built_without_a_warning(capfd):
 
     # Every public name is described, and a page of its package shows it.
     objects = (site / "docs" / "reference" / "api").glob("*.html")
-    shown = {name for path in objects for name in pages[path].anchors}
+    shown = {name for path in objects for name in pages[path]["anchors"]}
     for face in FACES:
         for name in public_names(face):
             value = getattr(importlib.import_module(face), name)

@@ -32,15 +32,11 @@ def compiled_once(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
-def command(data, output, *options):
-    small = ["--layers", "1", "--width", "32", "--batch-size", "8", "--length", "32"]
-    return [
-        "examples/train_lm.py",
-        "--make-data",
-        *("--data", str(data), "--output", str(output)),
-        *("--steps", str(STEPS), "--save-every", "5", "--eval-every", "10"),
-        *(*small, *options),
-    ]
+def command(data, output, more=""):
+    small = "--layers 1 --width 32 --batch-size 8 --length 32"
+    steps = f"--steps {STEPS} --save-every 5 --eval-every 10"
+    given = f"--make-data --data {data} --output {output} {steps} {small} {more}"
+    return ["examples/train_lm.py", *given.split()]
 
 
 def steps_in(said):
@@ -110,14 +106,14 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
     copy = shutil.copytree(broken, tmp_path / "copy")
 
     # With another number of workers: the losses are the same to the last bit.
-    [said] = run(command(data, broken, "--workers", "1"), tmp_path, devices=DEVICES)
+    [said] = run(command(data, broken, "--workers 1"), tmp_path, devices=DEVICES)
     assert steps_in(said) == {step: whole[step] for step in range(saved, STEPS)}
     evaluated = evaluated[saved >= 10 :]
     assert HELD_OUT.findall(said) == evaluated
 
     # On two processes sums may be rounded in another order; the batches are the same.
     said, silent = run(
-        command(data, copy, "--distributed", "{job}"),
+        command(data, copy, "--distributed {job}"),
         tmp_path,
         processes=2,
         devices=DEVICES,

@@ -61,16 +61,10 @@ def test_an_epoch_of_keras_is_some_steps(rows, monkeypatch):
     class PyDataset:
         pass
 
-    module = adapter(
-        "keras_batches",
-        monkeypatch,
-        keras={
-            "utils": SimpleNamespace(PyDataset=PyDataset),
-            "callbacks": SimpleNamespace(
-                LambdaCallback=SimpleNamespace, Callback=object
-            ),
-        },
-    )
+    utils = SimpleNamespace(PyDataset=PyDataset)
+    callbacks = SimpleNamespace(LambdaCallback=SimpleNamespace, Callback=object)
+    keras = {"utils": utils, "callbacks": callbacks}
+    module = adapter("keras_batches", monkeypatch, keras=keras)
     opened = loader.open(rows)
     decode = loader.PackedRows.of(opened)
     batches = loader.global_batches(opened, batch_size=4, seed=2, epochs=3)
@@ -98,12 +92,9 @@ def test_kauldron_gets_an_iterator_of_grain(rows, monkeypatch):
         def _assert_root_cfg_resolved(self):
             assert self.seed is not None
 
-    data = SimpleNamespace(
-        Pipeline=Pipeline, iters=SimpleNamespace(PyGrainIterator=SimpleNamespace)
-    )
-    module = adapter(
-        "kauldron_batches", monkeypatch, kauldron={"kd": SimpleNamespace(data=data)}
-    )
+    iters = SimpleNamespace(PyGrainIterator=SimpleNamespace)
+    kd = SimpleNamespace(data=SimpleNamespace(Pipeline=Pipeline, iters=iters))
+    module = adapter("kauldron_batches", monkeypatch, kauldron={"kd": kd})
     pipeline = module.KauldronBatches(
         path=rows, batch_size=4, seed=2, num_epochs=1, names={"targets": "labels"}
     )
@@ -153,15 +144,16 @@ def test_levanter_gets_any_rows(rows, monkeypatch):
     assert data.is_finite()
     assert asyncio.run(data.async_len()) == 4 * batches.steps
     found = asyncio.run(data.get_batch([9, 2, 8]))
-    decode = loader.PackedRows.of(opened)
-    for got, (step, row) in zip(found, [(2, 1), (0, 2), (2, 0)], strict=True):
-        expected = {
-            name: array[row] for name, array in decode(batches.read(step)).items()
-        }
-        assert got.tokens.tolist() == expected["inputs"].tolist()
-        trained = expected["targets_segmentation"] > 0
-        assert got.loss_weight.tolist() == trained.tolist()
-        assert got.segment_ids.tolist() == expected["inputs_segmentation"].tolist()
+    records = [batches.read(step)[row] for step, row in [(2, 1), (0, 2), (2, 0)]]
+    expected = loader.PackedRows.of(opened)(records)
+    expected["trained"] = expected["targets_segmentation"] > 0
+    for field, array in (
+        ("tokens", "inputs"),
+        ("loss_weight", "trained"),
+        ("segment_ids", "inputs_segmentation"),
+    ):
+        got = [getattr(one, field).tolist() for one in found]
+        assert got == expected[array].tolist()
     endless = loader.global_batches(opened, batch_size=4, seed=2)
     assert not module.LevanterRows(endless).is_finite()
 
@@ -282,9 +274,7 @@ def given(rows, step, count):
 def test_a_trainer_goes_on_with_the_batch_of_its_step(rows):
     whole = given(rows, 0, 8)
     for mine, theirs in zip(given(rows, 5, 3), whole[5:], strict=True):
-        assert mine.keys() == theirs.keys()
-        for name, array in theirs.items():
-            np.testing.assert_array_equal(mine[name], array)
+        assert equal(mine, theirs)
 
 
 @pytest.mark.slow
@@ -300,16 +290,10 @@ def test_masks_are_those_of_the_rows(rows):
     trained = expected["targets_segmentation"] > 0
     np.testing.assert_array_equal(mask[:, 1:] > 0, trained[:, :-1])
     assert not mask[:, 0].any()
-    seen = np.asarray(fields["attention_mask"])
     segments = expected["inputs_segmentation"]
-    for row in range(4):
-        for at in range(LENGTH):
-            own = [
-                before
-                for before in range(at + 1)
-                if segments[row, before] == segments[row, at]
-            ]
-            assert np.flatnonzero(seen[row, at]).tolist() == own
+    same = segments[:, :, None] == segments[:, None, :]
+    seen = same & np.tri(LENGTH, dtype=bool)
+    np.testing.assert_array_equal(np.asarray(fields["attention_mask"]), seen)
 
 
 def test_the_data_end(rows):

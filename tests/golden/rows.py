@@ -14,7 +14,6 @@ from tests.golden.cases import case
 from tests.golden.facts import command, digest, digest_of_array, play
 from tests.rows.tokenizer_files import (
     END,
-    added_token,
     tokenizer_json,
 )
 
@@ -113,7 +112,8 @@ def scripted(name):
     write_texts("texts.jsonl", 60, 1)
     for number in range(3):
         write_texts(f"{number}.jsonl", 20, number)
-    own = {"template": ("<s>", "$A", "</s>")} if "of_the_tokenizer" in name else {}
+    ends = {"special": ("<s>", "</s>"), "enclosed": True}
+    own = ends if "of_the_tokenizer" in name else {}
     pathlib.Path("tokenizer.json").write_bytes(tokenizer_json(1000, **own))
     return play(SCRIPTS[name], rows=facts, in_document=in_document)
 
@@ -183,8 +183,7 @@ def chat_tokenizer():
         *("[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
         *("[/TOOL_RESULTS]", "<|start|>", "<|message|>", "<|channel|>", "<|call|>"),
     )
-    added = [added_token(1000 + number, name) for number, name in enumerate(names)]
-    return tokenizer_json(1000, added_tokens=added)
+    return tokenizer_json(1000, special=names)
 
 
 def pack_chat(name, talks, options="", template="chatml"):

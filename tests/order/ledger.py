@@ -5,32 +5,45 @@ import functools
 import os
 import pathlib
 import random
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any
 from unittest import mock
+
+import numpy as np
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.formats.streams import RecordBatch
+from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.transforms.conversion import shard_records as converting
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import ShardPlan
 from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.tokens import row_packer
+from gristmill.transforms.tokens.best_fit import Packing
+from gristmill.transforms.tokens.row_packer import RowPacker
 from tests.order.input_files import WRITERS, rows_of
 from tests.support import conversion
 
-Fault = Callable[["Case"], AbstractContextManager[Any]]
 FILES = 3
 SHARDS = 4
+
+
+def letters(texts):
+    """A tokenizer: every letter is a token."""
+    return [list(text.encode()) for text in texts]
+
+
+letters.vocabulary_size = 256
+letters.special_ids = {}
+PACK = PackOptions(length=64, column="", tokenizer=f"{__name__}:letters")
 
 
 class Case:
     """A conversion of three small files, and whether its fault was reached."""
 
-    def __init__(self, folder, format_name, seed):
+    def __init__(self, folder, format_name, seed, **options):
         self.chance = random.Random(f"{format_name} {seed}")
-        self.folder, self.format = folder, format_name
+        self.folder, self.format, self.options = folder, format_name, options
         self.happened = 0
         self.inputs = folder / "in"
         self.inputs.mkdir()
@@ -45,7 +58,16 @@ class Case:
             records=RecordOptions(input_format=self.format),
             # Another one than that of inputs that are shards: nothing is copied.
             writer=WriterOptions(compression="zstd:2"),
+            **self.options,
         )
+
+    def read(self, output):
+        """Returns the records of a dataset, or what its packed rows hold."""
+        packed = open_manifest(str(output)).splits["train"].packed
+        if packed is None:
+            return conversion.read_output(output)
+        # Other shards can have other rows, of the same documents.
+        return [packed["documents"], packed["tokens"]]
 
     def once(self):
         """Whether a fault is to happen now: at some place, and not again."""
@@ -203,13 +225,82 @@ def in_plan(case, kind):
     return mock.patch.object(ShardPlan, "ranges", ranges)
 
 
-FAULTS = {
-    f"{place}: {kind}": functools.partial(fault, kind=kind)
-    for place, fault, kinds in (
-        ("source", in_source, RECORDS),
-        ("encoder", in_encoder, RECORDS),
-        ("finished file", before_publishing, FILE_FAULTS),
-        ("plan", in_plan, ("lose", "double", "move")),
-    )
-    for kind in kinds
-}
+# --- Faults that only packing can have.
+
+
+def in_documents(case, kind):
+    """Loses or doubles a document behind the tokenizer."""
+    real = RowPacker.add
+
+    def add(self, documents, places):
+        if len(places) > 1 and case.once():
+            kept = LISTS[kind]([*range(len(places))], len(places) - 1)
+            parts = np.split(documents.ids, documents.lengths.cumsum()[:-1])
+            ids = np.concatenate([parts[number] for number in kept])
+            documents = documents._replace(lengths=documents.lengths[kept], ids=ids)
+            places = [places[number] for number in kept]
+        real(self, documents, places)
+
+    # Documents that are lost in memory.
+    return mock.patch.object(RowPacker, "add", add)
+
+
+def in_plan_of_rows(case, kind):
+    """Faults in the plan of which pieces share rows."""
+    real = row_packer.plan_rows
+
+    def plan_rows(lengths, **options):
+        plan = real(lengths, **options)
+        if len(plan.row_ends) < 2 or not case.once():
+            return plan
+        if kind == "lose":
+            last = plan.row_ends[-2]
+            return Packing(plan.row_ends[:-1], *(each[:last] for each in plan[1:]))
+        changed = Packing(*(column.copy() for column in plan))
+        if kind == "other document":
+            at = case.chance.randrange(len(changed.documents))
+            changed.documents[at] += 1
+            changed.documents[at] %= changed.documents.max()
+        else:
+            longest = changed.lengths.argmax()
+            changed.lengths[longest] -= 1
+            changed.firsts[longest] += kind == "later"
+        return changed
+
+    # Documents cannot give a plan that is wrong.
+    return mock.patch.object(row_packer, "plan_rows", plan_rows)
+
+
+def in_segments(case, kind):
+    """Faults in the segment index, between its making and its place."""
+
+    def fault(_, given):
+        segments = given["segments"]
+        at = case.chance.randrange(len(segments))
+        bad = bytes([segments[at] ^ 1 << case.chance.randrange(8)])
+        end = bad + segments[at + 1 :] if kind == "flip" else b""
+        given["segments"] = segments[:at] + end
+
+    return at_publishing(case, fault)
+
+
+def faults_of(*places):
+    """Returns faults by name, of (place, fault, kinds)."""
+    return {
+        f"{place}: {kind}": functools.partial(fault, kind=kind)
+        for place, fault, kinds in places
+        for kind in kinds
+    }
+
+
+FAULTS = faults_of(
+    ("source", in_source, RECORDS),
+    ("encoder", in_encoder, RECORDS),
+    ("finished file", before_publishing, FILE_FAULTS),
+    ("plan", in_plan, ("lose", "double", "move")),
+)
+OF_PACKING = FAULTS | faults_of(
+    ("documents", in_documents, ("lose", "double")),
+    ("plan of rows", in_plan_of_rows, ("other document", "shorter", "later", "lose")),
+    ("segment index", in_segments, ("flip", "cut")),
+)

@@ -6,13 +6,7 @@ from gristmill.loader.order.mixture import Leaf, dealing_tree
 from gristmill.loader.order.schedule import Phase, Schedule
 
 
-def schedule_of(
-    *,
-    orders,
-    batch_size,
-    mixture=None,
-    drop_remainder=True,
-):
+def schedule_of(*, orders, batch_size, mixture=None):
     """Returns a schedule of one phase."""
     phase = Phase(
         orders=orders,
@@ -20,7 +14,7 @@ def schedule_of(
         mixture=mixture,
         batch_size=batch_size,
     )
-    return Schedule(phases=(phase,), drop_remainder=drop_remainder)
+    return Schedule(phases=(phase,), drop_remainder=True)
 
 
 def bounds_of(mixture):

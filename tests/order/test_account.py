@@ -23,13 +23,12 @@ from gristmill.loader.accounting.account import NAN, UNKNOWN, account
 from gristmill.loader.feed.state import batches_of_state, state_of
 from gristmill.loader.provenance.trace import locate_record
 from tests.support import conversion
-from tests.support.columns import ID, attach, attach_numbers, example
+from tests.support.columns import NUMBER, attach, example
 from tests.support.datasets import convert
 from tests.support.packed import documents, pack
 from tests.support.removals import remove_from
 
 SELECT = "language == 'de'"
-LOST = [2, 11, 12, 13, 14, 40]
 
 
 def _plain(folder, ids, edition=1):
@@ -39,24 +38,25 @@ def _plain(folder, ids, edition=1):
     return convert(folder, [[*map(example, part)] for part in parts], edition=edition)
 
 
-def _attach(folder, output, ids, **options):
-    """Attaches columns that follow from the ids of records."""
-    ids = [*ids]
-    languages = ["de" if number % 3 else "en" for number in ids]
-    scores = [number % 7 / 7 if number % 5 else math.nan for number in ids]
-    keys = [f"doc{number}" for number in ids]
-    table = {"id": keys, "language": languages, "score": scores}
-    attach(output, folder, table, ID, **options)
+def _attach(folder, **options):
+    """Attaches columns that follow from the numbers of records."""
+    output = str(folder / "out")
+    numbers = range(len(loader.open(output)))
+    table = {
+        "number": [*numbers],
+        "language": ["de" if number % 3 else "en" for number in numbers],
+        "score": [number % 7 / 7 if number % 5 else math.nan for number in numbers],
+    }
+    attach(output, folder, table, NUMBER, **options)
 
 
 def make_plain(folder):
     """Editions 1, 2 without some records, 3 with more, 5 without some of both."""
     output = _plain(folder, range(41))
-    _attach(folder, output, range(41))
-    remove_from(output, LOST)
+    _attach(folder)
+    remove_from(output, [2, 11, 12, 13, 14, 40])
     _plain(folder, range(100, 120), 3)
-    there = [n for n in range(41) if n not in LOST]
-    _attach(folder, output, [*there, *range(100, 120)], overwrite=True)
+    _attach(folder, overwrite=True)
     remove_from(output, [0, 9, 53, 54])
 
 
@@ -66,14 +66,14 @@ def make_lineage(folder):
     base = _plain(folder / "base", range(30, 39), 2)
     job = conversion.job_of(base, folder / "out", name="e", plan=("num_shards", 3))
     conversion.convert(job)
-    _attach(folder, job.output, range(39))
+    _attach(folder)
 
 
 def make_rows(folder):
     """Packed rows of documents, of which one is longer than a row."""
     files = [[*documents(9, seed=n), [*range(1, 90)]] for n in range(3)]
-    output = pack(folder, files, method="best-fit")
-    attach_numbers(output, folder, len(loader.open(output)))
+    pack(folder, files, method="best-fit")
+    _attach(folder)
 
 
 def make_written(folder):
@@ -81,7 +81,7 @@ def make_written(folder):
     with writing.Writer(folder / "out", records_per_shard=7) as writer:
         for number in range(19):
             writer.write(example(number))
-    _attach(folder, str(folder / "out"), range(19))
+    _attach(folder)
 
 
 MAKE = {
@@ -90,9 +90,6 @@ MAKE = {
     "rows": make_rows,
     "written": make_written,
 }
-
-
-EDITIONS = {"plain": [1, 2, 3, 5]}
 LINEAGES = {1: 0, 2: 1, 3: 1, 5: 2}
 """Which editions of `plain` begin with each other: those between removals."""
 
@@ -129,112 +126,96 @@ def units(dataset, record):
 
 @functools.cache
 def column(dataset, name):
-    values = dataset.column(name)[:].tolist()
-    return values
+    return dataset.column(name)[:].tolist()
+
+
+def value_of(dataset, record, unit, by):
+    """Returns the value that a document counts for, and the note beside it."""
+    if by == "dataset":
+        return None, None
+    if by == "source":
+        return unit.source, None if unit.source else UNKNOWN
+    value = column(dataset, by)[record]
+    return (value, None) if value == value else (None, NAN)
 
 
 def labels_of(batches):
     """Returns what the parts of each dataset of a run are called."""
     names = batches.names or [batches.datasets[0].path] * len(batches.datasets)
-    found = []
-    for one in batches.datasets:
-        found.append(LINEAGES[one.facts.edition or 1] if "/plain/" in one.path else 0)
-    last = {name: {} for name in names}
-    for name, lineage, one in zip(names, found, batches.datasets, strict=True):
-        last[name][lineage] = one.facts.edition
+    editions = [one.facts.edition for one in batches.datasets]
+    parts = [(n, LINEAGES.get(e)) for n, e in zip(names, editions, strict=True)]
+    newest = dict(zip(parts, editions, strict=True))
+    several = collections.Counter(name for name, _ in newest)
     return [
-        name + (f", edition {last[name][lineage]}" if len(last[name]) > 1 else "")
-        for name, lineage in zip(names, found, strict=True)
+        f"{part[0]}, edition {newest[part]}" if several[part[0]] > 1 else part[0]
+        for part in parts
     ]
 
 
 def counted(batches, steps, by):
     """Returns what the steps have, by looking at each row."""
-    found = collections.defaultdict[Any, list[Any]](lambda: [0, set(), 0, {}])
+    seen = collections.defaultdict(list)
     labels = labels_of(batches)
-    batch = (batches.schedule.batch(step) for step in range(steps))
-    for number, record in (row for one in batch for row in zip(*one, strict=True)):
-        dataset = batches.datasets[number]
-        for unit in units(dataset, int(record)):
-            value, note = None, None
-            if by == "source":
-                value, note = unit.source, None if unit.source else UNKNOWN
-            elif by != "dataset":
-                value = column(dataset, by)[record]
-                value, note = (value, None) if value == value else (None, NAN)
-            totals = found[labels[number], value, note]
-            if unit.document is not None:
-                totals[0] += 1
-                totals[1].add(unit.document)
-            if unit.tokens is None:
-                totals[2] = None
-            else:
-                totals[2] += unit.tokens
-                totals[3][unit.piece] = unit.tokens
-    return {
-        key: (seen, len(once), tokens, None if tokens is None else sum(each.values()))
-        for key, (seen, once, tokens, each) in found.items()
-    }
+    for step in range(steps):
+        for number, record in zip(*batches.schedule.batch(step), strict=True):
+            dataset = batches.datasets[number]
+            for unit in units(dataset, int(record)):
+                value = value_of(dataset, record, unit, by)
+                seen[labels[number], *value].append(unit)
+    return {key: totals(found) for key, found in seen.items()}
 
 
-def check_random_run(root, seed, kinds):
-    chance = random.Random(seed)
+def totals(seen):
+    documents = [unit.document for unit in seen if unit.document is not None]
+    tokens = {unit.piece: unit.tokens for unit in seen}
+    known = None not in tokens.values()
+    return (
+        len(documents),
+        len({*documents}),
+        sum(unit.tokens for unit in seen) if known else None,
+        sum(tokens.values()) if known else None,
+    )
+
+
+def random_run(place, chance, kinds):
+    """Returns the batches of a run, and its datasets as they are now."""
     chosen = chance.sample(kinds, min(len(kinds), chance.choice((1, 1, 2, 3))))
-    places = {f"d{number}": f"{root}/{kind}/out" for number, kind in enumerate(chosen)}
-    editions = {n: EDITIONS.get(k, [1]) for n, k in zip(places, chosen, strict=True)}
-    selected = {n: "rows" not in places[n] and chance.random() < 0.3 for n in places}
-    mixed = len(places) > 1 or chance.random() < 0.2
-
-    def newest(name):
-        return opened(places[name], editions[name][-1], selected[name])
-
-    def weights():
-        return {name: chance.randrange(1, 5) for name in places} if mixed else None
-
-    def given(datasets):
-        return datasets if mixed else datasets["d0"]
-
-    first = {
-        name: newest(name)
-        if selected[name]
-        else opened(places[name], chance.choice(editions[name]), False)
-        for name in places
+    mixed = len(chosen) > 1 or chance.random() < 0.2
+    selected = {kind for kind in chosen if kind != "rows" and chance.random() < 0.3}
+    editions = {
+        kind: [*LINEAGES][-1 if kind in selected else 0 :] if kind == "plain" else [1]
+        for kind in chosen
     }
+
+    def datasets(which):
+        found = {
+            kind: opened(place(kind), left[which], kind in selected)
+            for kind, left in editions.items()
+        }
+        return found if mixed else found[chosen[0]]
+
+    def drawn():
+        """Draws a batch size, weights, and editions, none older than before."""
+        for left in editions.values():
+            del left[: chance.randrange(len(left))]
+        found = {"batch_size": chance.randrange(1, 12), "datasets": datasets(0)}
+        if mixed:
+            found["weights"] = {kind: chance.randrange(1, 5) for kind in chosen}
+        return found
+
+    newest = datasets(-1)
     batches = loader.global_batches(
-        given(first),
-        batch_size=chance.randrange(1, 12),
+        **drawn(),
         seed=chance.randrange(9),
         shuffle=chance.choice(SHUFFLES),
         epochs=chance.choice((None, None, 9)),
-        weights=weights(),
     )
     limit = max(min(batches.steps or 60, 60), 5)
     for step in sorted(chance.sample(range(1, limit), chance.randrange(4))):
-        change = {"batch_size": chance.randrange(1, 12)}
-        name, what = chance.choice([*places]), chance.choice("eew ")
-        if what == "e" and not selected[name]:
-            began = first[name].facts.edition or 1
-            edition = chance.choice([e for e in editions[name] if e > began] or [began])
-            first[name] = opened(places[name], edition, False)
-            change = {"datasets": given({name: first[name]} if mixed else first)}
-        elif what == "w" and mixed:
-            change = {"weights": weights()}
+        change = {k: value for k, value in drawn().items() if chance.random() < 0.6}
         with contextlib.suppress(InputError):  # They end before.
             batches = batches.then(**change, step=step)
-    limit = min(batches.schedule.step_limit, 90)
-    steps = chance.choice((chance.randint(0, limit), limit))
-    expected = batches
-    if chance.random() < 0.7:  # The datasets have changed since.
-        state = json.loads(json.dumps(state_of(batches, steps)))
-        batches = batches_of_state(
-            given({name: newest(name) for name in places}), state
-        )
-    for by in chance.sample(("source", "dataset", "language", "score"), 2):
-        got = {
-            (part.dataset, part.value, part.note): tuple(part.counts)
-            for part in account(batches, steps, by=by)
-        }
-        assert got == counted(expected, steps, by), (seed, by)
+    return batches, newest
 
 
 SHUFFLES = "none", "global", loader.BlockShuffle(block_records=4, window_blocks=2)
@@ -242,14 +223,16 @@ QUICK = ["plain", "written"]
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    return tmp_path_factory.mktemp("account")
+def place(tmp_path_factory):
+    """Makes the dataset of a kind, once; returns its place."""
 
+    @functools.cache
+    def place(kind):
+        folder = tmp_path_factory.mktemp(kind)
+        MAKE[kind](folder)
+        return f"{folder}/out"
 
-def made(root, kinds):
-    for kind in kinds:
-        if not (root / kind).exists():
-            MAKE[kind](root / kind)
+    return place
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -258,14 +241,25 @@ def made(root, kinds):
     [QUICK, pytest.param([*MAKE], marks=pytest.mark.slow)],
     ids=["quick", "all"],
 )
-def test_it_is_what_the_rows_have(root, kinds, seed):
-    made(root, kinds)
-    check_random_run(root, seed, kinds)
+def test_it_is_what_the_rows_have(place, kinds, seed):
+    chance = random.Random(seed)
+    run, newest = random_run(place, chance, kinds)
+    limit = min(run.schedule.step_limit, 90)
+    steps = chance.choice((chance.randint(0, limit), limit))
+    batches = run
+    if chance.random() < 0.7:  # The datasets have changed since.
+        state = json.loads(json.dumps(state_of(run, steps)))
+        batches = batches_of_state(newest, state)
+    for by in chance.sample(("source", "dataset", "language", "score"), 2):
+        got = {
+            (part.dataset, part.value, part.note): tuple(part.counts)
+            for part in account(batches, steps, by=by)
+        }
+        assert got == counted(run, steps, by), by
 
 
-def test_it_says_why_it_cannot_count(root):
-    made(root, QUICK)
-    dataset = loader.open(f"{root}/written/out")
+def test_it_says_why_it_cannot_count(place):
+    dataset = loader.open(place("written"))
     batches = loader.global_batches(dataset, batch_size=4, epochs=2)
     assert account(batches, 0) == []
     with pytest.raises(InputError, match="steps is out of range"):

@@ -66,39 +66,29 @@ def plain(order):
 @given(data=st.data(), seed=st.integers(), shuffle=SHUFFLES)
 @settings(max_examples=120)
 def test_any_row_is_that_of_plain_integers_and_is_found(data, seed, shuffle):
-    names = data.draw(st.lists(st.text(max_size=5), min_size=1, max_size=4))
-    weights = data.draw(WEIGHTS)[: len(names)]
-    weights[0] += 1
+    texts = st.lists(st.text(max_size=5), min_size=1, max_size=4, unique=True)
+    names, weights = data.draw(texts), data.draw(WEIGHTS)
+    weights = [weights[0] + 1, *weights[1 : len(names)]]
+    alike = {"seed": seed, "shuffle": shuffle}
     orders = tuple(
-        DatasetOrder(
-            num_records=data.draw(SIZES),
-            seed=seed,
-            name=f"{number}{name}",
-            shuffle=shuffle,
-        )
-        for number, name in enumerate(names)
+        DatasetOrder(num_records=data.draw(SIZES), name=name, **alike) for name in names
     )
     batch_size = data.draw(st.sampled_from([1, 3, 1000]))
-    schedule = schedule_of(
-        orders=orders, mixture=Mixture.of(weights), batch_size=batch_size
-    )
+    mixture = Mixture.of(weights)
+    schedule = schedule_of(orders=orders, mixture=mixture, batch_size=batch_size)
     limit = schedule.step_limit
-    near = st.one_of(st.integers(0, 9), st.integers(limit - 9, limit - 1))
-    step = data.draw(st.one_of(st.integers(0, limit - 1), near))
+    step = data.draw(st.integers(0, limit - 1) | st.integers(-9, 9)) % limit
     datasets, records = schedule.batch(step)
     assert (datasets.dtype, records.dtype) == (np.int64, np.int64)
     for row in {0, batch_size // 2, batch_size - 1}:
         position = step * batch_size + row
         which, place = plain_order.dealt(weights, position)
-        assert (datasets[row], records[row]) == (
-            which,
-            plain(orders[which]).record(place),
-        )
+        record = plain(orders[which]).record(place)
+        assert (datasets[row], records[row]) == (which, record)
         epoch = schedule.epoch_at(position)
         assert epoch == place // orders[which].num_records
-        found = schedule.find(
-            int(records[row]), dataset=which, first_epoch=epoch, stop_epoch=epoch + 1
-        )
+        epochs = {"first_epoch": epoch, "stop_epoch": epoch + 1}
+        found = schedule.find(record, dataset=which, **epochs)
         assert found == [Sighting(epoch, step, row)]
     with pytest.raises(OutOfRangeError, match="no such step"):
         schedule.batch(limit)
@@ -186,19 +176,18 @@ def runs(draw):
         "epochs": draw(st.one_of(st.none(), st.integers(20, 30))),
     }
     given = []
-    steps = [0, *sorted(draw(st.sets(st.integers(1, 25), max_size=3)))]
-    for number, step in enumerate(steps):
-        records = [draw(st.integers(1, 25)) for _ in names]
+    for step in [0, *sorted(draw(st.sets(st.integers(1, 25), max_size=3)))]:
+        first = len(given) * len(names)
+        records = {name: draw(st.integers(1, 25)) for name in names}
+        weights = [draw(st.integers(1, 5)) for _ in names]
         phase = Phase(
             step=step,
             orders=tuple(
                 DatasetOrder(num_records=count, name=name, **alike)
-                for name, count in zip(names, records, strict=True)
+                for name, count in records.items()
             ),
-            numbers=tuple(number * len(names) + n for n in range(len(names))),
-            mixture=Mixture.of([draw(st.integers(1, 5)) for _ in names])
-            if mixed
-            else None,
+            numbers=tuple(range(first, first + len(names))),
+            mixture=Mixture.of(weights) if mixed else None,
             batch_size=draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12])),
         )
         given.append(phase)
@@ -211,44 +200,29 @@ def runs(draw):
     return schedule, given
 
 
-class Epochs:
-    """The records of a dataset, dealt one by one, through its editions."""
-
-    def __init__(self):
-        self.begun = self.whole = 0
-        self.left: list[int] = []
-
-    def deal(self, order):
-        """Returns the epoch and the record that come next, None after the last."""
-        count = order.num_records
-        if not self.left:
-            if order.epochs is not None and self.whole == order.epochs:
-                return None
-            first = self.begun * count
-            self.left = [*map(plain(order).record, range(first, first + count))][::-1]
-            self.begun += 1
-        record = self.left.pop()
-        self.whole += not self.left
-        return self.begun - 1, record
-
-
 def simulated(phases):
     """Returns dataset, epoch and record of each row of the first steps."""
-    epochs = collections.defaultdict(Epochs)
+    # The epochs of each dataset before a phase: those begun, and those seen whole.
+    begun, whole = collections.Counter(), collections.Counter()
     batches = []
     for phase, following in itertools.zip_longest(phases, phases[1:]):
-        for one in epochs.values():
-            one.left = []
-        weights, turns = phase.dealing.weights, itertools.count()
+        seen, positions = collections.Counter(), itertools.count()
         for _ in range(phase.step, following.step if following else STEPS):
             batches.append([])
             for _ in range(phase.batch_size):
-                which, _ = plain_order.dealt([*weights], next(turns))
+                which, place = plain_order.dealt(phase.dealing.weights, next(positions))
                 order = phase.orders[which]
-                found = epochs[order.name].deal(order)
-                if found is None:
+                epoch, place_in_epoch = divmod(place, order.num_records)
+                if whole[order.name] + epoch == order.epochs:
                     return batches
-                batches[-1].append((phase.numbers[which], *found))
+                epoch += begun[order.name]
+                first = epoch * order.num_records
+                record = plain(order).record(first + place_in_epoch)
+                batches[-1].append((phase.numbers[which], epoch, record))
+                seen[order.name] += 1
+        for order in phase.orders:
+            whole[order.name] += seen[order.name] // order.num_records
+            begun[order.name] -= -seen[order.name] // order.num_records
     return batches
 
 
@@ -277,11 +251,12 @@ def test_any_phases_are_what_a_simulation_gives(run, hosts):
         wanted = [(number, record) for number, _, record in batch]
         assert list(zip(*map(np.ndarray.tolist, found), strict=True)) == wanted
         if len(batch) == schedule.batch_size(step) and len(batch) % hosts == 0:
-            rows = [
-                schedule.host_rows(host=(h, hosts), step=step) for h in range(hosts)
+            parts = [
+                schedule.host_rows(host=(host, hosts), step=step)
+                for host in range(hosts)
             ]
-            parts = [schedule.batch(step, own).records for own in rows]
-            assert np.concatenate(parts).tolist() == found.records.tolist()
+            records = [schedule.batch(step, part).records for part in parts]
+            assert np.concatenate(records).tolist() == found.records.tolist()
     for phase in phases:
         for number, order in zip(phase.numbers, phase.orders, strict=True):
             for record in range(order.num_records):
@@ -290,21 +265,10 @@ def test_any_phases_are_what_a_simulation_gives(run, hosts):
                 assert within == [one for one in seen[number, record] if one.epoch < 60]
 
 
-def phase(step, records, epochs=None):
-    order = DatasetOrder(num_records=records, epochs=epochs)
-    return Phase(step=step, orders=(order,), batch_size=4)
-
-
-def test_the_rest_of_an_epoch_is_not_seen_and_does_not_count():
-    schedule = Schedule(phases=(phase(0, 10, 2),)).then(phase(1, 8, 2))
-    assert schedule.steps == 5  # One, and two epochs of eight records.
-    with pytest.raises(InputError, match="end before the step"):
-        schedule.then(phase(5, 8, 2))
-
-
 @pytest.mark.parametrize(("step", "end"), [(0, 0), (1, 3), (2, 3), (3, 5), (5, 5)])
 def test_an_epoch_ends_with_the_first_step_that_begins_after_it(step, end):
-    assert Schedule(phases=(phase(0, 10),)).end_of_epoch("", step=step) == end
+    schedule = schedule_of(orders=(DatasetOrder(num_records=10),), batch_size=4)
+    assert schedule.end_of_epoch("", step=step) == end
 
 
 def test_an_epoch_that_does_not_end_ends_with_all_steps():
@@ -351,10 +315,9 @@ def test_tokens_are_those_of_the_rows_of_the_steps(data):
     each = {name: draw(st.integers(1, 2048)) for name in names}
 
     def drawn():
+        sizes = {name: draw(st.integers(1, 30)) for name in names}
         return {
-            "datasets": {
-                name: numbers_only(draw(st.integers(1, 30))) for name in names
-            },
+            "datasets": {name: numbers_only(size) for name, size in sizes.items()},
             "weights": {name: draw(weight) for name in names},
             "batch_size": draw(weight),
         }

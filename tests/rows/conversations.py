@@ -1,14 +1,11 @@
 """Conversations for tests, a tokenizer for them, and their readers."""
 
 import dataclasses
-import functools
 import json
 import pathlib
-import random
 import re
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from gristmill.dataset.packed.message_spans import ROLES
 from gristmill.transforms.chat.conversation_reader import ConversationReader
@@ -16,12 +13,33 @@ from gristmill.transforms.chat.template import with_template
 from gristmill.transforms.jobs.pack_options import ChatOptions, PackOptions
 from gristmill.transforms.tokens.load_tokenizer import find_tokenizer
 from tests.rows.packed_rows import tokens_of
+from tests.rows.tokenizer_files import tokenizer_json
 
 TEMPLATES = pathlib.Path(__file__).with_name("templates")
 WORDS = [
-    *("the", "a", "sun", "moon", "river", "answer", "is", "was", "not", "hello"),
-    *("world", "17", "3.5", "x=1;", "été", "北京", "🙂", "foo-bar", "<b>", "{json}"),
-    *("\\n", "'quoted'", "end."),
+    "the",
+    "a",
+    "sun",
+    "moon",
+    "river",
+    "answer",
+    "is",
+    "was",
+    "not",
+    "hello",
+    "world",
+    "17",
+    "3.5",
+    "x=1;",
+    "été",
+    "北京",
+    "🙂",
+    "foo-bar",
+    "<b>",
+    "{json}",
+    "\\n",
+    "'quoted'",
+    "end.",
 ]
 
 # What templates of models write as special tokens.
@@ -40,29 +58,18 @@ def special_tokens(*texts):
     return tuple(sorted(found | {*OWN_SPECIAL}))
 
 
-@functools.cache
-def bpe_json(special=OWN_SPECIAL):
-    """Returns the tokenizer.json of a byte-pair tokenizer trained on some words."""
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=700 + len(special),
-        special_tokens=list(special),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    rng = random.Random(5)
-    lines = [" ".join(rng.choices(WORDS, k=20)) + "\n\n" for _ in range(200)]
-    roles = "assistant\nuser\nsystem\n<think>\n</think>\n\n<tool_call>\n" * 50
-    tokenizer.train_from_iterator([*lines, roles], trainer)
-    return tokenizer.to_str()
+BYTE_LEVEL = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": True,
+}
 
 
 def write_bpe(folder, special=OWN_SPECIAL):
-    """Writes the tokenizer.json of `bpe_json` to a folder."""
+    """Writes the tokenizer.json of a byte-pair tokenizer to a folder."""
     path = folder / "tokenizer.json"
-    path.write_text(bpe_json(special), encoding="utf-8")
+    path.write_bytes(tokenizer_json(1_000, special=special, pre_tokenizer=BYTE_LEVEL))
     return path
 
 

@@ -93,25 +93,29 @@ def packed_shard(*parts, vocabulary_size=60_000, **options):
     return made._replace(rows=decode_rows(made.form, records))
 
 
-def commit_packed(output, shards, *, name="d", segments=None, described=None):
+def commit_packed(output, shards, *, name="d", described=None):
     """Commits a dataset of one split of these shards.
 
     Args:
         output: Its directory.
         shards: The shards.
         name: Of the dataset.
-        segments: Their segment indexes; by default as the shards have them.
         described: What `dataset.json` says; by default what is true.
     """
     output, reports, writer_options = str(output), [], WriterOptions()
+    temporary = layout.temporary_dir(output, name, "train")
     for number, shard in enumerate(shards):
         path = layout.shard_name(name, "train", number, len(shards))
         documents = shard.counts.documents + shard.counts.empty_documents
-        stop = PLACE_BYTES * documents
-        span = {"begin_bytes": 0, "end_bytes": stop, "start_bytes": 0}
-        span |= {"stop_bytes": stop, "records": documents, "file_index": number}
+        span = SourceSpan(
+            file_index=number,
+            records=documents,
+            begin_bytes=0,
+            end_bytes=PLACE_BYTES * documents,
+            start_bytes=0,
+            stop_bytes=PLACE_BYTES * documents,
+        )
         rows = encode_rows(shard.form, shard.rows)
-        temporary = layout.temporary_dir(output, name, "train")
         with storage_for(output).temporary(temporary) as local:
             with ShardWriter(local, options=writer_options) as writer:
                 writer.write(rows, [google_crc32c.value(row) for row in rows])
@@ -124,12 +128,12 @@ def commit_packed(output, shards, *, name="d", segments=None, described=None):
                 file_crc32c=written.file_crc32c,
                 read=RecordsDigest(records=documents),
                 written=written.digest,
-                spans=(SourceSpan(**span),),
+                spans=(span,),
                 packed=shard.counts,
             )
-            data = shard.index.encode() if segments is None else segments[number]
             place = ShardPlace.at(output, path, packed=True)
-            reports.append(place.publish(local, written, report, segments=data))
+            segments = shard.index.encode()
+            reports.append(place.publish(local, written, report, segments=segments))
     if described is None:
         total = sum((shard.counts for shard in shards), PackedCounts())
         described = dataclasses.replace(shards[0].described, counts=total)
@@ -148,15 +152,11 @@ SYSTEM, USER, ASSISTANT = 0, 2, 3
 END = 2  # The token at the end of a turn.
 
 
-class Conversation(NamedTuple):
-    """The tokens of a conversation, and what each is."""
-
-    ids: list[int]
-    said: list[Said | None]
-
-
 def conversations(count, *, seed, vocabulary=320, most=12):
-    """Returns conversations of one turn or several, with headers and ends of turns."""
+    """Returns conversations of one turn or several, with headers and ends of turns.
+
+    Each is its tokens, and what each of them is.
+    """
     chance = random.Random(seed)
     found = []
     for _ in range(count):
@@ -172,7 +172,7 @@ def conversations(count, *, seed, vocabulary=320, most=12):
             said += [Said(role, message, trained, 1.0)] * (content + trained)
             ids.append(END)
             said += [None] * (not trained)
-        found.append(Conversation(ids, said))
+        found.append((ids, said))
     return found
 
 

@@ -73,7 +73,7 @@ def some_private(rng, part):
 
 
 def oracle(style, messages, wanted):
-    """Returns the text, and for each byte its message and whether it is trained on."""
+    """Returns the text; for each letter its message, and whether it is trained on."""
     text, said = "", []
     for number, message in enumerate(messages):
         role, content = message["role"], message["content"]
@@ -86,7 +86,7 @@ def oracle(style, messages, wanted):
             (style.after, None),
         ):
             text += part
-            said += [what] * len(part.encode())
+            said += [what] * len(part)
     return text, said
 
 
@@ -121,15 +121,10 @@ def test_masks_are_those_of_the_oracle(folder, tmp_path, name, wanted, seed, rou
         documents = read(options, {"messages": messages})
         encoded = known.encode(text, add_special_tokens=False)
         assert documents.ids.tolist() == encoded.ids
-        begins, before = [], None
-        for offsets in encoded.offsets:
-            # Bytes of one character have one offset: they go on from it.
-            begin = len(text[: offsets[0]].encode())
-            begins.append(begins[-1] + 1 if offsets == before else begin)
-            before = offsets
         (found,) = tokens_of(documents.spans, documents.lengths)
         found = [each and (each.message, each.trained) for each in found]
-        assert found == [said[begin] for begin in begins], (text, messages)
+        expected = [said[begin] for begin, _ in encoded.offsets]
+        assert found == expected, (text, messages)
 
 
 def made(folder, template, *records, **chat):
@@ -153,59 +148,48 @@ ANSWER = "{{ messages[1].content }}"
 ASKED = (
     "{{ messages[0].content }}{% if add_generation_prompt %}|{% elif messages[1] %}|"
 )
-EMPTY_TAGS = "{% generation %}{% endgeneration %}" + ANSWER
-# Templates that change, drop or mix contents, and why these are set aside, if they are.
-SET_ASIDE = {
-    "upper case": (ASKED + "{{ messages[1].content|upper }}{% endif %}", None),
-    "its words": (
-        ASKED + "{{ messages[1].content.split()|join('_') }}{% endif %}",
-        None,
-    ),
-    "cut": ("{{ messages[1].content[:5] }}", "rejected"),
-    "dropped": ("{{ messages[0].content }}", "rejected"),
-    "twice": ("{{ messages[1].content * 2 }}", "rejected"),
-    "reversed": ("{{ messages[1].content|reverse }}", "rejected"),
-    "its length": ("{{ messages[1].content|length }}" + ANSWER, "rejected"),
-    "escaped": ("{{ messages[1].content|tojson(ensure_ascii=true) }}", "rejected"),
-    "begins with": (
-        "{% if messages[1].content.startswith('the') %}"
-        "{{ messages[1].content }}{% endif %}",
-        "rejected",
-    ),
-    "mixed": (ANSWER + "{{ messages[0].content }}" + ANSWER, "rejected"),
-    "letters only": (
-        "{% for c in messages[1].content %}{% if c.isalpha() %}{{ c }}{% endif %}"
-        "{% endfor %}",
-        "rejected",
-    ),
+# Templates that change, drop or mix contents.
+REJECTED = {
+    "dropped": "{{ messages[0].content }}",
+    "cut": "{{ messages[1].content[:5] }}",
+    "its length": "{{ messages[1].content|length }}" + ANSWER,
+    "mixed": ANSWER + "{{ messages[0].content }}" + ANSWER,
     "a message in a tag of another": (
         "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}"
-        "{% endgeneration %}",
-        "rejected",
+        "{% endgeneration %}"
     ),
     "a tag around the user": (
-        "{% generation %}{{ messages[0].content }}{% endgeneration %}" + ANSWER,
-        "rejected",
+        "{% generation %}{{ messages[0].content }}{% endgeneration %}" + ANSWER
     ),
     "half a tag": (
         "{{ messages[0].content }}{% set a, b = messages[1].content.split() %}{{ a }}"
-        "{% generation %} {{ b }}{% endgeneration %}",
-        "rejected",
+        "{% generation %} {{ b }}{% endgeneration %}"
     ),
-    "an error": ("{{ raise_exception('roles must alternate') }}", "rejected"),
-    "a type": ("{{ messages[0].content + 1 }}", "rejected"),
-    "no tag where it speaks": (EMPTY_TAGS + "{{ messages[0].content }}", "untrained"),
+    "an error": "{{ raise_exception('roles must alternate') }}",
+    "a type": "{{ messages[0].content + 1 }}",
 }
 
 
-@pytest.mark.parametrize(("template", "reason"), SET_ASIDE.values(), ids=SET_ASIDE)
-def test_a_content_that_cannot_be_found_is_set_aside(folder, template, reason):
+@pytest.mark.parametrize("template", REJECTED.values(), ids=REJECTED)
+def test_a_content_that_cannot_be_found_is_set_aside(folder, template):
     documents = made(folder, template, SAID)
-    assert documents.counts.set_aside == ({reason: 1} if reason else {})
-    assert bool(documents.lengths[0]) == (reason is None)
-    if reason == "rejected":
-        with pytest.raises(InputError, match="record 0"):
-            made(folder, template, SAID, max_rejected=0)
+    assert documents.counts.set_aside == {"rejected": 1}
+    assert not documents.lengths[0]
+    with pytest.raises(InputError, match="record 0"):
+        made(folder, template, SAID, max_rejected=0)
+
+
+def test_a_content_after_a_prompt_may_change(folder):
+    for content in ("content|upper", "content.split()|join('_')"):
+        template = f"{ASKED}{{{{ messages[1].{content} }}}}{{% endif %}}"
+        documents = made(folder, template, SAID)
+        assert documents.counts.set_aside == {}
+        assert documents.lengths[0]
+
+
+def test_a_template_without_a_tag_where_it_speaks(folder):
+    template = "{% generation %}{% endgeneration %}{{ messages[0].content }}" + ANSWER
+    assert made(folder, template, SAID).counts.set_aside == {"untrained": 1}
 
 
 def test_a_speaker_that_is_unknown_and_half_of_a_character_are_set_aside(folder):
@@ -222,7 +206,7 @@ TAGGED = (
     "{{ m.content }}<|eot|>{% endif %}{% endfor %}"
 )
 PADDED = PLAIN.replace("{% endfor", "<pad>{% endfor")
-HALVES = [SAID[0] | {"content": "hello wor"}, SAID[1] | {"content": "ld hello"}]
+HALVES = [SAID[0] | {"content": "hello th"}, SAID[1] | {"content": "at is"}]
 NARRATED = [{"role": "narrator", "content": "sun"}, *SAID]
 ASKS, ENDS = (0, "user", False, "hello world"), "\n\nthe answer<|im_end|>"
 
@@ -231,54 +215,88 @@ def says(text, role="assistant", trained=True, message=1):
     return message, role, trained, text
 
 
+SPANS = {
+    "no end of turn": (
+        CHATML,
+        SAID,
+        {"train_end_of_turn": "no"},
+        [says("the answer")],
+    ),
+    "tagged": (TAGGED, SAID, {}, [ASKS, says(" the answer\n<|eot|>\n")]),
+    "a pad that is the end": (
+        PADDED,
+        SAID,
+        {"eos": "<pad>"},
+        [says("the answer<pad>")],
+    ),
+    "a token that is not wholly in the prompt": (
+        PLAIN,
+        HALVES,
+        {},
+        [says("hello", "user", False, 0), says(" that is")],
+    ),
+    "other roles": (
+        CHATML,
+        NARRATED,
+        {},
+        [
+            says("sun", "other", False, 0),
+            says("hello world", "user", False),
+            says("the answer<|im_end|>", message=2),
+        ],
+    ),
+    "thinking": (
+        CHATML,
+        [SAID[0], THOUGHT],
+        {},
+        [says("<think>\nmoon\n</think>", "thinking"), says(ENDS)],
+    ),
+    "without thinking": (
+        CHATML,
+        [SAID[0], THOUGHT],
+        {"train_without": "thinking"},
+        [says("<think>\nmoon\n</think>", "thinking", False), says(ENDS)],
+    ),
+    "text like a special token": (
+        CHATML,
+        [SAID[0], SAID[1] | {"content": "is <|im_end|> it"}],
+        {},
+        [ASKS, says("is <|im_end|> it<|im_end|>")],
+    ),
+    "text alone": (
+        CHATML,
+        {"text": "hello"},
+        {},
+        [says("<s>hello</s>", "other", True, 0)],
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("template", "said", "options", "expected"),
-    [
-        (CHATML, SAID, {"train_end_of_turn": "no"}, [says("the answer")]),
-        (TAGGED, SAID, {}, [ASKS, says(" the answer\n<|eot|>\n")]),
-        # A pad that equals the end of a turn is trained on.
-        (PADDED, SAID, {"eos": "<pad>"}, [says("the answer<pad>")]),
-        # So is a token that is not wholly in the prompt.
-        (PLAIN, HALVES, {}, [says("hello", "user", False, 0), says(" world hello")]),
-        (
-            *(CHATML, NARRATED, {}),
-            [says("sun", "other", False, 0), says("hello world", "user", False)],
-        ),
-        *(
-            (
-                *(CHATML, [SAID[0], THOUGHT], options),
-                [says("<think>\nmoon\n</think>", "thinking", not options), says(ENDS)],
-            )
-            for options in ({}, {"train_without": "thinking"})
-        ),
-        # What looks like a special token is text; text alone is trained on whole.
-        (
-            *(CHATML, [SAID[0], SAID[1] | {"content": "is <|im_end|> it"}], {}),
-            [ASKS, says("is <|im_end|> it<|im_end|>")],
-        ),
-        (CHATML, {"text": "hello"}, {}, [says("<s>hello</s>", "other", True, 0)]),
-    ],
-    ids=range(9),
+    ("template", "said", "options", "expected"), SPANS.values(), ids=SPANS
 )
 def test_spans(folder, template, said, options, expected):
     found = spans_of(folder, template, said, **options)
-    if "narrator" in str(said):
-        assert found.pop() == says("the answer<|im_end|>", message=2)
     assert found[-len(expected) :] == expected
 
 
+CHOSEN = CHATML.replace("{{ m.content", "{% if m.content %}{{ m.content")
+STYLES_OF_EMPTY = {
+    "chatml": STYLES["chatml"],
+    "trimmed": STYLES["trimmed"],
+    "chosen": STYLES["chatml"]._replace(
+        template=CHOSEN.replace("<|im_e", "{% endif %}<|im_e")
+    ),
+}
+
+
 @pytest.mark.parametrize("content", ["", " \n "])
-@pytest.mark.parametrize("name", ["chatml", "trimmed", "chosen"])
-def test_an_empty_answer_is_trained_on_with_its_end(folder, name, content):
-    chosen = "{% if m.content %}{{ m.content }}{% endif %}"
-    style = STYLES.get(name, STYLES["chatml"])
-    template = style.template
-    if name == "chosen":
-        template = template.replace("{{ m.content }}", chosen)
+@pytest.mark.parametrize("style", STYLES_OF_EMPTY.values(), ids=STYLES_OF_EMPTY)
+def test_an_empty_answer_is_trained_on_with_its_end(folder, style, content):
     said = [SAID[0], {"role": "assistant", "content": content}]
-    kept = "" if style.trims else content
+    expected = (content.strip() if style.trims else content) + style.ending
     for messages in (said, [*said, *SAID]):
-        assert trained_text(spans_of(folder, template, messages)) == kept + style.ending
+        assert trained_text(spans_of(folder, style.template, messages)) == expected
 
 
 def test_what_a_template_lacks_is_counted_or_told(folder):

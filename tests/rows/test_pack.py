@@ -17,16 +17,15 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill import dataset, loader
-from gristmill.dataset.base.errors import InputError, JobChangedError, UserFunctionError
+from gristmill import loader
+from gristmill.dataset import encode_example
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
-from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.job_options import ConvertOptions, PackingOptions
+from gristmill.pipelines.options.job_options import PackingOptions
 from gristmill.transforms import ConvertFiles
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.tokens.documents import Documents, counts_of_documents
@@ -74,37 +73,30 @@ def texts_of(count):
 TEXTS = texts_of(400)
 
 
-def tfrecords(texts):
-    examples = [dataset.encode_example({"text": text, "n": 7}) for text in texts]
-    pathlib.Path("in.tfrecord").write_bytes(frames_of(examples))
-    return "in.tfrecord"
-
-
 def json_lines(values, name="text"):
     lines = "".join(json.dumps({"n": 7, name: value}) + "\n" for value in values)
     pathlib.Path("in.jsonl").write_text(lines)
-    return "in.jsonl"
 
 
 def comma_separated(texts):
     with open("in.csv", "w") as file:
         csv.writer(file).writerows([("text", "n"), *((text, 7) for text in texts)])
-    return "in.csv"
+
+
+def tfrecords(texts):
+    examples = [encode_example({"text": text, "n": 7}) for text in texts]
+    pathlib.Path("in.tfrecord").write_bytes(frames_of(examples))
 
 
 def lines(texts):
     pathlib.Path("in.txt").write_text("\n".join(texts) + "\n")
-    return "in.txt"
 
 
-def options_of(source, output="out", **options):
-    given = {"tokenizer": "my_words:words", "length": 64, "num_shards": 3, "name": "d"}
-    return PackingOptions(input=(source,), output=output, **given | options)
+ASKED = "--tokenizer my_words:words --length 64 --num-shards 3 --workers 1"
 
 
-def pack(*given, workers=1, **options):
-    job = conversion_of(options_of(*given, **options))
-    return convert(**job._asdict(), workers=workers)
+def pack(files="in.jsonl out", options="", code=0):
+    return run(f"pack {files} {ASKED} {options}", code=code)
 
 
 def split_of(output="out"):
@@ -144,41 +136,29 @@ def joined_pieces(rows, index):
     return [*joined.values()]
 
 
-def ids_of(texts, bos=0, eos=0):
-    return [[1] * bos + [*map(ord, text)] + [2] * eos for text in texts if text]
-
-
 def packed_ids(output="out"):
     return [ids for ids, _ in documents_of(output)]
 
 
-@pytest.mark.parametrize("make", [tfrecords, comma_separated, lines])
-def test_every_source_gives_the_same_documents(make):
-    pack(make(TEXTS))
-    assert packed_ids() == ids_of(TEXTS)
-    counts = packed_split().counts
-    assert counts.documents == len(TEXTS)
-    assert counts.tokens == counts.text_bytes == sum(map(len, TEXTS))
-
-
 @pytest.mark.parametrize(
-    "options",
+    ("make", "source", "options"),
     [
-        {"pack": "none"},
-        {"bos": "<s>", "eos": "2"},
-        {"eos": "</s>", "pack": "concat", "truncate": True},
-        {"rows": "example", "bos": "1"},
-        {"rows": "example", "pack": "none"},
-        {"num_shards": 1, "length": 7},
+        (lines, "in.txt", "--input-format text --pack none"),
+        (comma_separated, "in.csv", "--input-format csv --bos <s> --eos 2"),
+        (json_lines, "in.jsonl", "--eos </s> --pack concat --truncate"),
+        (tfrecords, "in.tfrecord", "--rows example --bos 1"),
+        (json_lines, "in.jsonl", "--rows example --pack none"),
+        (json_lines, "in.jsonl", "--num-shards 1 --length 7"),
     ],
     ids=str,
 )
-def test_the_ledger_adds_up(options):
+def test_the_ledger_adds_up(make, source, options):
     texts = [*TEXTS[:150], "", *TEXTS[150:200], ""]
-    pack(tfrecords(texts), **options)
-    bos, eos, length = "bos" in options, "eos" in options, options.get("length", 64)
-    whole = ids_of(texts, bos=bos, eos=eos)
-    cuts = options.get("truncate") or options.get("pack") == "none"
+    make(texts)
+    pack(f"{source} out", options)
+    bos, eos, length = "--bos" in options, "--eos" in options, packed_split().length
+    whole = [[1] * bos + [*map(ord, text)] + [2] * eos for text in texts if text]
+    cuts = "truncate" in options or "none" in options
     kept = [ids[:length] for ids in whole] if cuts else whole
     assert packed_ids() == kept
     counts, tokens = packed_split().counts, sum(map(len, kept))
@@ -188,18 +168,20 @@ def test_the_ledger_adds_up(options):
         documents=len(whole),
         empty_documents=len(texts) - len(whole),
         tokens=tokens,
+        text_bytes=sum(map(len, texts)),
         special_tokens=(bos + eos) * len(whole) - long * bool(eos and cuts),
         padding_tokens=split_of().records * length - tokens,
         truncated_documents=long if cuts else 0,
         truncated_tokens=sum(map(len, whole)) - tokens,
     )
-    if options.get("pack") != "concat":
+    if "concat" not in options:
         assert (counts.pieces > counts.documents) == (long > 0 and not cuts)
 
 
 @pytest.mark.slow
 def test_a_function_before():
-    pack(lines(TEXTS), map="my_words:half", workers=2)
+    lines(TEXTS)
+    pack("in.txt out", "--input-format text --map my_words:half --workers 2")
     expected, at = [], 0
     copies = [sum(text.encode()) % 3 for text in TEXTS]
     for text, times in zip(TEXTS, copies, strict=True):
@@ -213,9 +195,11 @@ def test_a_function_before():
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", [IN_MEMORY, BUNDLES_TWICE, WORKER_PROCESSES])
 def test_runners_make_the_same_bytes_and_counts(runner):
-    source = json_lines(TEXTS)
-    pack(source, "local", num_shards=4)
-    job = conversion_of(options_of(source, "beam", num_shards=4))
+    json_lines(TEXTS)
+    pack("in.jsonl local")
+    given = {"tokenizer": "my_words:words", "length": 64, "num_shards": 3}
+    options = PackingOptions(input=("in.jsonl",), output="beam", name="local", **given)
+    job = conversion_of(options)
     pipeline = beam.Pipeline(options=PipelineOptions([*runner]))
     _ = pipeline | ConvertFiles(jobs=tuple(job.jobs))
     (result := pipeline.run()).wait_until_finish()
@@ -227,50 +211,44 @@ def test_runners_make_the_same_bytes_and_counts(runner):
 
 
 def test_another_tokenizer_is_another_job():
-    source = tfrecords(TEXTS)
-    assert not pack(source).committed_before
-    assert pack(source).committed_before == ("train",)
+    json_lines(TEXTS)
+    assert "committed already" not in pack()
+    assert "committed already" in pack()
     with open("my_words.py", "a") as file:
         file.write("\n# Changed.\n")
-    with pytest.raises(JobChangedError, match="other options") as raised:
-        pack(source)
-    assert "pack.found.digest changed: the tokenizer" in str(raised.value)
-    with pytest.raises(JobChangedError):
-        pack(source, length=65)
-    pack(source, length=65, overwrite=True)
+    said = pack(code=2)
+    assert "other options" in said
+    assert "pack.found.digest changed: the tokenizer" in said
+    pack(options="--length 65", code=2)
+    pack(options="--length 65 --overwrite")
     assert packed_split().length == 65
     # Only rows that are examples have features.
     assert split_of().features is None
-    plain = ConvertOptions(input=(source,), output="out", name="d", num_shards=3)
-    with pytest.raises(JobChangedError) as raised:
-        convert(**conversion_of(plain)._asdict(), workers=1)
-    assert raised.value.got == "pack was given, is not"
-    assert packed_ids() == ids_of(TEXTS)
+    plain = "convert in.jsonl out --num-shards 3 --workers 1"
+    assert "pack was given, is not" in run(plain, code=2)
+    assert packed_ids() == [[*map(ord, text)] for text in TEXTS]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "code", "message"),
     [
-        ({"tokenizer": "my_words:missing"}, "cannot import"),
-        ({"tokenizer": "nothing.json"}, "nothing.json"),
-        ({"bos": "<nope>"}, "<nope>"),
-        ({"map": "my_words:words"}, "failed|cannot be written"),
+        ("--tokenizer my_words:missing", 2, "cannot import"),
+        ("--tokenizer nothing.json", 2, "nothing.json"),
+        ("--map my_words:words", 1, "the --map function failed"),
     ],
-    ids=str,
 )
-def test_what_cannot_be_packed_writes_nothing(options, message):
-    with pytest.raises((InputError, UserFunctionError), match=message):
-        pack(tfrecords(TEXTS), **options)
+def test_what_cannot_be_packed_writes_nothing(options, code, message):
+    json_lines(TEXTS)
+    assert message in pack(options=options, code=code)
     assert not os.path.exists("out")
 
 
 def test_a_document_on_which_the_tokenizer_fails_is_left_out():
     pathlib.Path("o200k_base.tiktoken").write_bytes(published("o200k_base"))
-    source = json_lines(["one", "a" + " " * 1_000_000 + "b", "two"])
-    asked = {"tokenizer": "o200k_base.tiktoken", "eos": "none"}
-    with pytest.raises(InputError, match="backtracking"):
-        pack(source, **asked)
-    pack(source, **asked, on_corrupt="skip")
+    json_lines(["one", "a" + " " * 1_000_000 + "b", "two"])
+    options = "--tokenizer o200k_base.tiktoken --eos none"
+    assert "backtracking" in pack(options=options, code=2)
+    pack(options=f"{options} --on-corrupt skip")
     (line,) = pathlib.Path("out/errors").iterdir()
     region = json.loads(line.read_text())
     at = len(json.dumps({"n": 7, "text": "one"})) + 1
@@ -353,21 +331,21 @@ WORDS = {"version": "1.0", "model": KNOWN, "added_tokens": [], "pre_tokenizer": 
     ids=["empty", "unknown", "bytes"],
 )
 def test_documents_that_do_not_fit(text, tokenizer, what, accept):
+    json_lines([text] * 3)
     pathlib.Path("tokenizer.json").write_bytes(tokenizer)
-    words = ("pack", json_lines([text] * 3), "out", "--tokenizer", "tokenizer.json")
-    said = run(*words, "--workers", 1, code=2)
+    said = pack(options="--tokenizer tokenizer.json", code=2)
     assert what in said
     assert "in.jsonl, byte offset 0" in said
     if accept is not None:
-        run(*words, "--accept", accept)
+        pack(options=f"--tokenizer tokenizer.json --accept {accept}")
 
 
 @pytest.mark.parametrize("special", ["text", "token"])
 def test_text_like_a_special_token_is_counted(special):
-    source = json_lines(["a <|endoftext|> b", "plain"])
+    json_lines(["a <|endoftext|> b", "plain"])
     pathlib.Path("tokenizer.json").write_bytes(tokenizer_json())
-    given = ("--tokenizer", "tokenizer.json", "--special-text", special, "--workers", 1)
-    assert "1 text like a special token" in run("pack", source, "out", *given)
+    options = f"--tokenizer tokenizer.json --special-text {special} --num-shards 1"
+    assert "1 text like a special token" in pack(options=options)
     data = loader.open("out")
     (row,) = loader.PackedRows.of(data)(list(data))["inputs"]
     assert (5_000 in row) == (special == "token")
@@ -375,23 +353,20 @@ def test_text_like_a_special_token_is_counted(special):
 
 def test_another_tokenizer_than_the_one_that_packed(caplog):
     """No command shows the tokens of one as the text of another; a decoder warns."""
-    source = json_lines(["the sun"] * 4)
-    pathlib.Path("a.json").write_bytes(tokenizer_json())
-    pathlib.Path("b.json").write_bytes(tokenizer_json(4_000))
-    for name in "ab":
-        given = ("--tokenizer", f"{name}.json", "--workers", 1, "--length", 64)
-        run("pack", source, name, *given)
-    order = ("--batch-size", 1, "--seed", 1)
+    json_lines(["the sun"] * 4)
+    for name, tokens in (("a", 5_000), ("b", 4_000)):
+        pathlib.Path(f"{name}.json").write_bytes(tokenizer_json(tokens))
+        pack(f"in.jsonl {name}", f"--tokenizer {name}.json")
     for command in (
-        ("head", "a"),
-        ("trace", "a", *order, "--step", 0, "--row", 0, "--show"),
-        ("view", "a", "--html", "out.html"),
+        "head a",
+        "trace a --batch-size 1 --seed 1 --step 0 --row 0 --show",
+        "view a --html out.html",
     ):
-        run(*command, "--tokenizer", "a.json")
-        said = run(*command, "--tokenizer", "b.json", code=2)
+        run(f"{command} --tokenizer a.json")
+        said = run(f"{command} --tokenizer b.json", code=2)
         assert "packed with another tokenizer" in said
         assert "b.json" in said
-    assert "the sun" in run("head", "a", "--tokenizer", "a.json")
+    assert "the sun" in run("head a --tokenizer a.json")
     decode = loader.PackedRows.of(loader.open("a"))
     for name in "ab":
         batches = loader.global_batches(loader.open(name), batch_size=1)
@@ -402,22 +377,22 @@ def test_another_tokenizer_than_the_one_that_packed(caplog):
 def test_documents_are_not_removed_from_rows():
     """Their records are, and packed again."""
     documents = [[100 * n + i for i in range(n)] for n in range(1, 20)]
-    source = json_lines(documents, "ids")
+    json_lines(documents, "ids")
     pathlib.Path("unwanted").write_text("in.jsonl@line:3\n")
-    options = ["--column", "ids", "--vocabulary-size", 5000, "--length", 16]
-    run("convert", source, "records")
-    run("pack", "records", "rows", *options)
+    options = "--column ids --vocabulary-size 5000 --length 16"
+    run("convert in.jsonl records")
+    run(f"pack records rows {options}")
     before = contents("rows")
     for named in (("--records", "unwanted"), ("--where", "n > 1")):
-        said = run("remove", "rows", *named, code=2)
+        said = run("remove rows", *named, code=2)
         assert "documents cannot be removed from packed rows" in said
         assert "gristmill remove on records" in said
         assert "--overwrite" in said
     assert contents("rows") == before
-    run("remove", "records", "--records", "unwanted", "--erase")
-    run("pack", "records", "rows", *options, "--overwrite")
+    run("remove records --records unwanted --erase")
+    run(f"pack records rows {options} --overwrite")
     assert packed_ids("rows") == documents[:2] + documents[3:]
-    run("verify", "rows")
-    run("pack", source, "own", *options)
-    said = run("remove", "own", "--records", "unwanted", code=2)
+    run("verify rows")
+    run(f"pack in.jsonl own {options}")
+    said = run("remove own --records unwanted", code=2)
     assert "remove the documents from the inputs" in said

@@ -1,7 +1,6 @@
 """Packed rows in feeds: arrays token by token, shares of tokens, other records."""
 
 import glob
-import itertools
 import json
 import pathlib
 import random
@@ -15,20 +14,25 @@ from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset.base.errors import DecodeError, FormatVersionError, InputError
-from gristmill.dataset.packed.row_format import RowFormat, decode_rows, encode_rows
-from gristmill.pipelines.convert import convert as run
-from gristmill.transforms import ConversionJob, PackOptions
+from gristmill.dataset.packed.row_format import RowFormat, encode_rows
 from gristmill.transforms.conversion.take_output import open_to_append
-from tests.order.schedules import bounds_of
+from tests.rows.command import run
 from tests.rows.packed_rows import Said, batch_of, conversation, some_rows
 from tests.support.datasets import convert
 from tests.support.packed import documents, pack
 
-ARRAYS = (
-    *("inputs", "targets", "inputs_position", "targets_position"),
-    *("inputs_segmentation", "targets_segmentation"),
-    *("targets_mask", "targets_weights", "inputs_mask", "labels"),
-)
+ARRAYS = [
+    "inputs",
+    "targets",
+    "inputs_position",
+    "targets_position",
+    "inputs_segmentation",
+    "targets_segmentation",
+    "targets_mask",
+    "targets_weights",
+    "inputs_mask",
+    "labels",
+]
 PLAIN = Said(7, 0, True, 1.0)  # A token of a row of plain text.
 
 
@@ -205,25 +209,21 @@ def test_files_of_packed_rows_are_decoded_by_who_knows_them(opened, places):
 
 
 def test_packed_rows_are_not_converted_nor_appended_to(places, tmp_path):
-    place = {"output": str(tmp_path / "out"), "name": "d"}
-    inputs = (places["web"], f"{places['web']}/*.array_record*")
-    packs = ({}, {"pack": PackOptions(length=8, column="ids")})
-    for path, options in itertools.product(inputs, packs):
-        job = ConversionJob(inputs=(path,), **place, **options)
-        with pytest.raises(InputError, match="the input holds packed rows") as refused:
-            run([job], workers=1)
-        assert "with gristmill pack" in str(refused.value)
+    files = f"{places['web']}/*.array_record*"
+    for command in ("convert", "pack --length 8 --column ids"):
+        for source in (places["web"], files):
+            said = run(f"{command} {source} {tmp_path}/out", code=2)
+            assert "the input holds packed rows" in said
+            assert "with gristmill pack" in said
     assert not (tmp_path / "out").exists()
     # What another tool, or a damaged disk, has left there says nothing of the files.
     (tmp_path / "in").mkdir()
-    for path in glob.glob(inputs[1]):
+    for path in glob.glob(files):
         shutil.copy(path, tmp_path / "in")
     for content in ("{}", "{"):
         (tmp_path / "in" / "dataset.json").write_text(content)
-        given = (f"{tmp_path}/in/*.array_record*",)
-        place = {"output": str(tmp_path / content), "name": "d"}
-        done = run([ConversionJob(inputs=given, **place)], workers=1)
-        assert done.manifest.splits["train"].records == len(loader.open(places["web"]))
+        run(f"convert {tmp_path}/in/*.array_record* {tmp_path}/{content} --name d")
+        assert len(loader.open(tmp_path / content)) == len(loader.open(places["web"]))
     with pytest.raises(InputError, match="no records can be appended") as refused:
         open_to_append(places["web"], None)
     assert "loader.open([old, new])" in str(refused.value)
@@ -247,14 +247,13 @@ def test_what_was_not_opened_is_refused(opened, take):
 
 def test_weights_are_shares_of_tokens(opened):
     datasets = {name: opened[name] for name in ("web", "code")}
-    shares = {"web": Fraction(7, 10), "code": Fraction(3, 10)}
     weights = loader.token_weights(datasets, {"web": 0.7, "code": "3/10"})
     tokens = {
         name: weights[name] * Fraction(data.facts.packed.tokens, len(data))
         for name, data in datasets.items()
     }
     assert sum(weights.values()) == 1
-    assert tokens["web"] / sum(tokens.values()) == shares["web"]
+    assert tokens["web"] / sum(tokens.values()) == Fraction(7, 10)
     # A row of code holds far fewer tokens: it has far more than three rows of ten.
     assert weights["code"] > Fraction(38, 100)
     batches = loader.global_batches(datasets, batch_size=8, seed=3, weights=weights)
@@ -264,23 +263,12 @@ def test_weights_are_shares_of_tokens(opened):
     by_rows = batches.then(weights={"web": 7, "code": 3}, step=0)
     assert "of tokens web 78.06%, code 21.94%" in repr(by_rows)
 
-    each = []
-    for data in datasets.values():
-        ends, lengths, *_ = decode_rows(RowFormat(32, id_bytes=4), data[:])
-        each.append(np.add.reduceat(lengths, [0, *ends[:-1]], dtype=np.int64))
-    bounds = bounds_of(batches.schedule.phases[0].mixture)
-    assert max(bounds) <= Fraction(1, 2)
-    run, seen = loader.token_run(batches, steps=200), [0, 0]
+    seen = np.zeros(2, int)
+    decode = loader.PackedRows.of(*datasets.values())
     for step in range(200):
-        numbers, records = batches.indices(step)
-        for number in range(2):
-            seen[number] += int(each[number][records[numbers == number]].sum())
-    for number, (name, data) in enumerate(datasets.items()):
-        # Whole epochs have exactly their tokens, and the last one mean rows.
-        assert run.epochs[number] >= 2
-        off = abs(seen[number] - run.tokens_of[number])
-        assert off <= data.facts.packed.tokens * 0.05
-        # The promise, of mean rows: the share of tokens, but for the bound of rows.
-        off = abs(run.tokens_of[number] - shares[name] * run.tokens)
-        assert off <= 2 * sum(bounds) * 32 + 2
-    assert seen[0] / sum(seen) == pytest.approx(0.7, abs=0.005)
+        filled = decode(batches.read(step))["inputs_segmentation"] > 0
+        np.add.at(seen, batches.indices(step).datasets, filled.sum(axis=1))
+    assert seen[0] / seen.sum() == pytest.approx(0.7, abs=0.005)
+    # Their expected numbers are those of mean rows.
+    run = loader.token_run(batches, steps=200)
+    assert [*run.tokens_of] == pytest.approx(seen.tolist(), rel=0.02)

@@ -8,7 +8,9 @@ import json
 import random
 
 import sentencepiece
+import tokenizers
 import toktok
+from tokenizers import decoders, models, pre_tokenizers, processors
 
 # As it was published; it gives the same results as the one that is written for speed.
 PATTERN = (
@@ -33,8 +35,7 @@ TEXTS = (
 
 def published_ranks(name):
     """Returns the tokens of a published encoding by rank."""
-    ranks = toktok._encoding(name).token_byte_values()
-    return ranks
+    return toktok._encoding(name).token_byte_values()
 
 
 def rank_file(ranks):
@@ -52,112 +53,23 @@ def published(name):
 
 
 @functools.cache
-def _json_fields(tokens):
-    ranks = published_ranks("cl100k_base")[:tokens]
-    letters = _letters()
+def _byte_pairs(count):
+    """Returns the model of the first tokens of a published encoding."""
+    ranks = published_ranks("cl100k_base")[:count]
+    rank_of = {token: rank for rank, token in enumerate(ranks)}
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = itertools.count(256)
+    # The letter that stands for each byte.
+    letters = [chr(byte if byte in shown else next(others)) for byte in range(256)]
 
     def text(token):
         return "".join(letters[byte] for byte in token)
 
-    rank_of = {token: rank for rank, token in enumerate(ranks)}
-    merges = [[*map(text, _pair(token, rank_of))] for token in ranks if len(token) > 1]
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": False,
-    }
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [added_token(tokens, END)],
-        "normalizer": None,
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [
-                {
-                    "type": "Split",
-                    "pattern": {"Regex": PATTERN},
-                    "behavior": "Isolated",
-                    "invert": False,
-                },
-                byte_level,
-            ],
-        },
-        "post_processor": None,
-        "decoder": byte_level,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": {text(token): rank for token, rank in rank_of.items()},
-            "merges": merges,
-        },
-    }
-
-
-def tokenizer_json(
-    tokens=5_000,
-    *,
-    digits=False,
-    template=(),
-    **fields,
-):
-    """Returns a tokenizer.json with the first tokens of a published encoding.
-
-    Args:
-        tokens: How many; the token after them is `END`.
-        digits: Whether each digit is a token, which gigatoken does not know.
-        template: What the post-processor adds: `$A` is the text, others are tokens.
-        fields: Others to set.
-    """
-    found = json.loads(json.dumps(_json_fields(tokens)))
-    if digits:
-        step = {"type": "Digits", "individual_digits": True}
-        found["pre_tokenizer"]["pretokenizers"].insert(0, step)
-    if template:
-        names = [name for name in template if name != "$A"]
-        ids = {
-            name: tokens + number for number, name in enumerate(dict.fromkeys(names))
-        }
-        found["added_tokens"] = [
-            added_token(number, name) for name, number in ids.items()
-        ]
-        single = [
-            {"Sequence": {"id": "A", "type_id": 0}}
-            if name == "$A"
-            else {"SpecialToken": {"id": name, "type_id": 0}}
-            for name in template
-        ]
-        found["post_processor"] = {
-            "type": "TemplateProcessing",
-            "single": single,
-            "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": {
-                name: {"id": name, "ids": [number], "tokens": [name]}
-                for name, number in ids.items()
-            },
-        }
-    return json.dumps(found | fields).encode()
-
-
-def added_token(number, content):
-    """Returns a special token of a tokenizer.json."""
-    return {
-        "id": number,
-        "content": content,
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": True,
-    }
+    pairs = (_pair(token, rank_of) for token in ranks if len(token) > 1)
+    return models.BPE(
+        vocab={text(token): rank for token, rank in rank_of.items()},
+        merges=[(text(first), text(second)) for first, second in pairs],
+    )
 
 
 def _pair(token, rank_of):
@@ -165,19 +77,40 @@ def _pair(token, rank_of):
     parts = [bytes([byte]) for byte in token]
     while len(parts) > 2:
         ranks = [
-            (rank_of.get(one + other, len(rank_of)), at)
-            for at, (one, other) in enumerate(itertools.pairwise(parts))
+            rank_of.get(one + other, len(rank_of))
+            for one, other in itertools.pairwise(parts)
         ]
-        _, at = min(ranks)
+        at = ranks.index(min(ranks))
         parts[at : at + 2] = [parts[at] + parts[at + 1]]
     return parts
 
 
-def _letters():
-    """Returns the letter that stands for each byte in a tokenizer.json."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = itertools.count(256)
-    return [chr(byte) if byte in shown else chr(next(others)) for byte in range(256)]
+def tokenizer_json(
+    count=5_000, *, special=(END,), enclosed=False, digits=False, **fields
+):
+    """Returns a tokenizer.json with the first tokens of a published encoding.
+
+    Args:
+        count: How many.
+        special: The special tokens after them.
+        enclosed: Whether the first two of these begin and end every text.
+        digits: Whether each digit is a token, which gigatoken does not know.
+        fields: Others to set.
+    """
+    made = tokenizers.Tokenizer(_byte_pairs(count))
+    made.add_special_tokens([*special])
+    split = pre_tokenizers.Split(tokenizers.Regex(PATTERN), "isolated")
+    of_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    each_digit = [pre_tokenizers.Digits(individual_digits=True)] * digits
+    made.pre_tokenizer = pre_tokenizers.Sequence([*each_digit, split, of_bytes])
+    made.decoder = decoders.ByteLevel()
+    if enclosed:
+        begin, end = special
+        made.post_processor = processors.TemplateProcessing(
+            single=f"{begin} $A {end}",
+            special_tokens=[(name, made.token_to_id(name)) for name in special],
+        )
+    return json.dumps(json.loads(made.to_str()) | fields).encode()
 
 
 @functools.cache
