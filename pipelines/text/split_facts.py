@@ -33,11 +33,13 @@ def split_facts(split: Split, dataset: str) -> Facts:
     """
     one = not split.editions
     mean = split.raw_bytes / split.records if split.records else 0
+    small = split.file_bytes <= 2 * split.shards * BLOCK_BYTES
     facts: Facts = {
         "records": f"{split.records:,} in {plural(split.shards, 'shard')}, "
         f"{mean:,.0f} bytes each on average",
         "size": f"{size_text(split.raw_bytes)} of records, "
-        f"{size_text(split.file_bytes)} on storage",
+        f"{size_text(split.file_bytes)} on storage"
+        + ", in blocks of 64 KiB" * small,
     }
     if one:
         nulls = split.source.get("null_rows")

@@ -42,6 +42,7 @@ def test_what_was_packed(tmp_path, monkeypatch):
     given = pack(tmp_path / "given", [[[1, 2]]])
     text = run(f"inspect {given}").stdout
     assert "  tokenizer none: the documents were tokens\n" in text
+    assert "128.0 KiB on storage, in blocks of 64 KiB\n" in text
 
 
 FEATURES = """

@@ -55,6 +55,7 @@ def test_whole_numbers_beside_fractions(tmp_path, name, other):
     path = put(tmp_path, {"in": content(name, rows)}) / "in"
     with pytest.raises(InputError, match="'a' has whole numbers") as error:
         listed(path, input_format=name)
+    assert error.value.where.startswith(str(path))
     assert error.value.got.startswith("16777217")
     assert "--columns '*,a:float'" in error.value.cure
     found = read_rows(path, input_format=name, columns=("*", "a:float"))

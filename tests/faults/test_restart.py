@@ -248,7 +248,10 @@ class TestChanged:
         [
             (lambda d: (d / "9").write_bytes(frames_of([b"x"])), "1 input file new: "),
             (lambda d: (d / "1").unlink(), "1 input file gone: "),
-            (lambda d: (d / "1").write_bytes(frames_of([b"x"])), "1 input file changed: "),
+            (
+                lambda d: (d / "1").write_bytes(frames_of([b"x"])),
+                "1 input file changed: ",
+            ),
             (lambda d: (d / "1").rename(d / "7"), "new: "),
         ],
         ids=["new", "gone", "changed", "renamed"],

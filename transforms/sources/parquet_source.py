@@ -249,7 +249,8 @@ def _integers(files: InputFiles, features: Features) -> set[str]:
         return set()
     chosen = files.spread(_SAMPLED_FILES)
     batches = map_all(lambda file: _first_rows(file, doubles), chosen, at_once=_AT_ONCE)
-    return seen_numbers((batch for batch in batches if batch is not None), doubles)
+    paths = (file.path for file in chosen)
+    return seen_numbers(zip(paths, batches, strict=True), doubles)
 
 
 def _first_rows(file: InputFile, features: Features) -> pa.RecordBatch | None:

@@ -394,20 +394,23 @@ class NumbersSeen:
     """The evidence of a sample whether a column's numbers are kept as integers."""
 
     def __init__(self) -> None:
-        self._lost: object = None
-        self._fraction: object = None
+        self._lost: tuple[object, str] | None = None
+        self._fraction: tuple[object, str] | None = None
 
-    def add(self, lost: Iterable[object], fractions: Iterable[object]) -> None:
+    def add(
+        self, lost: Iterable[object], fractions: Iterable[object], where: str
+    ) -> None:
         """Adds numbers; one of each kind is remembered.
 
         Args:
             lost: Whole numbers that a float32 cannot hold.
             fractions: Numbers that are not 64-bit integers.
+            where: The files or the line that they are from.
         """
         if self._lost is None:
-            self._lost = next(iter(lost), None)
+            self._lost = next(((one, where) for one in lost), None)
         if self._fraction is None:
-            self._fraction = next(iter(fractions), None)
+            self._fraction = next(((one, where) for one in fractions), None)
 
     def are_integers(self, name: str) -> bool:
         """Returns whether all are whole and some must be kept as integers.
@@ -416,11 +419,13 @@ class NumbersSeen:
             InputError: Some have to be, and others are not whole.
         """
         if self._lost is not None and self._fraction is not None:
+            (lost, *places), (fraction, place) = self._lost, self._fraction
             raise InputError(
                 f"column {name!r} has whole numbers that a float32 does not hold, and "
                 "fractions",
+                where="; ".join(dict.fromkeys([*places, place])),
                 expected="whole numbers alone, or such as a float32 holds",
-                got=f"{self._lost} and {self._fraction}",
+                got=f"{lost} and {fraction}",
                 cure=f"round all to 32 bits, with --columns '*,{name}:float', or leave "
                 "the column out",
             )
@@ -618,15 +623,21 @@ def typed_features(schema: pa.Schema, columns: Sequence[str]) -> dict[str, Featu
     return features
 
 
-def seen_numbers(batches: Iterable[pa.RecordBatch], doubles: Features) -> set[str]:
+def seen_numbers(
+    batches: Iterable[tuple[str, pa.RecordBatch | None]], doubles: Features
+) -> set[str]:
     """Returns the features that are kept as integers, as they are in a sample.
+
+    Args:
+        batches: Rows of files, each with its path.
+        doubles: The features that may be.
 
     Raises:
         InputError: One of these has fractions as well.
     """
     seen: defaultdict[str, NumbersSeen] = defaultdict(NumbersSeen)
-    for batch in batches:
-        for leaf in leaves_of(batch.schema):
+    for path, batch in batches:
+        for leaf in () if batch is None else leaves_of(batch.schema):
             if leaf.name not in doubles or not pa.types.is_float64(leaf.type):
                 continue
             try:
@@ -638,5 +649,6 @@ def seen_numbers(batches: Iterable[pa.RecordBatch], doubles: Features) -> set[st
             seen[leaf.name].add(
                 (int(number) for number in given[lost][:1]),
                 given[~whole][:1],
+                path,
             )
     return {name for name, numbers in seen.items() if numbers.are_integers(name)}

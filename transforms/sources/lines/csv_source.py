@@ -475,8 +475,8 @@ def is_empty(line: bytes) -> bool:
     return not line.strip(b" \r")
 
 
-def column_type(name: str, cells: Iterable[str]) -> pa.DataType:
-    """Returns the common type of all non-empty cells of a sample.
+def column_type(name: str, cells: Iterable[str], where: str = "") -> pa.DataType:
+    """Returns the common type of all non-empty cells of a sample of files.
 
     >>> column_type("a", ["1", "2.5", ""]), column_type("a", ["1", "007"])
     (DataType(double), DataType(string))
@@ -495,6 +495,7 @@ def column_type(name: str, cells: Iterable[str]) -> pa.DataType:
     seen.add(
         (text for text, whole in pairs if whole is not None and is_lost(whole)),
         (text for text, whole in pairs if whole is None),
+        where,
     )
     return pa.int64() if seen.are_integers(name) else pa.float64()
 
@@ -544,8 +545,9 @@ class CsvSource(TableSource):
             if column is not None:  # The text of a cell, also of one that is a number.
                 fields = wanted._replace(names=(column,)).of(texts)
             else:
+                where = some_of(files.paths)
                 types = {
-                    name: wanted.types.get(name) or column_type(name, found)
+                    name: wanted.types.get(name) or column_type(name, found, where)
                     for name, found in zip(header, cells, strict=True)
                     if wanted.has(name)
                 }

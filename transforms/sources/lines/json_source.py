@@ -437,9 +437,9 @@ def _with_integers(fields: pa.Schema, samples: Iterable[Sample]) -> pa.Schema:
     if pa.float64() not in leaf_types(pa.struct(fields)):
         return fields
     seen: defaultdict[str, NumbersSeen] = defaultdict(NumbersSeen)
-    for _, found in _objects(samples, Number):
+    for where, found in _objects(samples, Number):
         for field in fields:
-            _see(found.get(field.name), field.type, field.name, seen)
+            _see(found.get(field.name), field.type, field.name, seen, where)
     integers = {name for name, numbers in seen.items() if numbers.are_integers(name)}
 
     def typed(kind: pa.DataType, name: str) -> pa.DataType:
@@ -454,18 +454,22 @@ def _with_integers(fields: pa.Schema, samples: Iterable[Sample]) -> pa.Schema:
 
 
 def _see(
-    value: Any, kind: pa.DataType, name: str, seen: Mapping[str, NumbersSeen]
+    value: Any,
+    kind: pa.DataType,
+    name: str,
+    seen: Mapping[str, NumbersSeen],
+    where: str,
 ) -> None:
     if pa.types.is_struct(kind) and isinstance(value, dict):
         for one in kind:
-            _see(value.get(one.name), one.type, f"{name}.{one.name}", seen)
+            _see(value.get(one.name), one.type, f"{name}.{one.name}", seen, where)
     elif pa.types.is_list(kind) and isinstance(value, list):
         for item in value:
-            _see(item, kind.value_type, name, seen)
+            _see(item, kind.value_type, name, seen, where)
     elif kind == pa.float64() and isinstance(value, Number):
         whole = whole_number(value)
         lost = whole is not None and is_lost(whole)
-        seen[name].add([value] * lost, [value] * (whole is None))
+        seen[name].add([value] * lost, [value] * (whole is None), where)
 
 
 def _no_type(field: str, got: str, where: str) -> InputError:
