@@ -38,8 +38,7 @@ def split_facts(split: Split, dataset: str) -> Facts:
         "records": f"{split.records:,} in {plural(split.shards, 'shard')}, "
         f"{mean:,.0f} bytes each on average",
         "size": f"{size_text(split.raw_bytes)} of records, "
-        f"{size_text(split.file_bytes)} on storage"
-        + ", in blocks of 64 KiB" * small,
+        f"{size_text(split.file_bytes)} on storage" + ", in blocks of 64 KiB" * small,
     }
     if one:
         nulls = split.source.get("null_rows")
