@@ -142,9 +142,10 @@ def convert(
     writer=PLAIN,
     select="",
     split="train",
+    pack=None,
     meanwhile=lambda: None,
 ):
-    """Does what `convert` and `append` do.
+    """Does what `convert`, `append` and `pack` do.
 
     Args:
         output: The dataset.
@@ -156,6 +157,7 @@ def convert(
         writer: How they are encoded.
         select: A condition on the columns of a dataset, which is the inputs.
         split: The split.
+        pack: How the documents become rows.
         meanwhile: Called when all is made, and nothing is committed.
     """
     job = job_of(
@@ -167,6 +169,7 @@ def convert(
         appends=appends,
         records=RecordOptions(select=select),
         split=split,
+        pack=pack,
     )
     taken = begin_job(job, overwrite=overwrite)
     if taken.committed is not None:

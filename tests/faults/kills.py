@@ -2,7 +2,7 @@
 
 A step is a change of a name on a local disk, or a request to a server. Each command
 runs in a process that is forked for it from one that has imported what most commands
-need, and what a command that ended has imported besides.
+need.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ import traceback
 from typing import NamedTuple
 
 _STEPS = ("link", "mkdir", "rename", "replace", "rmdir", "unlink")
-# What a command has imported of these, the next ones find imported.
-_KEPT = {"cloudpickle", "gristmill", "numpy", "pandas", "pyarrow", "rich", "zstandard"}
-# But not where these came with it: they start threads, and the process forks.
-_HEAVY = {"apache_beam", "jax", "tensorflow"}
-_PIPE_BYTES = 60_000  # A pipe holds more.
+_IMPORTED = (
+    *("google.cloud.storage", "numpy.ma", "rich.progress", "urllib3.connectionpool"),
+    *("zstandard", "pyarrow.parquet", "pyarrow.compute"),
+    *("gristmill.dataset.storage.gcs", "gristmill.dataset.writer.writer"),
+    *("gristmill.pipelines.commands.jobs", "gristmill.pipelines.convert"),
+    *("gristmill.pipelines.options.conversion_jobs", "gristmill.pipelines.anywhere"),
+    *("gristmill.pipelines.commands.changes", "gristmill.pipelines.removal"),
+)
 
 
 class Ended(NamedTuple):
@@ -93,46 +96,19 @@ class Killer:
 
 
 def _main():
-    import google.cloud.storage  # noqa: F401
-    import numpy.ma  # noqa: F401
-    import rich.progress  # noqa: F401
-    import urllib3.connectionpool  # noqa: F401
-
-    import gristmill.dataset.storage.gcs
-    import gristmill.dataset.writer.writer
-    import gristmill.pipelines.commands.jobs
-    import gristmill.pipelines.convert
-    import gristmill.pipelines.options.conversion_jobs  # noqa: F401
-
+    # What most commands need: each process is forked with it.
+    for name in _IMPORTED:
+        importlib.import_module(name)
     for line in sys.stdin:
-        order = json.loads(line)
-        reads, writes = os.pipe()
         child = os.fork()
         if not child:
-            os.close(reads)
-            _run(**order, imported=writes)
+            _run(**json.loads(line))
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
-        os.close(writes)
-        # Processes that the command left behind have the pipe, too.
-        os.set_blocking(reads, False)
-        with contextlib.suppress(BlockingIOError, ImportError):
-            for name in os.read(reads, _PIPE_BYTES).decode().split():
-                importlib.import_module(name)
-        os.close(reads)
 
 
-def _run(
-    argv,
-    *,
-    kill_at,
-    after,
-    cwd,
-    stderr,
-    imported,
-):
+def _run(argv, *, kill_at, after, cwd, stderr):
     code = 70
-    before = {*sys.modules}
     with contextlib.suppress(BaseException):
         output = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 2)
@@ -156,10 +132,6 @@ def _run(
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
-            if not _HEAVY & sys.modules.keys():
-                new = [name for name in sys.modules if name not in before]
-                kept = [name for name in new if name.partition(".")[0] in _KEPT]
-                os.write(imported, "\n".join(kept).encode()[:_PIPE_BYTES])
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 

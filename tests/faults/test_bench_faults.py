@@ -16,7 +16,7 @@ from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.gcs import GcsStorage
 
 DATA = random.Random(5).randbytes(500_000)
-LARGE = random.Random(6).randbytes((9 << 16) + 1)  # Two pieces of an upload.
+LARGE = random.Random(6).randbytes((17 << 16) + 1)  # Three pieces of an upload.
 K256 = 256 << 10
 PLACE = "gs://bucket/dir"
 
@@ -81,6 +81,32 @@ FAULTS = {
 }
 
 
+# Of pieces of uploads, which may be kept in part, or not at all.
+UPLOADS = {
+    **{f"part-{skip}": fault("part", after_bytes=K256, skip=skip) for skip in range(3)},
+    "part-of-every-piece": fault("part", after_bytes=K256, times=4),
+    "nothing-of-a-piece": fault("part", after_bytes=0, skip=1),
+    **{
+        f"{kind}-{skip}": fault(kind, skip=skip)
+        for kind in ("forget", "gone")
+        for skip in (1, 2)
+    },
+    **{f"return-{status}": fault(status, skip=1) for status in ("404", "410")},
+    # The server says that it has more than it was sent, or all of it.
+    **{
+        f"{size}-are-kept": fault(
+            "part", after_bytes=1, skip=skip, headers={"Range": f"bytes=0-{size - 1}"}
+        )
+        for size, skip in (((1 << 20) + 1, 0), (len(LARGE), 2))
+    },
+    "part-always": fault("part", "bucket", after_bytes=1, skip=1, **ALWAYS),
+    "forget-always": fault("forget", "bucket", skip=1, **ALWAYS),
+    "gone-always": fault("gone", "bucket", skip=1, **ALWAYS),
+    "410-always": fault("410", "bucket", skip=1, **ALWAYS),
+    "flip-always": fault("flip", "crc32c", skip=1, **ALWAYS),
+}
+
+
 def _read(storage):
     with storage.open(f"{PLACE}/a") as file:
         return file.read() == DATA == storage.read(f"{PLACE}/a")
@@ -111,16 +137,23 @@ CALLS = {
     "chunk": lambda storage: _write(storage, LARGE),
     "delete": _delete,
 }
+WRITES = ("insert", "chunk", "delete")
 # Answers without a body, which these faults would break.
 WITHOUT_BODY = {
-    (fault, operation)
-    for fault in ("return-broken-stream", "stall-always", "drip-always", "flip")
-    for operation in ("delete", "start")
+    *itertools.product(
+        ("return-broken-stream", "stall-always", "drip-always", "flip"),
+        ("delete", "start"),
+    ),
+    # Only contents have checksums.
+    *(("flip", "stat"), ("flip", "list")),
+    # An empty answer is that to a deletion.
+    *(("nothing", "delete"), ("no content", "delete")),
 }
-# Only contents have checksums.
-WITHOUT_BODY |= {("flip", "stat"), ("flip", "list")}
-# An empty answer is that to a deletion.
-WITHOUT_BODY |= {("nothing", "delete"), ("no content", "delete")}
+CASES = [
+    *(case for case in itertools.product(FAULTS, CALLS) if case not in WITHOUT_BODY),
+    *((name, "chunk") for name in UPLOADS),
+    ("flip-always", "insert"),
+]
 
 
 @pytest.fixture
@@ -131,17 +164,12 @@ def server(server, small_pieces):
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize(
-    ("fault", "operation"),
-    [case for case in itertools.product(FAULTS, CALLS) if case not in WITHOUT_BODY],
-)
+@pytest.mark.parametrize(("fault", "operation"), CASES)
 def test_the_result_is_right_or_the_error_is(server, fault, operation):
-    about, message = FAULTS[fault]
+    about, message = (FAULTS | UPLOADS)[fault]
     server.fail(operation=operation, **about)
-    storage = patient = GcsStorage(
-        timeout_seconds=0.5 if fault.startswith(("stall", "drip")) else 30,
-        deadline_seconds=60,
-    )
+    late = fault.startswith(("stall", "drip"))
+    storage = patient = GcsStorage(timeout_seconds=0.5 if late else 30)
     if fault.endswith("always"):
         storage = GcsStorage(timeout_seconds=0.5, deadline_seconds=1)
     begin, said = time.monotonic(), ""
@@ -178,3 +206,50 @@ def test_objects_that_are_not_described_are_an_error(server, operation, about):
     with pytest.raises(StorageError, match="numbers for size and generation") as caught:
         CALLS[operation](GcsStorage())
     assert "gs://bucket/dir/a" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "cure", "operations"),
+    [
+        ("403", "bot@x lacks storage.objects.get access", "objectUser", CALLS),
+        ("401", "credentials", "gcloud auth application-default login", CALLS),
+        ("400", "Some reason", "run the same command again", CALLS),
+        # These are no questions of roles.
+        ("403", "Object is subject to bucket's retention policy", "wait until", WRITES),
+        ("403", "Object is under active Temporary hold", "release the hold, ", WRITES),
+    ],
+)
+def test_a_refusal_is_told_with_its_reason(server, status, message, cure, operations):
+    server.fail(status, times=99, message=message)
+    begin = time.monotonic()
+    for operation in operations:
+        with pytest.raises(StorageError) as caught:
+            CALLS[operation](GcsStorage())
+        for part in ("gs://bucket/", message, cure):
+            assert part in str(caught.value)
+        assert ("role" in str(caught.value)) == (cure == "objectUser")
+    assert time.monotonic() - begin < 100  # Not at the deadline.
+
+
+@pytest.mark.parametrize("status", [200, 403])
+@pytest.mark.parametrize(
+    "body",
+    [
+        *("", "<html>", "null", "[]", "[1]", "{}", '{"error": 1}', '{"error": {}}'),
+        '{"error": {"message": [1], "errors": 1, "details": [1]}}',
+        '{"error": {"message": "m", "errors": [1], "details": 1}}',
+        '{"kind": "storage#object", "size": [], "generation": -1, "crc32c": 1}',
+        "[" * 100_000,
+    ],
+)
+def test_any_body_of_any_answer(server, status, body):
+    storage = GcsStorage(timeout_seconds=60, deadline_seconds=0.01)
+    server.fail("other", answer=(status, JSON, body), times=99)
+    for operation, call in CALLS.items():
+        try:
+            call(storage)
+        except StorageError as e:
+            assert "gs://bucket" in str(e)  # noqa: PT017
+        else:
+            # This server says that there is none, or that it is deleted.
+            assert status == 200, operation

@@ -2,8 +2,8 @@
 
 import dataclasses
 import gzip
-import pathlib
 import random
+import re
 import struct
 import zlib
 
@@ -92,30 +92,28 @@ class TestMatrix:
             reason = "truncated"
         begin = number * FRAME
         for plan in PLANS:
-            output = tmp_path / plan[0]
-            job = job_of(path, output, plan=plan)
+            job = job_of(path, tmp_path / plan[0], plan=plan)
             with pytest.raises(CorruptInputError) as caught:
                 convert(job)
             place = f"{path}, byte offset {begin:,}"
             assert_says(caught.value, place, "expected:", "got:", "`on_corrupt` skip")
             with pytest.raises(NotADatasetError):
-                open_manifest(str(output))
+                open_manifest(job.output)
             job = dataclasses.replace(job, on_corrupt="skip")
             if not kept:
                 with pytest.raises(CorruptInputError, match="no record of the inputs"):
                     convert(job)
                 continue
             split = convert(job).manifest.splits["train"]
-            assert read_output(output) == kept
-            (region,) = skipped_in(output)
-            assert {"expected", "got"} <= {*region["detail"].replace(":", "").split()}
+            assert read_output(job.output) == kept
+            (region,) = skipped_in(job.output)
+            assert re.search("expected.* got", region.pop("detail"))
             assert region == {
                 "file": str(path),
                 "begin_bytes": begin,
                 "end_bytes": begin + size,
                 "compressed": False,
                 "reason": reason,
-                "detail": region["detail"],
             }
             assert (split.skipped_regions, split.skipped_bytes) == (1, size)
             assert split.records == split.source["records"] == len(kept)
@@ -170,8 +168,7 @@ class TestWrongFiles:
         assert region["begin_bytes"] == 0
         assert region["end_bytes"] == path.stat().st_size
 
-    @pytest.mark.parametrize("option", ["on_corrupt", "allow_empty_files"])
-    def test_an_empty_file_is_an_error_unless_it_is_accepted(self, tmp_path, option):
+    def test_an_empty_file_is_an_error_unless_damage_is_left_out(self, tmp_path):
         (tmp_path / "in").mkdir()
         (tmp_path / "in" / "a").write_bytes(frames_of(RECORDS))
         (tmp_path / "in" / "b").write_bytes(b"")
@@ -180,8 +177,7 @@ class TestWrongFiles:
             convert(job)
         parts = "1 input file is empty", f"{tmp_path}/in/b", "at least one record"
         assert_says(caught.value, *parts, "got:      0 bytes", "`on_corrupt` skip")
-        value = "skip" if option == "on_corrupt" else True
-        convert(dataclasses.replace(job, **{option: value}))
+        convert(dataclasses.replace(job, on_corrupt="skip"))
         assert read_output(tmp_path / "out") == RECORDS
 
     @pytest.mark.parametrize("on_corrupt", ["fail", "skip"])
@@ -205,65 +201,29 @@ class TestWrongFiles:
 class TestDamagedCompression:
     """A gzip or zlib file can be read no further than its damage."""
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
-    def test_what_is_before_it_is_kept(self, tmp_path, pack):
+    @pytest.mark.parametrize("plan", PLANS, ids=str)
+    def test_what_is_before_it_is_kept(self, tmp_path, pack, plan):
         (tmp_path / "in").mkdir()
-        path = tmp_path / "in" / "b"
-        records = [random.Random(n).randbytes(900) for n in range(400)]
-        data = bytearray(pack(frames_of(records)))
-        middle = len(data) // 2
-        data[middle : middle + 70_000] = b"\xff" * 70_000
-        path.write_bytes(bytes(data))
-        for name in ("a", "c"):
+        path, data = tmp_path / "in" / "b", pack(frames_of(RECORDS))
+        path.write_bytes(data[:-4])  # Only the trailer is gone: all records are there.
+        for name in "ac":
             (tmp_path / "in" / name).write_bytes(frames_of(RECORDS))
-        for plan in (
-            ("match_shards", None),
-            ("num_shards", 3),
-            ("shard_bytes", 50_000),
-        ):
-            output = tmp_path / plan[0]
-            job = job_of(tmp_path / "in", output, plan=plan)
-            with pytest.raises(CorruptInputError) as caught:
-                convert(job)
-            assert_says(caught.value, str(path), "byte offset", "expected:", "got:")
-            split = convert(dataclasses.replace(job, on_corrupt="skip")).manifest.splits
-            (rest,) = skipped_in(output)
-            assert (rest["file"], rest["compressed"]) == (str(path), True)
-            assert rest["end_bytes"] == len(data)
-            assert split["train"].skipped_bytes == len(data) - rest["begin_bytes"]
-            # Some of what was overwritten was not compressible: so far it is intact.
-            kept = split["train"].records - 24
-            assert kept >= middle // 916 - 1
-            assert read_output(output) == [*RECORDS, *records[:kept], *RECORDS]
-
-    def test_a_member_cut_short(self, tmp_path, path):
-        data = gzip.compress(frames_of(RECORDS))
-        path.write_bytes(data[:-8])  # Only the trailer is gone: all records are there.
-        with pytest.raises(CorruptInputError, match="ends in the middle"):
-            convert(job_of(path, tmp_path / "fail"))
-        convert(job_of(path, tmp_path / "out", on_corrupt="skip"))
-        assert read_output(tmp_path / "out") == RECORDS
-        (region,) = skipped_in(tmp_path / "out")
-        assert (region["reason"], region["end_bytes"]) == ("compressed", len(data) - 8)
-        assert "compressed byte offset" in region["detail"]
-
-    def test_not_even_a_header(self, tmp_path, path):
-        path.write_bytes(b"\x1f\x8b\x08" + b"\xff" * 50)
-        # A dataset of nothing would look like one.
-        with pytest.raises(CorruptInputError, match="no record of the inputs could"):
-            convert(job_of(path, tmp_path / "out", on_corrupt="skip"))
-        assert not (tmp_path / "out" / "dataset.json").exists()
+        job = job_of(tmp_path / "in", tmp_path / "out", plan=plan)
+        with pytest.raises(CorruptInputError) as caught:
+            convert(job)
+        assert_says(caught.value, "ends in the middle", str(path), "byte offset")
+        split = convert(dataclasses.replace(job, on_corrupt="skip")).manifest.splits
+        assert read_output(tmp_path / "out") == RECORDS * 3
+        (rest,) = skipped_in(tmp_path / "out")
+        assert (rest["file"], rest["compressed"]) == (str(path), True)
+        assert (rest["reason"], rest["end_bytes"]) == ("compressed", len(data) - 4)
+        assert split["train"].skipped_bytes == len(data) - 4 - rest["begin_bytes"]
+        assert "compressed byte offset" in rest["detail"]
 
 
 class TestBudget:
     """How many damaged regions are accepted."""
-
-    @pytest.fixture
-    def job(self, tmp_path, path):
-        path.write_bytes(damaged("data", 1, 4, 7, 8))
-        plan = ("num_shards", SHARDS)
-        return job_of(path, tmp_path / "out", plan=plan, on_corrupt="skip")
 
     # Shards 0 to 2 hold 1, 1 and 2 regions: the budget ends in one of them, or only all
     # together are too many. Where it is spent within one, the message says where.
@@ -271,26 +231,25 @@ class TestBudget:
         ("budget", "finished", "number"),
         [(0, 0, 1), (1, 2, 8), (2, 4, None), (3, 4, None)],
     )
-    def test_too_small_then_raised(self, job, budget, finished, number):
-        def shards():
-            found = pathlib.Path(job.output).glob("*.array_record-*")
-            return {path.name: path.stat().st_ino for path in found}
-
+    def test_too_small_then_raised(self, tmp_path, path, budget, finished, number):
+        path.write_bytes(damaged("data", 1, 4, 7, 8))
+        plan, output = ("num_shards", SHARDS), tmp_path / "out"
+        job = job_of(path, output, plan=plan, on_corrupt="skip", max_corrupt=budget)
         with pytest.raises(CorruptInputError) as caught:
-            convert(dataclasses.replace(job, max_corrupt=budget))
+            convert(job)
+        place = f"{path}, byte offset {number * FRAME:,}" if number else ""
         said = f"at most {budget:,} damaged regions"
-        assert_says(caught.value, "`max_corrupt`", said, "got:")
-        if number is not None:
-            place = f"{job.inputs[0]}, byte offset {number * FRAME:,}"
-            assert place in str(caught.value)
-        assert not pathlib.Path(job.output, "dataset.json").exists()
-        before = shards()
-        assert len(before) == finished
+        assert_says(caught.value, "`max_corrupt`", said, "got:", place)
+        assert not (output / "dataset.json").exists()
+        shards = {
+            shard: shard.stat().st_ino for shard in output.glob("*.array_record-*")
+        }
+        assert len(shards) == finished
         if not number:  # All are finished; but `fail` means: no damage at all.
             with pytest.raises(CorruptInputError) as caught:
                 convert(dataclasses.replace(job, on_corrupt="fail"))
             assert_says(caught.value, "at most 0 damaged regions", "errors/")
         split = convert(dataclasses.replace(job, max_corrupt=4)).manifest.splits
         assert split["train"].skipped_regions == 4
-        assert before.items() <= shards().items()
-        assert read_output(job.output) == left(1, 4, 7, 8)
+        assert all(shard.stat().st_ino == inode for shard, inode in shards.items())
+        assert read_output(output) == left(1, 4, 7, 8)

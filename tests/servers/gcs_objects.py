@@ -5,7 +5,6 @@ upload, checksums are compared, resumable uploads keep to the protocol.
 """
 
 import base64
-import email.utils
 import hashlib
 import itertools
 import json
@@ -169,26 +168,23 @@ class Objects:
         return json_reply({"permissions": granted})
 
     def list(self, bucket, query):
-        objects = self._bucket(bucket)
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         most = min(int(query.get("maxResults", self.page_size)), self.page_size)
         token = base64.b64decode(query.get("pageToken", "")).decode()
-        items = []
-        prefixes = []
-        for name in sorted(name for name in objects if name.startswith(prefix)):
-            tail = name[len(prefix) :]
-            cut = tail.find(delimiter) if delimiter else -1
-            group = name if cut < 0 else prefix + tail[: cut + len(delimiter)]
-            if group <= token or group in prefixes:
-                continue
-            if len(items) + len(prefixes) == most:
-                last = max(items[-1:] + prefixes[-1:])
-                more = {"nextPageToken": base64.b64encode(last.encode()).decode()}
-                break
-            (items if cut < 0 else prefixes).append(group)
-        else:
-            more = {}
-        found = [self.resource(bucket, name) for name in items]
+        is_item = {}
+        for name in self._bucket(bucket):
+            if name.startswith(prefix):
+                tail = name[len(prefix) :]
+                cut = tail.find(delimiter) if delimiter else -1
+                group = name if cut < 0 else prefix + tail[: cut + len(delimiter)]
+                is_item[group] = cut < 0
+        left = sorted(group for group in is_item if group > token)
+        page = left[:most]
+        more = {}
+        if len(left) > most:
+            more["nextPageToken"] = base64.b64encode(page[-1].encode()).decode()
+        found = [self.resource(bucket, name) for name in page if is_item[name]]
+        prefixes = [name for name in page if not is_item[name]]
         return json_reply({"items": found, "prefixes": prefixes} | more)
 
     def stat(self, bucket, name, query):
@@ -222,24 +218,15 @@ class Objects:
         found = self.find(bucket, name, query)
         size = len(found.data)
         begin, end, status = 0, size, 200
-        match = re.fullmatch(r"bytes=(\d*)-(\d*)", sent_range)
-        if match and (match[1] or match[2]):
-            status = 206
-            if match[1]:
-                begin = int(match[1])
-                end = min(int(match[2]) + 1, size) if match[2] else size
-            else:
-                begin = max(size - int(match[2]), 0)
+        if match := re.fullmatch(r"bytes=(\d+)-(\d*)", sent_range):
+            begin, status = int(match[1]), 206
+            end = min(int(match[2]) + 1, size) if match[2] else size
             if begin >= size:
                 unfit = {"Content-Range": f"bytes */{size}"}
                 raise RefusalError(416, "Requested range not satisfiable", **unfit)
         headers = {
             "Content-Type": CONTENT_TYPE,
-            "ETag": f'"{found.generation}"',
-            "Last-Modified": email.utils.formatdate(found.updated, usegmt=True),
-            "Accept-Ranges": "bytes",
             "X-Goog-Generation": str(found.generation),
-            "X-Goog-Metageneration": "1",
             "X-Goog-Hash": _hashes(found),
             "X-Goog-Stored-Content-Encoding": found.content_encoding or "identity",
             "X-Goog-Stored-Content-Length": str(size),

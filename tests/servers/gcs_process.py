@@ -15,9 +15,8 @@ class GcsProcess:
         url: Where it listens.
     """
 
-    def __init__(self, *buckets, **settings):
+    def __init__(self, *buckets):
         self._buckets = buckets
-        self._settings = settings
 
     def __enter__(self):
         self._process = subprocess.Popen(
@@ -28,38 +27,24 @@ class GcsProcess:
         )
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
-        self.control(set=self._settings)
         return self
 
     def __exit__(self, *error):
         # It ends with its input: also when this process is killed.
         self._process.communicate()
 
-    def come_up(self):
-        """Lets a server that went down listen again."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("up\n")
-        self._process.stdin.flush()
-        self._process.stdout.readline()
-
     def control(self, **orders):
         """Gives orders, and returns what was counted before; see `GcsServer.control`.
 
         Args:
-            **orders: `set={"latency_seconds": 0.02}`, `fail=[{"kind": "503"}]`,
-                `clear=True`.
+            **orders: `set={"latency_seconds": 0.02}`, `clear=True`.
         """
         data = json.dumps(orders).encode()
         with urllib.request.urlopen(self.url + CONTROL_PATH, data) as reply:
-            counted = json.load(reply)
-        return counted
+            return json.load(reply)
 
 
 if __name__ == "__main__":
     with GcsServer(*sys.argv[1:]) as server:
         print(server.url, flush=True)
-        for _ in sys.stdin:
-            server.go_down()
-            server.come_up()
-            print(server.url, flush=True)
+        sys.stdin.read()

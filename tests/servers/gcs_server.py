@@ -100,20 +100,16 @@ class GcsServer:
         self.faults = []
         self.requests = collections.Counter()
         self.log = []
-        self.sent_bytes = 0
+        self.sent_bytes = self.connections = 0
         self.latency_seconds = 0.0
-        self.connections = 0
         self.closing = threading.Event()
         self.held = threading.Event()
         self.release = threading.Event()
         self.demand = lambda headers: None
-        self._http = self._listen(0)
-        self._port = self._http.server_address[1]
-        self.url = self.objects.url = f"http://127.0.0.1:{self._port}"
-
-    def _listen(self, port):
-        handler = type("Handler", (_Handler,), {"store": self})
-        return _HttpServer(("127.0.0.1", port), handler)
+        self._handler = type("Handler", (_Handler,), {"store": self})
+        self._http = _HttpServer(("127.0.0.1", 0), self._handler)
+        host, port = self._http.server_address
+        self.url = self.objects.url = f"http://{host}:{port}"
 
     def __enter__(self):
         serve = self._http.serve_forever
@@ -137,7 +133,7 @@ class GcsServer:
         """Listens again, at the same address and with the same objects."""
         self.closing.clear()
         self.release.clear()
-        self._http = self._listen(self._port)
+        self._http = _HttpServer(self._http.server_address, self._handler)
         self.__enter__()
 
     def fail(self, kind, operation="", **options):
@@ -148,26 +144,16 @@ class GcsServer:
         """Follows orders from another process, and answers with what was counted.
 
         Args:
-            orders: Attributes to `set`, faults to `fail` with, `clear` to forget faults
-                and counts.
+            orders: Attributes to `set`, `clear` to forget counts.
         """
         with self.objects.lock:
-            counted = {
-                "requests": dict(self.requests),
-                "sent_bytes": self.sent_bytes,
-                "connections": self.connections,
-                "faults_left": sum(fault.times for fault in self.faults),
-            }
+            counted = json_reply({"requests": dict(self.requests)})
             if orders.get("clear"):
-                self.faults.clear()
                 self.requests.clear()
                 self.log.clear()
-                self.sent_bytes = self.connections = 0
             for name, value in orders.get("set", {}).items():
                 setattr(self, name, value)
-            for fault in orders.get("fail", ()):
-                self.fail(**fault)
-        return json_reply(counted)
+        return counted
 
     def fault_of(self, request, sent_range):
         """Counts a request and says what goes wrong with it: nothing, if no kind."""
@@ -220,16 +206,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(self.store.control(json.loads(request.data)), Fault(""))
             return
         fault = self.store.fault_of(request, self.headers.get("Range", ""))
-        time.sleep(self.store.latency_seconds)
-        if fault.kind == "slow":
-            self.store.closing.wait(fault.seconds)
-        elif fault.kind == "hold":
-            self.store.held.set()
-            self.store.release.wait(60)
-        elif fault.kind == "down":
-            self.store.go_down()
-        elif fault.kind in ("replace", "remove"):
-            self.store.objects.tamper(request.bucket, request.name, fault.kind)
+        self._meanwhile(request, fault)
         if fault.kind == "reset" or self.store.closing.is_set():
             self._reset()
             return
@@ -237,36 +214,50 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(fault.raw)
             self.close_connection = True
             return
+        if fault.kind == "flip" and request.data:
+            request, fault = request._replace(data=_flipped(request.data)), Fault("")
         try:
             self.store.demand(request.headers)
-            if request.operation == "chunk" and fault.after_bytes >= 0:
-                keep = {"keep_bytes": fault.after_bytes}
-                reply = carry_out(
-                    self.store.objects, request._replace(about=keep), self.store.url
-                )
-                reply = reply._replace(headers=reply.headers | fault.headers)
-            elif fault.kind in ("forget", "gone"):
-                reply = self.store.objects.lose(
-                    request.query["upload_id"], all_of_it=fault.kind == "gone"
-                )
-            if fault.kind == "redirect":
-                raise RefusalError(307, "elsewhere", Location=self.path)  # noqa: TRY301
-            if fault.kind.isdigit():
-                status = int(fault.kind)
-                raise RefusalError(status, fault.message, **fault.headers)  # noqa: TRY301
-            if fault.kind == "flip" and request.data:
-                request = request._replace(data=_flipped(request.data))
-            if fault.kind == "other":
-                status, kind, text = fault.answer
-                reply = Reply(status, {"Content-Type": kind}, text.encode())
-            elif fault.kind not in ("part", "forget", "gone"):
-                reply = carry_out(self.store.objects, request, self.store.url)
+            reply = self._reply(request, fault)
         except RefusalError as refusal:
             reply = refusal.reply
         if request.operation == "media":
             self.store.sent_bytes += len(reply.body)
-        sent_only = fault.kind == "flip" and bool(request.data)
-        self._send(reply, Fault("") if sent_only else fault)
+        self._send(reply, fault)
+
+    def _meanwhile(self, request, fault):
+        """Does what a fault does before the request is carried out."""
+        store = self.store
+        time.sleep(store.latency_seconds)
+        if fault.kind == "slow":
+            store.closing.wait(fault.seconds)
+        elif fault.kind == "hold":
+            store.held.set()
+            store.release.wait(60)
+        elif fault.kind == "down":
+            store.go_down()
+        elif fault.kind in ("replace", "remove"):
+            store.objects.tamper(request.bucket, request.name, fault.kind)
+
+    def _reply(self, request, fault):
+        """Carries out a request, or what a fault does instead."""
+        objects = self.store.objects
+        if fault.kind in ("forget", "gone"):
+            key = request.query["upload_id"]
+            return objects.lose(key, all_of_it=fault.kind == "gone")
+        if request.operation == "chunk" and fault.after_bytes >= 0:
+            keep = request._replace(about={"keep_bytes": fault.after_bytes})
+            reply = carry_out(objects, keep, self.store.url)
+            if fault.kind == "part":
+                return reply._replace(headers=reply.headers | fault.headers)
+        if fault.kind == "redirect":
+            raise RefusalError(307, "elsewhere", Location=self.path)
+        if fault.kind.isdigit():
+            raise RefusalError(int(fault.kind), fault.message, **fault.headers)
+        if fault.kind == "other":
+            status, kind, text = fault.answer
+            return Reply(status, {"Content-Type": kind}, text.encode())
+        return carry_out(objects, request, self.store.url)
 
     do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815
 

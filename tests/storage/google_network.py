@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import http.server
-import itertools
 import json
 import socket
 import socketserver
@@ -12,7 +11,7 @@ import threading
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.servers.gcs_objects import RefusalError
 from tests.servers.gcs_server import GcsServer
@@ -76,8 +75,14 @@ class GoogleNetwork:
         self.asked, self.drips, self.refuses = 0, 0, False
         self.pays = ""
         self.tunnels = []
-        self._numbers = itertools.count(1)
-        certificate = _write_certificate(folder)
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        pem = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        certificate = folder / "certificate.pem"
+        certificate.write_bytes(pem + _certificate_of(key))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
         listening = self.server._http
@@ -90,14 +95,22 @@ class GoogleNetwork:
         tunnel = type("Tunnel", (_Tunnel,), {"network": self})
         self._proxy = socketserver.ThreadingTCPServer(("127.0.0.1", 0), tunnel)
         self._proxy.daemon_threads = self._http.daemon_threads = True
+        account = {
+            "type": "service_account",
+            "project_id": "p",
+            "private_key": pem.decode(),
+            "client_email": "it@p.iam.gserviceaccount.com",
+            "token_uri": f"http://127.0.0.1:{self._http.server_address[1]}/token",
+        }
+        (folder / "key.json").write_text(json.dumps(account))
         monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
         for name, value in {
-            "GOOGLE_APPLICATION_CREDENTIALS": self._write_key(folder),
-            "REQUESTS_CA_BUNDLE": str(certificate),
+            "GOOGLE_APPLICATION_CREDENTIALS": folder / "key.json",
+            "REQUESTS_CA_BUNDLE": certificate,
             "HTTPS_PROXY": f"http://127.0.0.1:{self._proxy.server_address[1]}",
             "NO_PROXY": "127.0.0.1",
         }.items():
-            monkeypatch.setenv(name, value)
+            monkeypatch.setenv(name, str(value))
 
     def __enter__(self):
         for server in (self._http, self._proxy):
@@ -115,7 +128,7 @@ class GoogleNetwork:
 
     def give_token(self):
         """Returns a new token, which is valid."""
-        token = f"token-{next(self._numbers)}"
+        token = f"token-{len(self.tokens) + 1}"
         self.tokens.append(token)
         self.valid.add(token)
         return token
@@ -125,35 +138,11 @@ class GoogleNetwork:
         self._http.shutdown()
         self._http.server_close()
 
-    @property
-    def storage_address(self):
-        """Where Cloud Storage listens."""
-        host, port = self.server._http.server_address[:2]
-        return str(host), port
-
     def _demand(self, headers):
         if headers.get("authorization", "").removeprefix("Bearer ") not in self.valid:
             raise RefusalError(401, "Invalid Credentials")
         if self.pays and headers.get("x-goog-user-project") != self.pays:
             raise RefusalError(400, "Bucket is a requester pays bucket but no user pr")
-
-    def _write_key(self, folder):
-        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-        pem = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        about = {
-            "type": "service_account",
-            "project_id": "p",
-            "private_key": pem.decode(),
-            "client_email": "it@p.iam.gserviceaccount.com",
-            "token_uri": f"http://127.0.0.1:{self._http.server_address[1]}/token",
-        }
-        path = folder / "key.json"
-        path.write_text(json.dumps(about))
-        return str(path)
 
 
 class _Tokens(http.server.BaseHTTPRequestHandler):
@@ -195,7 +184,8 @@ class _Tunnel(socketserver.StreamRequestHandler):
             self.wfile.write(b"HTTP/1.1 403 Not here\r\n\r\n")
             return
         self.wfile.write(b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n")
-        with socket.create_connection(self.network.storage_address) as server:
+        storage = self.network.server._http.server_address
+        with socket.create_connection(storage) as server:
             pair = (self.connection, server)
             back = threading.Thread(target=_pump, args=pair[::-1], daemon=True)
             back.start()
@@ -212,27 +202,20 @@ def _pump(source, target):
         pass  # One of them hung up.
 
 
-def _write_certificate(folder):
-    key = ec.generate_private_key(ec.SECP256R1())
+def _certificate_of(key):
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
-    now = datetime.datetime.now(datetime.UTC)
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
     certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        x509.CertificateBuilder(
+            issuer_name=name,
+            subject_name=name,
+            public_key=key.public_key(),
+            serial_number=1,
+            not_valid_before=now - day,
+            not_valid_after=now + day,
+        )
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
         .sign(key, hashes.SHA256())
     )
-    pem = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    path = folder / "certificate.pem"
-    path.write_bytes(pem + certificate.public_bytes(serialization.Encoding.PEM))
-    return path
+    return certificate.public_bytes(serialization.Encoding.PEM)

@@ -18,12 +18,12 @@ from gristmill.dataset.base.errors import CorruptShardError, StorageError
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.loader.remote.read_options import CacheCounts, ReadOptions
 from tests.servers.buckets import upload
+from tests.storage.test_read_bucket import FILES, RECORDS
 from tests.support.datasets import convert
-from tests.support.records import AWKWARD_RECORDS, text_records
+from tests.support.records import text_records
 from tests.support.waiting import until
+from tests.support.watched import watched
 
-FILES = text_records(400, seed=1), [], [*AWKWARD_RECORDS], text_records(300, seed=2)
-RECORDS = [*itertools.chain(*FILES)]
 ORDER = np.random.default_rng(3).permutation(len(RECORDS)).tolist()
 EXPECTED = [RECORDS[i] for i in ORDER]
 SHARD = "d-train.array_record-0000{}-of-00004"
@@ -102,9 +102,11 @@ def test_the_second_epoch_makes_no_request(server, open_c4, cache):
 
 
 def test_a_cache_too_small_for_all_serves_what_it_has(server, open_c4, cache):
-    sizes = {k: open_c4(cache_bytes=None).shard(k).file_bytes for k in (0, 2, 3)}
+    first, second, third = (
+        open_c4(cache_bytes=None).shard(shard).file_bytes for shard in (0, 2, 3)
+    )
     # The records of the shard 2 are large: it saves fewest requests for its bytes.
-    dataset = open_c4(cache_bytes=sizes[0] + sizes[3] + sizes[2] // 2)
+    dataset = open_c4(cache_bytes=first + third + second // 2)
     filled(dataset, cache, count=2)
     server.log.clear()
     assert dataset[ORDER] == EXPECTED
@@ -142,24 +144,15 @@ import sys, time
 from gristmill import loader
 dataset = loader.open("gs://bucket/c4", cache_dir=sys.argv[1], cache_bytes=1 << 30)
 dataset[:]
-print("reading", flush=True)
 """
 
 
-def start(cache, then):
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    command = [sys.executable, "-c", READING + then, str(cache)]
-    process = subprocess.Popen(command, text=True, **pipes)
-    assert process.stdout.readline() == "reading\n"
-    return process
-
-
 @pytest.mark.slow
-def test_copies_that_no_process_reads_are_evicted_and_others_are_not(
+def test_copies_that_nobody_reads_are_evicted_and_others_are_not(
     server, tmp_path, open_c4, cache
 ):
-    process = start(cache, "sys.stdin.read()")
-    until(lambda: len(copies(cache)) == 3)
+    reader = open_c4()
+    filled(reader, cache)
     (used,) = (cache / "shards").glob("*/")
     size = sum(copies(cache).values())
     files = [text_records(300, seed=8), text_records(200, seed=9)]
@@ -172,7 +165,8 @@ def test_copies_that_no_process_reads_are_evicted_and_others_are_not(
     # The one that was not read for the longest time goes first.
     for age, name in enumerate(["00000002", "00000000", "00000003"]):
         os.utime(used / f"{name}.shard", (1e9 - age, 1e9 - age))
-    process.communicate()
+    del reader
+    gc.collect()  # As if its process had ended.
     until(lambda: more.facts.cache.filled_bytes > 0)
     until(lambda: fully(more))
     until(lambda: more.facts.cache.evictions == 2)
@@ -184,15 +178,13 @@ def test_copies_that_no_process_reads_are_evicted_and_others_are_not(
 def test_a_killed_process_leaves_nothing_behind(server, open_c4, cache):
     # Behind the index, and the records.
     server.fail("hold", "media", name=SHARD.format(0), skip=2)
-    process = start(cache, "time.sleep(60)")
-    until(lambda: bool(list(cache.rglob("*.tmp"))))
-    process.kill()
-    process.communicate()
+    command = [sys.executable, "-c", READING + "time.sleep(60)", str(cache)]
+    with subprocess.Popen(command) as process:
+        until(lambda: bool(list(cache.rglob("*.tmp"))))
+        process.kill()
     server.release.set()
     server.faults.clear()
-    dataset = open_c4()
-    filled(dataset, cache)
-    assert dataset[ORDER] == EXPECTED
+    filled(open_c4(), cache)
     assert not list(cache.rglob("*.tmp"))
 
 
@@ -209,6 +201,26 @@ def test_filling_survives(server, open_c4, cache, kind):
     assert server.faults[0].times == 0
     server.requests.clear()
     assert dataset[410:] == RECORDS[410:]
+    assert not server.requests
+
+
+def test_what_the_disk_did_not_keep_is_no_copy(
+    server, open_c4, cache, monkeypatch, caplog
+):
+    """A copy is read a second time before it has its name."""
+    lost = [b"other bytes"]
+
+    def spoil(descriptor, data, offset):
+        if lost:
+            os.pwrite(descriptor, lost.pop(), offset + 500)
+
+    watched(monkeypatch, os, "pwrite", spoil, after=True)
+    with caplog.at_level(logging.WARNING):
+        filled(open_c4(), cache)
+    assert "no copy of gs://bucket/c4" in caplog.text
+    again = open_c4()
+    server.requests.clear()
+    assert again[ORDER] == EXPECTED
     assert not server.requests
 
 

@@ -7,7 +7,6 @@ import inspect
 import pickle
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -21,7 +20,7 @@ from gristmill.dataset.base.errors import (
     StorageError,
     SystemLimitError,
 )
-from gristmill.dataset.base.system import daemon_call, limits_named
+from gristmill.dataset.base.system import limits_named
 from tests.support.datasets import convert
 from tests.support.distributions import ROOT
 from tests.support.memory import limited_memory
@@ -61,7 +60,6 @@ def test_messages_survive_a_trip(kind, trip):
 @pytest.mark.parametrize(
     "error",
     [
-        InputError("what"),
         InputError("what", where="here", cure="do this"),
         InputError("two\nlines", expected="to do: a thing", got="a\n  file x\nb"),
         CorruptShardError("what", "where", 1, 2.5, "to do"),
@@ -140,9 +138,7 @@ def test_the_extra_of_a_package_is_named(line, package, extra):
         (OSError(errno.ENFILE, "Too many open files in system"), "fs.file-max"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "ulimit -v"),
         (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "-u"),
-        (RuntimeError("other"), None),
         (OSError(errno.ENOENT, "No such file"), None),
-        (KeyError("x"), None),
         (StorageError("cannot open", got="Too many open files"), None),
         (SystemLimitError("there is not enough memory"), None),
     ],
@@ -255,19 +251,3 @@ def test_a_soft_limit_of_open_files_is_raised_as_far_as_it_may_be():
     said = python(FILES).stdout
     assert "expected: 60 more, for a test" in said
     assert "got:      60 are open, of 60" in said
-
-
-def test_results_and_errors_of_daemon_threads_come_back():
-    def fail():
-        raise KeyboardInterrupt(threading.current_thread().name)
-
-    with pytest.raises(KeyboardInterrupt, match="gristmill-x"):
-        daemon_call(fail, thread_name="gristmill-x").result(30)
-    assert daemon_call(lambda: 7, thread_name="x").result(30) == 7
-    # The process ends without waiting.
-    script = (
-        "import threading\n"
-        "from gristmill.dataset.base.system import daemon_call\n"
-        "daemon_call(threading.Event().wait, thread_name='x')\n"
-    )
-    assert python(script).returncode == 0

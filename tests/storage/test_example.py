@@ -97,17 +97,14 @@ def test_the_bytes_are_those_of_tensorflow_in_any_order(features, random):
         (np.str_("a"), [b"a"]),
         (np.uint64(3), [3]),
         (np.float64(0.5), [0.5]),
-        (np.bool_(True), [1]),
         ([np.int8(-1), 2, True], [-1, 2, 1]),
-        ([np.float16(0.5), 1.5], [0.5, 1.5]),
-        (np.array("text"), [b"text"]),
+        (np.array(["text"]), [b"text"]),
         (np.array([b"a", b"bc"]), [b"a", b"bc"]),
         (np.array(["a", b"b"], object), [b"a", b"b"]),
-        (np.array([[1.5], [2.5]], ml_dtypes.bfloat16), [1.5, 2.5]),
+        (np.array([1.5], ml_dtypes.bfloat16), [1.5]),
         (bytearray(b"a"), [b"a"]),
         ([memoryview(b"ab")], [b"ab"]),
         (http.HTTPStatus.OK, [200]),
-        (float("inf"), [float("inf")]),
         (jnp.arange(3), [0, 1, 2]),
     ],
 )
@@ -148,22 +145,17 @@ def made_by_tfds(folder):
     import tensorflow_datasets as tfds
 
     f = tfds.features
-    pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
     box = f.BBox(0.0, 0.25, 0.5, 1.0)
     described = {
-        "small": (f.Scalar(np.uint8), 250),
         "wide": (np.float64, 0.5),
-        "label": (f.ClassLabel(names=["cat", "dog"]), "dog"),
-        "image": (f.Image(shape=(2, 2, 3)), pixels),
-        "nested": ({"x": np.int32, "y": {"z": f.Text()}}, {"x": -5, "y": {"z": "d"}}),
+        "image": (f.Image(shape=(2, 2, 3)), np.zeros((2, 2, 3), np.uint8)),
+        "nested": ({"x": np.uint8, "y": {"z": f.Text()}}, {"x": 250, "y": {"z": "d"}}),
         "objects": (
             f.Sequence({"name": f.Text(), "box": f.BBoxFeature()}),
             [{"name": "a", "box": box}] * 2,
         ),
-        "three": (f.Sequence(np.int64, length=3), [1, 2, 3]),
-        # What TFDS keeps in ways of its own.
+        # What TFDS keeps in a way of its own.
         "ragged": (f.Sequence(f.Sequence(np.int64)), [[1], [2, 3]]),
-        "video": (f.Video(shape=(None, 2, 2, 3)), [pixels]),
     }
     feature = f.FeaturesDict({name: kind for name, (kind, _) in described.items()})
     feature.save_config(folder)
@@ -175,17 +167,15 @@ def made_by_tfds(folder):
 def test_records_of_tfds_decode_without_a_schema_by_hand(tmp_path):
     records = made_by_tfds(tmp_path)
     features = parse_tfds_features(json.loads((tmp_path / "features.json").read_text()))
-    assert {"ragged", "video"}.isdisjoint(features)
-    kinds = [features[name].type for name in ("image", "wide", "label")]
-    assert kinds == ["image", "double", "class_label"]
+    assert "ragged" not in features
+    assert (features["image"].type, features["wide"].type) == ("image", "double")
     batch = ExampleDecoder.of(types.SimpleNamespace(features=features))(records)
-    assert (batch["small"].dtype, batch["wide"].dtype) == (np.uint8, np.float32)
+    assert (batch["nested/x"].dtype, batch["wide"].dtype) == (np.uint8, np.float32)
     assert batch["image"][0].startswith(b"\x89PNG")
-    for name, expected in {
-        **{"small": 250, "wide": 0.5, "label": 1, "three": [1, 2, 3]},
-        **{"nested/x": -5, "nested/y/z": b"d"},
-    }.items():
-        assert batch[name].tolist() == [expected] * 2
-    assert batch["objects/name"].values.tolist() == [b"a", b"a"]
-    assert batch["objects/box"].values.tolist() == [0, 0.25, 0.5, 1] * 2
-    assert batch["objects/box"].row_splits.tolist() == [0, 8, 8]
+    expected = {"nested/x": 250, "nested/y/z": b"d", "wide": 0.5}
+    for name, value in expected.items():
+        assert batch[name].tolist() == [value] * 2
+    names, boxes = batch["objects/name"], batch["objects/box"]
+    assert names.values.tolist() == [b"a", b"a"]
+    assert boxes.values.tolist() == [0, 0.25, 0.5, 1] * 2
+    assert boxes.row_splits.tolist() == [0, 8, 8]

@@ -137,18 +137,16 @@ def test_other_versions_than_the_jobs_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "entries",
+    "claims",
     [[(2, 3), (2, 1)], [(2, 4), (1, 1)], [(3, 3), (1, 1)], [(1, 3), (1, 3)]],
 )
-def test_a_footer_that_lists_other_chunks(tmp_path, entries):
-    """Each entry is the records and bytes that the footer claims of a chunk."""
-    chunks = [chunk([b"a", b"bb"]), chunk([b"c"])]
-    footer = [footer_metadata(2, sum(count for count, _ in entries))]
-    for offset, (count, decoded) in zip(
-        (64, 64 + len(chunks[0])), entries, strict=True
-    ):
+def test_a_footer_that_lists_other_chunks(tmp_path, claims):
+    """The footer claims so many records and bytes of each chunk."""
+    chunks, path = [chunk([b"a", b"bb"]), chunk([b"c"])], tmp_path / "lying"
+    footer, offset = [footer_metadata(2, sum(count for count, _ in claims))], 64
+    for data, (count, decoded) in zip(chunks, claims, strict=True):
         footer.append(footer_entry(offset, decoded, count))
-    path = tmp_path / "lying"
+        offset += len(data)
     path.write_bytes(array_record_file(chunks, footer))
     with open(path, "rb", buffering=0) as file, pytest.raises(CorruptShardError):
         read_shard(file, path=str(path))
@@ -223,11 +221,13 @@ def test_damage_of_a_source_or_of_the_copy_is_found(tmp_path, missing):
         with pytest.raises(CorruptShardError):
             make(copy, parts, UNCOMPRESSED)
         source.write_bytes(good)
-    # Other chunks of the same lengths.
+
+
+def test_other_chunks_of_the_same_lengths_are_found(tmp_path):
     records = [bytes([n]) * 100 for n in range(40)]
-    make(source, records, UNCOMPRESSED)
-    make(tmp_path / "others", records[::-1], UNCOMPRESSED)
+    for name, each in (("source", records), ("others", records[::-1])):
+        make(tmp_path / name, each, UNCOMPRESSED)
     other = (tmp_path / "others").read_bytes()
-    parts = [(stored(source, records), 0, [True] * 40)]
+    parts = [(stored(tmp_path / "source", records), 0, [True] * 40)]
     with pytest.raises(DataLossError, match="finished shard does not hold"):
-        make(copy, parts, UNCOMPRESSED, lambda data: other)
+        make(tmp_path / "copy", parts, UNCOMPRESSED, lambda data: other)
