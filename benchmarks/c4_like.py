@@ -6,13 +6,7 @@ average with a long tail (log-normal), each with C4's five features, and compres
 C4's, alone and in groups: see `REAL_C4_RATIOS`. The same seed gives the same bytes.
 """
 
-from __future__ import annotations
-
-import dataclasses
 import json
-import pathlib
-import re
-from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -36,10 +30,10 @@ _NEW_WORDS = 0.01
 _SYLLABLES = [a + b for a in "bcdfghjklmnpqrstvwxz" for b in "aeiou"]
 
 
-def generate_rows(*, seed: int) -> Iterator[dict[str, bytes]]:
+def generate_rows(*, seed):
     """Yields rows of C4's five columns without end."""
-    words = text_model.build_lexicon().words
-    rng = np.random.Generator(np.random.PCG64(seed))
+    words = text_model.Lexicon().words
+    rng = np.random.default_rng(seed)
     mu = np.log(_MEAN_TEXT_BYTES) - _LOG_LENGTH_SIGMA**2 / 2
     while True:
         text_bytes = np.exp(rng.normal(mu, _LOG_LENGTH_SIGMA, _BATCH_RECORDS))
@@ -59,19 +53,19 @@ def generate_rows(*, seed: int) -> Iterator[dict[str, bytes]]:
             }
 
 
-def generate_records(*, seed: int) -> Iterator[bytes]:
+def generate_records(*, seed):
     """Yields the rows as serialized tf.train.Examples, without end."""
     return map(encode_example, generate_rows(seed=seed))
 
 
-def generate_binary(*, seed: int) -> Iterator[bytes]:
+def generate_binary(*, seed):
     """Yields records of 100 KB without end: token ids as int32, frequent ones often."""
     rng = np.random.default_rng(seed)
     while True:
         yield (rng.zipf(1.2, 25_000) % 50_257).astype("<i4").tobytes()
 
 
-def generate_noise(*, seed: int) -> Iterator[bytes]:
+def generate_noise(*, seed):
     """Yields records of 100 KB without end that do not compress, as images do not."""
     rng = np.random.default_rng(seed)
     while True:
@@ -79,7 +73,7 @@ def generate_noise(*, seed: int) -> Iterator[bytes]:
         yield encode_example({"image": rng.bytes(size), "label": size % 1000})
 
 
-def generate_texts(seed: int) -> Iterator[bytes]:
+def generate_texts(*, seed):
     """Yields documents without end, each with at least one word that was never there.
 
     A tokenizer that remembers words would soon have seen a closed vocabulary whole.
@@ -95,14 +89,21 @@ def generate_texts(seed: int) -> Iterator[bytes]:
         yield b" ".join(words)
 
 
+def generate_documents(*, seed):
+    """Yields the documents as serialized tf.train.Examples, without end."""
+    for text in generate_texts(seed=seed):
+        yield encode_example({"text": text})
+
+
 _KINDS = {
     "text": generate_records,
+    "documents": generate_documents,
     "binary": generate_binary,
     "noise": generate_noise,
 }
 
 
-def taken(size_bytes: int, items: Iterable[bytes]) -> Iterator[bytes]:
+def taken(size_bytes, items):
     """Yields items until they have so many bytes together."""
     for item in items:
         yield item
@@ -111,7 +112,7 @@ def taken(size_bytes: int, items: Iterable[bytes]) -> Iterator[bytes]:
             return
 
 
-def _addresses(rng: np.random.Generator, words: Sequence[str]) -> Iterator[bytes]:
+def _addresses(rng, words):
     """Yields one batch of web addresses."""
     for picked in rng.integers(0, 20_000, (_BATCH_RECORDS, 7)).tolist():
         a, b, c, *slug = (words[i].lower() for i in picked)
@@ -120,99 +121,56 @@ def _addresses(rng: np.random.Generator, words: Sequence[str]) -> Iterator[bytes
         yield f"https://www.{a}{b}{domain}/{c}/{name}/".encode()
 
 
-def _timestamps(rng: np.random.Generator) -> Iterator[bytes]:
+def _timestamps(rng):
     """Yields one batch of crawl times, 18 to 26 April 2019."""
-    for second in rng.integers(0, 9 * 86_400, _BATCH_RECORDS).tolist():
-        day, rest = divmod(second, 86_400)
-        hour, rest = divmod(rest, 3600)
-        minute, rest = divmod(rest, 60)
-        yield b"2019-04-%02dT%02d:%02d:%02dZ" % (18 + day, hour, minute, rest)
+    seconds = rng.integers(0, 9 * 86_400, _BATCH_RECORDS)
+    for moment in (np.datetime64("2019-04-18T00:00:00") + seconds).tolist():
+        yield f"{moment.isoformat()}Z".encode()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Input:
-    """TFRecord files.
-
-    Attributes:
-        paths: The files, in order.
-        records: Records of each.
-        size_bytes: Bytes of all.
-    """
-
-    paths: list[str]
-    records: list[int]
-    size_bytes: int
-
-
-def write_dataset(
-    directory: pathlib.Path,
-    *,
-    size_bytes: int,
-    files: int = 8,
-    seed: int = 0,
-    records: str = "text",
-) -> Input:
-    """Writes TFRecord files as a TensorFlow Datasets directory of split "train".
+def write_tfrecords(directory, *, size_bytes, files, records="text"):
+    """Writes TFRecord files, named as TensorFlow Datasets does.
 
     Args:
         directory: Created where missing.
         size_bytes: Of all files together, less than a record longer.
-        files: How many.
-        seed: File i of n has text of its own, the same for every n.
-        records: "text", "binary" or "noise".
+        files: How many; file i of n has text of its own, the same for every n.
+        records: "text", "documents", "binary" or "noise".
+
+    Returns:
+        The paths, the number of records in each, and the bytes of all.
     """
     directory.mkdir(parents=True, exist_ok=True)
     paths, counts, written = [], [], 0
     for index in range(files):
-        source = _KINDS[records](seed=seed * 1_000_003 + index)
         path = directory / f"{_NAME}-train.tfrecord-{index:05}-of-{files:05}"
-        frames = list(taken(size_bytes // files, map(encode_frame, source)))
+        frames = map(encode_frame, _KINDS[records](seed=index))
+        frames = list(taken(size_bytes // files, frames))
         written += path.write_bytes(b"".join(frames))
-        paths.append(str(path))
+        paths.append(path)
         counts.append(len(frames))
-    _write_tfds_metadata(directory, counts, written)
-    return Input(paths=paths, records=counts, size_bytes=written)
+    return paths, counts, written
 
 
-def _write_tfds_metadata(
-    directory: pathlib.Path, counts: Sequence[int], size_bytes: int
-) -> None:
-    """Writes dataset_info.json and features.json as TensorFlow Datasets reads them."""
+def write_tfds_metadata(directory, counts, size_bytes):
+    """Describes TFRecord files of text as split "train", for TensorFlow Datasets."""
     split = {
         "name": "train",
         "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
         "shardLengths": [str(count) for count in counts],
         "numBytes": str(size_bytes),
     }
+    info = {
+        "name": _NAME,
+        "version": "1.0.0",
+        "fileFormat": "tfrecord",
+        "splits": [split],
+    }
     package = "tensorflow_datasets.core.features."
     text = {"pythonClassName": package + "text_feature.Text", "text": {}}
-    documents = {
-        "dataset_info.json": {
-            "name": _NAME,
-            "version": "1.0.0",
-            "fileFormat": "tfrecord",
-            "description": "Invented text that compresses like C4.",
-            "splits": [split],
-        },
-        "features.json": {
-            "pythonClassName": package + "features_dict.FeaturesDict",
-            "featuresDict": {"features": {name: text for name in FEATURES}},
-        },
+    features = {
+        "pythonClassName": package + "features_dict.FeaturesDict",
+        "featuresDict": {"features": {name: text for name in FEATURES}},
     }
-    for name, content in documents.items():
-        (directory / name).write_text(json.dumps(content, indent=2) + "\n")
-
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-
-
-def parse_size(text: str) -> int:
-    """Returns a number of bytes from text such as "300MB" or "1.5 GB".
-
-    Raises:
-        ValueError: The text is no size.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if match is None or match[2].upper() not in _UNITS:
-        raise ValueError(f'expected a size such as "300MB", got {text!r}')
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    (directory / "dataset_info.json").write_text(json.dumps(info))
+    (directory / "features.json").write_text(json.dumps(features))

@@ -1,29 +1,22 @@
 """TFRecords to ArrayRecord: gristmill, its peers, and a bare loop."""
 
-from __future__ import annotations
-
-import functools
 import multiprocessing
 import os
-import shutil
 import sys
 
 from benchmarks import c4_like
 from benchmarks.contest import (
     Contest,
     Contestant,
-    Option,
     Peer,
     expect,
     gristmill,
     main,
-    size,
 )
 from benchmarks.frames import read_frames
 
 WRITER_OPTIONS = "group_size:1,zstd:3"
 _TEXT, _BINARY = "text of 2.2 KB", "token ids, 100 KB a record"
-_BEAM = ("apache_beam", "array_record", "tensorflow")
 
 
 def count_records(output):
@@ -40,28 +33,27 @@ def count_records(output):
 
 
 class Convert(Contest):
-    """See `about`."""
+    """TFRecords to ArrayRecord.
+
+    Whole processes convert the same eight files, start-up included, with one record
+    a chunk (`group_size:1,zstd:3`). gristmill compares every record with its
+    source; the outputs of all are checked to hold every record.
+    """
 
     name = "convert"
-    title = "TFRecords to ArrayRecord"
-    about = (
-        "Whole processes convert the same eight files, start-up included, with one "
-        f"record a chunk (`{WRITER_OPTIONS}`). gristmill compares every record with "
-        "its source; the outputs of all are checked to hold every record."
-    )
     reference = ("array_record_beam",)
     contestants = {
         "gristmill_1": Contestant("`gristmill convert --workers 1`"),
         "gristmill_2": Contestant("`gristmill convert --workers 2`"),
-        "array_record_beam": Contestant("`array_record.beam`", _BEAM),
-        "tfds": Contestant("`tfds convert_format`", ("tensorflow_datasets",)),
+        "array_record_beam": Contestant("`array_record.beam`"),
+        "tfds": Contestant("`tfds convert_format`"),
         "bare": Contestant("bare loop, no checks", bound=True),
         "bare_2": Contestant("two bare loops", bound=True),
     }
     columns = {"size": "output / input"}
     options = {
-        "bytes": Option(size, 10**9, 400_000, "of text; half of it of token ids"),
-        "files": Option(int, 8, 2, "of each input"),
+        "bytes": (10**9, 400_000, "of text; half of it of token ids"),
+        "files": (8, 2, "of each input"),
     }
     packages = (
         *("apache-beam", "array-record", "tensorflow", "tensorflow-datasets"),
@@ -89,18 +81,21 @@ class Convert(Contest):
 
     def cases(self):
         """Writes the inputs."""
-        write = functools.partial(c4_like.write_dataset, files=self.args.files)
         self._input = self.work / "text"
-        self._written = write(self._input, size_bytes=self.args.bytes)
+        self._write(size_bytes=self.args.bytes)
+        c4_like.write_tfds_metadata(self._input, self._counts, self._bytes)
         yield _TEXT, [*self.contestants]
         self._input = self.work / "binary"
-        self._written = write(
-            self._input, size_bytes=self.args.bytes // 2, records="binary"
-        )
+        self._write(size_bytes=self.args.bytes // 2, records="binary")
         yield _BINARY, ["gristmill_1", "gristmill_2", "bare", "bare_2"]
 
+    def _write(self, **how):
+        self._paths, self._counts, self._bytes = c4_like.write_tfrecords(
+            self._input, files=self.args.files, **how
+        )
+
     def _command(self, key, output):
-        paths = self._written.paths
+        paths = self._paths
         name, _, workers = key.rpartition("_")
         if name == "gristmill":
             how = ("--match-shards", "--group-size=1", "--compression=zstd:3")
@@ -118,14 +113,12 @@ class Convert(Contest):
 
     def measure(self, case, key):
         """Converts once."""
-        output = self.work / "out"
-        shutil.rmtree(output, ignore_errors=True)
+        output = self.fresh()
         run = self.run(self._command(key, output))
-        expect(count_records(output), sum(self._written.records), "records")
+        expect(count_records(output), sum(self._counts), "records")
         files = [path for path in output.rglob("*record*") if path.is_file()]
         written = sum(path.stat().st_size for path in files)
-        work = self._written.size_bytes
-        return {**run, "work": work / 1e6, "size": written / work}
+        return {**run, "work": self._bytes / 1e6, "size": written / self._bytes}
 
 
 def _convert_file(job):
@@ -138,7 +131,7 @@ def _convert_file(job):
     writer.close()
 
 
-def run_bare(workers, output, *inputs):
+def bare(workers, output, *inputs):
     """Converts each input into one output with nothing around the loop."""
     os.makedirs(output, exist_ok=True)
     jobs = [(path, f"{output}/{n}.array_record") for n, path in enumerate(inputs)]
@@ -150,7 +143,7 @@ def run_bare(workers, output, *inputs):
         pool.map(_convert_file, jobs, chunksize=1)
 
 
-def run_array_record_beam(pattern, prefix, num_shards):
+def array_record_beam(pattern, prefix, num_shards):
     """Runs the pipeline of array_record.beam on Beam's own runner."""
     # It reads the command line when it is imported.
     sys.argv = sys.argv[:1]
@@ -164,7 +157,5 @@ def run_array_record_beam(pattern, prefix, num_shards):
     ).run().wait_until_finish()
 
 
-PROGRAMS = {"bare": run_bare, "array_record_beam": run_array_record_beam}
-
 if __name__ == "__main__":
-    sys.exit(main(Convert, PROGRAMS))
+    sys.exit(main(Convert, bare, array_record_beam))

@@ -1,7 +1,5 @@
 """Packed rows: beside bare rows of tokens, packing on the fly, and a bucket."""
 
-from __future__ import annotations
-
 import functools
 import pathlib
 import sys
@@ -9,37 +7,25 @@ import sys
 import numpy as np
 
 from benchmarks import bucket_server
-from benchmarks.contest import (
-    Contest,
-    Contestant,
-    Option,
-    Peer,
-    main,
-    make,
-    size,
-    steadily,
-)
-from benchmarks.pack import train_tokenizer, write_texts
+from benchmarks.contest import Contest, Contestant, Peer, main, make, open_feed
+from benchmarks.cost import steadily
+from benchmarks.pack import LENGTH, train_tokenizer, write_rows, write_texts
 
-_LENGTH = 2048
 _BATCH_ROWS = 256
 _WARM_ROWS = 8 * _BATCH_ROWS
-_SHARDS = 8
 _LATENCY_MS = 20
 
 
 class Feed(Contest):
-    """See `about`."""
+    """Feeding packed rows.
+
+    The same documents lie in a dataset of rows of 2,048 tokens by `gristmill pack`,
+    in one whose records are the same tokens and nothing else, and as texts, which
+    Grain tokenises and packs first-fit in the trainer, as MaxText's pipeline does.
+    Batches have 256 rows and six arrays. The bucket is on loopback, at 20 ms.
+    """
 
     name = "feed"
-    title = "Feeding packed rows"
-    about = (
-        "The same documents lie in a dataset of rows of 2,048 tokens by `gristmill "
-        "pack`, in one whose records are the same tokens and nothing else, and as "
-        "texts, which Grain tokenises and packs first-fit in the trainer, as MaxText's "
-        "pipeline does. Batches have 256 rows and six arrays. The bucket is on "
-        "loopback, at 20 ms."
-    )
     unit = "M tokens"
     reference = ("grain",)
     contestants = {
@@ -47,11 +33,11 @@ class Feed(Contest):
         "gristmill_block": Contestant("the same from a bucket, block shuffle"),
         "gristmill_global": Contestant("the same from a bucket, global shuffle"),
         "bare": Contestant("bare rows of tokens", bound=True),
-        "grain": Contestant("Grain, packing on the fly", ("grain", "array_record")),
+        "grain": Contestant("Grain, packing on the fly"),
     }
     options = {
-        "bytes": Option(size, 50_000_000, 400_000, "of text"),
-        "seconds": Option(float, 3.0, 0.1, "of each measurement"),
+        "bytes": (50_000_000, 400_000, "of text"),
+        "seconds": (3.0, 0.1, "of each measurement"),
     }
     packages = ("grain", "numpy", "tokenizers", "zstandard")
     peers = (
@@ -72,9 +58,8 @@ class Feed(Contest):
         tokenizer = train_tokenizer(self.work, self.args.bytes)
         texts, packed = self.work / "texts", self.work / "bucket" / "packed"
         write_texts(self.work / "in", self.args.bytes)
-        make("convert", self.work / "in", texts, f"--num-shards={_SHARDS}")
-        how = (f"--tokenizer={tokenizer}", "--column=text", f"--length={_LENGTH}")
-        make("pack", self.work / "in", packed, *how, f"--num-shards={_SHARDS}")
+        make("convert", self.work / "in", texts, "--match-shards")
+        write_rows(self.work / "in", packed, tokenizer)
         rows = loader.open(packed)
         decode, tokens = loader.PackedRows.of(rows), 0
         with Writer(self.work / "bare", shard_bytes=1 << 24) as writer:
@@ -88,11 +73,9 @@ class Feed(Contest):
 
     def measure(self, case, key):
         """Feeds for a while, in a process of its own."""
-        command = self.program(key, self.work, self.args.seconds)
-        variables = {"GRISTMILL_CACHE_DIR": str(self.work / "cache")}
+        command = self.program("feed", key, self.work, self.args.seconds)
         with bucket_server.serve(self.work / "bucket", _LATENCY_MS) as url:
-            variables["STORAGE_EMULATOR_HOST"] = url
-            run = self.run(command, variables=variables)
+            run = self.run(command, {"STORAGE_EMULATOR_HOST": url})
         return {**run, "work": run["work"] * self._tokens_of_row / 1e6}
 
 
@@ -101,13 +84,9 @@ def _feed(path, decode, shuffle):
     from gristmill import loader
 
     dataset = loader.open(path)
-    batches = loader.global_batches(
-        dataset, batch_size=min(_BATCH_ROWS, len(dataset)), seed=1, shuffle=shuffle
-    )
     decode = decode or loader.PackedRows.of(dataset)
-    with batches.feed(decode=decode, host=(0, 1)) as feed:
-        for batch in feed:
-            yield len(batch["inputs"] if isinstance(batch, dict) else batch)
+    for batch in open_feed(dataset, _BATCH_ROWS, shuffle=shuffle, decode=decode):
+        yield len(batch["inputs"] if isinstance(batch, dict) else batch)
 
 
 def _packed(place, shuffle, work):
@@ -117,7 +96,7 @@ def _packed(place, shuffle, work):
 def _bare(work):
     from gristmill import loader
 
-    decode = loader.TokenDecoder(length=_LENGTH, stored="uint16")
+    decode = loader.TokenDecoder(length=LENGTH, stored="uint16")
     return _feed(f"{work}/bare", decode, "global")
 
 
@@ -141,8 +120,8 @@ def _grain(work):
             texts = [each.decode() for each in text(records)["text"].tolist()]
             for encoding in tokenizer.encode_batch_fast(texts):
                 ids = np.array(encoding.ids, np.int32)
-                for begin in range(0, len(ids) - 1, _LENGTH):
-                    piece = ids[begin : begin + _LENGTH + 1]
+                for begin in range(0, len(ids) - 1, LENGTH):
+                    piece = ids[begin : begin + LENGTH + 1]
                     pieces.append({"inputs": piece[:-1], "targets": piece[1:]})
             return pieces
 
@@ -152,11 +131,11 @@ def _grain(work):
     pieces = grain.experimental.FlatMapIterDataset(texts.to_iter_dataset(), Tokenize())
     packed = grain.experimental.FirstFitPackIterDataset(
         pieces,
-        length_struct={"inputs": _LENGTH, "targets": _LENGTH},
+        length_struct={"inputs": LENGTH, "targets": LENGTH},
         num_packing_bins=64,
     )
     for batch in packed.batch(_BATCH_ROWS):
-        yield np.count_nonzero(batch["inputs_segment_ids"]) / _LENGTH
+        yield np.count_nonzero(batch["inputs_segment_ids"]) / LENGTH
 
 
 _FEEDS = {
@@ -175,7 +154,5 @@ def feed(key, work, seconds):
     return steadily(lambda: next(rows), warm=warm, seconds=float(seconds))
 
 
-PROGRAMS = {key: functools.partial(feed, key) for key in _FEEDS}
-
 if __name__ == "__main__":
-    sys.exit(main(Feed, PROGRAMS))
+    sys.exit(main(Feed, feed))

@@ -1,12 +1,8 @@
 """Inputs of other formats than TFRecord: gristmill, plain loops, Google's template."""
 
-from __future__ import annotations
-
+import itertools
 import json
 import os
-import pathlib
-import shutil
-import subprocess
 import sys
 import urllib.request
 
@@ -14,15 +10,13 @@ from benchmarks import c4_like
 from benchmarks.contest import (
     Contest,
     Contestant,
-    Option,
     Peer,
     expect,
     gristmill,
     main,
-    size,
+    said_by,
 )
 from benchmarks.convert import WRITER_OPTIONS, count_records
-from gristmill.dataset import encode_example, encode_frame
 from tests.servers.gcs_process import GcsProcess
 
 _FILES = 8
@@ -30,32 +24,31 @@ _BUCKET = "bench"
 
 
 class Formats(Contest):
-    """See `about`."""
+    """Other formats.
+
+    The same rows of C4-like text lie in files of each format; gristmill has two
+    workers. The loops parse each row by itself, make a `tf.train.Example` with
+    TensorFlow's own class, write it with the official writer, and check nothing.
+    Google's template (`--converter`, the folder of a checkout of DataflowTemplates)
+    keeps lines as they are, on Beam's in-memory runner, and writes to a bucket on
+    loopback.
+    """
 
     name = "formats"
-    title = "Other formats"
-    about = (
-        "The same rows of C4-like text lie in files of each format; gristmill has two "
-        "workers. The loops parse each row by itself, make a `tf.train.Example` with "
-        "TensorFlow's own class, write it with the official writer, and check nothing. "
-        "Google's template (`--converter`, the folder of a checkout of "
-        "DataflowTemplates) keeps lines as they are, on Beam's in-memory runner, and "
-        "writes to a bucket on loopback."
-    )
     reference = ("google_text",)
     contestants = {
         "gristmill_tfrecord": Contestant("`gristmill convert`, TFRecord"),
         "gristmill_jsonl": Contestant("`gristmill convert`, JSON lines"),
         "gristmill_parquet": Contestant("`gristmill convert`, Parquet"),
-        "jsonl_loop": Contestant("plain loop, JSON lines", ("tensorflow",), bound=True),
-        "parquet_loop": Contestant("plain loop, Parquet", ("tensorflow",), bound=True),
+        "jsonl_loop": Contestant("plain loop, JSON lines", bound=True),
+        "parquet_loop": Contestant("plain loop, Parquet", bound=True),
         "google_text": Contestant(
             "Google's `arrayrecord-converter`, lines of text", option="converter"
         ),
     }
     options = {
-        "bytes": Option(size, 500_000_000, 200_000, "of records"),
-        "converter": Option(pathlib.Path, None, None, "Google's template"),
+        "bytes": (500_000_000, 200_000, "of records"),
+        "converter": (None, None, "Google's template"),
     }
     packages = ("apache-beam", "array-record", "pyarrow", "tensorflow", "zstandard")
     peers = (
@@ -68,46 +61,41 @@ class Formats(Contest):
         ),
     )
 
-    def versions(self):
-        """Returns the version of Google's template: the Git hash of its program."""
-        if not self.args.converter:
-            return {}
-        command = ["git", "hash-object", str(self.args.converter / "main.py")]
-        found = subprocess.check_output(command, text=True)
-        return {"arrayrecord-converter": f"main.py {found[:12]}"}
+    def environment(self):
+        """Returns the version of Google's template, too: a Git hash."""
+        found = super().environment()
+        if self.args.converter:
+            version = said_by("git", "hash-object", f"{self.args.converter}/main.py")
+            found["packages"]["arrayrecord-converter"] = f"main.py {version[:12]}"
+        return found
 
     def cases(self):
         """Writes the same rows as TFRecord, JSON lines and Parquet."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        for kind in ("tfrecord", "jsonl", "parquet"):
+        _, counts, self._bytes = c4_like.write_tfrecords(
+            self.work / "tfrecord", size_bytes=self.args.bytes, files=_FILES
+        )
+        self._records = sum(counts)
+        for kind in ("jsonl", "parquet"):
             (self.work / kind).mkdir()
-        self._records = 0
-        for number in range(_FILES):
-            rows = []
-            left = self.args.bytes // _FILES
-            with (
-                open(self.work / "tfrecord" / f"{number}.tfrecord", "wb") as frames,
-                open(self.work / "jsonl" / f"{number}.jsonl", "w") as lines,
-            ):
-                for row in c4_like.generate_rows(seed=number):
-                    left -= frames.write(encode_frame(encode_example(row)))
-                    rows.append({name: value.decode() for name, value in row.items()})
-                    lines.write(json.dumps(rows[-1]) + "\n")
-                    if left <= 0:
-                        break
-            table = pa.Table.from_pylist(rows)
-            pq.write_table(table, self.work / "parquet" / f"{number}.parquet")
-            self._records += len(rows)
+        for number, count in enumerate(counts):
+            rows = [
+                {name: value.decode() for name, value in row.items()}
+                for row in itertools.islice(c4_like.generate_rows(seed=number), count)
+            ]
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            (self.work / "jsonl" / f"{number}.jsonl").write_text(lines)
+            path = self.work / "parquet" / f"{number}.parquet"
+            pq.write_table(pa.Table.from_pylist(rows), path)
         yield "", [*self.contestants]
 
     def measure(self, case, key):
         """Converts once."""
         if key == "google_text":
             return self._google()
-        output = self.work / "out"
-        shutil.rmtree(output, ignore_errors=True)
+        output = self.fresh()
         if key.endswith("loop"):
             source = self.work / key.removesuffix("_loop")
             run = self.run(self.program(key, output, *sorted(source.iterdir())))
@@ -117,7 +105,7 @@ class Formats(Contest):
             command = gristmill("convert", source, output, "--workers=2", *how)
             run = self.run(command)
         expect(count_records(output), self._records, "records")
-        return {**run, "work": self.args.bytes / 1e6}
+        return {**run, "work": self._bytes / 1e6}
 
     def _google(self):
         pattern = f"{self.work}/jsonl/*.jsonl"
@@ -128,7 +116,7 @@ class Formats(Contest):
             listing = f"{server.url}/storage/v1/b/{_BUCKET}/o?prefix=out/"
             with urllib.request.urlopen(listing) as reply:
                 expect(len(json.load(reply).get("items", [])), _FILES, "files")
-        return {**run, "work": self.args.bytes / 1e6}
+        return {**run, "work": self._bytes / 1e6}
 
 
 def _write_rows(path, output, rows):
@@ -148,7 +136,7 @@ def _write_rows(path, output, rows):
     writer.close()
 
 
-def run_jsonl_loop(output, *inputs):
+def jsonl_loop(output, *inputs):
     """Converts lines one by one, with nothing around the loop."""
     os.makedirs(output, exist_ok=True)
     for path in inputs:
@@ -156,7 +144,7 @@ def run_jsonl_loop(output, *inputs):
             _write_rows(path, output, map(json.loads, lines))
 
 
-def run_parquet_loop(output, *inputs):
+def parquet_loop(output, *inputs):
     """Converts rows one by one, with nothing around the loop."""
     import pyarrow.parquet as pq
 
@@ -166,7 +154,7 @@ def run_parquet_loop(output, *inputs):
         _write_rows(path, output, (row for each in batches for row in each.to_pylist()))
 
 
-def run_converter(checkout, pattern):
+def google_text(checkout, pattern):
     """Runs Google's template, as it is, over lines of text."""
     sys.path.insert(0, checkout)
     import main as template
@@ -176,11 +164,5 @@ def run_converter(checkout, pattern):
     template.run([*where, *how], save_main_session=False)
 
 
-PROGRAMS = {
-    "jsonl_loop": run_jsonl_loop,
-    "parquet_loop": run_parquet_loop,
-    "google_text": run_converter,
-}
-
 if __name__ == "__main__":
-    sys.exit(main(Formats, PROGRAMS))
+    sys.exit(main(Formats, jsonl_loop, parquet_loop, google_text))

@@ -4,10 +4,8 @@ This is as little as a reader in Python can do: no way to read data that matters
 the strictest thing to compare with. Environments without gristmill import it.
 """
 
-from collections.abc import Iterator
 
-
-def read_frames(path: str) -> Iterator[bytes]:
+def read_frames(path):
     """Yields the records of a TFRecord file."""
     with open(path, "rb", buffering=1 << 20) as file:
         read = file.read

@@ -1,27 +1,20 @@
 """MaxText's input: its own Grain pipeline beside gristmill's."""
 
-from __future__ import annotations
-
-import functools
 import pathlib
-import subprocess
 import sys
 
 from benchmarks.contest import (
     Contest,
     Contestant,
-    Option,
     Peer,
     describe_environment,
     main,
     make,
-    size,
-    steadily,
+    said_by,
 )
-from benchmarks.pack import write_texts
+from benchmarks.cost import steadily
+from benchmarks.pack import LENGTH, write_rows, write_texts
 
-_LENGTH = 2048
-_SHARDS = 8
 _ROWS = 48
 _PACKAGES = ("maxtext", "jax", "grain", "numpy", "tokenizers")
 _CASES = {"in its own process": 0, "1 worker, the default": 1}
@@ -34,17 +27,16 @@ _FILES = {
 
 
 class MaxText(Contest):
-    """See `about`."""
+    """MaxText's input.
+
+    MaxText's own pipeline, and `gristmill.loader.maxtext` on the same documents or
+    on rows that `gristmill pack` made of them, up to the arrays that MaxText trains
+    on: batches of 48 rows of 2,048 tokens, with Qwen 3's tokenizer. A token counts
+    where it is not padding. `--venv` is an environment with MaxText, made if it is
+    not there (`tests.with_maxtext`).
+    """
 
     name = "maxtext"
-    title = "MaxText's input"
-    about = (
-        "MaxText's own pipeline, and `gristmill.loader.maxtext` on the same documents "
-        "or on rows that `gristmill pack` made of them, up to the arrays that MaxText "
-        "trains on: batches of 48 rows of 2,048 tokens, with Qwen 3's tokenizer. A "
-        "token counts where it is not padding. `--venv` is an environment with "
-        "MaxText, made if it is not there (`tests.with_maxtext`)."
-    )
     unit = "M tokens"
     reference = ("maxtext",)
     contestants = {
@@ -53,10 +45,10 @@ class MaxText(Contest):
         "maxtext": Contestant("MaxText's own pipeline", option="venv"),
     }
     options = {
-        "bytes": Option(size, 30_000_000, 3_000_000, "of text"),
-        "seconds": Option(float, 4.0, 0.5, "of each run"),
-        "venv": Option(pathlib.Path, None, None, "environment with MaxText"),
-        "python": Option(str, "3.12", "3.12", "to make it with"),
+        "bytes": (30_000_000, 3_000_000, "of text"),
+        "seconds": (4.0, 0.5, "of each run"),
+        "venv": (None, None, "environment with MaxText"),
+        "python": ("3.12", "3.12", "to make it with"),
     }
     peers = (
         Peer(
@@ -82,35 +74,35 @@ class MaxText(Contest):
         """Writes documents, and packed rows of them."""
         from tests.with_maxtext import environment
 
+        self._environment = None
         if self.args.venv is None:
             return
-        self._python = str(environment.install(self.args.venv, self.args.python))
+        venv = pathlib.Path(self.args.venv)
+        self._python = environment.install(venv, self.args.python)
         code = "import maxtext, os; print(os.path.dirname(maxtext.__file__))"
-        found = subprocess.check_output([self._python, "-c", code], text=True)
-        self._package = found.split()[-1]
+        self._package = said_by(self._python, "-c", code).split()[-1]
         inputs = self.work / "in"
         write_texts(inputs, self.args.bytes)
-        make("convert", inputs, self.work / "texts", f"--num-shards={_SHARDS}")
+        make("convert", inputs, self.work / "texts", "--match-shards")
         tokenizer = f"{self._package}/assets/tokenizers/qwen3-tokenizer/tokenizer.json"
-        how = (f"--tokenizer={tokenizer}", f"--length={_LENGTH}", "--column=text")
-        make("pack", inputs, self.work / "rows", *how, f"--num-shards={_SHARDS}")
+        write_rows(inputs, self.work / "rows", tokenizer)
         for case in _CASES:
             yield case, [*self.contestants]
 
-    def versions(self):
-        """Returns those of MaxText's environment, its Python's too."""
-        return getattr(self, "_versions", {})
+    def environment(self):
+        """Returns that of MaxText, where it was used."""
+        return self._environment or super().environment()
 
     def measure(self, case, key):
         """Feeds for a while, in MaxText's environment."""
         from tests.with_maxtext import environment
 
         program = self.program(
-            *(key, self.work, _CASES[case], self._package, self.args.seconds)
+            *("feed", key, self.work, _CASES[case], self._package, self.args.seconds)
         )
         command = environment.in_namespace([self._python, *program[1:]])
-        run = self.run(command, directory=environment.ROOT, timeout_seconds=180)
-        self._versions = run.pop("packages")
+        run = self.run(command, directory=environment.ROOT)
+        self._environment = run.pop("environment")
         return run
 
 
@@ -135,7 +127,7 @@ def feed(key, work, workers, package, seconds):
             *("grain_file_type=arrayrecord", "train_data_columns=['text']"),
             f"grain_train_files={work}/{_FILES[key]}",
             f"grain_worker_count={workers}",
-            f"max_target_length={_LENGTH}",
+            f"max_target_length={LENGTH}",
             f"per_device_batch_size={_ROWS}",
             f"tokenizer_path={package}/assets/tokenizers/qwen3-tokenizer",
             *("tokenizer_type=huggingface", "vocab_size=200000", "num_epoch=100000"),
@@ -153,12 +145,9 @@ def feed(key, work, workers, package, seconds):
 
     warm = 400 if key == "gristmill_packed" else 8
     run = steadily(step, warm=warm, seconds=float(seconds))
-    found = describe_environment(_PACKAGES)
-    packages = {"python": found["python"], **found["packages"]}
-    return {**run, "work": run["work"] * int(tokens) / 1e6, "packages": packages}
+    tokens = run["work"] * int(tokens) / 1e6
+    return {**run, "work": tokens, "environment": describe_environment(_PACKAGES)}
 
-
-PROGRAMS = {key: functools.partial(feed, key) for key in _FILES}
 
 if __name__ == "__main__":
-    sys.exit(main(MaxText, PROGRAMS))
+    sys.exit(main(MaxText, feed))

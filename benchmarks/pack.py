@@ -1,35 +1,28 @@
 """`gristmill pack` beside bare tokenizers and the preprocessing of other projects."""
 
-from __future__ import annotations
-
-import contextlib
 import functools
 import itertools
 import json
 import multiprocessing
 import pathlib
 import random
-import shutil
 import sys
-from typing import TypeVar
 
 from benchmarks import c4_like
 from benchmarks.contest import (
     Contest,
     Contestant,
-    Option,
     Peer,
-    commit_in,
     expect,
     gristmill,
     main,
-    size,
+    make,
+    said_by,
     version_in,
 )
 from benchmarks.frames import read_frames
 
-_T = TypeVar("_T")
-_LENGTH = 2048
+LENGTH = 2048
 _FILES = 8
 _BATCH = 256
 _TRAINING_BYTES = 20_000_000
@@ -44,28 +37,28 @@ _CHATML = (
 
 
 class Pack(Contest):
-    """See `about`."""
+    """Packing.
+
+    Documents of C4-like text, none of which occurs twice, become rows of 2,048
+    tokens: whole processes with two workers, start-up included. The bare pools
+    encode the same texts and write nothing. `--fast` uses gigatoken, and compares a
+    sample with Hugging Face's library. datatrove and Megatron-LM tokenise with the
+    latter, or with gigatoken in `preprocess_data_fast.py`, write a stream of
+    tokens, and pack nothing. All make the same number of tokens. Conversations are
+    packed with one worker beside the text that the template ChatML writes for them.
+    gristmill reads every row back.
+    """
 
     name = "pack"
-    title = "Packing"
-    about = (
-        "Documents of C4-like text, none of which occurs twice, become rows of 2,048 "
-        "tokens: whole processes with two workers, start-up included. The bare pools "
-        "encode the same texts and write nothing. `--fast` uses gigatoken, and "
-        "compares a sample with Hugging Face's library. datatrove and Megatron-LM "
-        "tokenise with the latter, or with gigatoken in `preprocess_data_fast.py`, "
-        "write a stream of tokens, and pack nothing. All "
-        "make the same number of tokens. Conversations are packed with one worker "
-        "beside the text that the template ChatML writes for them. gristmill reads "
-        "every row back."
-    )
     reference = ("megatron", "bare", "bare_fast", "gristmill_text")
     contestants = {
         "gristmill": Contestant("`gristmill pack`"),
         "bare": Contestant("bare pool", bound=True),
-        "gristmill_fast": Contestant("`gristmill pack --fast`", ("gigatoken",)),
-        "bare_fast": Contestant("bare pool of gigatoken", ("gigatoken",), bound=True),
-        "datatrove": Contestant("datatrove, `DocumentTokenizer`", option="datatrove"),
+        "gristmill_fast": Contestant("`gristmill pack --fast`"),
+        "bare_fast": Contestant("bare pool of gigatoken", bound=True),
+        "datatrove": Contestant(
+            "datatrove, `DocumentTokenizer`, one process", option="datatrove"
+        ),
         "megatron": Contestant("Megatron-LM, `preprocess_data.py`", option="megatron"),
         "megatron_fast": Contestant(
             "Megatron-LM, `preprocess_data_fast.py`", option="megatron"
@@ -74,10 +67,10 @@ class Pack(Contest):
         "gristmill_text": Contestant("the same text, as documents"),
     }
     options = {
-        "bytes": Option(size, 50_000_000, 200_000, "of text, or of conversations"),
-        "datatrove": Option(str, None, None, "a Python that has it"),
-        "megatron": Option(str, None, None, "a Python that has it"),
-        "megatron_checkout": Option(str, None, None, "a checkout of Megatron-LM"),
+        "bytes": (50_000_000, 200_000, "of text, or of conversations"),
+        "datatrove": (None, None, "a Python that has it"),
+        "megatron": (None, None, "a Python that has it"),
+        "megatron_checkout": (None, None, "a checkout of Megatron-LM"),
     }
     packages = ("gigatoken", "numpy", "tokenizers", "zstandard")
     peers = (
@@ -101,20 +94,22 @@ class Pack(Contest):
         Peer(
             "datatrove's `DocumentTokenizer`",
             "datatrove",
-            "the same",
+            "the same, in one process",
             "gristmill_fast",
             "datatrove",
             _CASES[1],
         ),
     )
 
-    def versions(self):
-        """Returns the versions of datatrove and Megatron-LM."""
-        found, checkout = {}, self.args.megatron_checkout
+    def environment(self):
+        """Returns the versions of datatrove and Megatron-LM, too."""
+        found, checkout = super().environment(), self.args.megatron_checkout
         if self.args.datatrove:
-            found["datatrove"] = version_in(self.args.datatrove, "datatrove")
+            version = version_in(self.args.datatrove, "datatrove")
+            found["packages"]["datatrove"] = version
         if checkout:
-            found["Megatron-LM"] = commit_in(checkout)
+            command = ("git", "-C", checkout, "rev-parse", "--short=12", "HEAD")
+            found["packages"]["Megatron-LM"] = said_by(*command)
         return found
 
     def cases(self):
@@ -125,8 +120,8 @@ class Pack(Contest):
         self._lines = self.work / "lines" / "all.jsonl"
         self._lines.parent.mkdir()
         texts = map(_texts_of, sorted((self.work / "in").iterdir()))
-        with open(self._lines, "wb") as file:
-            file.writelines(_line({"text": t}) for t in itertools.chain(*texts))
+        lines = [_line({"text": text}) for text in itertools.chain(*texts)]
+        self._lines.write_bytes(b"".join(lines))
         yield _CASES[0], ["gristmill", "bare"]
         peers = ("datatrove", "megatron", "megatron_fast")
         yield _CASES[1], ["gristmill_fast", "bare_fast", *peers]
@@ -137,7 +132,7 @@ class Pack(Contest):
         name, _, way = key.partition("_")
         inputs = self.work / "in"
         if name == "bare":
-            return self.program(key, self._tokenizer, *sorted(inputs.iterdir()))
+            return self.program("bare", way, self._tokenizer, *sorted(inputs.iterdir()))
         if key == "datatrove":
             start = [self.args.datatrove, "-m", "benchmarks.peers", "pack_datatrove"]
             words = self._tokenizer, self._lines.parent, output
@@ -151,7 +146,7 @@ class Pack(Contest):
                 *("--tokenizer-type=HuggingFaceTokenizer", *how),
                 f"--tokenizer-model={self.work}",
             ]
-        how = [f"--tokenizer={self._tokenizer}", f"--length={_LENGTH}", "--quiet"]
+        how = [f"--tokenizer={self._tokenizer}", f"--length={LENGTH}", "--quiet"]
         if way in ("chat", "text"):
             template = self.work / "chatml.jinja"
             how += ["--chat", f"--template={template}"] if way == "chat" else []
@@ -164,8 +159,7 @@ class Pack(Contest):
 
     def measure(self, case, key):
         """Packs once."""
-        output = self.work / "out"
-        shutil.rmtree(output, ignore_errors=True)
+        output = self.fresh()
         output.mkdir()
         checkout = self.args.megatron_checkout
         variables = {"PYTHONPATH": checkout} if "megatron" in key else {}
@@ -192,18 +186,17 @@ def _line(record):
 
 
 def write_texts(directory, size_bytes):
-    """Writes TFRecord files of documents; returns the bytes of text."""
-    from gristmill.dataset import encode_example, encode_frame
-
-    directory.mkdir()
-    written = 0
-    for number in range(_FILES):
-        texts = c4_like.generate_texts(number)
-        with open(directory / f"{number}.tfrecord", "wb") as file:
-            for text in c4_like.taken(size_bytes // _FILES, texts):
-                file.write(encode_frame(encode_example({"text": text})))
-                written += len(text)
+    """Writes TFRecord files of documents; returns their bytes."""
+    *_, written = c4_like.write_tfrecords(
+        directory, size_bytes=size_bytes, files=_FILES, records="documents"
+    )
     return written
+
+
+def write_rows(inputs, output, tokenizer):
+    """Packs documents to rows, in as many shards as there are files."""
+    how = (f"--tokenizer={tokenizer}", f"--length={LENGTH}", "--column=text")
+    make("pack", inputs, output, *how, f"--num-shards={_FILES}")
 
 
 def _batched(items):
@@ -221,26 +214,23 @@ def _texts_of(path):
 
 def _write_conversations(work, size_bytes):
     """Writes conversations, their text, and the template; returns bytes of text."""
-    chance, texts = random.Random(0), c4_like.generate_texts(0)
-    written = 0
-    with contextlib.ExitStack() as stack:
-        chat, text = (
-            stack.enter_context(open(work / f"{name}.jsonl", "wb"))
-            for name in ("chat", "text")
+    chance, texts = random.Random(0), c4_like.generate_texts(seed=0)
+    written, chats, documents = 0, [], []
+    while written < size_bytes:
+        messages = []
+        for _ in range(chance.randint(1, 4)):
+            question, answer = next(texts).decode()[:200], next(texts).decode()
+            messages.append({"role": "user", "content": question})
+            messages.append({"role": "assistant", "content": answer})
+        rendered = "".join(
+            f"<|im_start|>{each['role']}\n{each['content']}<|im_end|>\n"
+            for each in messages
         )
-        while written < size_bytes:
-            messages = []
-            for _ in range(chance.randint(1, 4)):
-                question, answer = next(texts).decode()[:200], next(texts).decode()
-                messages.append({"role": "user", "content": question})
-                messages.append({"role": "assistant", "content": answer})
-            chat.write(_line({"messages": messages}))
-            rendered = "".join(
-                f"<|im_start|>{each['role']}\n{each['content']}<|im_end|>\n"
-                for each in messages
-            )
-            text.write(_line({"text": rendered}))
-            written += len(rendered.encode())
+        chats.append(_line({"messages": messages}))
+        documents.append(_line({"text": rendered}))
+        written += len(rendered.encode())
+    (work / "chat.jsonl").write_bytes(b"".join(chats))
+    (work / "text.jsonl").write_bytes(b"".join(documents))
     (work / "chatml.jinja").write_text(_CHATML)
     return written
 
@@ -252,7 +242,7 @@ def train_tokenizer(folder, size_bytes):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    texts = c4_like.generate_texts(1_000_000)
+    texts = c4_like.generate_texts(seed=1_000_000)
     taken = c4_like.taken(min(size_bytes, _TRAINING_BYTES), texts)
     tokenizer.train_from_iterator(
         map(bytes.decode, taken),
@@ -290,7 +280,7 @@ def _encode(job):
     return sum(len(each) for batch in batches for each in batch)
 
 
-def run_bare(fast, tokenizer, *inputs):
+def bare(fast, tokenizer, *inputs):
     """Encodes files in a pool of two that writes nothing."""
     jobs = [(tokenizer, path, fast) for path in inputs]
     with multiprocessing.get_context("spawn").Pool(2) as pool:
@@ -300,10 +290,5 @@ def run_bare(fast, tokenizer, *inputs):
     return {"tokens": tokens}
 
 
-PROGRAMS = {
-    "bare": functools.partial(run_bare, False),
-    "bare_fast": functools.partial(run_bare, True),
-}
-
 if __name__ == "__main__":
-    sys.exit(main(Pack, PROGRAMS))
+    sys.exit(main(Pack, bare))

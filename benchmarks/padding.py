@@ -1,15 +1,11 @@
 """Padding and cuts of rows: `gristmill pack` beside Grain."""
 
-from __future__ import annotations
-
-import functools
 import json
-import shutil
 import sys
 
 import numpy as np
 
-from benchmarks.contest import Contest, Contestant, Option, gristmill, main
+from benchmarks.contest import Contest, Contestant, gristmill, main
 
 _LENGTH = 2048
 _VOCABULARY = 32_768
@@ -18,28 +14,27 @@ _CASES = {"mean 458 tokens, as C4": (458, 1.03), "mean 500 tokens, wider": (500,
 
 
 class Padding(Contest):
-    """See `about`."""
+    """Padding and cuts of packed rows.
+
+    Documents of made-up lengths become rows of 2,048 tokens. Concatenating cuts
+    most documents that need not be cut; one document a row is mostly padding, and
+    loses the rest. Best fit over a whole shard has as little padding as
+    concatenation, and cuts only documents longer than a row. gristmill reads and
+    writes files; Grain packs what is in memory, with 64 open rows.
+    """
 
     name = "padding"
-    title = "Padding and cuts of packed rows"
-    about = (
-        "Documents of made-up lengths become rows of 2,048 tokens. Concatenating cuts "
-        "most documents that need not be cut; one document a row is mostly padding, "
-        "and loses the rest. Best fit over a whole shard has as little padding as "
-        "concatenation, and cuts only documents longer than a row. gristmill reads and "
-        "writes files; Grain packs what is in memory, with 64 open rows."
-    )
     unit = "thousand documents"
     reference = ("gristmill_best-fit",)
     contestants = {
         "gristmill_best-fit": Contestant("`gristmill pack`"),
         "gristmill_concat": Contestant("`gristmill pack --pack concat`"),
         "gristmill_none": Contestant("`gristmill pack --pack none`"),
-        "FirstFit": Contestant("Grain, first fit", ("grain",)),
-        "BestFit": Contestant("Grain, best fit", ("grain",)),
+        "FirstFit": Contestant("Grain, first fit"),
+        "BestFit": Contestant("Grain, best fit"),
     }
     columns = {"padding": "padding, %", "cut": "cuts, of 100 documents"}
-    options = {"documents": Option(int, 20_000, 500, "of each case")}
+    options = {"documents": (20_000, 500, "of each case")}
     packages = ("grain", "numpy")
 
     def cases(self):
@@ -48,8 +43,7 @@ class Padding(Contest):
 
         for case in _CASES:
             chance = np.random.default_rng(1)
-            shutil.rmtree(self.work / "in", ignore_errors=True)
-            with Writer(self.work / "in", shard_bytes=1 << 30) as writer:
+            with Writer(self.fresh("in"), shard_bytes=1 << 30) as writer:
                 for length in lengths_of(case, self.args.documents).tolist():
                     tokens = chance.integers(0, _VOCABULARY, length)
                     writer.write(encode_example({"tokens": tokens}))
@@ -57,26 +51,29 @@ class Padding(Contest):
 
     def measure(self, case, key):
         """Packs once."""
-        count = self.args.documents
         name, _, method = key.partition("_")
+        done = {"work": self.args.documents / 1000}
         if name != "gristmill":
-            run = self.run(self.program(name, case, count))
-            cuts = ((lengths_of(case, count) - 1) // _LENGTH).sum()
-            return {**run, "work": count / 1000, "cut": 100 * int(cuts) / count}
-        output = self.work / "out"
-        shutil.rmtree(output, ignore_errors=True)
+            command = self.program("grain_packer", name, case, self.args.documents)
+            return self.run(command) | done
+        output = self.fresh()
         how = (f"--vocabulary-size={_VOCABULARY}", f"--length={_LENGTH}")
         how += ("--column=tokens", f"--pack={method}", "--num-shards=1")
         run = self.run(gristmill("pack", self.work / "in", output, *how))
         fields = json.loads((output / "dataset.json").read_text())
         (split,) = fields["splits"].values()
         packed = split["packed"]
-        return {
-            **run,
-            "work": count / 1000,
-            "padding": 100 * (1 - packed["tokens"] / split["records"] / _LENGTH),
-            "cut": 100 * (packed["pieces"] - packed["documents"]) / count,
-        }
+        found = _found(
+            split["records"], packed["tokens"], packed["pieces"], packed["documents"]
+        )
+        return run | done | found
+
+
+def _found(rows, tokens, pieces, documents):
+    return {
+        "padding": 100 * (1 - tokens / rows / _LENGTH),
+        "cut": 100 * (pieces - documents) / documents,
+    }
 
 
 def lengths_of(case, documents):
@@ -87,7 +84,7 @@ def lengths_of(case, documents):
     return np.maximum(lengths, 2).astype(np.int64)
 
 
-def run_grain(packer, case, documents):
+def grain_packer(packer, case, documents):
     """Packs pieces no longer than a row, and returns the padding."""
     import grain
 
@@ -104,10 +101,8 @@ def run_grain(packer, case, documents):
     rows = sum(
         1 for _ in pack(given, length_struct={"tokens": _LENGTH}, num_packing_bins=64)
     )
-    return {"padding": 100 * (1 - sum(pieces) / rows / _LENGTH)}
+    return _found(rows, sum(pieces), len(pieces), len(lengths))
 
-
-PROGRAMS = {key: functools.partial(run_grain, key) for key in ("FirstFit", "BestFit")}
 
 if __name__ == "__main__":
-    sys.exit(main(Padding, PROGRAMS))
+    sys.exit(main(Padding, grain_packer))

@@ -5,16 +5,13 @@
 Each imports what it uses, and prints what it measured itself as JSON.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
-import math
 import os
 import random
 import sys
-import time
 
+from benchmarks.cost import steadily, timed
 from benchmarks.frames import read_frames
 
 _BATCH = 256
@@ -49,18 +46,15 @@ def mds_write(compression, output, *inputs):
     """
     from streaming import MDSWriter
 
-    how = {}
-    if compression:
-        how = {"compression": compression, "hashes": ["xxh64"]}
-    cpu, started = time.process_time(), time.perf_counter()
-    with MDSWriter(columns={"record": "bytes"}, out=output, **how) as writer:
-        for path in inputs:
-            for record in read_frames(path):
-                writer.write({"record": record})
-    return {
-        "cpu_seconds": time.process_time() - cpu,
-        "wall_seconds": time.perf_counter() - started,
-    }
+    how = {"compression": compression, "hashes": ["xxh64"]} if compression else {}
+
+    def write_all():
+        with MDSWriter(columns={"record": "bytes"}, out=output, **how) as writer:
+            for path in inputs:
+                for record in read_frames(path):
+                    writer.write({"record": record})
+
+    return timed(write_all)
 
 
 def mds_read(directory, seconds):
@@ -84,20 +78,16 @@ def mds_read(directory, seconds):
                 yield dataset[number]
 
     samples = at_random() if seconds else iter(dataset)
-    for _ in itertools.islice(samples, _WARM_RECORDS):
-        pass
-    given, until = 0, float(seconds or math.inf)
-    cpu, started = time.process_time(), time.perf_counter()
-    while time.perf_counter() - started < until:
+
+    def step():
         batch = [each["record"] for each in itertools.islice(samples, _BATCH)]
-        if not batch:
-            break
-        given += len(batch)
-    return {
-        "work": given / 1000,
-        "cpu_seconds": time.process_time() - cpu,
-        "wall_seconds": time.perf_counter() - started,
-    }
+        return len(batch) / 1000
+
+    if seconds:
+        return steadily(step, warm=_WARM_RECORDS / 1000, seconds=float(seconds))
+    for _ in range(_WARM_RECORDS // _BATCH):
+        step()
+    return timed(lambda: sum(iter(step, 0)))
 
 
 PROGRAMS = {

@@ -6,16 +6,12 @@ A page has a bar chart, and a table for each case. Contestants are compared with
 round; tables have the median of the rounds with the lowest and the highest.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import pathlib
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from benchmarks.resume import report as resume_report
+import numpy as np
 
 ROOT = pathlib.Path(__file__).parents[1]
 _RESULTS = ROOT / "benchmarks" / "results"
@@ -23,11 +19,9 @@ _PAGES = ROOT / "docs" / "performance"
 _COLOURS = {"ours": "#0072b2", "peer": "#e08a00", "bound": "#a7b1bd"}
 _LEGEND = {"ours": "gristmill", "peer": "others", "bound": "does less work"}
 _TIMES = "\N{MULTIPLICATION SIGN}"
-Results = Mapping[str, Any]
-Speeds = dict[int, float]
 
 
-def spread(values: Sequence[float], unit: str = "") -> str:
+def spread(values, unit=""):
     """Returns "median (lowest..highest)", or the one value there is."""
     middle, low, high = statistics.median(values), min(values), max(values)
     digits = 0 if middle >= 100 else 1 if middle >= 10 else 2
@@ -37,27 +31,34 @@ def spread(values: Sequence[float], unit: str = "") -> str:
     return f"{text} ({low:,.{digits}f}..{high:,.{digits}f})"
 
 
-def speeds(results: Results, case: str, key: str, per: str) -> Speeds:
+def _runs(results, case, key):
+    return [
+        run
+        for run in results["runs"]
+        if (run["case"], run["contestant"]) == (case, key)
+    ]
+
+
+def speeds(results, case, key, per):
     """Returns the work of a contestant for a second of a kind, by round."""
     return {
         run["round"]: run["work"] / run[f"{per}_seconds"]
-        for run in results["runs"]
-        if (run["case"], run["contestant"]) == (case, key)
+        for run in _runs(results, case, key)
     }
 
 
-def times(ours: Speeds, theirs: Speeds) -> list[float]:
+def times(ours, theirs):
     """Returns how many times the second speed the first is, in rounds with both."""
     return [ours[number] / theirs[number] for number in ours if number in theirs]
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+def table(header, rows, texts=1):
     """Returns a Markdown table: some columns of text, then numbers."""
     ends = ["---"] * texts + ["---:"] * (len(header) - texts)
     return "\n".join(f"| {' | '.join(line)} |" for line in [header, ends, *rows])
 
 
-def _conditions(results: Results) -> str:
+def _conditions(results):
     about = results["environment"]
     packages = ", ".join(f"{k} {v}" for k, v in about["packages"].items())
     return (
@@ -67,20 +68,20 @@ def _conditions(results: Results) -> str:
     )
 
 
-def _cases(results: Results) -> list[str]:
+def _cases(results):
     return [*dict.fromkeys(run["case"] for run in results["runs"])]
 
 
-def _reference(results: Results, case: str) -> str:
+def _reference(results, case):
     """Returns the first of the contestants to compare with that ran in a case."""
-    ran = {run["contestant"] for run in results["runs"] if run["case"] == case}
-    return next((key for key in results["reference"] if key in ran), "")
+    ran = (key for key in results["reference"] if _runs(results, case, key))
+    return next(ran, "")
 
 
-def _rows(results: Results, case: str) -> Iterator[list[str]]:
-    reference, runs = _reference(results, case), results["runs"]
+def _rows(results, case):
+    reference = _reference(results, case)
     for key, each in results["contestants"].items():
-        own = [r for r in runs if (r["case"], r["contestant"]) == (case, key)]
+        own = _runs(results, case, key)
         if not own:
             continue
         cells = [f"{each['label']}{' *' if each['bound'] else ''}"]
@@ -97,7 +98,7 @@ def _rows(results: Results, case: str) -> Iterator[list[str]]:
         yield cells
 
 
-def _case_table(results: Results, case: str) -> str:
+def _case_table(results, case):
     unit = results["unit"]
     reference = results["contestants"].get(_reference(results, case), {})
     beside = reference.get("label", "")
@@ -108,7 +109,7 @@ def _case_table(results: Results, case: str) -> str:
     return table([header[n] for n in kept], [[row[n] for n in kept] for row in rows])
 
 
-def page(results: Results) -> str:
+def page(results):
     """Returns the page of a contest."""
     parts = [f"# {results['title']}", results["about"], _conditions(results)]
     parts.append(f"![{results['title']}]({results['name']}.svg)")
@@ -121,7 +122,7 @@ def page(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def draw(results: Results, path: pathlib.Path) -> None:
+def draw(results, path):
     """Writes the bar chart of a contest: work per CPU second, a panel for each case."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -133,20 +134,19 @@ def draw(results: Results, path: pathlib.Path) -> None:
         bars = []
         for key, each in results["contestants"].items():
             found = [*speeds(results, case, key, "cpu").values()]
-            kind = "ours" if key.startswith("gristmill") else "peer"
-            colour = _COLOURS["bound" if each["bound"] else kind]
-            bars += [(each["label"].replace("`", ""), colour, found)] if found else []
+            if found:
+                kind = "ours" if key.startswith("gristmill") else "peer"
+                colour = _COLOURS["bound" if each["bound"] else kind]
+                span = min(found), statistics.median(found), max(found)
+                bars.append((each["label"].replace("`", ""), colour, span))
         panels.append((case, bars[::-1]))
     heights = [len(bars) + 1.5 for _, bars in panels]
     figure = Figure(figsize=(8, 0.3 * sum(heights) + 0.5), layout="constrained")
     axes = figure.subplots(len(panels), height_ratios=heights, squeeze=False)
     for (case, bars), axis in zip(panels, axes[:, 0], strict=True):
-        names, colours, values = zip(*bars, strict=True)
-        middles = [statistics.median(each) for each in values]
-        errors = [
-            [middle - min(each) for middle, each in zip(middles, values, strict=True)],
-            [max(each) - middle for middle, each in zip(middles, values, strict=True)],
-        ]
+        names, colours, spans = zip(*bars, strict=True)
+        lows, middles, highs = np.transpose(spans)
+        errors = [middles - lows, highs - middles]
         axis.barh(names, middles, color=colours, xerr=errors, ecolor="#566375")
         if max(middles) > 20 * min(middles):
             axis.set_xscale("log")
@@ -160,38 +160,34 @@ def draw(results: Results, path: pathlib.Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def _compared(results: Results, peer: Mapping[str, Any], per: str) -> str:
+def _compared(results, peer, per):
     both = (speeds(results, peer["case"], peer[key], per) for key in ("ours", "theirs"))
     return spread(times(*both), _TIMES)
 
 
-def peer_rows(every: Sequence[Results], places: str, *, short: bool) -> str:
+def peer_rows(every, places, *, short):
     """Returns the table of peers: all of them, or those of the README."""
     rows = []
     for results in every:
+        about = results["environment"]
+        ran = {run["contestant"] for run in results["runs"]}
         for peer in results["peers"]:
-            found = {run["contestant"] for run in results["runs"]}
-            if (short and not peer["in_short"]) or not {
-                peer["ours"],
-                peer["theirs"],
-            } <= found:
+            if not {peer["ours"], peer["theirs"]} <= ran:
                 continue
-            about = results["environment"]
-            version = about["packages"].get(peer["package"], "?")
-            cells = [peer["name"], *([] if short else [version]), peer["compared"]]
-            for per in ("cpu", "wall"):
-                text = _compared(results, peer, per)
-                cells.append(
-                    f"{text.split()[0].rstrip(_TIMES)}{_TIMES}" if short else text
-                )
+            speed = [_compared(results, peer, per) for per in ("cpu", "wall")]
             link = f"[{about['date']}]({places}{results['name']}.md)"
-            rows.append([*cells, link])
+            if not short:
+                version = about["packages"].get(peer["package"], "?")
+                rows.append([peer["name"], version, peer["compared"], *speed, link])
+            elif peer["in_short"]:
+                medians = (f"{each.split(_TIMES)[0]}{_TIMES}" for each in speed)
+                rows.append([peer["name"], peer["compared"], *medians, link])
     header = ["peer", *([] if short else ["version"]), "compared"]
     more = ["speed by CPU time", "by wall time", "measured"]
     return table([*header, *more], rows, texts=len(header))
 
 
-def _entry(results: Results) -> str:
+def _entry(results):
     text = f"- [{results['title']}]({results['name']}.md)"
     if results["peers"]:
         peer = results["peers"][0]
@@ -203,7 +199,7 @@ def _entry(results: Results) -> str:
     return f"{text}. Measured on {results['environment']['date']}."
 
 
-def scale_table(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def scale_table(found):
     """Returns a table with a line for each path."""
     rows = []
     for path, runs in found.items():
@@ -227,39 +223,37 @@ def scale_table(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
                 f"{last['gathered_shard_bytes']:.1f}",
             ]
         )
-    shards = max((runs for runs in found.values()), key=len)
+    shards = max(found.values(), key=len)
     header = ["", *(f"{run['shards']:,} shards" for run in shards), "grows as n^"]
     header += ["longest step", "peak memory", "bytes of an element"]
     return table([*header, "gathered, bytes a shard"], rows)
 
 
-def fill(path: pathlib.Path, name: str, text: str) -> None:
+def fill(path, name, text):
     """Replaces what is between the marks of a name in a page."""
-    page = path.read_text(encoding="utf-8")
+    page = path.read_text()
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     start = page.index(begin) + len(begin)
-    page = f"{page[:start]}\n{text}\n{page[page.index(end, start) :]}"
-    path.write_text(page, encoding="utf-8")
+    path.write_text(f"{page[:start]}\n{text}\n{page[page.index(end, start) :]}")
 
 
-def main() -> None:
+def main():
     """Writes all pages."""
-    every = []
-    for path in sorted(_RESULTS.glob("*.json")):
-        results = json.loads(path.read_text(encoding="utf-8"))
-        if "runs" not in results:
-            continue
-        every.append(results)
+    from benchmarks.resume import report as resume_report
+
+    kept = {
+        path.stem: json.loads(path.read_text())
+        for path in sorted(_RESULTS.glob("*.json"))
+    }
+    every = [results for results in kept.values() if "runs" in results]
+    for results in every:
         draw(results, _PAGES / f"{results['name']}.svg")
-        text = page(results)
-        (_PAGES / f"{results['name']}.md").write_text(text, encoding="utf-8")
+        (_PAGES / f"{results['name']}.md").write_text(page(results))
     fill(_PAGES / "index.md", "reports", "\n".join(map(_entry, every)))
     fill(_PAGES / "peers.md", "peers", peer_rows(every, "", short=False))
     fill(ROOT / "README.md", "peers", peer_rows(every, "docs/performance/", short=True))
-    scale = json.loads((_RESULTS / "scale.json").read_text(encoding="utf-8"))
-    fill(_PAGES / "scale.md", "scale", scale_table(scale["paths"]))
-    resume = json.loads((_RESULTS / "resume.json").read_text(encoding="utf-8"))
-    for name, text in resume_report.parts(resume).items():
+    fill(_PAGES / "scale.md", "scale", scale_table(kept["scale"]["paths"]))
+    for name, text in resume_report.parts(kept["resume"]).items():
         fill(_PAGES / "resume.md", name, text)
 
 

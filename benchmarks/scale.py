@@ -7,22 +7,18 @@ there have the right sizes, and no content. All else is the real code, in one pr
 What a runner would carry from one stage to the next passes through Beam's coder.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
-import dataclasses
-import functools
+import concurrent.futures
 import itertools
 import json
+import multiprocessing
 import os
 import pathlib
 import resource
-import subprocess
 import sys
 import tempfile
 import time
-from typing import TypeVar
 
 import apache_beam as beam
 import numpy as np
@@ -34,25 +30,17 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.findings import Finding
-from gristmill.dataset.columns.column_file import ColumnType
-from gristmill.dataset.commit.attached_split import AttachedSplit, Written
-from gristmill.dataset.commit.commit import commit_dataset, write_table
-from gristmill.dataset.commit.write import Write
 from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.column_table import StoredColumn
 from gristmill.dataset.metadata.shard_report import (
     INDEXED_JOB,
     ShardReport,
     SourceSpan,
 )
-from gristmill.dataset.metadata.shard_table import ShardCollector
 from gristmill.transforms import ConversionJob
-from gristmill.transforms.beam.read_ranges import Listing, list_looked, list_looks
 from gristmill.transforms.beam.write_arrayrecords import _GatherFn
 from gristmill.transforms.checking.verification import VerifyJob, plan_verify
 from gristmill.transforms.checking.verify_shard import ShardCheck
-from gristmill.transforms.columns.duplicates import Digested
 from gristmill.transforms.conversion.begin import list_inputs, plan_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import (
@@ -67,8 +55,6 @@ from gristmill.transforms.indexing.index_job import (
     plan_index,
 )
 from gristmill.transforms.planning.shard_plan import PlanOptions
-from gristmill.transforms.sources.find_inputs import look_at_part
-from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.writing.write_group import encode_task
 from gristmill.transforms.writing.write_split import (
     COUNT_ROW,
@@ -78,7 +64,6 @@ from gristmill.transforms.writing.write_split import (
     commit_write,
 )
 
-_T = TypeVar("_T")
 SHARDS = [10**3, 10**4, 10**5, 10**6, 4 * 10**6]
 _KINDS = 64  # Of sizes. Files are links to so many, or a few more, of each.
 _MOST_LINKS = 60_000  # Of one file, in ext4.
@@ -98,10 +83,10 @@ class Steps:
         self.found = {"element_bytes": 0, "gathered_bytes": 0}
         self._coder = beam.coders.registry.get_coder(object)
 
-    def timed(self, name, work):
+    def timed(self, name, work, *arguments):
         """Returns the result of `work`; adds its CPU time to that of the step."""
         begin = time.process_time()
-        result = work()
+        result = work(*arguments)
         seconds = time.process_time() - begin
         self.found[f"{name}_seconds"] = self.found.get(f"{name}_seconds", 0) + seconds
         return result
@@ -116,8 +101,13 @@ class Steps:
         """Gathers results, made up some at a time, and sends them."""
         gathered, waiting = Gathered(), iter(results)
         while some := list(itertools.islice(waiting, _SOME)):
-            self.timed("gather", lambda some=some: [r.gather(gathered) for r in some])
-        return self.timed("gather", lambda: self.sent(gathered, "gathered_bytes"))
+            self.timed("gather", _gather, some, gathered)
+        return self.timed("gather", self.sent, gathered, "gathered_bytes")
+
+
+def _gather(results, gathered):
+    for result in results:
+        result.gather(gathered)
 
 
 def _link(names, sizes, head=b""):
@@ -147,11 +137,14 @@ def _make_shards(folder, paths):
     _link(indexes, (0 for _ in paths))
 
 
-def _report(path, shard, job, records, **more):
-    """Returns a report of a shard that a worker could give."""
+def _digest(shard, records):
     low, high = (hash((shard, lane)) & (1 << 64) - 1 for lane in (1, 2))
     raw_bytes = records * (_RECORD_BYTES - 16)
-    digest = RecordsDigest(records=records, raw_bytes=raw_bytes, low=low, high=high)
+    return RecordsDigest(records=records, raw_bytes=raw_bytes, low=low, high=high)
+
+
+def _report(path, shard, job, digest, **more):
+    """Returns a report of a shard that a worker could give."""
     return ShardReport(
         path=path,
         shard_index=shard,
@@ -168,6 +161,13 @@ def _expect(found, wanted):
     # A number of records in each file makes some shards more or fewer.
     if abs(found - wanted) > wanted // 1000:
         raise RuntimeError(f"planned {found}, wanted {wanted}")
+
+
+def _alone(function, *arguments):
+    """Calls a function in a process of its own, for the sake of its memory."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 # --- Conversion, and an append to it.
@@ -212,7 +212,7 @@ def _results(prepared):
             prepared.shard_path(shard),
             shard,
             prepared.write.id,
-            sum(span.records for span in spans),
+            _digest(shard, sum(span.records for span in spans)),
             spans=tuple(spans),
         )
         yield ShardResult(ShardTask(prepared.write, shard, prepared.fresh), made)
@@ -225,21 +225,21 @@ def _convert(steps, folder, inputs, shards):
         output=f"{folder}/out",
         name="c4",
         plan=PlanOptions(kind="shard_bytes", value=-(-total_bytes // shards)),
+        appends=inputs == "more",
     )
-    job = dataclasses.replace(job, appends=inputs == "more")
-    files = steps.timed("list", lambda: list_inputs(job))
-    planned = steps.timed("plan", lambda: plan_job(job, files))
+    files = steps.timed("list", list_inputs, job)
+    planned = steps.timed("plan", plan_job, job, files)
     _expect(planned.plan.shards, shards)
-    prepared = steps.timed("begin", lambda: take_output(planned)).prepared
+    prepared = steps.timed("begin", take_output, planned).prepared
     # One after the other, as a runner takes them.
-    last = functools.partial(collections.deque, shard_tasks(prepared), 1)
-    task = steps.sent(steps.timed("tasks", last)[0])
+    (last,) = steps.timed("tasks", collections.deque, shard_tasks(prepared), 1)
+    task = steps.sent(last)
     steps.timed("load_in_a_worker", lambda: task.prepared)
     found = steps.gathered(_results(prepared))
     paths = [prepared.shard_path(shard) for shard in range(prepared.plan.shards)]
     _make_shards(job.output, paths)
-    steps.timed("commit", lambda: commit_shards([job], found))
-    steps.timed("open", lambda: loader.open(job.output))
+    steps.timed("commit", commit_shards, [job], found)
+    steps.timed("open", loader.open, job.output)
 
 
 def measure_convert(steps, folder, shards):
@@ -249,27 +249,8 @@ def measure_convert(steps, folder, shards):
 
 def measure_append(steps, folder, shards):
     """Appends one shard in a hundred to a conversion, which does not count."""
-    _convert(Steps(), folder, "in", shards)
+    _alone(_convert, Steps(), folder, "in", shards)
     _convert(steps, folder, "more", max(1, shards // 100))
-
-
-def measure_read(steps, folder, shards):
-    """Lists and cuts what `ReadRecords` reads: as many small files as shards.
-
-    The looks into the files are those of many workers, and do not count.
-    """
-    names = (f"{folder}/in/c4-{file:07d}.tfrecord" for file in range(shards))
-    pathlib.Path(f"{folder}/in").mkdir()
-    _link(names, (1 << 20 for _ in range(shards)), encode_frame(bytes(100)))
-    inputs, how = (f"{folder}/in/*",), Listing(None, RecordOptions(), False, 1 << 30)
-    looks = steps.timed("list", lambda: list(list_looks(inputs, how)))
-    steps.sent(looks[0], "gathered_bytes")
-    gathered = steps.gathered(map(look_at_part, looks))
-    begin = time.process_time()
-    parts = sum(1 for _ in list_looked(gathered, inputs, how))
-    steps.found["plan_seconds"] = time.process_time() - begin
-    del steps.found["gather_seconds"]
-    _expect(parts, shards)
 
 
 # --- Records of a PCollection into shards.
@@ -298,7 +279,7 @@ def measure_write(steps, folder, shards):
     digests["raw_bytes"] = digests["records"] * _RECORD_BYTES
     for lane in ("low", "high"):
         digests[lane] = chance.integers(0, 1 << 63, len(counts), np.uint64)
-    gathered = steps.timed("gather", lambda: _gathered(counts))
+    gathered = steps.timed("gather", _gathered, counts)
     gathered = steps.sent(gathered, "gathered_bytes")
     plan = steps.timed("begin", lambda: begin_write(job, gathered, groups=len(counts)))
     _expect(plan.write.shards, shards)
@@ -307,21 +288,17 @@ def measure_write(steps, folder, shards):
     paths = [plan.write.shard_path(shard) for shard in range(shards)]
     _make_shards(job.output, paths)
     found = steps.gathered(_written(plan))
-    steps.timed("commit", lambda: commit_write(found))
-    steps.timed("open", lambda: loader.open(job.output))
+    steps.timed("commit", commit_write, found)
+    steps.timed("open", loader.open, job.output)
 
 
 def _gathered(rows):
     """Gathers rows as a runner does, from many bundles."""
     gather, parts = _GatherFn(), []
-    size, data = rows.dtype.itemsize, rows.tobytes()
-    for begin in range(0, len(data), _SOME * size):
-        part = gather.create_accumulator()
-        for at in range(begin, min(begin + _SOME * size, len(data)), size):
-            part = gather.add_input(part, data[at : at + size])
-        parts.append(part)
-    found = gather.extract_output(gather.merge_accumulators(parts))
-    return found
+    waiting = (row.tobytes() for row in rows)
+    while some := list(itertools.islice(waiting, _SOME)):
+        parts.append(gather.add_inputs(gather.create_accumulator(), some))
+    return gather.extract_output(gather.merge_accumulators(parts))
 
 
 def _written(plan):
@@ -332,86 +309,38 @@ def _written(plan):
         digests = [RecordsDigest.unpack(plan.digests[group].tobytes())]
         digests += [RecordsDigest()] * (parts - 1)
         reports = [
-            dataclasses.replace(
-                _report(plan.write.shard_path(shard), shard, plan.write.own.id, 1),
-                read=own,
-                written=own,
-            )
+            _report(plan.write.shard_path(shard), shard, plan.write.own.id, own)
             for shard, own in enumerate(digests, first)
         ]
         yield GroupResult(plan.write, tuple(reports))
         first += parts
 
 
-# --- Indexing, columns and verification.
-
-
-def _names(shards):
-    return [layout.shard_name("c4", "train", shard, shards) for shard in range(shards)]
+# --- Indexing and verification.
 
 
 def measure_index(steps, folder, shards):
     """Plans and commits the index of files that exist."""
-    _make_shards(folder, _names(shards))
-    tasks = steps.timed("plan", lambda: plan_index([folder]))
+    names = [layout.shard_name("c4", "train", n, shards) for n in range(shards)]
+    _make_shards(folder, names)
+    tasks = steps.timed("plan", plan_index, [folder])
     _expect(len(tasks), shards)
     steps.sent(next(iter(tasks)))
     options = "group_size:1,zstd:3,max_parallelism:1"
     found = steps.gathered(
         IndexedShard(
             task,
-            dataclasses.replace(
-                _report(task.file, task.shard, INDEXED_JOB, 100_000),
-                file_bytes=task.file_bytes,
-            ),
+            _report(task.file, task.shard, INDEXED_JOB, _digest(task.shard, 100_000)),
             options,
         )
         for task in tasks
     )
-    steps.timed("commit", lambda: IndexJob(files=(folder,)).commit(found))
-
-
-def _make_dataset(folder, shards):
-    """Makes a dataset of shards without content."""
-    names = _names(shards)
-    _make_shards(folder, names)
-    write = Write(output=folder, name="c4", split="train", id="made up")
-    collector = ShardCollector(write.id)
-    for shard, name in enumerate(names):
-        collector.add(_report(name, shard, write.id, 100_000))
-    split = write_table(
-        write,
-        collector.table(),
-        writer_options="group_size:1",
-        source={"job": write.id},
-    )
-    commit_dataset(folder, "c4", {write: split})
-
-
-def measure_columns(steps, folder, shards):
-    """Commits a column, with what a search for duplicates gathers beside it."""
-    _make_dataset(folder, shards)
-    target = AttachedSplit(folder, None)
-    attachment = target.attachment(["duplicate_of"], "made up")
-    tasks = steps.timed("plan", lambda: [*target.tasks(attachment)])
-    attachment.begin()
-    steps.sent(tasks[-1])
-
-    def results():
-        for task in tasks:
-            path = layout.column_path(task.shard, "duplicate_of", "0" * 16)
-            yield Digested(task, task.digest.records)
-            yield Written(task, {"duplicate_of": StoredColumn(path, 8, task.number)})
-
-    found = steps.gathered(results())
-    kinds = {"duplicate_of": ColumnType("int64")}
-    commit = functools.partial(target.commit, attachment, kinds, found, source={})
-    steps.timed("commit", commit)
+    steps.timed("commit", IndexJob(files=(folder,)).commit, found)
 
 
 def measure_verify(steps, folder, shards):
     """Plans and sums up a verification, of which each hundredth shard is damaged."""
-    _make_dataset(folder, shards)
+    _alone(measure_index, Steps(), folder, shards)
     plan = steps.timed("plan", lambda: plan_verify(folder, shards_too=False))
     _expect(len(plan.tasks), shards)
     steps.sent(next(iter(plan.tasks)))
@@ -424,16 +353,14 @@ def measure_verify(steps, folder, shards):
             yield ShardCheck(task.path, *sizes, found, task.file_bytes)
 
     gathered = steps.gathered(itertools.chain([plan.known], checks()))
-    steps.timed("commit", lambda: VerifyJob(folder).commit(gathered))
+    steps.timed("commit", VerifyJob(folder).commit, gathered)
 
 
 PATHS = {
     "convert": measure_convert,
     "append": measure_append,
-    "read": measure_read,
     "write": measure_write,
     "index": measure_index,
-    "columns": measure_columns,
     "verify": measure_verify,
 }
 
@@ -466,20 +393,11 @@ def main(argv=None):
     parser.add_argument("paths", nargs="*", metavar="PATH", help="|".join(PATHS))
     parser.add_argument("--shards", type=int, nargs="+", default=SHARDS)
     parser.add_argument("--json", type=pathlib.Path, help="where the runs are kept")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    if args.one:
-        print(json.dumps(measure(args.paths[0], args.shards[0])))
-        return 0
-    found = {}
-    for path in args.paths or PATHS:
-        found[path] = []
-        for shards in args.shards:
-            this = [sys.executable, "-m", "benchmarks.scale", path, "--one"]
-            command = [*this, "--shards", str(shards)]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-            found[path].append(json.loads(done.stdout.splitlines()[-1]))
-            say(f"{path} {shards}: {found[path][-1]}")
+    found = collections.defaultdict(list)
+    for path, shards in itertools.product(args.paths or PATHS, args.shards):
+        found[path].append(_alone(measure, path, shards))
+        say(f"{path} {shards}: {found[path][-1]}")
     print(report.scale_table(found))
     if args.json:
         kept = {"environment": describe_environment(), "paths": found}

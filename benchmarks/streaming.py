@@ -1,26 +1,19 @@
 """Writing shards, and reading them in random order, beside MosaicML Streaming."""
 
-from __future__ import annotations
-
-import functools
 import json
-import pathlib
-import shutil
 import sys
-import time
 
 from benchmarks import c4_like
 from benchmarks.contest import (
     Contest,
     Contestant,
-    Option,
     Peer,
     expect,
     main,
-    size,
-    steadily,
+    open_feed,
     version_in,
 )
+from benchmarks.cost import steadily, timed
 from benchmarks.frames import read_frames
 
 _BATCH = 256
@@ -34,19 +27,18 @@ _WRITERS = {
 
 
 class Streaming(Contest):
-    """See `about`."""
+    """MosaicML Streaming.
+
+    One process writes the records of the same TFRecord files to shards, or reads
+    them in random order; imports do not count. `Writer` reads each finished shard
+    again and compares every record. `MDSWriter` compresses whole shards: to read
+    one record, all of its shard is decompressed to the local disk, so readers have
+    shards that are not compressed. `StreamingDataset` mixes the records of some
+    shards at a time, gristmill those of all, and is bound to one processor, where
+    it is faster.
+    """
 
     name = "streaming"
-    title = "MosaicML Streaming"
-    about = (
-        "One process writes the records of the same TFRecord files to shards, or reads "
-        "them in random order; imports do not count. `Writer` reads each finished "
-        "shard again and compares every record. `MDSWriter` compresses whole shards: "
-        "to read one record, all of its shard is decompressed to the local disk, so "
-        "readers have shards that are not compressed. `StreamingDataset` mixes the "
-        "records of some shards at a time, gristmill those of all, and is bound to one "
-        "processor, where it is faster."
-    )
     unit = "thousand records"
     reference = ("mds",)
     contestants = {
@@ -59,9 +51,9 @@ class Streaming(Contest):
     }
     columns = {"stored": "output / input"}
     options = {
-        "bytes": Option(size, 200_000_000, 1_000_000, "of text"),
-        "seconds": Option(float, 3.0, 0.2, "of each reader, but for an epoch"),
-        "streaming": Option(str, None, None, "a Python with mosaicml-streaming"),
+        "bytes": (200_000_000, 1_000_000, "of text"),
+        "seconds": (3.0, 0.2, "of each reader, but for an epoch"),
+        "streaming": (None, None, "a Python with mosaicml-streaming"),
     }
     packages = ("numpy", "zstandard")
     peers = (
@@ -84,16 +76,19 @@ class Streaming(Contest):
         ),
     )
 
-    def versions(self):
-        """Returns that of the peer."""
-        python, package = self.args.streaming, "mosaicml-streaming"
-        return {package: version_in(python, package)} if python else {}
+    def environment(self):
+        """Returns the version of the peer, too."""
+        found, package = super().environment(), "mosaicml-streaming"
+        if self.args.streaming:
+            found["packages"][package] = version_in(self.args.streaming, package)
+        return found
 
     def cases(self):
         """Writes the inputs; readers have the shards that were written last."""
-        self._written = c4_like.write_dataset(
+        self._paths, counts, self._bytes = c4_like.write_tfrecords(
             self.work / "in", size_bytes=self.args.bytes, files=4
         )
+        self._records = sum(counts)
         yield _WRITING, [*_WRITERS, "mds", "mds_zstd"]
         yield _READING, ["gristmill_zstd", "gristmill_plain", "mds", "mds_getitem"]
 
@@ -101,13 +96,11 @@ class Streaming(Contest):
         """Writes or reads, in a process of its own."""
         return self._write(key) if case == _WRITING else self._read(key)
 
-    def _peer(self, name, *arguments):
-        command = [self.args.streaming, "-m", "benchmarks.peers", name, *arguments]
-        return self.run([str(word) for word in command])
+    def _peer(self, *arguments):
+        return self.run([self.args.streaming, "-m", "benchmarks.peers", *arguments])
 
     def _write(self, key):
-        output, inputs = self.work / key, self._written.paths
-        shutil.rmtree(output, ignore_errors=True)
+        output, inputs = self.fresh(key), self._paths
         if key.startswith("mds"):
             compression = "zstd:3" if key == "mds_zstd" else ""
             run = self._peer("mds_write", compression, output, *inputs)
@@ -116,9 +109,9 @@ class Streaming(Contest):
         else:
             run = self.run(self.program("write", key, output, *inputs))
             records = json.loads((output / "dataset.json").read_text())["records"]
-        expect(records, sum(self._written.records), "records")
+        expect(records, self._records, "records")
         stored = sum(f.stat().st_size for f in output.rglob("*") if f.is_file())
-        stored /= self._written.size_bytes
+        stored /= self._bytes
         return {**run, "work": records / 1000, "stored": stored}
 
     def _read(self, key):
@@ -135,32 +128,27 @@ def write(key, output, *inputs):
 
     compression, group_size = _WRITERS[key]
     options = WriterOptions(compression=compression, group_size=group_size)
-    cpu, started = time.process_time(), time.perf_counter()
-    with Writer(output, shard_bytes=_SHARD_BYTES, writer=options) as writer:
-        for path in inputs:
-            for record in read_frames(path):
-                writer.write(record)
-    return {
-        "cpu_seconds": time.process_time() - cpu,
-        "wall_seconds": time.perf_counter() - started,
-    }
+
+    def write_all():
+        with Writer(output, shard_bytes=_SHARD_BYTES, writer=options) as writer:
+            for path in inputs:
+                for record in read_frames(path):
+                    writer.write(record)
+
+    return timed(write_all)
 
 
 def feed(path, seconds):
     """Measures a feed of records."""
     from gristmill import loader
 
-    dataset = loader.open(pathlib.Path(path))
-    batch = min(_BATCH, len(dataset))
-    batches = loader.global_batches(dataset, batch_size=batch, seed=1)
-    with batches.feed(host=(0, 1)) as records:
-        step = functools.partial(next, records)
-        return steadily(
-            lambda: len(step()) / 1000, warm=8 * batch / 1000, seconds=float(seconds)
-        )
+    records = open_feed(loader.open(path), _BATCH)
+    return steadily(
+        lambda: len(next(records)) / 1000,
+        warm=8 * _BATCH / 1000,
+        seconds=float(seconds),
+    )
 
-
-PROGRAMS = {"write": write, "feed": feed}
 
 if __name__ == "__main__":
-    sys.exit(main(Streaming, PROGRAMS))
+    sys.exit(main(Streaming, write, feed))

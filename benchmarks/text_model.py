@@ -5,14 +5,9 @@ content words, phrases that recur across documents, spans that recur within one,
 sentences and paragraphs. Its numbers were fitted to real C4 text.
 """
 
-from __future__ import annotations
-
-import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 _SLOTS = 1 << 22  # Resolution of the sampling table.
 
@@ -40,7 +35,7 @@ _SUFFIXES = """- s s s s ed ed ed ing ing ing er er ly ly tion tion es al ment a
 ity ous ers ings ic ate ence ance ist ful ness"""
 
 
-def _parts(text: str) -> list[str]:
+def _parts(text):
     return ["" if part == "-" else part for part in text.split()]
 
 
@@ -58,33 +53,14 @@ _REPEAT_STARTS, _REPEAT_DRAWS = 0.1, 3.0
 _PLAIN, _OPENING, _COMMA, _PERIOD, _PARAGRAPH = range(5)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Lexicon:
-    """Spellings of every word and phrase, and the table to draw them from.
-
-    Attributes:
-      count: of words and phrases.
-      spellings: for lexeme l in form f, the bytes at f * count + l.
-      slots: uint32 [_SLOTS] lexemes, each as often as it is likely.
-      mean_bytes: expected length of a draw, with its separator.
-      words: the words, for addresses.
-    """
-
-    count: int
-    spellings: list[bytes]
-    slots: npt.NDArray[np.uint32]
-    mean_bytes: float
-    words: list[str]
-
-
-def _invent_words(rng: np.random.Generator, count: int) -> list[str]:
+def _invent_words(rng, count):
     """Returns `count` distinct words, the function words first."""
     words = dict.fromkeys(_FUNCTION_WORDS.split())
     prefixes, onsets, nuclei, codas, suffixes = map(
         _parts, (_PREFIXES, _ONSETS, _NUCLEI, _CODAS, _SUFFIXES)
     )
 
-    def pick(parts: Sequence[str]) -> str:
+    def pick(parts):
         return parts[int(rng.random() * len(parts))]
 
     while len(words) < count:
@@ -104,56 +80,53 @@ def _invent_words(rng: np.random.Generator, count: int) -> list[str]:
     return list(words)[:count]
 
 
-def _zipf(count: int, exponent: float, shift: float) -> npt.NDArray[np.float64]:
+def _zipf(count, exponent, shift):
     """Returns float64 [count] probabilities by rank."""
     weights = (np.arange(count) + 1.0 + shift) ** -exponent
-    return np.asarray(weights / weights.sum())
+    return weights / weights.sum()
 
 
 @functools.cache
-def build_lexicon() -> Lexicon:
-    """Returns the vocabulary, the same whatever the seed of the text."""
-    rng = np.random.Generator(np.random.PCG64(20190425))
-    words = _invent_words(rng, _WORDS)
-    word_odds = _zipf(_WORDS, _ZIPF_EXPONENT, _ZIPF_SHIFT)
-    lengths = rng.integers(2, 7, _PHRASES)
-    picks = rng.choice(_WORDS, int(lengths.sum()), p=word_odds).tolist()
-    lexemes = list(words)
-    start = 0
-    for length in lengths.tolist():
-        lexemes.append(" ".join(words[i] for i in picks[start : start + length]))
-        start += length
-    odds = np.concatenate(
-        [
-            word_odds * (1 - _PHRASE_SHARE),
-            _zipf(_PHRASES, _PHRASE_EXPONENT, 0.0) * _PHRASE_SHARE,
+class Lexicon:
+    """Words and phrases, the same whatever the seed of the text, and how often each is.
+
+    Attributes:
+        words: Without the phrases, for addresses.
+        count: Of words and phrases.
+        spellings: For lexeme l in form f, the bytes at f * count + l.
+        slots: uint32 [_SLOTS] lexemes, each as often as it is likely.
+        mean_bytes: Expected length of a draw, with its separator.
+    """
+
+    def __init__(self):
+        rng = np.random.default_rng(20190425)
+        self.words = _invent_words(rng, _WORDS)
+        word_odds = _zipf(_WORDS, _ZIPF_EXPONENT, _ZIPF_SHIFT)
+        phrase_odds = _zipf(_PHRASES, _PHRASE_EXPONENT, 0.0)
+        lengths = rng.integers(2, 7, _PHRASES)
+        picks = rng.choice(_WORDS, int(lengths.sum()), p=word_odds).tolist()
+        lexemes, start = [*self.words], 0
+        for length in lengths.tolist():
+            phrase = picks[start : start + length]
+            lexemes.append(" ".join([self.words[pick] for pick in phrase]))
+            start += length
+        self.count = len(lexemes)
+        shares = word_odds * (1 - _PHRASE_SHARE), phrase_odds * _PHRASE_SHARE
+        odds = np.concatenate(shares)
+        edges = np.rint(np.cumsum(odds) * _SLOTS).astype(np.int64)
+        numbers = np.arange(self.count, dtype=np.uint32)
+        self.slots = np.repeat(numbers, np.diff(edges, prepend=0))
+        self.mean_bytes = float(np.dot(odds, [len(each) + 1 for each in lexemes]))
+        # Form by form: what is drawn most often lies close together in memory.
+        plain = [lexeme.encode() for lexeme in lexemes]
+        opening = [(lexeme[0].upper() + lexeme[1:]).encode() for lexeme in lexemes]
+        forms = (plain, b" "), (opening, b" "), (plain, b", "), (plain, b". ")
+        self.spellings = [
+            word + end for words, end in (*forms, (plain, b".\n")) for word in words
         ]
-    )
-    edges = np.rint(np.cumsum(odds) * _SLOTS).astype(np.int64)
-    slots = np.repeat(
-        np.arange(len(lexemes), dtype=np.uint32), np.diff(edges, prepend=0)
-    )
-    # Form by form: what is drawn most often lies close together in memory.
-    plain = [lexeme.encode() for lexeme in lexemes]
-    opening = [(lexeme[0].upper() + lexeme[1:]).encode() for lexeme in lexemes]
-    spellings = [word + b" " for word in plain]
-    spellings += [word + b" " for word in opening]
-    spellings += [word + end for end in (b", ", b". ", b".\n") for word in plain]
-    mean_bytes = float(np.dot(odds, [len(lexeme) + 1 for lexeme in lexemes]))
-    return Lexicon(
-        count=len(lexemes),
-        spellings=spellings,
-        slots=slots,
-        mean_bytes=mean_bytes,
-        words=words,
-    )
 
 
-def _draw_lexemes(
-    rng: np.random.Generator,
-    lexicon: Lexicon,
-    lengths: npt.NDArray[np.int64],
-) -> npt.NDArray[np.int64]:
+def _draw_lexemes(rng, lexicon, lengths):
     """Returns int64 [sum(lengths)] lexemes with spans repeated within documents."""
     total = int(lengths.sum())
     fresh = lexicon.slots[rng.integers(0, len(lexicon.slots), total, dtype=np.uint32)]
@@ -178,12 +151,7 @@ def _draw_lexemes(
         origin = further
 
 
-def _punctuate(
-    rng: np.random.Generator,
-    lexemes: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    lexeme_count: int,
-) -> npt.NDArray[np.int64]:
+def _punctuate(rng, lexemes, lengths, lexeme_count):
     """Returns int64 [n] indices into the spellings: sentences of about 14 draws."""
     dice = rng.random(len(lexemes), np.float32)
     forms = np.full(len(lexemes), _PLAIN)
@@ -199,9 +167,7 @@ def _punctuate(
     return forms * lexeme_count + lexemes
 
 
-def write_documents(
-    rng: np.random.Generator, text_bytes: npt.NDArray[np.float64]
-) -> Iterator[bytes]:
+def write_documents(rng, text_bytes):
     """Yields documents.
 
     Args:
@@ -209,7 +175,7 @@ def write_documents(
       text_bytes: float64 [n], wished lengths; a document has its length to within
         the luck of its words.
     """
-    lexicon = build_lexicon()
+    lexicon = Lexicon()
     lengths = np.maximum(1, np.rint(text_bytes / lexicon.mean_bytes)).astype(np.int64)
     lexemes = _draw_lexemes(rng, lexicon, lengths)
     keys = _punctuate(rng, lexemes, lengths, lexicon.count).tolist()

@@ -6,12 +6,10 @@
 
 All loaders read the same 200,000 records in 16 shards, each in its own format.
 `docs/performance/resume.md` has the cases and what is measured. Loaders that
-gristmill's extra `dev` does not install run in environments of their own below
-`--envs`, which are made where they are not there. With --loaders, the others stay in
-the JSON as they are.
+gristmill's extra `dev` does not install run in environments of their own in
+`build/resume`, which are made where they are not there. With --loaders, the others stay
+in the JSON as they are.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -22,7 +20,7 @@ import sys
 import tempfile
 import time
 
-from benchmarks.contest import describe_environment
+from benchmarks.contest import VARIABLES, describe_environment
 from benchmarks.resume import report
 from benchmarks.resume.environments import LOADERS, QUICK, python_of
 from benchmarks.resume.records import SHARDS
@@ -33,14 +31,8 @@ _ROOT = pathlib.Path(__file__).parents[2]
 _FULL, _QUICK = (12_500, 2, 4, 900), (100, 1, 2, 120)
 # The worker processes of other loaders take most of the time to start.
 _QUICK_PEERS = (100, 0, 0, 120)
-_VARIABLES = {
-    "PYTHONPATH": str(_ROOT),
-    "CUDA_VISIBLE_DEVICES": "",
-    "HF_HUB_OFFLINE": "1",
-    "JAX_PLATFORMS": "cpu",
-    "OMP_NUM_THREADS": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-}
+_ENVIRONMENTS = _ROOT / "build" / "resume"
+_OWN = {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"}
 
 
 def try_loader(loader, python, work, *size):
@@ -53,7 +45,7 @@ def try_loader(loader, python, work, *size):
     done = subprocess.run(
         [*command, *map(str, size)],
         cwd=_ROOT,
-        env={**os.environ, **_VARIABLES, "HOME": str(home), "TMPDIR": str(home)},
+        env={**os.environ, **VARIABLES, **_OWN, "HOME": str(home), "TMPDIR": str(home)},
         stdout=subprocess.PIPE,
         check=True,
     )
@@ -71,10 +63,6 @@ def main(argv=None):
     )
     parser.add_argument("--quick", action="store_true", help="only show that it runs")
     parser.add_argument("--loaders", nargs="+", choices=LOADERS, metavar="NAME")
-    parser.add_argument(
-        "--envs", type=pathlib.Path, default=pathlib.Path("build", "resume")
-    )
-    parser.add_argument("--work-dir", help="for temporary data")
     parser.add_argument("--json", type=pathlib.Path, help="write what came of it here")
     args = parser.parse_args(argv)
     results = {"loaders": {}}
@@ -83,10 +71,10 @@ def main(argv=None):
     results["environment"] = describe_environment(("numpy",))
     results["records"] = SHARDS * (_QUICK if args.quick else _FULL)[0]
     for loader in args.loaders or (QUICK if args.quick else LOADERS):
-        python = python_of(loader, args.envs, quick=args.quick)
+        python = python_of(loader, _ENVIRONMENTS, quick=args.quick)
         quick = _QUICK if loader == "gristmill" else _QUICK_PEERS
         size = quick if args.quick else _FULL
-        with tempfile.TemporaryDirectory(dir=args.work_dir, prefix="resume-") as work:
+        with tempfile.TemporaryDirectory(prefix="resume-") as work:
             results["loaders"][loader] = try_loader(loader, python, work, *size)
         if args.json:
             args.json.write_text(json.dumps(results, indent=1) + "\n")

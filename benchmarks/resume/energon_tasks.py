@@ -1,7 +1,5 @@
 """Megatron-Energon's commands, and the task encoder that its users write."""
 
-from __future__ import annotations
-
 import pathlib
 import subprocess
 import sys

@@ -1,8 +1,7 @@
 """The formats of data and of states that adapters share."""
 
-from __future__ import annotations
-
 import io
+import json
 import pathlib
 import subprocess
 import sys
@@ -133,6 +132,22 @@ def loaded(kept):
     import torch
 
     return torch.load(io.BytesIO(kept), weights_only=False)
+
+
+class GrainLoader:
+    """What loaders of Grain's kind share; `_data` iterates, for the job `_job`."""
+
+    def restore(self, states):
+        """Goes to the state of this host."""
+        self._data.set_state(json.loads(self._job.own(states)))
+
+    def next(self):
+        """Returns the next batch."""
+        return next(self._data)
+
+    def state(self):
+        """Returns the state."""
+        return json.dumps(self._data.get_state()).encode()
 
 
 class TorchLoader:

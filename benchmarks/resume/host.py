@@ -4,10 +4,7 @@ They are forked by a process that has imported the loader, so that the imports a
 once.
 """
 
-from __future__ import annotations
-
 import contextlib
-import dataclasses
 import functools
 import logging
 import os
@@ -19,33 +16,14 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.resume.protocol import NotOfferedError, Numbers
+from benchmarks.resume.protocol import NotOfferedError
 
 _READ_ON_STEPS = 20
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What all hosts of a run do.
-
-    Attributes:
-        states: To begin from, one of each host that was saved; none to begin anew.
-        save_at: Steps after which the state is kept.
-        stop: Steps after which a host ends; None for the end of the epoch.
-        kill: Whether hosts are killed by SIGKILL some steps after they kept the state.
-    """
-
-    states: Sequence[bytes] = ()
-    save_at: int | None = None
-    stop: int | None = None
-    kill: bool = False
-
-
-@dataclasses.dataclass(kw_only=True)
 class Came:
     """What a run gave, of one host or of all.
 
@@ -57,11 +35,9 @@ class Came:
         said: Warnings up to the first batch.
     """
 
-    steps: list[Numbers] = dataclasses.field(default_factory=list)
-    states: list[bytes] = dataclasses.field(default_factory=list)
-    error: str | None = None
-    offered: bool = True
-    said: list[str] = dataclasses.field(default_factory=list)
+    def __init__(self, error=None):
+        self.error, self.offered = error, True
+        self.steps, self.states, self.said = [], [], []
 
 
 class _Kept(logging.Handler):
@@ -75,8 +51,8 @@ class _Kept(logging.Handler):
         self.said.append(record.getMessage())
 
 
-def _load(adapter, job, plan, path):
-    """Loads as a host, and leaves what came in a file."""
+def _load(adapter, job, path, *, states=(), save_at=None, stop=None, kill=False):
+    """Loads as a host, and leaves what came in a file; see `load`."""
     came, kept = Came(), _Kept()
     logging.getLogger().addHandler(kept)
     came.said, loader = kept.said, None
@@ -84,14 +60,14 @@ def _load(adapter, job, plan, path):
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             loader = adapter.Loader(job)
-            if plan.states:
-                loader.restore(plan.states)
+            if states:
+                loader.restore(states)
             came.steps.append(np.ravel(loader.next()))
         came.said = [*kept.said, *(str(each.message) for each in warned)]
-        while plan.stop is None or len(came.steps) < plan.stop:
-            if len(came.steps) == plan.save_at:
+        while stop is None or len(came.steps) < stop:
+            if len(came.steps) == save_at:
                 came.states.append(loader.state())
-            if plan.kill and len(came.steps) >= plan.save_at + _READ_ON_STEPS:
+            if kill and len(came.steps) >= save_at + _READ_ON_STEPS:
                 _keep(came, path)
                 time.sleep(0.02)
             came.steps.append(np.ravel(loader.next()))
@@ -142,28 +118,24 @@ def variables(host=0, hosts=1, port=0):
     }
 
 
-def load(
-    adapter,
-    jobs,
-    plan,
-    folder,
-    timeout_seconds,
-):
+def load(adapter, jobs, folder, timeout_seconds, *, kill=False, **plan):
     """Runs a host for each job, and returns the batches of all.
 
     Args:
         adapter: The module of the loader.
         jobs: One for each host.
-        plan: What they do.
         folder: A new one, for what they leave.
         timeout_seconds: After which the run has failed.
+        kill: Whether hosts are killed by SIGKILL some steps after they kept the state.
+        **plan: `states` to begin from, one of each host that was saved; after how many
+            steps to keep the state (`save_at`), and to `stop`, or at the epoch's end.
     """
     folder.mkdir(parents=True)
     port = _free_port()
     paths = [folder / f"host-{job.host}" for job in jobs]
     hosts = [
         fork(
-            functools.partial(_load, adapter, job, plan, path),
+            functools.partial(_load, adapter, job, path, kill=kill, **plan),
             path.with_suffix(".log"),
             variables(job.host, len(jobs), port),
         )
@@ -171,7 +143,7 @@ def load(
     ]
     until, alive = time.monotonic() + timeout_seconds, hosts
     late = None
-    while alive and not (plan.kill and all(path.exists() for path in paths)):
+    while alive and not (kill and all(path.exists() for path in paths)):
         if time.monotonic() > until:
             late = f"no end within {timeout_seconds:g} s"
             break
@@ -184,25 +156,22 @@ def load(
         os.waitpid(host, 0)
     each = [_left(path) for path in paths]
     errors = [came.error for came in each if came.error] + [late]
-    return Came(
-        steps=[
-            np.hstack([c.steps[step] for c in each if step < len(c.steps)]).astype(int)
-            for step in range(max(len(came.steps) for came in each))
-        ],
-        states=[state for came in each for state in came.states],
-        error=errors[0] and _placeless(errors[0]),
-        offered=all(came.offered for came in each),
-        said=[_placeless(line) for line in each[0].said],
-    )
+    came = Came(errors[0] and _placeless(errors[0]))
+    came.offered = all(host.offered for host in each)
+    came.said = [_placeless(line) for line in each[0].said]
+    came.states = [state for host in each for state in host.states]
+    for step in range(max(len(host.steps) for host in each)):
+        rows = [host.steps[step] for host in each if step < len(host.steps)]
+        came.steps.append(np.hstack(rows).astype(int))
+    return came
 
 
 def _left(path):
     """Returns the result that a host has left."""
     if not path.exists():
         log = path.with_suffix(".log").read_text(errors="replace").strip()
-        return Came(error=f"process ended: {log[-300:]}")
-    came = pickle.loads(path.read_bytes())
-    return came
+        return Came(f"process ended: {log[-300:]}")
+    return pickle.loads(path.read_bytes())
 
 
 def _placeless(text):

@@ -3,9 +3,9 @@
 A case that is not here is promised. The texts are about the versions that are tested.
 """
 
-from __future__ import annotations
-
-_SOURCES = {
+# Where the documentation of each loader was read.
+SOURCES = {
+    "gristmill": "docs/concepts/determinism.md, clauses 10 and 11",
     "grain_map": "docstrings of grain 0.2.18",
     "grain_elastic": "docstring of `ElasticIterator`, grain 0.2.18",
     "grain_loader": "grain 0.2.18",
@@ -18,7 +18,9 @@ _SOURCES = {
     "webdataset": "webdataset/webdataset, issues 177, 234 and 271",
 }
 _SILENT = "says nothing about it"
-_NEVER = {
+# Why cases of loaders count as not promised.
+NEVER = {
+    "gristmill": {},
     "grain_map": {
         "hosts": "for other hosts there is `ElasticIterator`",
         "workers": "`mp_prefetch` promises the order for one number of workers",
@@ -58,21 +60,3 @@ _NEVER = {
         "from the same distribution",
     ),
 }
-
-
-def never_promised(loader, case):
-    """Returns why a case counts as not promised; None where it is."""
-    return _NEVER.get(loader, {}).get(case)
-
-
-def source_of(loader):
-    """Returns where the documentation was read."""
-    return _SOURCES.get(loader, "docs/concepts/determinism.md, clauses 10 and 11")
-
-
-def reasons(loader):
-    """Returns the cases that were never promised, by reason."""
-    found = {}
-    for case, reason in _NEVER.get(loader, {}).items():
-        found.setdefault(reason, []).append(case)
-    return found

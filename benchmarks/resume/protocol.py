@@ -4,8 +4,9 @@ An adapter is a module of `benchmarks.resume.loaders`:
 
     TITLE = "Loader"               # for people
     PACKAGES = ("package",)        # whose versions are printed; the first is the loader
+    FORMAT = "tar"                 # of its files, which `formats` writes; or
     def write(folder, shards)      # writes a dataset in the loader's format
-    def append(folder, shards)     # adds records, as the loader's documentation says
+    def append(folder, shards)     # adds records, if not as `write` does
     def write_packed(folder, shards)  # optional: a dataset of another kind, for packing
     class Loader:                  # one host's part
         def __init__(self, job)    # makes it
@@ -19,16 +20,10 @@ returns numbers of records, or with packing the tokens of the rows; `StopIterati
 the epoch.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
 
 import numpy as np
 
-Numbers = np.ndarray[Any, np.dtype[Any]]
-Shards = Iterable[Sequence[bytes]]
 SEED = 7
 PACKED_TOKENS = 128
 
@@ -62,11 +57,11 @@ class Job:
     epoch_steps: int
 
     @property
-    def rows(self) -> int:
+    def rows(self):
         """Rows of this host."""
         return self.batch // self.hosts
 
-    def own(self, states: Sequence[bytes]) -> bytes:
+    def own(self, states):
         """Returns this host's state; with other hosts than were saved, there is none.
 
         Then it is the state of a host that was there, since that is what a user has.
@@ -74,31 +69,16 @@ class Job:
         return states[self.host % len(states)]
 
 
-class Loader(Protocol):
-    """One host's part of a loader, made as its documentation says."""
-
-    def __init__(self, job: Job): ...
-
-    def restore(self, states: Sequence[bytes]) -> None:
-        """Goes to a state. There is one of each host that was saved."""
-
-    def next(self) -> Numbers:
-        """Returns the numbers in this host's rows of the next global batch."""
-
-    def state(self) -> bytes:
-        """Returns the state after the batches that were taken."""
-
-
-def number_of(record: bytes) -> int:
+def number_of(record):
     """Returns the number of a record."""
     return int.from_bytes(record[:4], "little")
 
 
-def numbers_of(records: Iterable[bytes]) -> Numbers:
+def numbers_of(records):
     """Returns the numbers of records."""
     return np.array([number_of(record) for record in records])
 
 
-def tokens_of(record: bytes) -> Numbers:
+def tokens_of(record):
     """Returns the tokens of a record."""
     return np.frombuffer(record, "<u4").astype(np.int64)

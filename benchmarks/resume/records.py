@@ -1,8 +1,10 @@
 """The records that every loader of the test of resuming reads, in its own format."""
 
-from __future__ import annotations
+import functools
 
 import numpy as np
+
+from benchmarks.resume.formats import write_files
 
 SHARDS, ADDED_SHARDS = 16, 2
 # Numbers of the records of another dataset begin here.
@@ -21,7 +23,7 @@ def shards_of(first, shards, shard_records):
         ]
 
 
-def write(adapter, folder, shard_records, append):
+def write_all(adapter, folder, shard_records, append):
     """Writes all datasets, or adds records to one.
 
     They are `plain`, `other` (as many records with other numbers), the parts `first`
@@ -33,9 +35,11 @@ def write(adapter, folder, shard_records, append):
         shard_records: Records of a shard.
         append: Add records to `plain` instead.
     """
+    own = getattr(adapter, "write", None)
+    write = own or functools.partial(write_files, suffix=adapter.FORMAT)
     if append:
         added = shards_of(SHARDS * shard_records, ADDED_SHARDS, shard_records)
-        adapter.append(folder / "plain", added)
+        getattr(adapter, "append", write)(folder / "plain", added)
         return
     part = SHARDS * 3 // 4
     for which, first, shards in (
@@ -44,7 +48,7 @@ def write(adapter, folder, shard_records, append):
         ("first", 0, part),
         ("second", part * shard_records, SHARDS - part),
     ):
-        adapter.write(folder / which, shards_of(first, shards, shard_records))
+        write(folder / which, shards_of(first, shards, shard_records))
     if hasattr(adapter, "write_packed"):
         packed = shards_of(0, SHARDS, shard_records)
         adapter.write_packed(folder / "packed", packed)

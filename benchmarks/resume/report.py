@@ -1,26 +1,29 @@
 """The page about resuming, made of the results."""
 
-from __future__ import annotations
+import collections
 
-from collections.abc import Mapping
-from typing import Any
-
-from benchmarks.resume.environments import LOADERS
-from benchmarks.resume.promises import never_promised, reasons, source_of
+from benchmarks.report import table
+from benchmarks.resume.promises import NEVER, SOURCES
 from benchmarks.resume.trial import CASES
 
-_Found = Mapping[str, Any]
+
+def _failed(cases):
+    """Returns the cases with a loss, a repetition or a move, or with other data."""
+    return {
+        case: found
+        for case, found in cases.items()
+        if found["outcome"] != ("refused" if case == "other" else "exact")
+    }
 
 
 def is_exact(cases):
     """Returns whether nothing was lost, repeated or moved, and other data refused."""
-    wanted = {case: "refused" if case == "other" else "exact" for case in CASES}
-    return {case: found["outcome"] for case, found in cases.items()} == wanted
+    return {*cases} == {*CASES} and not _failed(cases)
 
 
 def _cell(loader, case, found):
     """Returns a cell of the table: lost, repeated, moved."""
-    mark = "†" if never_promised(loader, case) else ""
+    mark = "†" if case in NEVER[loader] else ""
     said = " (warns)" if found.get("said") else ""
     outcome = found["outcome"]
     if outcome == "exact":
@@ -34,28 +37,28 @@ def _cell(loader, case, found):
 
 
 def _outcomes(results):
-    heads = ["loader", *CASES.values()]
-    lines = [f"| {' | '.join(heads)} |", "| --- |" + " --- |" * len(CASES)]
+    rows = []
     for loader, found in results["loaders"].items():
         cells = [_cell(loader, case, found["cases"][case]) for case in CASES]
-        lines.append(f"| {found['title']} | {' | '.join(cells)} |")
-    return lines
+        rows.append([found["title"], *cells])
+    header = ["loader", *CASES.values()]
+    return table(header, rows, texts=len(header))
 
 
 def _promises(results):
     lines = []
     for loader, found in results["loaders"].items():
-        parts = [
-            f"{', '.join(CASES[case] for case in cases)}: {reason}"
-            for reason, cases in reasons(loader).items()
-        ]
+        cases = collections.defaultdict(list)
+        for case, reason in NEVER[loader].items():
+            cases[reason].append(CASES[case])
+        parts = [f"{', '.join(names)}: {reason}" for reason, names in cases.items()]
         versions = ", ".join(f"{k} {v}" for k, v in found["packages"].items())
         text = "; ".join(parts) or "all cases promised"
         lines.append(
             f"- {found['title']} ({versions}; measured on {found['date']}). "
-            f"{source_of(loader)}: {text}."
+            f"{SOURCES[loader]}: {text}."
         )
-    return lines
+    return "\n".join(lines)
 
 
 def _ours(results):
@@ -69,8 +72,7 @@ def _ours(results):
         )
     failed = ", ".join(
         f"{CASES[case]} ({_cell('gristmill', case, one)})"
-        for case, one in cases.items()
-        if one["outcome"] != ("refused" if case == "other" else "exact")
+        for case, one in _failed(cases).items()
     )
     return f"gristmill fails in: {failed}."
 
@@ -85,12 +87,9 @@ def parts(results):
         f"{environment['cpu_count']} processors ({environment['cpu']}), beside other "
         f"work; all loaders took {minutes:.0f} minutes."
     )
-    missing = [name for name in LOADERS if name not in results["loaders"]]
-    if missing:
-        measured += f" Not run at this size yet: {', '.join(missing)}."
     return {
         "measured": measured,
         "ours": _ours(results),
-        "outcomes": "\n".join(_outcomes(results)),
-        "promises": "\n".join(_promises(results)),
+        "outcomes": _outcomes(results),
+        "promises": _promises(results),
     }

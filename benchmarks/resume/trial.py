@@ -7,8 +7,7 @@ is, and a run that resumes from it. Cases share uninterrupted runs. This imports
 of gristmill itself.
 """
 
-from __future__ import annotations
-
+import collections
 import dataclasses
 import functools
 import importlib
@@ -20,11 +19,9 @@ import random
 import re
 import sys
 
-import numpy as np
-
-from benchmarks.resume.host import Plan, fork, load, variables
+from benchmarks.resume.host import fork, load, variables
 from benchmarks.resume.protocol import PACKED_TOKENS, SEED, Job
-from benchmarks.resume.records import SHARDS, write
+from benchmarks.resume.records import SHARDS, write_all
 
 # Cases, with their titles on the page.
 CASES = {
@@ -87,13 +84,7 @@ class Trial:
         timeout_seconds: After which a run has failed.
     """
 
-    def __init__(
-        self,
-        loader,
-        folder,
-        shard_records,
-        timeout_seconds,
-    ):
+    def __init__(self, loader, folder, shard_records, timeout_seconds):
         self.adapter = importlib.import_module(f"benchmarks.resume.loaders.{loader}")
         self._folder, self._shard_records = folder, shard_records
         self._timeout_seconds = timeout_seconds
@@ -111,7 +102,7 @@ class Trial:
         log = self._folder / "write.log"
         how = (self.adapter, self._folder / "data", self._shard_records, append)
         _, status = os.waitpid(
-            fork(functools.partial(write, *how), log, variables()), 0
+            fork(functools.partial(write_all, *how), log, variables()), 0
         )
         if status:
             raise RuntimeError(log.read_text(errors="replace")[-2000:])
@@ -138,7 +129,7 @@ class Trial:
         ]
         self._runs += 1
         folder = self._folder / f"run-{self._runs}"
-        return load(self.adapter, jobs, Plan(**plan), folder, self._timeout_seconds)
+        return load(self.adapter, jobs, folder, self._timeout_seconds, **plan)
 
     def _uninterrupted(self, run):
         """Returns the step after which a run is stopped, any of its middle, and all."""
@@ -186,27 +177,30 @@ def compare(whole, resumed, records):
         resumed: Those of the run that was stopped, with what followed.
         records: How many records there were. `new` are those that came later.
     """
-    both = [np.concatenate([np.zeros(0, int), *steps]) for steps in (whole, resumed)]
-    size = max(records, *(1 + int(numbers.max(initial=0)) for numbers in both))
-    was, became = (np.bincount(numbers, minlength=size) for numbers in both)
-    lost, repeated = became < was, became > was
-    moved = np.zeros(size, bool)
-    most = max(len(whole), len(resumed))
-    placed = (_placed(steps, most, size) for steps in (whole, resumed))
-    moved[np.setxor1d(*placed) % size] = True
-    moved &= ~lost & ~repeated
-    counts = {"lost": lost, "repeated": repeated, "moved": moved}
-    found = {name: int(which[:records].sum()) for name, which in counts.items()}
-    return {**found, "new": int((became > 0)[records:].sum())}
+    was, became = _places(whole), _places(resumed)
+    before, after = _totals(was), _totals(became)
+    new = {number for number in after if number >= records}
+    lost = {number for number in before if after[number] < before[number]}
+    repeated = {number for number in after if after[number] > before[number]}
+    elsewhere = {place[0] for place in was | became if was[place] != became[place]}
+    moved = elsewhere - lost - repeated
+    found = {"lost": lost, "repeated": repeated - new, "moved": moved, "new": new}
+    return {name: len(numbers) for name, numbers in found.items()}
 
 
-def _placed(steps, most, size):
-    """Returns a number for each record of each step and how often it came there."""
-    found = [np.zeros(0, int)]
+def _places(steps):
+    """Returns how often each record came in each step."""
+    found = collections.Counter()
     for step, numbers in enumerate(steps):
-        records, counts = np.unique(numbers, return_counts=True)
-        found.append((counts * most + step) * size + records)
-    return np.concatenate(found)
+        found.update((number, step) for number in numbers.tolist())
+    return found
+
+
+def _totals(places):
+    found = collections.Counter()
+    for (number, _), count in places.items():
+        found[number] += count
+    return found
 
 
 def main(loader, folder, shard_records, workers, more, timeout):

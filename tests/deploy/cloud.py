@@ -4,8 +4,6 @@ What was submitted to this Dataflow is run as its workers would run it: the stag
 pipeline, by Python processes of another environment.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io
@@ -125,6 +123,20 @@ def running(*states):
         # Worker processes must find their packages in their own environment.
         patch.delenv("PYTHONPATH", raising=False)
         yield cloud
+
+
+def gcloud_environment(folder, storage, dataflow):
+    """Returns variables that lead `gcloud` to services; a folder has its settings."""
+    endpoints = "CLOUDSDK_API_ENDPOINT_OVERRIDES"
+    return {
+        "CLOUDSDK_CONFIG": str(folder),
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
+        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
+        f"{endpoints}_STORAGE": f"{storage.url}/storage/v1/",
+        f"{endpoints}_CLOUDBUILD": f"{dataflow.url}/",
+        f"{endpoints}_DATAFLOW": f"{dataflow.url}/",
+    }
 
 
 def run_staged(pipeline, python):

@@ -1,8 +1,8 @@
 """Stand-ins that the tests of deploy/ share."""
 
-import os
-
 import pytest
+
+from tests.deploy.tools import stand_in
 
 # A stand-in for docker, which says what it was asked for.
 DOCKER = """#!/usr/bin/env bash
@@ -17,9 +17,5 @@ fi
 @pytest.fixture
 def docker(tmp_path):
     """Variables that put the stand-in first on the path."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "docker").write_text(DOCKER)
-    (folder / "docker").chmod(0o755)
-    log = tmp_path / "docker.log"
-    return {"PATH": f"{folder}:{os.environ['PATH']}", "DOCKER_LOG": str(log)}
+    log = str(tmp_path / "docker.log")
+    return {"PATH": stand_in(tmp_path, docker=DOCKER), "DOCKER_LOG": log}

@@ -5,13 +5,10 @@ Subnetworks of Compute Engine are there as well.
 It runs nothing. A test takes the pipeline that was submitted and runs it itself.
 """
 
-from __future__ import annotations
-
 import http.server
 import json
 import re
 import threading
-from typing import Any
 
 JOB = "2026-01-02_03_04_05-0"
 """The job of each launched template."""
@@ -37,13 +34,13 @@ class DataflowServer:
     """
 
     def __init__(self, *states):
-        self.requests: list[tuple[str, str]] = []
-        self.jobs: dict[str, dict[str, Any]] = {}
-        self.launches: list[dict[str, Any]] = []
+        self.requests = []
+        self.jobs = {}
+        self.launches = []
         self.states = list(states) or ["JOB_STATE_RUNNING"]
-        self.errors: list[str] = []
-        self.refusal: tuple[int, str] | None = None
-        self.denied: set[str] = set()
+        self.errors = []
+        self.refusal = None
+        self.denied = set()
         self.busy = 0
         self.subnetworks = {"default": True}
         self._http = http.server.ThreadingHTTPServer(
@@ -110,7 +107,6 @@ class DataflowServer:
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    service: DataflowServer
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format, *args):

@@ -1,9 +1,7 @@
 """What deploy/iam.md says of roles and permissions, and what Google's roles contain."""
 
-from __future__ import annotations
-
 import pathlib
-from typing import NamedTuple
+from collections import namedtuple
 
 DOCUMENT = pathlib.Path(__file__).parents[2] / "deploy" / "iam.md"
 
@@ -42,21 +40,9 @@ BUCKETS = {
 }
 
 
-class Grant(NamedTuple):
-    """A row of the table of roles."""
-
-    account: str
-    role: str
-    resource: str
-
-
-class Asked(NamedTuple):
-    """A row of the table of permissions."""
-
-    permission: str
-    resource: str
-    role: str
-    without: str
+# Rows of the tables of roles and of permissions.
+Grant = namedtuple("Grant", ["account", "role", "resource"])
+Asked = namedtuple("Asked", ["permission", "resource", "role", "without"])
 
 
 def _rows(heading):

@@ -110,6 +110,7 @@ class TerraformProvider:
         self.environment = {
             "TF_REATTACH_PROVIDERS": json.dumps(dict.fromkeys(_NAMES, attached)),
             "CHECKPOINT_DISABLE": "1",
+            "TF_CLI_CONFIG_FILE": os.devnull,
         }
 
     def __enter__(self):

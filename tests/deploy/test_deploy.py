@@ -17,12 +17,12 @@ from gristmill.pipelines.commands.template import TEMPLATES, metadata, parameter
 from gristmill.pipelines.dataflow.defaults import MAX_WORKERS
 from gristmill.transforms.beam import run_job
 from tests.deploy import roles
+from tests.deploy.cloud import gcloud_environment
 from tests.deploy.dataflow_server import JOB, DataflowServer
-from tests.deploy.tools import run, tool
+from tests.deploy.tools import ROOT, run, tool
 from tests.documents.test_docs import blocks_of
 from tests.servers.gcs_server import GcsServer
 
-ROOT = pathlib.Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 SCRIPTS = sorted(DEPLOY.glob("*.sh"))
 DOCUMENTS = sorted(DEPLOY.glob("*.md"))
@@ -62,14 +62,8 @@ def services():
         DataflowServer() as dataflow,
         tempfile.TemporaryDirectory() as folder,
     ):
-        environment = {
-            "CLOUDSDK_CONFIG": folder,
-            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-            "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
-            "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{storage.url}/storage/v1/",
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBUILD": f"{dataflow.url}/",
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_DATAFLOW": f"{dataflow.url}/",
+        environment = gcloud_environment(folder, storage, dataflow)
+        environment |= {
             "PROJECT": "my-project",
             "REGION": "us-central1",
             "BUCKET": "my-bucket",

@@ -7,7 +7,6 @@ what follows it, `inspect`, `verify` and the table, is the real thing.
 
 import itertools
 import json
-import os
 import pathlib
 import shlex
 import subprocess
@@ -16,6 +15,7 @@ import sys
 import pytest
 
 from tests.deploy.cloud import FILES, RECORDS, running
+from tests.deploy.tools import run, stand_in
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "deploy" / "first_run.sh"
 NAMES = [f"gs://raw/texts/part-{number}.tfrecord" for number in range(FILES)]
@@ -50,23 +50,11 @@ def cloud():
 
 
 def first_run(folder, *arguments, cloud=None, **more):
-    place = folder / "bin"
-    place.mkdir(exist_ok=True)
     own = " ".join([] if cloud is None else cloud.arguments)
     gristmill = GRISTMILL.format(python=sys.executable, arguments=own)
-    for name, text in {"gcloud": GCLOUD, "gristmill": gristmill}.items():
-        (place / name).write_text(text)
-        (place / name).chmod(0o755)
-    path = f"{place}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
-    return subprocess.run(
-        ["bash", str(SCRIPT), *arguments],
-        env={**os.environ, "PATH": path, **more},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    path = stand_in(folder, gcloud=GCLOUD, gristmill=gristmill)
+    env = {"PATH": path, **more}
+    return run("bash", SCRIPT, *arguments, env=env, cwd=folder, stderr=subprocess.PIPE)
 
 
 PLACE = {

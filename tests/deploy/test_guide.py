@@ -19,16 +19,16 @@ from itertools import pairwise
 import pytest
 
 from tests.deploy import roles
-from tests.deploy.cloud import running
+from tests.deploy.cloud import gcloud_environment, running
 from tests.deploy.dataflow_server import JOB
 from tests.deploy.terraform_provider import TerraformProvider
+from tests.deploy.tools import run, stand_in
 from tests.documents.test_docs import blocks_of
 from tests.support.distributions import ROOT, copy_source
 from tests.support.records import frames_of, text_records
 
 DEPLOY = ROOT / "deploy"
 LOG = "console_logs"
-_OTHER = "CLOUDSDK_API_ENDPOINT_OVERRIDES"
 
 # Logs its arguments, and has the real one do what there is a stand-in for.
 GCLOUD = """#!/bin/bash
@@ -120,38 +120,27 @@ def walk(scripts, cloud, folder, **variables):
     source.mkdir()
     copy_source(source)
     shutil.copytree(DEPLOY, source / "deploy", ignore=lambda *_: [".terraform"])
-    place = folder / "bin"
-    place.mkdir()
-    arguments = " ".join(cloud.arguments)
-    for name, text in (
-        ("gcloud", GCLOUD.format(real=real["gcloud"])),
-        ("terraform", TERRAFORM.format(real=real["terraform"])),
-        ("gristmill", GRISTMILL.format(python=sys.executable, arguments=arguments)),
-    ):
-        (place / name).write_text(text)
-        (place / name).chmod(0o755)
+    path = stand_in(
+        folder,
+        gcloud=GCLOUD.format(real=real["gcloud"]),
+        terraform=TERRAFORM.format(real=real["terraform"]),
+        gristmill=GRISTMILL.format(
+            python=sys.executable, arguments=" ".join(cloud.arguments)
+        ),
+    )
     log = folder / "gcloud.log"
     log.touch()
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", "\n".join(scripts)],
+    done = run(
+        *("bash", "-euo", "pipefail", "-c", "\n".join(scripts)),
         cwd=source,
         env={
-            **{k: v for k, v in os.environ.items() if not k.startswith("TF_")},
             **cloud.environment,
-            "PATH": f"{place}:{os.environ['PATH']}",
+            **gcloud_environment(folder / "gcloud", cloud.storage, cloud.dataflow),
+            "PATH": path,
             "GCLOUD_LOG": str(log),
-            "CLOUDSDK_CONFIG": str(folder / "gcloud"),
-            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-            "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
-            f"{_OTHER}_STORAGE": f"{cloud.storage.url}/storage/v1/",
-            f"{_OTHER}_DATAFLOW": f"{cloud.dataflow.url}/",
             **variables,
         },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+        stderr=subprocess.PIPE,
     )
     return done, commands(log)
 

@@ -4,10 +4,8 @@ Terraform is real, its provider a stand-in with the real one's schema.
 """
 
 import json
-import os
 import re
 import shutil
-import subprocess
 
 import pytest
 
@@ -32,29 +30,18 @@ VARIABLES = {
 
 
 @pytest.fixture(scope="module")
-def terraform(
-    tmp_path_factory,
-):
+def terraform(tmp_path_factory):
     """Runs Terraform in a copy, with a stand-in for the provider of Google Cloud."""
     if shutil.which("terraform") is None:
         pytest.skip("terraform is not on this machine")
     top = tmp_path_factory.mktemp("terraform")
     shutil.copytree(ROOT / "deploy", top / "deploy")
     (top / "variables.json").write_text(json.dumps(VARIABLES))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
+    folder = top / "deploy" / "terraform"
 
     def call(*arguments):
-        done = subprocess.run(
-            ["terraform", *arguments, "-no-color"],
-            cwd=top / "deploy" / "terraform",
-            env=environment | provider.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        env = provider.environment
+        done = run("terraform", *arguments, "-no-color", env=env, cwd=folder)
         assert done.returncode == 0, done.stdout
         return done.stdout
 

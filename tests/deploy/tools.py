@@ -21,17 +21,26 @@ def tool(name):
     return found
 
 
-def run(*command, env=None, **options):
-    """Runs a command in the root of the repository; its errors are in its output."""
+def run(*command, env=None, cwd=ROOT, stderr=subprocess.STDOUT):
+    """Runs a command, by default in the root; its errors are in its output."""
     return subprocess.run(
         [str(part) for part in command],
-        cwd=ROOT,
+        cwd=cwd,
         env={**os.environ, **(env or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
-        **options,
     )
+
+
+def stand_in(folder, **scripts):
+    """Writes programs; returns a PATH with them first, then what is beside Python."""
+    place = folder / "bin"
+    place.mkdir(exist_ok=True)
+    for name, text in scripts.items():
+        (place / name).write_text(text)
+        (place / name).chmod(0o755)
+    return f"{place}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"

@@ -16,8 +16,6 @@ PACKAGES = ("megatron-energon", "torch")
 READERS_STAY = True
 _MIXTURE = """{"__module__": "megatron.energon", "__class__": "MetadatasetV2",
 "splits": {"train": {"blend_epochized": %s}}}"""
-
-
 append = write
 
 

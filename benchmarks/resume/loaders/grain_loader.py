@@ -6,12 +6,11 @@ import grain
 from absl import flags
 
 from benchmarks.resume.formats import paths
-from benchmarks.resume.loaders.grain_map import append, write
 from benchmarks.resume.protocol import SEED, NotOfferedError, numbers_of
 
 TITLE = "Grain `DataLoader`"
 PACKAGES = ("grain", "array_record")
-__all__ = ["Loader", "append", "write"]
+FORMAT = "array_record"
 
 
 class Loader:

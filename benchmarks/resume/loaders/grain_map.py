@@ -1,20 +1,17 @@
 """Grain's `MapDataset`: Grain's guide "Data sources and transformations"."""
 
-import functools
-import json
 import sys
 
 import grain
 import numpy as np
 from absl import flags
 
-from benchmarks.resume.formats import paths, write_files
+from benchmarks.resume.formats import GrainLoader, paths
 from benchmarks.resume.protocol import PACKED_TOKENS, SEED, numbers_of, tokens_of
 
 TITLE = "Grain `MapDataset`"
 PACKAGES = ("grain", "array_record")
-write = functools.partial(write_files, suffix="array_record")
-append = write
+FORMAT = "array_record"
 
 
 def source(folder):
@@ -29,7 +26,7 @@ def shuffled(job):
     return parts[0] if len(parts) == 1 else grain.MapDataset.mix(parts, job.weights)
 
 
-class Loader:
+class Loader(GrainLoader):
     def __init__(self, job):
         data = shuffled(job)[job.host :: job.hosts]
         if job.packing:
@@ -45,12 +42,3 @@ class Loader:
         if job.workers:
             data = data.mp_prefetch(grain.MultiprocessingOptions(job.workers))
         self._job, self._data = job, iter(data)
-
-    def restore(self, states):
-        self._data.set_state(json.loads(self._job.own(states)))
-
-    def next(self):
-        return next(self._data)
-
-    def state(self):
-        return json.dumps(self._data.get_state()).encode()

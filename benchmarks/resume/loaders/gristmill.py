@@ -1,11 +1,10 @@
 """gristmill, as docs/train/loader.md and docs/train/packed_rows.md say."""
 
 import itertools
-import json
 
 import grain  # noqa: F401  (A feed imports it: imports do not count.)
 
-from benchmarks.resume.formats import run_module
+from benchmarks.resume.formats import GrainLoader, run_module
 from benchmarks.resume.protocol import PACKED_TOKENS, SEED, numbers_of, tokens_of
 from gristmill import loader
 from gristmill.dataset import Writer, encode_example
@@ -33,7 +32,7 @@ def write_packed(folder, shards):
     run_module("gristmill", "pack", of, folder, *how)
 
 
-class Loader:
+class Loader(GrainLoader):
     def __init__(self, job):
         data = [loader.open(folder) for folder in job.folders]
         decode = loader.PackedRows.of(data[0]) if job.packing else numbers_of
@@ -43,17 +42,12 @@ class Loader:
         given = dict(zip("ab", data, strict=True)) if len(data) > 1 else data[0]
         host = {"host": (job.host, job.hosts)}
         batches = loader.global_batches(given, **how)
-        self._feed = batches.feed(decode=decode, workers=job.workers, **host)
-        self.close = self._feed.close
-
-    def restore(self, states):
-        self._feed.set_state(json.loads(states[0]))
+        self._job = job
+        self._data = batches.feed(decode=decode, workers=job.workers, **host)
+        self.close = self._data.close
 
     def next(self):
-        rows = next(self._feed)
+        rows = super().next()
         if isinstance(rows, dict):
             rows = rows["inputs"][rows["inputs_segmentation"] > 0]
         return rows
-
-    def state(self):
-        return json.dumps(self._feed.get_state()).encode()

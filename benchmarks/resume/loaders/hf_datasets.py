@@ -1,19 +1,16 @@
 """Hugging Face datasets, streaming: its pages "Stream" and "Use with PyTorch"."""
 
-import functools
-
 import numpy as np
 from datasets import interleave_datasets, load_dataset
 from datasets.distributed import split_dataset_by_node
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from benchmarks.resume.formats import TorchLoader, paths, write_files
+from benchmarks.resume.formats import TorchLoader, paths
 from benchmarks.resume.protocol import PACKED_TOKENS, SEED, number_of
 
 TITLE = "Hugging Face datasets, streaming"
 PACKAGES = ("datasets", "torchdata")
-write = functools.partial(write_files, suffix="parquet")
-append = write
+FORMAT = "parquet"
 
 
 def _rows(batch):  # As `group_texts` in the documentation.

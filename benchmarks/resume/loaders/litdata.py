@@ -16,7 +16,6 @@ from benchmarks.resume.protocol import PACKED_TOKENS, SEED, number_of
 TITLE = "LitData"
 PACKAGES = ("litdata", "torch")
 write = write_chunks
-append = write
 write_packed = functools.partial(write_chunks, row_tokens=PACKED_TOKENS)
 
 

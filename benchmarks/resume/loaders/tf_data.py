@@ -1,20 +1,18 @@
 """tf.data: TensorFlow's guide "tf.data", and its section "Iterator Checkpointing"."""
 
-import functools
 import pathlib
 import pickle
 import tempfile
 
 import tensorflow as tf
 
-from benchmarks.resume.formats import paths, write_files
+from benchmarks.resume.formats import paths
 from benchmarks.resume.protocol import SEED, NotOfferedError, numbers_of
 
 TITLE = "tf.data"
 PACKAGES = ("tensorflow",)
 _BUFFER_RECORDS = 10_000
-write = functools.partial(write_files, suffix="tfrecord")
-append = write
+FORMAT = "tfrecord"
 
 
 class Loader:

@@ -1,19 +1,16 @@
 """torchdata's `StatefulDataLoader`: its tutorial, map-style data."""
 
-import functools
-
 import numpy as np
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
-from benchmarks.resume.formats import TorchLoader, paths, write_files
+from benchmarks.resume.formats import TorchLoader, paths
 from benchmarks.resume.protocol import SEED, NotOfferedError
 
 TITLE = "torchdata `StatefulDataLoader`"
 PACKAGES = ("torchdata", "torch")
-write = functools.partial(write_files, suffix="npz")
-append = write
+FORMAT = "npz"
 
 
 class Records(torch.utils.data.Dataset):

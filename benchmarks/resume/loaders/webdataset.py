@@ -3,18 +3,16 @@
 https://github.com/webdataset/webdataset/issues/234, also 177 and 271.
 """
 
-import functools
 import importlib.util
 
 import webdataset as wds
 
-from benchmarks.resume.formats import paths, write_files
+from benchmarks.resume.formats import paths
 from benchmarks.resume.protocol import NotOfferedError, numbers_of
 
 TITLE = "WebDataset"
 PACKAGES = ("webdataset",)
-write = functools.partial(write_files, suffix="tar")
-append = write
+FORMAT = "tar"
 
 
 class Loader:
