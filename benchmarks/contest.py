@@ -120,7 +120,7 @@ class Contest:
     def program(self, name, *arguments):
         """Returns the command of a program of the contest's module."""
         start = [sys.executable, "-m", f"benchmarks.{self.name}", "--program", name]
-        return [*start, *map(str, arguments)]
+        return [*start, *arguments]
 
     def run(self, command, variables=None, **options):
         """Runs a command, with nothing left to be written; see `run_measured`."""
@@ -137,7 +137,7 @@ class Contest:
 
 def gristmill(*arguments):
     """Returns a command of gristmill, by this very interpreter."""
-    return [sys.executable, "-m", "gristmill", *map(str, arguments)]
+    return [sys.executable, "-m", "gristmill", *arguments]
 
 
 def make(*arguments):
@@ -173,7 +173,7 @@ def expect(found, expected, what):
 def take_turns(contestants, rounds):
     """Yields the number of each round, from 0 on, with each contestant."""
     for number in range(rounds):
-        turn = number % len(contestants)
+        turn = number % max(1, len(contestants))
         for contestant in [*contestants[turn:], *contestants[:turn]]:
             yield number, contestant
 
@@ -196,7 +196,7 @@ def describe_environment(packages=()):
 
 
 def said_by(*command):
-    """Returns what a command prints."""
+    """Returns the output of a command, stripped."""
     return subprocess.check_output(command, text=True).strip()
 
 
@@ -252,14 +252,13 @@ def _takes_part(args, key, contestant):
 
 def hold(contest):
     """Runs all rounds of all cases; a contestant that fails is not asked again."""
-    args, kind = contest.args, type(contest)
-    runs, failed = [], {}
+    args, runs, failed = contest.args, [], {}
     known = {k for k, c in contest.contestants.items() if _takes_part(args, k, c)}
     for case, keys in contest.cases():
         if args.cases and case not in args.cases:
             continue
         present = [key for key in keys if key in known]
-        for number, key in take_turns(present, args.rounds) if present else ():
+        for number, key in take_turns(present, args.rounds):
             if key in failed:
                 continue
             try:
@@ -270,17 +269,17 @@ def hold(contest):
                 continue
             runs.append({"case": case, "contestant": key, "round": number, **run})
             speed = run["work"] / run["cpu_seconds"]
-            say(f"{number + 1} {case} {key}: {speed:,.2f} {kind.unit} per CPU second")
+            say(f"{case} {key}: {speed:,.2f} {contest.unit} per CPU second")
     return {
-        "name": kind.name,
-        **_described(kind),
-        "unit": kind.unit,
-        "reference": kind.reference,
-        "columns": kind.columns,
+        "name": contest.name,
+        **_described(type(contest)),
+        "unit": contest.unit,
+        "reference": contest.reference,
+        "columns": contest.columns,
         "contestants": {
-            key: dataclasses.asdict(each) for key, each in kind.contestants.items()
+            key: dataclasses.asdict(each) for key, each in contest.contestants.items()
         },
-        "peers": [dataclasses.asdict(peer) for peer in kind.peers],
+        "peers": [dataclasses.asdict(peer) for peer in contest.peers],
         "environment": contest.environment(),
         "rounds": args.rounds,
         "failed": failed,

@@ -1,4 +1,4 @@
-"""What processes cost: wall time, CPU time and memory, as Linux counts them.
+"""The cost of processes: wall time, CPU time and memory, as Linux counts them.
 
 Environments of peers, which lack gristmill, import this.
 """
@@ -55,7 +55,10 @@ def run_measured(command, *, timeout_seconds=3600, variables=None, directory=Non
             cwd=directory,
         )
         peak, pause, until = 0, 0.0, begin + timeout_seconds
-        while _still_runs(process, pause):
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(pause)
+                break
             if time.perf_counter() > until:
                 kill_below(before)
             sampled = time.perf_counter()
@@ -135,12 +138,6 @@ def kill_below(but=()):
     for process in [*below(os.getpid(), but)]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-
-
-def _still_runs(process, seconds):
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(seconds)
-    return process.returncode is None
 
 
 def _memory_bytes(process):

@@ -21,7 +21,6 @@ _CASES = {
     "text of 2 KB, 16 a chunk": ("text", 16),
     "noise of 100 KB": ("noise", 1),
 }
-_ANY_GROUP = ("gristmill_global", "gristmill_block")
 _BATCH = {"text": 1024, "noise": 64}
 _STEPS = 12
 
@@ -65,7 +64,7 @@ class Gcs(Contest):
         for case, (kind, group) in _CASES.items():
             self._local = make_shards(self.work, kind, group, self.args.bytes)
             self._batch = _BATCH[kind]
-            yield case, [k for k in self.contestants if group == 1 or k in _ANY_GROUP]
+            yield case, [k for k in self.contestants if group == 1 or k != "grain"]
 
     def measure(self, case, key):
         """Reads in a process of its own, beside the server."""
@@ -102,16 +101,11 @@ def _grain(local, batch):
     return lambda: sum(bool(next(records)) for _ in range(batch)), 1, _STEPS // 4
 
 
-READERS = {
-    "gristmill_global": functools.partial(_ours, shuffle="global"),
-    "gristmill_block": functools.partial(_ours, shuffle="block"),
-    "grain": _grain,
-}
-
-
 def read(key, url, local, batch):
     """Measures a reader once its first batch is there."""
-    step, warm, counted = READERS[key](pathlib.Path(local), int(batch))
+    _, _, shuffle = key.partition("_")
+    reader = functools.partial(_ours, shuffle=shuffle) if shuffle else _grain
+    step, warm, counted = reader(pathlib.Path(local), int(batch))
     for _ in range(warm):
         step()
     before = counters(url)

@@ -1,6 +1,7 @@
 """Conversion from and to a bucket beside the same conversion on the local disk."""
 
 import sys
+import time
 import urllib.request
 
 from benchmarks import c4_like
@@ -37,7 +38,6 @@ class GcsConvert(Contest):
         folder = self.work / "in"
         size_bytes, files = self.args.bytes, self.args.files
         paths, *_ = c4_like.write_tfrecords(folder, size_bytes=size_bytes, files=files)
-        self._runs = 0
         with GcsProcess("in", "out") as self._server:
             for path in paths:
                 query = f"uploadType=media&name={path.name}"
@@ -47,9 +47,8 @@ class GcsConvert(Contest):
 
     def measure(self, case, key):
         """Converts once."""
-        self._runs += 1
         latency_ms = _LATENCY_MS[key]
-        source, output = "gs://in", f"gs://out/{self._runs}"
+        source, output = "gs://in", f"gs://out/{time.time_ns()}"
         if not latency_ms:
             source, output = self.work / "in", self.fresh()
         self._server.control(set={"latency_seconds": latency_ms / 1e3}, clear=True)

@@ -64,7 +64,6 @@ from gristmill.transforms.writing.write_split import (
     commit_write,
 )
 
-SHARDS = [10**3, 10**4, 10**5, 10**6, 4 * 10**6]
 _KINDS = 64  # Of sizes. Files are links to so many, or a few more, of each.
 _MOST_LINKS = 60_000  # Of one file, in ext4.
 _SOME = 4096
@@ -391,7 +390,9 @@ def main(argv=None):
     """Measures each path and number of shards in a process of its own."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale")
     parser.add_argument("paths", nargs="*", metavar="PATH", help="|".join(PATHS))
-    parser.add_argument("--shards", type=int, nargs="+", default=SHARDS)
+    parser.add_argument(
+        "--shards", type=int, nargs="+", default=[10**3, 10**4, 10**5, 10**6, 4 * 10**6]
+    )
     parser.add_argument("--json", type=pathlib.Path, help="where the runs are kept")
     args = parser.parse_args(argv)
     found = collections.defaultdict(list)

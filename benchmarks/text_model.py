@@ -25,18 +25,22 @@ including without long still last under life free few high world might next 2017
 family different start small since during keep come always never used top 4 give
 something 20 don't it's you're we're that's I'm can't 2016 am him did think another
 set off offer important 100 2019 little possible found less online"""
-# Parts of invented words, the frequent ones named more than once; "-" is nothing.
-_PREFIXES = "re in con de com pro un ex per dis sub over en inter"
-_ONSETS = """b b c c c d d f f g h h l l l m m m n n n p p p r r r r s s s t t t t v v
-w w br ch cr cl fl fr gr pl pr sh sp st st th tr j k"""
-_NUCLEI = "a a a e e e e e i i i o o o u a e i o ea ou ai ee io"
-_CODAS = "- - - n n r r s t t l l d m c p nd nt st ck ll ss rt ng te re ne le se ve"
-_SUFFIXES = """- s s s s ed ed ed ing ing ing er er ly ly tion tion es al ment able ive
-ity ous ers ings ic ate ence ance ist ful ness"""
 
 
 def _parts(text):
     return ["" if part == "-" else part for part in text.split()]
+
+
+# Parts of invented words, the frequent ones named more than once; "-" is nothing.
+_PREFIXES = _parts("re in con de com pro un ex per dis sub over en inter")
+_ONSETS = _parts("""b b c c c d d f f g h h l l l m m m n n n p p p r r r r s s s t t
+t t v v w w br ch cr cl fl fr gr pl pr sh sp st st th tr j k""")
+_NUCLEI = _parts("a a a e e e e e i i i o o o u a e i o ea ou ai ee io")
+_CODAS = _parts(
+    "- - - n n r r s t t l l d m c p nd nt st ck ll ss rt ng te re ne le se ve"
+)
+_SUFFIXES = _parts("""- s s s s ed ed ed ing ing ing er er ly ly tion tion es al ment
+able ive ity ous ers ings ic ate ence ance ist ful ness""")
 
 
 # Fitted to the compression of C4: how many words and phrases of two to six words there
@@ -56,9 +60,6 @@ _PLAIN, _OPENING, _COMMA, _PERIOD, _PARAGRAPH = range(5)
 def _invent_words(rng, count):
     """Returns `count` distinct words, the function words first."""
     words = dict.fromkeys(_FUNCTION_WORDS.split())
-    prefixes, onsets, nuclei, codas, suffixes = map(
-        _parts, (_PREFIXES, _ONSETS, _NUCLEI, _CODAS, _SUFFIXES)
-    )
 
     def pick(parts):
         return parts[int(rng.random() * len(parts))]
@@ -70,12 +71,12 @@ def _invent_words(rng, count):
             continue
         # Rarer words are longer: syllables grow with the logarithm of the rank.
         syllables = 1 + rng.binomial(2, min(0.6, 0.05 * np.log(len(words))))
-        word = "".join(pick(onsets) + pick(nuclei) for _ in range(syllables))
+        word = "".join(pick(_ONSETS) + pick(_NUCLEI) for _ in range(syllables))
         if rng.random() < 0.2:
-            word = pick(prefixes) + word
-        word += pick(codas)
+            word = pick(_PREFIXES) + word
+        word += pick(_CODAS)
         if rng.random() < 0.5:
-            word += pick(suffixes)
+            word += pick(_SUFFIXES)
         words[word.capitalize() if kind > 0.85 else word] = None
     return list(words)[:count]
 

@@ -58,17 +58,15 @@ def try_loader(loader, python, work, *size):
 
 def main(argv=None):
     """Runs the test; 1 where gristmill is not exact in every case."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.resume", description=__doc__.splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="only show that it runs")
-    parser.add_argument("--loaders", nargs="+", choices=LOADERS, metavar="NAME")
+    parser.add_argument("--loaders", nargs="+", choices=LOADERS)
     parser.add_argument("--json", type=pathlib.Path, help="write what came of it here")
     args = parser.parse_args(argv)
     results = {"loaders": {}}
     if args.loaders and args.json and args.json.exists():
         results = json.loads(args.json.read_text())
-    results["environment"] = describe_environment(("numpy",))
+    results["environment"] = describe_environment()
     results["records"] = SHARDS * (_QUICK if args.quick else _FULL)[0]
     for loader in args.loaders or (QUICK if args.quick else LOADERS):
         python = python_of(loader, _ENVIRONMENTS, quick=args.quick)

@@ -31,6 +31,27 @@ CONTENTS = {
     "roles/storage.objectUser": _USE,
     "roles/storage.objectViewer": _VIEW,
 }
+SUBMITTER, LAUNCHER = "user who submits without a template, also", "launching user"
+# Members and resources of the guide and of Terraform, in the words of the document.
+MEMBERS = {
+    "serviceAccount:gristmill-worker@my-project.iam.gserviceaccount.com": (
+        "workers' service account"
+    ),
+    "serviceAccount:gristmill-build@my-project.iam.gserviceaccount.com": (
+        "build's service account"
+    ),
+    "user:builder": "building user",
+    "user:launcher": LAUNCHER,
+    "user:submitter": SUBMITTER,
+}
+PLACES = {
+    "my-project": "project",
+    "raw": "input bucket",
+    "data": "output bucket",
+    "my-bucket": "bucket for temporary files",
+    "my-bucket-templates": "template bucket",
+    "gristmill": "image repository",
+} | {member.partition(":")[2]: account for member, account in MEMBERS.items()}
 # The buckets of `tests.deploy.cloud` that stand for those of the document.
 BUCKETS = {
     "input bucket": "raw",

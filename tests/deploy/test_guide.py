@@ -50,31 +50,6 @@ exec {real} "$@"
 """
 
 
-SUBMITTER = "user who submits without a template, also"
-# Whom the commands of iam.md name, and what; in the words of its table.
-MEMBERS = {
-    "serviceAccount:gristmill-worker@my-project.iam.gserviceaccount.com": (
-        "workers' service account"
-    ),
-    "serviceAccount:gristmill-build@my-project.iam.gserviceaccount.com": (
-        "build's service account"
-    ),
-    "user:builder": "building user",
-    "user:launcher": "launching user",
-}
-PLACES = {
-    ("projects", "my-project"): "project",
-    ("buckets", "gs://raw"): "input bucket",
-    ("buckets", "gs://data"): "output bucket",
-    ("buckets", "gs://my-bucket"): "bucket for temporary files",
-    ("buckets", "gs://my-bucket-templates"): "template bucket",
-    ("repositories", "gristmill"): "image repository",
-} | {
-    ("service-accounts", member.partition(":")[2]): account
-    for member, account in MEMBERS.items()
-}
-
-
 def blocks(document, folder=DEPLOY):
     text = (folder / document).read_text(encoding="utf-8")
     return [block.text for block in blocks_of(text) if block.language == "bash"]
@@ -152,7 +127,7 @@ def test_guide_word_by_word(tmp_path):
         storage.buckets |= {"my-bucket": {}, "my-bucket-templates": {}}
         cloud.dataflow.subnetworks["gristmill"] = True
         # One person builds, launches and submits, with no more than the roles.
-        people = ("launching user", "building user", SUBMITTER)
+        people = (roles.LAUNCHER, "building user", roles.SUBMITTER)
         granted = roles.bucket_permissions(*people)
         granted["my-bucket"] = granted.pop("scratch")
         granted["my-bucket-templates"] = granted.pop("scratch-templates")
@@ -242,11 +217,11 @@ def test_commands_of_the_roles(tmp_path):
     for command in map(known, asked):
         if "add-iam-policy-binding" in command and "kms" not in command:
             at = command.index("add-iam-policy-binding")
-            place = PLACES[command[at - 1], command[at + 1]]
+            place = roles.PLACES[command[at + 1].removeprefix("gs://")]
             value = dict(pairwise(command))
-            granted.add((MEMBERS[value["--member"]], value["--role"], place))
+            granted.add((roles.MEMBERS[value["--member"]], value["--role"], place))
     # One person launches here and submits.
-    also = {SUBMITTER: "launching user"}
+    also = {roles.SUBMITTER: roles.LAUNCHER}
     assert granted == {
         (also.get(row.account, row.account), row.role, row.resource)
         for row in roles.grants()

@@ -1,7 +1,5 @@
 """What a runner hands back: the result of the last step, or our own error."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import pathlib
@@ -39,24 +37,22 @@ RUNNERS = pytest.mark.parametrize(
 
 
 @pytest.mark.slow
-@RUNNERS
-def test_a_job_returns_what_it_returns_here(runner, tmp_path):
+def test_a_job_returns_what_it_returns_here(tmp_path):
     records = [random.Random(n).randbytes(1000) for n in range(100)]
     (tmp_path / "in").write_bytes(frames_of(records))
     job = job_of(tmp_path / "in", tmp_path / "here", plan=("num_shards", 20))
     here = convert([job])
     job = dataclasses.replace(job, output=str(tmp_path / "there"))
-    there = convert([job], beam_options=runner)
+    there = convert([job], beam_options=IN_MEMORY)
     assert here.manifest == there.manifest
     assert contents(tmp_path / "here") == contents(tmp_path / "there")
-    if runner == WORKER_PROCESSES:
-        return  # Each pipeline takes seconds; results come back in the same way.
     (tmp_path / "old").mkdir()
     write_array_records(tmp_path / "old" / "x", text_records(40))
-    made, place = index(IndexOptions(files=(f"{tmp_path}/old/x",)), beam_options=runner)
+    files = IndexOptions(files=(f"{tmp_path}/old/x",))
+    made, place = index(files, beam_options=IN_MEMORY)
     assert made.splits["train"].records == 40
     for quick in (False, True):
-        found = verify(place, quick=quick, beam_options=runner)
+        found = verify(place, quick=quick, beam_options=IN_MEMORY)
         expected = verify(place, quick=quick, workers=1)
         assert dataclasses.replace(found, seconds=expected.seconds) == expected
         assert found.shards == 1
@@ -81,6 +77,13 @@ class Elements(beam.PTransform):
 ERROR = CorruptInputError(
     "not a frame", where="file 1", expected="a length", got=7, cure="look at it"
 )
+
+
+@RUNNERS
+def test_a_result_comes_back(runner, tmp_path):
+    found = run_pipeline(Elements((7,)), runner, result_path=f"{tmp_path}/result")
+    assert found == 7
+    assert not list(tmp_path.iterdir())
 
 
 @RUNNERS

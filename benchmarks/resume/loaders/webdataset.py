@@ -3,8 +3,6 @@
 https://github.com/webdataset/webdataset/issues/234, also 177 and 271.
 """
 
-import importlib.util
-
 import webdataset as wds
 
 from benchmarks.resume.formats import paths
@@ -30,8 +28,6 @@ class Loader:
             wds.batched(job.rows, collation_fn=numbers_of, partial=False),
         )
         if job.workers:
-            if not importlib.util.find_spec("torch"):
-                raise NotOfferedError("worker processes are those of PyTorch")
             how = {"batch_size": None, "num_workers": job.workers}
             pipeline = wds.WebLoader(pipeline, **how)
         self._data = iter(pipeline.with_epoch(job.epoch_steps))
