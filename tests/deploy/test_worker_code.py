@@ -2,9 +2,11 @@
 
 import contextlib
 import importlib.metadata
+import os
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
 import tarfile
 import venv
@@ -17,7 +19,6 @@ from gristmill.pipelines.dataflow.worker_code import build_package
 from gristmill.transforms.beam import same_code
 from tests.deploy import roles
 from tests.deploy.cloud import job_of, run_staged, running
-from tests.deploy.tools import run
 from tests.support.distributions import (
     ROOT,
     checked,
@@ -82,15 +83,21 @@ def build_from(installed, folder):
     for path in pathlib.Path(pytest.__file__).parents[1].iterdir():
         if "gristmill" not in path.name:
             (others / path.name).symlink_to(path)
-    env = {"PYTHONPATH": f"{installed}:{others}"}
-    return run(sys.executable, "-S", "-c", BUILD, folder, env=env, cwd=folder)
+    return subprocess.run(
+        [sys.executable, "-S", "-c", BUILD, folder],
+        env=os.environ | {"PYTHONPATH": f"{installed}:{others}"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.slow
 def test_from_a_wheel_it_is_built_of_what_is_installed(tmp_path):
     done = build_from(site(), tmp_path / "source")
-    assert done.returncode == 0, done.stdout
-    names, needed = content(done.stdout.split()[-1])
+    assert done.returncode == 0, done.stderr
+    names, needed = content(done.stdout.strip())
     assert {n for n in names if n.endswith(".py")} - {"setup.py"} == checkout_modules()
     assert needed == required()
 
@@ -102,7 +109,7 @@ def test_without_metadata_it_is_refused(tmp_path):
     # As an installation that pip does not know.
     done = build_from(bare, tmp_path / "source")
     assert done.returncode != 0
-    assert "this copy of gristmill cannot be sent to workers" in done.stdout
+    assert "this copy of gristmill cannot be sent to workers" in done.stderr
 
 
 def image(folder, *, ours):
