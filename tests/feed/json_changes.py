@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 # What may stand in place of a value, also what no JSON has.
 VALUES = [
-    *(None, True, False, -1, 0, 1, 2, 13, 2**62, 2**63, 2**64, 1.5, 12.0, float("nan")),
-    *("", "x", "1", "12", "block", "1/0", "1/2", "0/7", "9" * 5000, "\ud800", "\udcff"),
+    *(None, True, False, -1, 0, 1, 2, 13, 2**63, 2**64, 1.5, 12.0, float("nan")),
+    *("", "x", "12", "block", "1/0", "1/2", "9" * 5000, "\ud800", "\udcff"),
     *([], {}, [1], [[]], [{}], ["1/2", "1/2"], ["1/3", "1/3"], {"kind": "global"}),
     *("a\0b", "../x", "/etc/passwd", "gs://b/c", "a\nb", "0" * 32, {"version": 1}),
 ]

@@ -337,7 +337,6 @@ def test_each_record_has_its_values(output, seed, decode):
             assert batch["id"].tolist() == numbers
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("decode", [ids, given])
 def test_a_last_batch_is_filled_up(output, workers, decode):
     batches = loader.global_batches(

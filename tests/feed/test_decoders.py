@@ -49,27 +49,16 @@ def as_lists(ragged):
     return [ragged.values[b:e].tolist() for b, e in itertools.pairwise(splits)]
 
 
-@with_tensorflow
-def lists_in_tensorflow(records):
-    """Returns values and row splits, by name."""
-    import tensorflow as tf
-
-    dtypes = {"b": tf.string, "f": tf.float32, "i": tf.int64}
-    spec = {
-        name: tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
-        for name, dtype in dtypes.items()
-    }
-    found = tf.io.parse_example(records, spec).items()
-    return {n: (one.values.numpy(), one.row_splits.numpy()) for n, one in found}
+def check_lists(records):
+    """Checks that lists are those that the library of TensorFlow parses."""
+    decoded, theirs = decode(RAGGED, records), [*map(parsed, records)]
+    for name in RAGGED:
+        assert as_lists(decoded[name]) == [found.get(name, []) for found in theirs]
 
 
 @given(batch=BATCHES)
-def test_lists_are_those_of_tensorflow(batch):
-    records = [*map(tf_example, batch)]
-    ours = decode(RAGGED, records)
-    for name, (values, row_splits) in lists_in_tensorflow(records).items():
-        np.testing.assert_array_equal(ours[name].values, values)
-        np.testing.assert_array_equal(ours[name].row_splits, row_splits)
+def test_lists_are_those_of_protocol_buffers(batch):
+    check_lists([*map(tf_example, batch)])
 
 
 @with_tensorflow
@@ -119,11 +108,7 @@ def test_many_numbers_of_all_sizes(large):
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_whatever_protocol_buffers_allow(name):
     usual = tf_example({"i": [1], "f": [1.0], "b": [b"b"]})
-    records = [usual, UNUSUAL[name], usual]
-    decoded = decode(RAGGED, records)
-    for feature in "ifb":
-        expected = [parsed(record).get(feature, []) for record in records]
-        assert as_lists(decoded[feature]) == expected
+    check_lists([usual, UNUSUAL[name], usual])
 
 
 @given(data=st.data(), batch=BATCHES)
@@ -153,54 +138,54 @@ BAD = {
     "lacks": (
         X,
         tf_example({"y": [1], "z": [b""]}),
-        ["lacks a feature: 'x'", "int64_list", "the features y, z", "default"],
+        "lacks a feature: 'x'.*int64_list.*the features y, z.*default",
     ),
     "of another kind": (
         X,
         tf_example({"x": [0.5, 1.0, 2.0]}),
-        ["another kind of values: 'x'", "int64_list, for int64", "float_list"],
+        "another kind of values: 'x'.*int64_list, for int64.*float_list",
     ),
     "too few": (
         X,
         tf_example({"x": [1, 2]}),
-        ["another number of values: 'x'", "3, for shape (3,)", "got:      2"],
+        r"another number of values: 'x'.*3, for shape \(3,\).*got:      2",
     ),
     "none beside a default": (
         {"x": Fixed("int64", shape=(3,), default=0)},
         example(entry("x", examples.int64_list([]))),
-        ["3, for shape (3,)", "got:      0"],
+        r"3, for shape \(3,\).*got:      0",
     ),
     "beyond int32": (
         {"x": Fixed("int32", shape=(3,))},
         tf_example({"x": [1, 1 << 31, 3]}),
-        ["cannot hold: 'x'", "-2147483648 to 2147483647", "got:      2147483648"],
+        "cannot hold: 'x'.*-2147483648 to 2147483647.*got:      2147483648",
     ),
     "beyond uint8": (
         {"x": Ragged("uint8")},
-        tf_example({"x": [1, -1]}),
-        ["uint8, 0 to 255", "got:      -1"],
+        tf_example({"x": [-1, 1]}),
+        "uint8, 0 to 255.*got:      -1",
     ),
-    "cut": (X, USUAL[:-2], ["record is not a tf.train.Example"]),
-    "text": (X, b"plain text", ["10 bytes: not"]),
+    "cut": (X, USUAL[:-2], "record is not a tf.train.Example"),
+    "text": (X, b"plain text", "10 bytes: not"),
     "another message": (
         X,
         USUAL + b"\x12\x00",
-        ["Example has a field 2 of wire type 2", "gristmill head"],
+        "Example has a field 2 of wire type 2.*gristmill head",
     ),
     "ends within a number": (
         X,
         example(entry("x", message(3, message(1, b"\x01\x02\x83")))),
-        ["cannot be decoded: 'x'", "ends within a number"],
+        "cannot be decoded: 'x'.*ends within a number",
     ),
     "long integer": (
         X,
         example(entry("x", message(3, message(1, b"\x81" * 10 + b"\x01")))),
-        ["integer of more than 10 bytes"],
+        "integer of more than 10 bytes",
     ),
     "broken bytes": (
         {"name": Ragged(bytes)},
         example(entry("name", message(1, b"\x0a\x05abc"))),
-        ["broken list of bytes"],
+        "broken list of bytes",
     ),
 }
 
@@ -208,10 +193,9 @@ BAD = {
 @pytest.mark.parametrize(("features", "bad", "told"), BAD.values(), ids=BAD)
 @pytest.mark.parametrize("others", [2, 20])
 def test_errors_name_record_feature_expected_and_got(features, bad, told, others):
-    with pytest.raises(DecodeError) as caught:
+    with pytest.raises(DecodeError, match=f"(?s){told}") as caught:
         decode(features, [USUAL, USUAL, bad, *[USUAL] * others])
-    for part in ["record 2 of the batch", *told]:
-        assert part in str(caught.value)
+    assert "record 2 of the batch" in str(caught.value)
     assert caught.value.row == 2
 
 

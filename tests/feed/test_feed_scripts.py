@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.slow
 # Workers run this as well.
 HEAD = """\
 import os, sys, time
@@ -133,7 +134,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "end"),
     [
@@ -166,25 +166,30 @@ def test_a_script_ends_in_silence_and_leaves_nothing(run, body, end):
     script.leaves_nothing(children)
 
 
-@pytest.mark.slow
 def test_no_worker_runs_the_script_with_an_accelerator_in_sight(run):
-    # At its top level, where workers run it as well, a script may start JAX.
+    # At its top level, where workers run it as well, a script may start JAX, and change
+    # what a decode would start it with.
     script = run("""
 import jax
 NAMES = "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES"
 print(__name__, *map(os.environ.get, NAMES), jax.devices()[0].platform, flush=True)
+os.environ.update(JAX_PLATFORMS="tpu", CUDA_VISIBLE_DEVICES="0,1")
+
+def decode(records):
+    print(*map(os.environ.get, NAMES), flush=True)
+
 if __name__ == "__main__":
-    os.environ.update(JAX_PLATFORMS="tpu", CUDA_VISIBLE_DEVICES="0,1")
-    with make_feed(workers=1) as feed:
+    with make_feed(workers=1, decode=decode) as feed:
         next(feed)
     print(*map(os.environ.get, NAMES))
 """)
     stdout, stderr = script.process.communicate(timeout=60)
-    assert stdout.splitlines()[1:] == ["__mp_main__ cpu  cpu", "tpu 0,1"]
+    _, started, *decoded, ended = stdout.splitlines()
+    assert (started, ended) == ("__mp_main__ cpu  cpu", "tpu 0,1")
+    assert {*decoded} == {"cpu "}
     assert stderr == ""
 
 
-@pytest.mark.slow
 def test_a_script_without_a_guard_is_an_error(run):
     script = run("""
 feed = make_feed(workers=1)

@@ -111,13 +111,14 @@ def test_the_state_is_the_callers_and_any_step_can_be_resumed(batches, ahead):
             states.append(feed.get_state())
             assert states[-1] == bare.get_state()
         assert {len(batch) for batch in whole} == {8, 16, 32}
-        for step in [*range(len(whole), -1, -1), 5]:
-            feed.set_state(states[step])
-            with pytest.raises(GristmillError, match="not the state of a feed"):
-                feed.set_state({"what": "is this"})
-            assert feed.get_state() == states[step]
-            for expected in whole[step : step + 3]:
+        steps = [*zip(whole, states[1:], strict=True)]
+        for first in [*range(len(steps), -1, -1), 5]:
+            feed.set_state(states[first])
+            for expected, after in steps[first : first + 3]:
                 np.testing.assert_array_equal(next(feed), expected)
+                with pytest.raises(GristmillError, match="not the state of a feed"):
+                    feed.set_state({"what": "is this"})
+                assert feed.get_state() == after
 
 
 def test_what_the_devices_do_not_divide_is_refused(path):

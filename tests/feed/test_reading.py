@@ -159,7 +159,7 @@ def errors_of_flips(path, places, read):
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("plain", [None, "zstd:3", "uncompressed"])
 @pytest.mark.parametrize("wanted", [[20], [3, 21, 21, 22, 60]])
-@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_flipped_byte_is_an_error_that_says_where_or_does_not_matter(
     tmp_path, plain, step, wanted, decoding
 ):
@@ -290,14 +290,16 @@ def test_a_shard_that_is_truncated_in_use_is_named_and_read_when_it_is_back(
     assert read() == expected
 
 
-PIECES = st.tuples(st.booleans(), st.integers(0, 50), st.integers(1, 40))
+# Whether a piece is of another file, the gap before it, and its size.
+PIECES = st.tuples(st.booleans(), st.integers(0, 50), st.integers(1, 200))
 
 
-@given(pieces=st.lists(PIECES, min_size=1), most_range=st.integers(1, 200))
+@given(pieces=st.lists(PIECES, min_size=1), most_range=st.integers(1, 2_000))
+@settings(max_examples=300)
 def test_requested_ranges_hold_every_piece_and_little_else(pieces, most_range):
     is_new, gaps, sizes = map(np.array, zip(*pieces, strict=True))
     files, ends = np.cumsum(is_new), 64 + np.cumsum(gaps + sizes)
-    limits = {"most_gap_bytes": 30, "most_range_bytes": most_range}
+    limits = {"most_gap_bytes": 40, "most_range_bytes": most_range}
     plan = plan_ranges(files, ends - sizes, ends, **limits)
     assert [0, *plan.ends] == [*plan.firsts, len(pieces)]
     begins, stops = plan.begin_bytes, plan.end_bytes
@@ -306,7 +308,7 @@ def test_requested_ranges_hold_every_piece_and_little_else(pieces, most_range):
         assert (begin, end) == (ends[first] - sizes[first], ends[last - 1])
         assert len({*files[first:last]}) == 1
         assert end - begin <= most_range or last - first == 1
-        assert (gaps[first + 1 : last] <= 30).all()
+        assert (gaps[first + 1 : last] <= 40).all()
         # Neighbours that touch are always joined.
         if last < len(pieces) and sizes.sum() <= most_range:
             assert is_new[last] or gaps[last]

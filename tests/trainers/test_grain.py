@@ -171,7 +171,6 @@ def test_the_state_of_other_workers_is_refused(single):
         (records_of(batches, 1, 2), start, "run 1 hosts"),
         (second, alone.get_state(), "one worker, or none"),
         (records_of(batches, workers=2), second.get_state(), "run 2 workers"),
-        (records_of(batches, workers=3), second.get_state(), "run 2 workers"),
     ):
         with pytest.raises(StateMismatchError, match=message):
             iterator.set_state(state)

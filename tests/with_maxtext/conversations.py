@@ -2,10 +2,10 @@
 
 from tests.with_maxtext import toy
 from tests.with_maxtext.checks import CHAT, STEPS, batches_of, check_same, pieces, run
+from tests.with_maxtext.lab import NATIVE_SFT
 from tests.with_maxtext.table import resume_exactly
 
 _SFT = {"use_sft": True}
-_NATIVE = "maxtext.trainers.post_train.sft.train_sft_native"
 
 
 def _expected():
@@ -40,7 +40,7 @@ def conversations(lab):
 @run("conversations: by MaxText's own trainer of conversations")
 def native(lab):
     files = {"grain_train_files": lab.path("packed-chat"), **_SFT}
-    done = lab.train("chat-native", trainer=_NATIVE, steps=STEPS, **files)
+    done = lab.train("chat-native", trainer=NATIVE_SFT, steps=STEPS, **files)
     plain = lab.train("chat-plain", steps=STEPS, **files)
     check_same(done.batches[:STEPS], plain.batches[:STEPS], "the trainers")
 

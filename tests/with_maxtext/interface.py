@@ -16,8 +16,7 @@ _FUNCTIONS = {
     "common.grain_utility": ("for_save", "for_restore"),
     "input_pipeline.data_processing_utils": ("get_local_batch_size",),
     "input_pipeline.grain_data_processing": (
-        *("get_datasets", "find_data_files"),
-        *("make_grain_train_iterator", "make_grain_eval_iterator"),
+        *("get_datasets", "make_grain_train_iterator", "make_grain_eval_iterator"),
     ),
     "input_pipeline.input_pipeline_interface": (
         *("create_data_iterator", "create_process_specific_iterator"),

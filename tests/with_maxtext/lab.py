@@ -23,6 +23,7 @@ from tests.with_maxtext import toy
 HERE = pathlib.Path(__file__).parent
 GRISTMILL = "gristmill.loader.maxtext"
 OWN = "maxtext.trainers.pre_train.train"
+NATIVE_SFT = "maxtext.trainers.post_train.sft.train_sft_native"
 ROWS = 4
 _LIMIT_SECONDS = 400.0
 TINY = """\

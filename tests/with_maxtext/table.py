@@ -16,9 +16,7 @@ from tests.with_maxtext.checks import (
     pieces,
     run,
 )
-from tests.with_maxtext.lab import OWN, tail
-
-_NATIVE_SFT = "maxtext.trainers.post_train.sft.train_sft_native"
+from tests.with_maxtext.lab import NATIVE_SFT, OWN, tail
 
 
 def resume_exactly(lab, name, **files):
@@ -88,7 +86,7 @@ def own_checkpoint(lab):
 def sft(lab):
     done = lab.train(
         "sft",
-        trainer=_NATIVE_SFT,
+        trainer=NATIVE_SFT,
         grain_train_files=lab.path("chat"),
         **CHAT,
     )

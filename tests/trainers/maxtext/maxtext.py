@@ -97,12 +97,6 @@ def get_local_batch_size(config):
     return config.global_batch_size_to_load // jax.process_count()
 
 
-def find_data_files(data_file_pattern, hf_access_token=None):
-    """Local files, in an order that is not the sorted one."""
-    path = pathlib.Path(data_file_pattern)
-    return sorted(map(str, path.parent.glob(path.name)), reverse=True)
-
-
 def log(user_str):
     print(user_str)
 
@@ -185,7 +179,6 @@ def modules():
     processing = module(
         f"{pipeline}grain_data_processing",
         get_datasets=None,  # MaxText would read the data itself.
-        find_data_files=find_data_files,
         **elastic,
         **makers,
     )

@@ -32,7 +32,7 @@ def test_the_stand_in_has_the_recorded_interface(maxtext):
         if function is not None and path != GET_DATASETS:
             assert signature_of(function) == parameters, path
             checked += 1
-    assert checked >= 9
+    assert checked >= 8
     for module, names in RECORDED["attributes"].items():
         assert all(hasattr(maxtext[module], name) for name in names)
     assert RECORDED["maxtext"] == installation.TRIED

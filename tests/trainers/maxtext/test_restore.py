@@ -39,6 +39,8 @@ def test_another_number_of_hosts_goes_on_with_the_same_records(records):
         assert list(next(host)) == steps[0][number::2]
     state = two[0].get_state()
     assert state == two[1].get_state()
+    # Other weights would begin with the next step.
+    assert [feed["step"] for feed, _ in places_of(state)] == [1]
     for other in ({"global_next_index": 8}, state | {"next_row": 0}, None):
         with pytest.raises(InputError, match="not the state of an elastic iterator"):
             one.set_state(other)
