@@ -574,6 +574,7 @@ convert cut.jsonl out
   convert cut.jsonl out --on-corrupt skip
 $ flip data/demo/demo-train.array_record-00001-of-00008 200000
 convert data/demo out
+  convert data/demo out2 --on-corrupt skip
   convert data/tfrecords/* data/demo --num-shards 8 --overwrite
   convert data/demo out
 convert tables/inner.parquet out
