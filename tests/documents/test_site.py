@@ -43,6 +43,19 @@ def test_files_that_pages_name_exist():
     assert [each for each in sorted(named) if not (ROOT / each[1]).exists()] == []
 
 
+def test_tests_that_pages_name_exist():
+    """Each clause of the order has some."""
+    modules = (ROOT / "tests").rglob("*.py")
+    sources = "".join(path.read_text(encoding="utf-8") for path in modules)
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 15
+    assert named <= {*re.findall(r"def (test_\w+)", sources)}
+
+
 def navigation(page=HOME):
     """Returns the pages that can be reached by the lists of index pages."""
     found = [page]
