@@ -1,7 +1,6 @@
 """ArrayRecord files and datasets as inputs: the same records, or a clear error."""
 
 import dataclasses
-import itertools
 import random
 import shutil
 
@@ -128,12 +127,8 @@ def test_a_file_without_footer(tmp_path, kind):
         return
     first = records.index(whole[0])
     assert found == [*records[:first], *records[first + len(whole) :]]
-    lost = [
-        (region["begin_bytes"], region["end_bytes"])
-        for region in skipped_in(tmp_path / "out2")
-    ]
-    assert (lost[0][0], lost[-1][1]) == (0, len(data))
-    assert all(one[1] == two[0] for one, two in itertools.pairwise(lost))
+    lost = skipped_in(tmp_path / "out2")
+    assert sum(one["end_bytes"] - one["begin_bytes"] for one in lost) == len(data)
 
 
 def test_a_dataset_whose_shard_was_cut(tmp_path):

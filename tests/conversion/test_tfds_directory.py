@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from gristmill import loader
+from gristmill.dataset import Writer
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import DataLossError, GristmillError, InputError
 from gristmill.dataset.metadata.manifest import open_manifest
@@ -39,9 +40,9 @@ def source(made, tmp_path):
     return pathlib.Path(shutil.copytree(made, tmp_path / "source [1]"))
 
 
-def convert(source, output, **options):
+def convert(source, output, *, splits=None, **options):
     like = ConversionJob(inputs="in", output="out", name="like", **options)
-    jobs = tfds_jobs(str(source), str(output), like=like).jobs
+    jobs = tfds_jobs(str(source), str(output), splits=splits, like=like).jobs
     prepared = [begin_job(job).prepared for job in jobs]
     results = [make_shard(task) for one in prepared for task in shard_tasks(one)]
     return commit_shards(jobs, results, tfds_directory=str(source)).manifest
@@ -118,9 +119,10 @@ def test_empty_shards_that_beam_leaves_behind(source, tmp_path):
     splits.append({"name": "test"})  # A split of no files, and one of no records.
     splits.append({"name": "empty", "shardLengths": ["0"]})
     (source / f"{NAME}-empty.tfrecord-00000-of-00001").write_bytes(b"")
-    tfds_data.edit_info(source, splits=splits)
+    tfds_data.edit_info(source, splits=splits, alternativeFileFormats=["riegeli"])
     out = tmp_path / "out"
     convert(source, out, plan=PlanOptions(kind="match_shards", value=None))
+    assert "alternativeFileFormats" not in info_of(out)
     assert lengths(out)["train"] == [8, 0, 8]
     # TFDS would fail to open any split if these were some.
     assert tfds_data.read_splits(out).keys() == SPLIT_RECORDS.keys()
@@ -263,3 +265,20 @@ def test_records_that_moved_between_files_are_found(source, tmp_path):
     write_tfrecords(first, records[:-1])
     with pytest.raises(DataLossError, match="2 of 3 files"):
         convert(source, tmp_path / "out")
+
+
+def test_records_that_damage_costs_are_not_missed(source, tmp_path):
+    path, out = source / (SHARD % 1), tmp_path / "out"
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+    convert(source, out, on_corrupt="skip")
+    assert sum(lengths(out)["train"]) == SPLIT_RECORDS["train"] - 1
+
+
+def test_a_split_whose_files_tfds_would_not_find_is_not_listed(source, tmp_path):
+    out = tmp_path / "out"
+    with Writer(out, name=NAME) as writer:
+        writer.write(b"one")
+    convert(source, out, splits=("validation",))
+    assert lengths(out).keys() == {"validation"}

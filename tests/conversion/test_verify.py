@@ -117,7 +117,7 @@ HARMS = {
     ),
     "extra": Harm(EXTRA, lambda _: b"x", "is named like a shard of train", BOTH),
     "index gone": Harm(INDEXES[1], lambda _: None, "shard index is missing", BOTH),
-    **{f"index at {at}": Harm(INDEXES[0], flip(at), "") for at in (3, 70, -3)},
+    **{f"index at {at}": Harm(INDEXES[0], flip(at), "") for at in (3, 70, 1000, -3)},
     "table": Harm(TABLE, flip(100), "table of shards", BOTH),
     "table cut": Harm(TABLE, lambda data: data[:-1], "table of shards is not", BOTH),
     "totals": Harm(
