@@ -56,6 +56,11 @@ class Killed(BaseException):
     """Ends a command in the middle, as a crash does."""
 
 
+def stop():
+    """Ends a command where it stands."""
+    raise Killed
+
+
 class Kill:
     """A kill at one of the changes that a command makes.
 

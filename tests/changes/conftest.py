@@ -1,8 +1,8 @@
-"""Files of the records `A`, `B` and `C`, to be converted."""
+"""Files of the records `A`, `B` and `C`, and a dataset of the first of them."""
 
 import pytest
 
-from tests.changes.changes import A, B, C, write_inputs
+from tests.changes.changes import A, B, C, convert, write_inputs
 
 
 @pytest.fixture
@@ -25,3 +25,10 @@ def b(inputs):
 @pytest.fixture
 def c(inputs):
     return inputs["c"]
+
+
+@pytest.fixture
+def there(output, a):
+    """A dataset of the records `A`."""
+    convert(output, a)
+    return output

@@ -1,11 +1,8 @@
 """Each command that changes a dataset, killed at any of its changes and run again."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import pathlib
-from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -42,7 +39,6 @@ LEFT = [*A[:2], *A[3:], *B[:2], *B[3:]]
 VALUES = [f"value {n}" for n in range(12)]
 FILE = "x.array_record"
 SELECT = "text in ('value 1', 'value 2')"
-Inputs = dict[str, str]
 
 
 def empty(output, inputs):
@@ -82,9 +78,9 @@ def unique(output, inputs):
 class Command(NamedTuple):
     """What is there first, what is run, the records then, and if it is done once."""
 
-    before: Callable[[str, Inputs], None]
-    run: Callable[[str, Inputs], object]
-    records: list[bytes]
+    before: object
+    run: object
+    records: list
     once: bool = True
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import os
 import pathlib
 import tempfile
-from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple
 
 import hypothesis
 import pytest
@@ -56,19 +54,16 @@ FOREIGN = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """An edition: its number, its records, what made them, and values beside them."""
+class Part(NamedTuple):
+    """An edition: its number, its records, what made them, and if all are there."""
 
     number: int
-    records: tuple[bytes, ...]
-    origin: int
-    made: tuple[str, Any]
+    records: tuple
+    made: tuple
     whole: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
-class Model:
+class Model(NamedTuple):
     """What a dataset is: the parts of its split, of all its states, and values.
 
     Attributes:
@@ -78,10 +73,10 @@ class Model:
         values: Of the column of an edition.
     """
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple = ()
     last: int = 0
-    states: Mapping[int, tuple[Part, ...]] = dataclasses.field(default_factory=dict)
-    values: Mapping[int, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    states: dict = {}  # noqa: RUF012
+    values: dict = {}  # noqa: RUF012
 
     @property
     def records(self):
@@ -93,14 +88,12 @@ class Model:
 
     def with_parts(self, *parts, keep=True):
         last = max([self.last, *(part.number for part in parts)])
-        new = Model(parts=parts, last=last, values=self.values)
-        states = {**(self.states if keep else {}), new.number: parts}
-        return dataclasses.replace(new, states=states)
+        new = Model(parts, last, values=self.values)
+        return new._replace(states={**(self.states if keep else {}), new.number: parts})
 
-    def made(self, name, how, *, adds=False, keep=True):
-        number = self.last + 1
-        part = Part(number, INPUTS[name], number, (name, how))
-        return self.with_parts(*(self.parts if adds else ()), part, keep=keep)
+    def made(self, name, how, *, adds=False):
+        part = Part(self.last + 1, INPUTS[name], (name, how))
+        return self.with_parts(*(self.parts if adds else ()), part)
 
     def without(self, numbers, *, erase):
         parts, values, last, first = [], dict(self.values), self.last, 0
@@ -113,10 +106,9 @@ class Model:
                     had = values[part.number]
                     values[last] = tuple(had[n] for n in left)
                 records = tuple(part.records[n] for n in left)
-                part = Part(last, records, part.origin, part.made, whole=False)
+                part = Part(last, records, part.made, whole=False)
             parts.append(part)
-        found = dataclasses.replace(self, values=values)
-        new = found.with_parts(*parts, keep=not erase)
+        new = self._replace(values=values).with_parts(*parts, keep=not erase)
         # States before all that changed have none of the records.
         older = [p for p, old in zip(parts, self.parts, strict=True) if p == old]
         kept = {
@@ -124,7 +116,7 @@ class Model:
             for number, state in self.states.items()
             if state == (*older[: len(state)],) == self.parts[: len(state)]
         }
-        return dataclasses.replace(new, states={**kept, **new.states})
+        return new._replace(states={**kept, **new.states})
 
 
 class History(RuleBasedStateMachine):
@@ -415,7 +407,7 @@ class History(RuleBasedStateMachine):
         }
         self.do(
             lambda: changes.attach(self.output, column, source=salt, resume=resume),
-            dataclasses.replace(model, values={**model.values, **values}),
+            model._replace(values={**model.values, **values}),
             kill=kill,
         )
 

@@ -22,14 +22,22 @@ from gristmill.transforms.conversion.make_shards import (
 )
 from gristmill.transforms.jobs.conversion_job import ShardNames
 from tests.changes import changes
-from tests.changes.changes import NAME, assert_whole, records_of, remove, run
+from tests.changes.changes import (
+    NAME,
+    A,
+    Killed,
+    assert_whole,
+    records_of,
+    remove,
+    run,
+    stop,
+)
 from tests.support.conversion import contents, job_of, read_output
 from tests.support.editions import files_of
 from tests.support.records import frames_of, text_records, write_array_records
 from tests.support.watched import at_storage
 
 RECORDS = text_records(60)
-NEW = text_records(9, seed=1)
 # As the stand-ins for other functions name shards: these may be beside the inputs.
 BESIDE = ShardNames(kind="beam", prefix="x", suffix=".arrayrecord")
 SHARD = f"{NAME}-train.array_record-00000-of-00001"
@@ -39,11 +47,6 @@ SHARD = f"{NAME}-train.array_record-00000-of-00001"
 def out(tmp_path):
     (tmp_path / "out").mkdir()
     return tmp_path / "out"
-
-
-@pytest.fixture
-def source(tmp_path):
-    return changes.write_inputs(tmp_path, "in", NEW)
 
 
 # Inputs.
@@ -61,11 +64,11 @@ def source(tmp_path):
     ],
 )
 @pytest.mark.parametrize("link", ["none", "there", "here"])
-def test_an_input_is_not_replaced(tmp_path, out, source, name, link):
+def test_an_input_is_not_replaced(tmp_path, out, a, name, link):
     place = given = out / name
     place.parent.mkdir(exist_ok=True)
     if link == "there":
-        place.symlink_to(source)
+        place.symlink_to(a)
     else:
         place.write_bytes(frames_of(RECORDS))
     if link == "here":
@@ -114,36 +117,36 @@ def indexed(folder, **options):
     index(IndexOptions(files=(f"{folder}/{SHARD}",), name=NAME, **options))
 
 
-def test_indexed_shards_are_not_overwritten(out, source):
+def test_indexed_shards_are_not_overwritten(out, a):
     indexed(out)
     before = contents(out)
     for replace in (
-        functools.partial(changes.convert, str(out), source, overwrite=True),
-        functools.partial(changes.begun_group, str(out), NEW, overwrite=True),
+        functools.partial(changes.convert, str(out), a, overwrite=True),
+        functools.partial(changes.begun_group, str(out), A, overwrite=True),
     ):
         with pytest.raises(InputError, match="did not write") as caught:
             replace()
         assert SHARD in str(caught.value)
     assert contents(out) == before
     (out / SHARD).unlink()  # What the message says to do.
-    changes.convert(str(out), source, overwrite=True)
-    assert_whole(str(out), NEW)
+    changes.convert(str(out), a, overwrite=True)
+    assert_whole(str(out), A)
 
 
-def test_indexed_shards_of_another_split_stay(out, source):
+def test_indexed_shards_of_another_split_stay(out, a):
     indexed(out, split="mine")
     before = contents(out)
     with pytest.raises(InputError, match="there already"):
-        changes.convert(str(out), source, shards=1)
+        changes.convert(str(out), a, shards=1)
     assert contents(out) == before
-    changes.convert(str(out), source, overwrite=True)
+    changes.convert(str(out), a, overwrite=True)
     clean(str(out), unfinished=True)
-    assert (read_output(out), read_output(out, "mine")) == (NEW, RECORDS)
+    assert (read_output(out), read_output(out, "mine")) == (A, RECORDS)
     after = contents(out)
     assert [name for name in before if before[name] != after[name]] == ["dataset.json"]
 
 
-def test_indexed_files_stay_whatever_becomes_of_their_records(tmp_path, source):
+def test_indexed_files_stay_whatever_becomes_of_their_records(tmp_path, a):
     folder = tmp_path / NAME
     output, names = str(folder), [f"{number}.array_record" for number in range(3)]
     folder.mkdir()
@@ -155,17 +158,17 @@ def test_indexed_files_stay_whatever_becomes_of_their_records(tmp_path, source):
     remove(output, [3, 40])
     left = [record for n, record in enumerate(RECORDS) if n not in (3, 40)]
     assert_whole(output, left)
-    changes.append(output, source)
-    split = assert_whole(output, left + NEW)
+    changes.append(output, a)
+    split = assert_whole(output, left + A)
     # Shards that were cut from indexed ones go.
     remove(output, [0, 1], erase=True)
-    assert_whole(output, left[2:] + NEW)
+    assert_whole(output, left[2:] + A)
     after = contents(folder)
     assert before.items() <= after.items()
     assert not any(f"record-{split.parts[0].write}-00000" in path for path in after)
-    changes.convert(output, source, split="other")
+    changes.convert(output, a, split="other")
     with pytest.raises(InputError, match="did not write"):
-        changes.convert(output, source, overwrite=True)
+        changes.convert(output, a, overwrite=True)
     clean(output, unfinished=True)
     assert before.items() <= contents(folder).items()
 
@@ -176,31 +179,23 @@ def test_files_stay_after_an_index_that_was_killed_or_taken_back(
 ):
     output, file = str(tmp_path), tmp_path / "0.array_record"
     write_array_records(file, RECORDS)
-    given = IndexOptions(
-        files=(str(file),),
-        name=NAME,
-        split="train",
-        overwrite=True,
-        keep_replaced=True,
-    )
+    kept = {"overwrite": True, "keep_replaced": True}
+    given = IndexOptions(files=(str(file),), name=NAME, split="train", **kept)
     if there:
-        changes.write(output, NEW)
+        changes.write(output, A)
 
-    def killed():
-        raise KeyboardInterrupt
-
-    at_storage(monkeypatch, "write", "dataset.json", killed)
-    with pytest.raises(KeyboardInterrupt):
+    at_storage(monkeypatch, "write", "dataset.json", stop)
+    with pytest.raises(Killed):
         index(given, workers=1)
     if there:
         index(given, workers=1)
         remove(output, [3])
         roll_back(output, "train", 1)
     else:
-        changes.write(output, NEW, overwrite=True)
+        changes.write(output, A, overwrite=True)
     clean(output, unfinished=True)
-    assert_whole(output, NEW)
-    assert read_output(output) == NEW
+    assert_whole(output, A)
+    assert read_output(output) == A
     assert files_of(output)[file.name] == file.read_bytes()
 
 
@@ -244,19 +239,17 @@ class TestOneFileOfTwoSplits:
 
 @pytest.mark.parametrize("described", [False, True])
 @pytest.mark.parametrize("how", ["convert", "group"])
-def test_files_of_another_program_with_names_of_ours_stay(
-    output, source, how, described
-):
+def test_files_of_another_program_with_names_of_ours_stay(output, a, how, described):
     storage, mine = storage_for(output), f"{output}/{shard_name(NAME, 'train', 0, 1)}"
     storage.write(mine, b"not ours")
     if described:
         storage.write(f"{output}/dataset.json", b'{"rows": 60}')
     if how == "convert":
-        changes.convert(output, source, shards=1, overwrite=True)
+        changes.convert(output, a, shards=1, overwrite=True)
     else:
-        changes.begun_group(output, NEW, overwrite=True)()
+        changes.begun_group(output, A, overwrite=True)()
     clean(output, unfinished=True)
     assert storage.read(mine) == b"not ours"
-    assert sorted(records_of(output)) == sorted(NEW)
+    assert sorted(records_of(output)) == sorted(A)
     storage.delete(mine)
     assert changes.found_by_verify(output) == ([], [])

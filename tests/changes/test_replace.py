@@ -27,6 +27,7 @@ from tests.changes.changes import (
     A,
     B,
     C,
+    Killed,
     append,
     assert_whole,
     begun_group,
@@ -35,6 +36,7 @@ from tests.changes.changes import (
     found_by_verify,
     records_of,
     split_of,
+    stop,
     write,
 )
 from tests.support.conversion import job_of
@@ -44,13 +46,6 @@ from tests.support.watched import at_storage
 
 OUT = "gs://bucket/out"
 FILE = "x.array_record"
-
-
-@pytest.fixture
-def there(output, a):
-    """A dataset of the old records."""
-    convert(output, a)
-    return output
 
 
 def by_beam(output, b, keep):
@@ -127,11 +122,8 @@ def test_splits_of_one_command_are_replaced_and_made_at_once(there, b):
 def test_what_a_killed_commit_did_not_delete_any_command_deletes(
     there, b, c, monkeypatch
 ):
-    def killed():
-        raise KeyboardInterrupt
-
-    at_storage(monkeypatch, "write", "dataset.json", killed, after=True)
-    with pytest.raises(KeyboardInterrupt):
+    at_storage(monkeypatch, "write", "dataset.json", stop, after=True)
+    with pytest.raises(Killed):
         convert(there, b, overwrite=True)
     findings, leftovers = found_by_verify(there)
     assert findings == []

@@ -42,6 +42,7 @@ from tests.changes.changes import (
     A,
     B,
     C,
+    Killed,
     append,
     assert_whole,
     attach,
@@ -52,6 +53,7 @@ from tests.changes.changes import (
     records_of,
     remove,
     split_of,
+    stop,
     write_inputs,
 )
 from tests.support.conversion import job_of
@@ -60,14 +62,6 @@ from tests.support.watched import at_storage
 
 ROOT = pathlib.Path(__file__).parents[2]
 TOLD = (InputError, JobChangedError, StorageChangedError)
-
-
-class Stopped(BaseException):
-    """Ends a command in the middle."""
-
-
-def stop():
-    raise Stopped
 
 
 def shards_in(output):
@@ -85,7 +79,7 @@ def ids_in(output):
 
 def begun(output, inputs, **options):
     """Begins a conversion that ends before its commit."""
-    with pytest.raises(Stopped):
+    with pytest.raises(Killed):
         convert(output, inputs, meanwhile=stop, **options)
 
 
@@ -123,10 +117,9 @@ class TestRule1:
         append(output, c)  # What it replaces is another state then.
         begins_anew(b)
 
-    def test_what_another_job_has_left_is_named(self, output, a, b):
-        convert(output, a)
-        begun(output, a, shards=3, overwrite=True)
-        job = job_of(b, output, name=NAME, plan=("num_shards", 2), writer=PLAIN)
+    def test_what_another_job_has_left_is_named(self, there, a, b):
+        begun(there, a, shards=3, overwrite=True)
+        job = job_of(b, there, name=NAME, plan=("num_shards", 2), writer=PLAIN)
         (note,) = begin_job(job, overwrite=True).notes
         assert "is not finished" in note
         assert "the plan was 3 shards, is 2 shards" in note
@@ -137,15 +130,14 @@ class TestRule1:
 class TestRule2:
     """An id is done only if the split has it: else the next one is."""
 
-    def test_what_was_rolled_back(self, output, a, b):
-        convert(output, a)
-        append(output, b)
-        roll_back(output, "train", 1)
-        append(output, b)
-        split = assert_whole(output, [*A, *B])
+    def test_what_was_rolled_back(self, there, b):
+        append(there, b)
+        roll_back(there, "train", 1)
+        append(there, b)
+        split = assert_whole(there, [*A, *B])
         assert split.numbers == (1, 3)
         assert len({part.source["job"] for part in split.known.values()}) == 3
-        assert records_of(output, 2) == [*A, *B]
+        assert records_of(there, 2) == [*A, *B]
 
     def test_what_was_replaced(self, output, a, b):
         for inputs, records in ((a, A), (b, B), (a, A), (b, B)):
@@ -170,10 +162,10 @@ class TestRule3:
     """What a loop or a group writes is of one id, whoever writes it."""
 
     def test_a_writer_that_begins_anew_takes_nothing_of_the_one_before(self, output):
-        with contextlib.suppress(Stopped), writer_of(output) as writer:
+        with contextlib.suppress(Killed), writer_of(output) as writer:
             for record in A:
                 writer.write(record)
-            raise Stopped
+            raise Killed
         assert files_with(output, A)
         with writer_of(output) as writer:
             for record in B[:2]:
@@ -236,13 +228,12 @@ TFDS_INFO = {
 class TestRule5:
     """TFDS's plain names are taken once, by who creates the first description."""
 
-    def test_the_first_write_has_them_and_no_other(self, output, a, b):
-        convert(output, a)
-        assert shards_in(output) == PLAIN_NAMES
-        append(output, b)
-        mark = split_of(output).parts[1].write
+    def test_the_first_write_has_them_and_no_other(self, there, b):
+        assert shards_in(there) == PLAIN_NAMES
+        append(there, b)
+        mark = split_of(there).parts[1].write
         assert len(mark) == 16
-        assert all(f"-{mark}-" in path for path in shards_in(output) - PLAIN_NAMES)
+        assert all(f"-{mark}-" in path for path in shards_in(there) - PLAIN_NAMES)
 
     def test_of_two_that_are_first_one_has_them(self, output, a, b, monkeypatch):
         """The other takes them between the look and the description."""
@@ -259,17 +250,16 @@ class TestRule5:
         assert files_with(output, B) == []
 
     @pytest.mark.parametrize("how", ["append", "remove"])
-    def test_what_tfds_cannot_read_any_more_is_withdrawn(self, output, a, b, how):
-        convert(output, a)
-        storage = storage_for(output)
-        place = f"{output}/dataset_info.json"
+    def test_what_tfds_cannot_read_any_more_is_withdrawn(self, there, b, how):
+        storage = storage_for(there)
+        place = f"{there}/dataset_info.json"
         storage.write(place, json.dumps(TFDS_INFO).encode())
-        attach(output, [record.decode() for record in A])
+        attach(there, [record.decode() for record in A])
         assert storage.stat(place) is not None
         if how == "append":
-            append(output, b)
+            append(there, b)
         else:
-            remove(output, [1])
+            remove(there, [1])
         assert storage.stat(place) is None
 
 
@@ -277,17 +267,16 @@ class TestRule6:
     """`dataset.json` is replaced only in the version that was read."""
 
     def test_a_commit_between_reading_and_writing_is_not_lost(
-        self, output, a, b, c, monkeypatch
+        self, there, b, c, monkeypatch
     ):
-        convert(output, a)
         for other in (
-            functools.partial(append, output, c),
-            functools.partial(convert, output, c, split="test"),
+            functools.partial(append, there, c),
+            functools.partial(convert, there, c, split="test"),
         ):
             at_storage(monkeypatch, "write", "dataset.json", other)
-        append(output, b)
-        assert records_of(output) == [*A, *C, *B]
-        assert records_of(output, split="test") == C
+        append(there, b)
+        assert records_of(there) == [*A, *C, *B]
+        assert records_of(there, split="test") == C
 
     def test_on_a_disk_nobody_comes_between_the_look_and_the_rename(
         self, tmp_path, a, b, c, monkeypatch
@@ -405,68 +394,61 @@ class TestRule7:
 class TestRule8:
     """States stay until `clean`, unless they are replaced without being kept."""
 
-    def test_going_back_is_another_commit(self, output, a, b, c):
-        convert(output, a)
-        append(output, b)
-        convert(output, c, overwrite=True, keep=True)
+    def test_going_back_is_another_commit(self, there, b, c):
+        append(there, b)
+        convert(there, c, overwrite=True, keep=True)
         for number, records in ((1, A), (2, [*A, *B]), (3, C), (1, A)):
-            roll_back(output, "train", number)
-            assert records_of(output) == records
-        assert [records_of(output, n) for n in (1, 2, 3)] == [A, [*A, *B], C]
-        clean(output)
-        assert records_of(output) == A
-        assert not files_with(output, [*B, *C])
+            roll_back(there, "train", number)
+            assert records_of(there) == records
+        assert [records_of(there, n) for n in (1, 2, 3)] == [A, [*A, *B], C]
+        clean(there)
+        assert records_of(there) == A
+        assert not files_with(there, [*B, *C])
 
-    def test_what_is_not_kept_goes_with_the_commit(self, output, a, b, c):
-        convert(output, a)
-        convert(output, b, overwrite=True, keep=True)
-        convert(output, c, overwrite=True)
-        assert sorted(states_of(split_of(output))) == [1, 3]
-        assert not files_with(output, B)
-        assert records_of(output, 1) == A
+    def test_what_is_not_kept_goes_with_the_commit(self, there, b, c):
+        convert(there, b, overwrite=True, keep=True)
+        convert(there, c, overwrite=True)
+        assert sorted(states_of(split_of(there))) == [1, 3]
+        assert not files_with(there, B)
+        assert records_of(there, 1) == A
 
 
 class TestRule9:
     """`clean` gives up in `dataset.json` before it deletes."""
 
-    def test_a_job_that_was_given_up_fails_at_its_commit(self, output, a, b):
-        convert(output, a)
+    def test_a_job_that_was_given_up_fails_at_its_commit(self, there, b):
         with pytest.raises(JobChangedError, match="given up"):
-            append(output, b, meanwhile=functools.partial(give_up_only, output))
-        assert files_with(output, B)
-        assert records_of(output) == A
-        append(output, b)
-        assert records_of(output) == [*A, *B]
-        clean(output)
-        assert found_by_verify(output) == ([], [])
+            append(there, b, meanwhile=functools.partial(give_up_only, there))
+        assert files_with(there, B)
+        assert records_of(there) == A
+        append(there, b)
+        assert records_of(there) == [*A, *B]
+        clean(there)
+        assert found_by_verify(there) == ([], [])
 
-    def test_states_are_taken_out_before_their_files_go(
-        self, output, a, b, monkeypatch
-    ):
-        convert(output, a)
-        convert(output, b, overwrite=True, keep=True)
+    def test_states_are_taken_out_before_their_files_go(self, there, b, monkeypatch):
+        convert(there, b, overwrite=True, keep=True)
         seen = []
 
         def look():
-            seen.append(split_of(output).replaced)
+            seen.append(split_of(there).replaced)
 
         at_storage(monkeypatch, "delete", "array_record", look)
-        clean(output)
+        clean(there)
         assert seen == [()]
 
-    def test_what_is_committed_while_it_cleans_stays(self, output, a, b, monkeypatch):
-        convert(output, a)
-        commit = next(conversions(output, b, appends=True))
+    def test_what_is_committed_while_it_cleans_stays(self, there, b, monkeypatch):
+        commit = next(conversions(there, b, appends=True))
         at_storage(monkeypatch, "write", "dataset.json", commit)
-        clean(output, unfinished=True)
-        assert records_of(output) == [*A, *B]
+        clean(there, unfinished=True)
+        assert records_of(there) == [*A, *B]
 
 
 def give_up_only(output):
     """Gives up what is not finished, and is killed before it deletes a file."""
     with pytest.MonkeyPatch.context() as patch:
         at_storage(patch, "delete", "", stop, times=99)  # In all threads.
-        with pytest.raises(Stopped):
+        with pytest.raises(Killed):
             clean(output, unfinished=True)
 
 
@@ -507,39 +489,36 @@ class TestRule10:
 class TestRule11:
     """Erasing waits for what is not finished, and then leaves no byte."""
 
-    def test_it_is_refused_and_names_what_is_unfinished(self, output, a):
-        convert(output, a)
-        begun(output, a, shards=3, overwrite=True)
-        before = files_of(output)
+    def test_it_is_refused_and_names_what_is_unfinished(self, there, a):
+        begun(there, a, shards=3, overwrite=True)
+        before = files_of(there)
         said = r"(?s)as long as work .* unfinished.*\.job\.json.*--give-up"
         with pytest.raises(JobChangedError, match=said):
-            remove(output, [2], erase=True)
-        assert files_of(output) == before
+            remove(there, [2], erase=True)
+        assert files_of(there) == before
 
-    def test_work_that_begins_before_the_commit(self, output, a):
-        convert(output, a)
-        other = functools.partial(begun, output, a, shards=3, overwrite=True)
+    def test_work_that_begins_before_the_commit(self, there, a):
+        other = functools.partial(begun, there, a, shards=3, overwrite=True)
         with pytest.raises(JobChangedError, match="unfinished"):
-            remove(output, [2], erase=True, meanwhile=other)
-        assert records_of(output) == A
+            remove(there, [2], erase=True, meanwhile=other)
+        assert records_of(there) == A
 
-    def test_what_a_job_publishes_later_is_found_and_deleted(self, output, a):
-        convert(output, a)
-        job = job_of(a, output, name=NAME, plan=("num_shards", 3), writer=PLAIN)
+    def test_what_a_job_publishes_later_is_found_and_deleted(self, there, a):
+        job = job_of(a, there, name=NAME, plan=("num_shards", 3), writer=PLAIN)
         tasks = [*shard_tasks(begin_job(job, overwrite=True).prepared)]
-        before = files_of(output)
+        before = files_of(there)
         assert [*make_shards(tasks[2])]
-        late = files_of(output).items() - before.items()
-        remove(output, [5], erase=True, give_up=True)
-        assert files_with(output, [A[5]]) == []
+        late = files_of(there).items() - before.items()
+        remove(there, [5], erase=True, give_up=True)
+        assert files_with(there, [A[5]]) == []
         for path, data in late:
-            storage_for(output).write(f"{output}/{path}", data)
-        findings, leftovers = found_by_verify(output)
+            storage_for(there).write(f"{there}/{path}", data)
+        findings, leftovers = found_by_verify(there)
         assert findings == []
         assert {*leftovers} == {path for path, _ in late}
-        clean(output)
-        assert files_with(output, [A[5]]) == []
-        assert found_by_verify(output) == ([], [])
+        clean(there)
+        assert files_with(there, [A[5]]) == []
+        assert found_by_verify(there) == ([], [])
 
 
 def conversions(output, inputs, *, appends=False, overwrite=False):

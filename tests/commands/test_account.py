@@ -39,10 +39,9 @@ def test_a_mixture_in_all_forms(tmp_path):
         {name: "" if value is None else str(value) for name, value in one.items()}
         for one in expected
     ]
-    head, *lines, last = run(f"{line} --by dataset").stdout.splitlines()
-    assert head.split("  ")[-1] == "dataset"
-    assert [line.split()[-1] for line in lines] == ["a", "b"]
-    assert last.endswith("in 11 steps")
+    found = json_of(f"{line} --by dataset")
+    assert [part["dataset"] for part in found["parts"]] == ["a", "b"]
+    assert run(line).stdout.splitlines()[-1].endswith("in 11 steps")
     few = json_of(f"{line} --documents-only --steps 2")
     assert {one["tokens"] for one in few["parts"]} == {None}
     assert few["total"]["documents"] < found["total"]["documents"]

@@ -108,20 +108,21 @@ def test_progress_grows_shard_by_shard(source, tmp_path):
 def test_work_beside_a_split_that_is_committed(source, tmp_path):
     """A conversion, columns that are attached, and a removal."""
     output = str(tmp_path / "out")
+    line = f"inspect {output}"
     convert(job_of(source, output, split="test", plan=("num_shards", 3)))
     prepared_of(job_of(source, output, split="train", plan=("num_shards", 3)))
-    last = run(f"inspect {output}").stdout.splitlines()[-1]
+    last = run(line).stdout.splitlines()[-1]
     assert last.startswith("NOT committed: split train: 0 of 3 shards finished")
-    found = json_of(f"inspect {output}")
+    found = json_of(line)
     assert [one["split"] for one in found["unfinished"]] == ["train"]
     assert found["splits"].keys() == {"test"}
-    assert "NOT committed" not in run(f"inspect {output} --edition 1").stdout
+    assert "NOT committed" not in run(f"{line} --edition 1").stdout
     count = int(read_table(output, open_manifest(output).splits["test"]).records[0])
-    columns = {"a": "int64", "b": "int64"}
-    with ColumnWriter(output, columns, split="test", part=0, parts=3) as writer:
-        writer.write({name: np.zeros(count, np.int64) for name in columns})
+    options = {"split": "test", "part": 0, "parts": 3}
+    with ColumnWriter(output, {"a": "int64"}, **options) as writer:
+        writer.write({"a": np.zeros(count, np.int64)})
     cut_shard(next(iter(begin_removal(output, [0, 299]).tasks())))
-    said = run(f"inspect {output}").stdout
+    said = run(line).stdout
     assert "NOT committed: split test: 1 of 3 shards attached" in said
     assert ": a removal, 1 shard finished" in said
 

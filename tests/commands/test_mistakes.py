@@ -45,7 +45,7 @@ head unfinished
 pack lines.jsonl out --tokenizer data/tokenizer.json --select 'id > 1'
   2: select | lines.jsonl | convert the files | gristmill attach
 convert chat.jsonl out --record column:messages
-  2: messages | --columns 'messages:json' | --record line
+  2: messages | leave out --record | --record line
 pack ranks.jsonl out --chat --template t.jinja --tokenizer data/tokenizer.json
   2: ranks.jsonl | none of messages | but n, rank
 pack roles.jsonl out --chat --template t.jinja --tokenizer data/tokenizer.json

@@ -403,5 +403,10 @@ def test_a_page_is_written_and_opened(tmp_path, monkeypatch):
     assert told.read_text().strip() == (tmp_path / "d.view.html").as_uri()
     content = content_of(tmp_path / "d.view.html")
     assert content["datasets"][0]["records"] == 3
+    run(f"view {path} --batch-size 2 --seed 5 --steps 7")
+    steps = content_of(tmp_path / "d.view.html")["steps"]
+    batches = loader.global_batches(loader.open(path), batch_size=2, seed=5)
+    shown = [row["record"] for row in steps["7"]["rows"]]
+    assert shown == batches.indices(7).tolist()
     why = "records of your choice"
     assert done.stderr == f"next ({why}): gristmill view {path} --records 0:10\n"

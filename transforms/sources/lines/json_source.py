@@ -332,11 +332,10 @@ class JsonSource(TableSource):
         try:
             JsonLines(fields, record)
         except InputError as error:  # Its type is one that no record can hold.
-            if column is not None:
-                cure = f"--columns '{column}:json' keeps it as JSON; or keep whole "
-                cure += "lines with --record line"
-                raise InputError(**{**error.facts(), "cure": cure}) from error
-            raise
+            if column is None:
+                raise
+            cure = f"{error.cure}; or keep whole lines with --record line"
+            raise InputError(**{**error.facts(), "cure": cure}) from error
         if column is not None and options.nulls == "fail":
             _check_nulls(samples, column)
         schema = LineSchema(fields).to_text()
