@@ -151,11 +151,12 @@ def damaged(name, data, rows, row):
 
 
 class Read(NamedTuple):
-    """Records of ranges, what was left out, and the spans of each range."""
+    """Records of ranges, what was left out, the spans of each range, and places."""
 
     records: list[bytes]
     skipped: list[dict[str, Any]]
     spans: list[SourceSpan]
+    places: list[int]
 
     @property
     def regions(self):
@@ -228,7 +229,7 @@ def read_cut(
     plan = ShardPlan(
         sizes=files.sizes, splittable=files.splittable, cut_bytes=np.array(edges)
     )
-    found = Read([], [], [])
+    found = Read([], [], [], [])
     for shard in range(plan.shards):
         skipped = SkippedRegions() if keep else None
         prepared = types.SimpleNamespace(plan=plan, files=files)
@@ -236,6 +237,7 @@ def read_cut(
         for batch in source.batches():
             batch.check()
             found.records.extend(batch.batch.records)
+            found.places.extend(batch.batch.places)
         found.skipped.extend(skipped.found if skipped else [])
         found.spans.extend(source.tally.spans)
     return found

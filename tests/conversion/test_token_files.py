@@ -143,72 +143,55 @@ def test_documents_are_those_of_the_file(name, shards):
     assert "offset" in text
 
 
-def put(path, data):
-    """Returns a function that writes a file, or changes it."""
-    file = pathlib.Path(path)
-    return lambda: file.write_bytes(data(file.read_bytes()) if callable(data) else data)
-
-
-def gone(path):
-    return pathlib.Path(path).unlink
-
-
 LIST = b"0,9\n9,5\n5,%d\n" % (len(flat("<u4")) // 4)
 OTHER = b'"shards": [{"raw_data": {"basename": "other.mds"}}, '
-# What is written, what becomes of it, and what the error says.
+# What is written, a file of it, what it becomes, and what the error says.
 WRONG = {
-    "no index": (megatron, gone("in.idx"), "in.idx"),
-    "a shorter file": (
-        megatron,
-        put("in.bin", flat("<u2")[:-2]),
-        "one after the other",
-    ),
+    "no index": (megatron, "in.idx", None, "in.idx"),
+    "a shorter file": (megatron, "in.bin", flat("<u2")[:-2], "one after the other"),
     "another index": (
-        megatron,
-        put("in.idx", b"MMIDIDX\0\1" + bytes(40)),
+        *(megatron, "in.idx", b"MMIDIDX\0\1" + bytes(40)),
         "no index of version 1",
     ),
-    "half an id": (nano, put("in.bin", flat("<u2") + b"\0"), "bytes of uint16"),
+    "half an id": (nano, "in.bin", flat("<u2") + b"\0", "bytes of uint16"),
     "another list": (
-        olmo,
-        put("in.csv.gz", gzip.compress(b"0,4\n5,9\n")),
+        *(olmo, "in.csv.gz", gzip.compress(b"0,4\n5,9\n")),
         "do not follow one another",
     ),
     "a list that goes back": (
-        olmo,
-        put("in.csv.gz", gzip.compress(LIST)),
+        *(olmo, "in.csv.gz", gzip.compress(LIST)),
         "do not follow one another",
     ),
-    "a list that is cut": (olmo, put("in.csv.gz", lambda data: data[:-9]), "in.csv.gz"),
+    "a list that is cut": (olmo, "in.csv.gz", lambda data: data[:-9], "in.csv.gz"),
     "a shard that is cut": (
-        mds,
-        put("in.mds", lambda data: data[:-1]),
+        *(mds, "in.mds", lambda data: data[:-1]),
         "samples up to byte",
     ),
     "an array that is cut": (
-        numpy_file,
-        put("in.npy", lambda data: data[:-40]),
+        *(numpy_file, "in.npy", lambda data: data[:-40]),
         "by its header",
     ),
     "no end of documents": (
-        nano,
-        put("in.bin", flat("<u2").replace(b"\2\0", b"")),
+        *(nano, "in.bin", flat("<u2").replace(b"\2\0", b"")),
         "--accept no-end",
     ),
     "a shard that is missing": (
-        mds,
-        put("index.json", lambda data: data.replace(b'"shards": [', OTHER)),
+        *(mds, "index.json", lambda data: data.replace(b'"shards": [', OTHER)),
         "shard that the index lists",
     ),
-    "no index of shards": (mds, gone("index.json"), "MDS"),
+    "no index of shards": (mds, "index.json", None, "MDS"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_files_that_do_not_fit_one_another(name):
-    writer, change, what = WRONG[name]
-    given = writer()
-    change()
+    writer, path, becomes, what = WRONG[name]
+    given, file = writer(), pathlib.Path(path)
+    if becomes is None:
+        file.unlink()
+    else:
+        data = becomes(file.read_bytes()) if callable(becomes) else becomes
+        file.write_bytes(data)
     done = CliRunner().invoke(cli, ["pack", *given, "out", "--workers", "1"])
     assert done.exit_code in (2, 3), done.output
     assert what in done.output

@@ -41,7 +41,7 @@ def read(data, *, keep=False, block_bytes=1 << 20):
     good = reading.good(skipped=skipped if keep else None)
     records = [record for batch in good for record in batch.records]
     assert (reading.reader.at_end(), reading.reader.offset) == (True, len(data))
-    return Read(records, skipped.found, [])
+    return Read(records, skipped.found, [], [])
 
 
 def refused(data, match):
