@@ -81,7 +81,7 @@ def test_values_of_cells(tmp_path):
         (b'1,"a,2\n"5,6"', "quotes", "after the quote"),
         (b"1,\xff,2\n", "UTF-8", "0xff"),
         (b"1,a\0,2\n", "zero bytes", "1 of them"),
-        (b"1,a\rb,2\n", "carriage return", "alone"),
+        *((row, "carriage return", "alone") for row in (b"1,a\rb,2\n", b"1,a,2\r\r\n")),
         *(
             (b"%s,a,2\n" % value, "types", f"'{value.decode()}'")
             for value in (b"007", b"1.5", b" 1", b"9223372036854775808")

@@ -225,6 +225,12 @@ def test_documents_without_tokens_take_no_place(shards, monkeypatch):
     assert packed()[1] == [[5, END], [7, 9]]
 
 
+def test_documents_that_begin_at_a_cut(monkeypatch):
+    monkeypatch.setattr(f"{__name__}.DOCUMENTS", [[5, END]] * 40)
+    pack([*nano(), "--pack", "none"], "--num-shards", "8")
+    assert packed()[1] == DOCUMENTS
+
+
 def changed(path):
     """Changes what a file says of the same documents, and not its time."""
     file = pathlib.Path(path)

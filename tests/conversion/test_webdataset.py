@@ -66,6 +66,7 @@ RECORDS = [*map(encode_example, read_by_webdataset(TAR))]
     block_bytes=st.sampled_from([1 << 20, 700]),
 )
 @example([("a.x", b"1"), ("b.x", b"2"), ("a.x", b"3")], "ustar", 0, 700)
+@example([("a.x", b"1"), ("b.x", b"2"), ("a.y", b"3")], "ustar", 0, 700)
 @example([("README", b"alone")], "ustar", 0, 700)
 @example([], "ustar", 0, 700)
 def test_samples_are_those_that_webdataset_finds(members, format, mtime, block_bytes):
