@@ -181,6 +181,17 @@ def test_damage_is_named_or_left_out_and_listed(tmp_path, name, plan):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_damage_at_a_cut_belongs_to_the_range_before(tmp_path, name):
+    data, kept, bad = damaged_file(name, 1)
+    files = listed(put(tmp_path, {"in": data}) / "in", input_format=name)
+    begin, end = bad[0].region
+    for cut in (begin, (begin + end) // 2, end):
+        read = read_cut(files, [cut], keep=True)
+        assert read.records == kept
+        check_meets(read.spans, files)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_an_empty_file_is_accepted_beside_others(tmp_path, name):
     put(tmp_path, {"a": b"", "b": file_of(name, 1)})
     options = RecordOptions(input_format=name)
