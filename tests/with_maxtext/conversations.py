@@ -11,13 +11,10 @@ _SFT = {"use_sft": True}
 def _expected():
     """Returns tokens and targets of the conversations as they were made."""
     found = []
-    for each in toy.chats():
-        trained = [said is not None and said.trained for said in each.said]
-        targets = [
-            token if counts else -1
-            for token, counts in zip(each.ids[1:], trained[1:], strict=True)
-        ]
-        found.append((tuple(each.ids), (*targets, -1)))
+    for ids, said in toy.chats():
+        following = zip(ids[1:], said[1:], strict=True)
+        targets = [token if of and of.trained else -1 for token, of in following]
+        found.append((tuple(ids), (*targets, -1)))
     return found
 
 

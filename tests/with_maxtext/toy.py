@@ -68,7 +68,7 @@ def train_tokenizer(folder):
 def chats():
     """Returns conversations, each of which fits a row."""
     some = conversations(4_000, seed=7, vocabulary=18, most=8)
-    return [each for each in some if len(each.ids) <= LENGTH]
+    return [(ids, said) for ids, said in some if len(ids) <= LENGTH]
 
 
 def make(folder):
