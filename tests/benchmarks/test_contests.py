@@ -6,6 +6,7 @@ import statistics
 import sys
 import time
 
+import numpy as np
 import pytest
 import zstandard
 
@@ -25,6 +26,7 @@ from benchmarks import (
     scale,
 )
 from benchmarks.resume import __main__ as resume
+from benchmarks.resume import trial
 from benchmarks.resume.environments import QUICK
 
 
@@ -157,6 +159,13 @@ def test_plans_grow_as_they_should(path):
     assert found["element_bytes"] <= 800  # With the path of a temporary file.
     # Of so few, what is gathered once counts.
     assert found["gathered_shard_bytes"] <= 90
+
+
+def test_a_record_is_lost_or_repeated_or_moved():
+    whole, resumed = ([1, 2, 2], [3, 4]), ([1, 2], [9], [3, 3, 4])
+    steps = (map(np.array, each) for each in (whole, resumed))
+    expected = {"lost": 1, "repeated": 1, "moved": 1, "new": 1}
+    assert trial.compare(*steps, records=9) == expected
 
 
 # What loaders take of other data, they take without a look at it.

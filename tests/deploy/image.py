@@ -95,13 +95,19 @@ def make(folder):
     _make(folder, shutil.which("uv", path=path))
 
 
+def _give(folder):
+    """Lets the user own a folder and what is in it."""
+    if os.geteuid() == 0:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, USER, USER)
+
+
 def _make(folder, uv):
     first, *others = commands("build")
     assert first.startswith("useradd"), "the only command that root runs"
     # As `install --directory --owner` in the image; the way to it is open.
     shared.folder().chmod(0o711)
-    if os.geteuid() == 0:
-        os.chown(folder, USER, USER)
+    _give(folder)
     python = folder / "bin"
     python.mkdir()
     (python / "python").symlink_to(python_for_user())
@@ -117,11 +123,7 @@ def _make(folder, uv):
                 shutil.copytree(source, place, ignore=ignored, dirs_exist_ok=True)
             else:
                 shutil.copy(source, place)
-    for path in (folder / "source").rglob("*"):
-        if os.geteuid() == 0:
-            os.chown(path, USER, USER)
-    if os.geteuid() == 0:
-        os.chown(folder / "source", USER, USER)
+    _give(folder / "source")
     path = f"{folder / 'venv' / 'bin'}{os.pathsep}{python}"
     for command in others:
         here = command.replace(PLACE, str(folder))

@@ -2,11 +2,9 @@
 
 import contextlib
 import importlib.metadata
-import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import venv
@@ -19,6 +17,7 @@ from gristmill.pipelines.dataflow.worker_code import build_package
 from gristmill.transforms.beam import same_code
 from tests.deploy import roles
 from tests.deploy.cloud import job_of, run_staged, running
+from tests.deploy.tools import run
 from tests.support.distributions import (
     ROOT,
     checked,
@@ -83,21 +82,15 @@ def build_from(installed, folder):
     for path in pathlib.Path(pytest.__file__).parents[1].iterdir():
         if "gristmill" not in path.name:
             (others / path.name).symlink_to(path)
-    return subprocess.run(
-        [sys.executable, "-S", "-c", BUILD, folder],
-        env=os.environ | {"PYTHONPATH": f"{installed}:{others}"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {"PYTHONPATH": f"{installed}:{others}"}
+    return run(sys.executable, "-S", "-c", BUILD, folder, env=env, cwd=folder)
 
 
 @pytest.mark.slow
 def test_from_a_wheel_it_is_built_of_what_is_installed(tmp_path):
     done = build_from(site(), tmp_path / "source")
-    assert done.returncode == 0, done.stderr
-    names, needed = content(done.stdout.strip())
+    assert done.returncode == 0, done.stdout
+    names, needed = content(done.stdout.split()[-1])
     assert {n for n in names if n.endswith(".py")} - {"setup.py"} == checkout_modules()
     assert needed == required()
 
@@ -109,7 +102,7 @@ def test_without_metadata_it_is_refused(tmp_path):
     # As an installation that pip does not know.
     done = build_from(bare, tmp_path / "source")
     assert done.returncode != 0
-    assert "this copy of gristmill cannot be sent to workers" in done.stderr
+    assert "this copy of gristmill cannot be sent to workers" in done.stdout
 
 
 def image(folder, *, ours):
