@@ -1,7 +1,6 @@
 """Datasets made of some records of a dataset, with their columns."""
 
 import pathlib
-import random
 
 import pytest
 
@@ -27,47 +26,53 @@ def rows_of(output):
     ]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_as_python_selects(tmp_path, seed):
-    rng = random.Random(seed)
-    counts = [rng.choice([0, 1, 3, 17, 40]) for _ in range(rng.randrange(1, 4))] + [5]
-    output, total = examples(tmp_path, counts), sum(counts)
-    if rng.random() < 0.5:
-        grouped = f"{tmp_path}/grouped"
-        size = rng.choice([2, 7])
-        run(f"convert {output} {grouped} --group-size {size} --workers=1")
-        output = grouped
-    if rng.random() < 0.5:
+# How shards are made of the records that fulfil a condition.
+SELECTED = """\
+--match-shards                 | score > 0.25
+--num-shards 3 --group-size 7  | language == 'de' or flag
+--shard-size 100000            | vector_sum < 0
+--num-shards 4 --group-size 2  |
+"""
+
+
+@pytest.mark.parametrize("of", ["records", "groups", "editions", "a removal"])
+def test_as_python_selects(tmp_path, of):
+    output, total = examples(tmp_path, [17, 0, 40]), 57
+    if of == "groups":
+        run(f"convert {output} {tmp_path}/groups --group-size 7 --workers=1")
+        output = f"{tmp_path}/groups"
+    elif of == "editions":
         more = tmp_path / "more.tfrecord"
         more.write_bytes(frames_of(map(example, range(total, total + 9))))
         run(f"append {output} {more} --workers=1")
         total += 9
+    numbers = range(total)
     values = {
-        "number": [*range(total)],
-        "score": [rng.choice([0, 0.25, 0.5, 1]) for _ in range(total)],
-        "language": [rng.choice(["de", "en", "fr\0"]) for _ in range(total)],
-        "flag": [rng.random() < 0.3 for _ in range(total)],
-        "vector": [[float(n), 0.5] for n in range(total)],
+        "score": [number % 4 / 4 for number in numbers],
+        "language": [("de", "en", "fr\0")[number % 3] for number in numbers],
+        "flag": [number % 5 == 0 for number in numbers],
+        "vector": [[float(number), 0.5] for number in numbers],
+        "vector_sum": [number + 0.5 for number in numbers],
+        "place": [*numbers],
     }
-    attach(output, tmp_path, {**values, "place": [*range(total)]}, PLACE)
-    if rng.random() < 0.3:
-        remove_from(output, sorted({rng.randrange(total) for _ in range(3)}))
+    attach(output, tmp_path, values, PLACE)
+    if of == "a removal":
+        remove_from(output, [3, 20, 56])
     before = rows_of(output)
-    condition = rng.choice(["score > 0.25", "language == 'de' or flag", "place < 0"])
-    shards, size = rng.randrange(1, 5), rng.randrange(500, 5000)
-    plans = ["--match-shards", f"--num-shards {shards}", f"--shard-size {size}"]
-    plan, group = rng.choice(plans), rng.choice([1, 2, 7])
-    line = f"convert {output} {tmp_path}/new {plan} --group-size {group} --workers=1"
-    if rng.random() < 0.8:
-        said = run(line, "--select", condition)
-        wanted = [row for row in before if eval(condition, {}, dict(row))]
-        left_out = len(before) - len(wanted)
-        assert f"{len(wanted)} of {len(before)} records; {left_out} left out" in said
-    else:
-        run(line)
-        wanted = before
-    assert rows_of(tmp_path / "new") == wanted
-    run(f"verify {tmp_path}/new")
+    for number, line in enumerate(SELECTED.splitlines()):
+        options, condition = map(str.strip, line.split("|"))
+        place, wanted = f"{tmp_path}/new-{number}", before
+        line = f"convert {output} {place} {options} --workers=1"
+        if condition:
+            wanted = [row for row in before if eval(condition, {}, dict(row))]
+            left_out = len(before) - len(wanted)
+            said = run(line, "--select", condition)
+            counts = f"{len(wanted)} of {len(before)} records; {left_out} left out"
+            assert counts in said
+        else:
+            run(line)
+        assert rows_of(place) == wanted
+        run(f"verify {place} --workers=1")
 
 
 @pytest.fixture
