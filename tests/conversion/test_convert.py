@@ -217,8 +217,13 @@ class TestOnBeam:
         write = WriteArrayRecords(tmp_path / "out", num_shards=1)
         chain = (read, write, beam.Map(lambda one: one.output), ReadAllRecords())
         assert lineage(ended(*chain)) == [{"", "/out"}, {"/out"}]
-        job = job_of(tmp_path / "in", tmp_path / "new")
-        assert lineage(ended(ConvertFiles(jobs=(job,)))) == [{"/in"}, {"/new"}]
+        # The name of a file is any bytes.
+        path = (tmp_path / "in").rename(tmp_path / "in\udcff")
+        job = job_of(path, tmp_path / "new")
+        assert lineage(ended(ConvertFiles(jobs=(job,)))) == [
+            {r"/in\udcff"},
+            {"/new"},
+        ]
         indexed = ended(IndexArrayRecords(files=old / "*"))
         assert lineage(indexed) == [{"/old"}, {"/old"}]
         assert counters(indexed) == {
