@@ -46,7 +46,8 @@ def native(lab):
 def own_tokens(lab):
     template = {"grain_train_files": lab.path("chat"), **CHAT}
     ends = {"add_bos": False, "add_eos": False}
-    jobs = {"template": template, "off": {**template, **ends}}
+    # MaxText would take a name such as "off" for a boolean.
+    jobs = {"template": template, "bare": {**template, **ends}}
     found = lab.iterate("chat-ends", jobs, batches=3)
-    off = batches_of(found, "off")
-    check_same(batches_of(found, "template"), off, "add_bos and add_eos")
+    bare = batches_of(found, "bare")
+    check_same(batches_of(found, "template"), bare, "add_bos and add_eos")
