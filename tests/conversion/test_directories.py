@@ -293,7 +293,6 @@ REFUSED = {
         )
         for name, members in {
             "by extension": ["0.txt", "1.txt", "0.cls", "1.cls"],
-            "at random": ["0.txt", "1.cls", "0.cls", "1.txt"],
             "in folders": ["a/0.txt", "a/1.txt", "b/0.txt", "a/0.cls"],
             "at the end": ["0.txt", "0.cls", "1.txt", "1.cls", "0.json"],
         }.items()

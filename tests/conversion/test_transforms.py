@@ -64,11 +64,9 @@ class TestTypes:
     @pytest.mark.parametrize(
         ("make", "gives"),
         [
-            *(
-                (functools.partial(make, "in", with_source=with_source), gives)
-                for make in (ReadTFRecords, ReadArrayRecords, ReadRecords)
-                for with_source, gives in ((False, bytes), (True, SourceRecord))
-            ),
+            (lambda: ReadTFRecords("in"), bytes),
+            (lambda: ReadArrayRecords("in"), bytes),
+            (lambda: ReadRecords("in", with_source=True), SourceRecord),
             (lambda: ConvertFiles(jobs=(job(),)), ConversionResult),
             (lambda: IndexArrayRecords(files="in"), Manifest),
             (lambda: VerifyDataset("in"), VerifyResult),
