@@ -13,6 +13,7 @@ from gristmill.dataset.base.errors import (
     JobChangedError,
     ReplacedError,
     StorageChangedError,
+    StorageError,
 )
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
@@ -40,6 +41,7 @@ from tests.changes.changes import (
     write,
 )
 from tests.support.conversion import job_of
+from tests.support.open_files import files_of_at_most
 from tests.support.pipelines import run
 from tests.support.records import array_record_bytes
 from tests.support.watched import at_storage
@@ -184,6 +186,16 @@ def test_a_lost_dataset_json_gives_up_what_was_at_work(there, b, c):
     assert found_by_verify(there)[0] == []
     clean(there)
     assert_whole(there, B)
+
+
+def test_a_disk_that_fills_up(tmp_path, a, b):
+    output = str(tmp_path / "out")
+    convert(output, a)
+    with files_of_at_most(10_000), pytest.raises(StorageError, match="too large"):
+        convert(output, b, overwrite=True)
+    assert records_of(output) == A
+    convert(output, b, overwrite=True)
+    assert_whole(output, B)
 
 
 @pytest.mark.slow
