@@ -34,17 +34,11 @@ def content(name, rows):
 
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize(
-    ("columns", "said"),
-    [
-        (("d",), r"no (such )?column"),
-        (("d:int", "e:string"), r"no (such )?column"),
-        (("a", "d"), r"no (such )?column"),
-        (("a:decimal",), r"unknown type|no such column"),
-    ],
+    "columns", [("d",), ("d:int", "e:string"), ("a", "d"), ("a:decimal",)]
 )
-def test_columns_that_are_not_there(tmp_path, name, columns, said):
+def test_columns_that_are_not_there(tmp_path, name, columns):
     path = put(tmp_path, {"in": content(name, [{"a": 1, "b": "x"}])}) / "in"
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=r"no (such )?column|unknown type"):
         listed(path, input_format=name, columns=columns)
 
 
