@@ -79,6 +79,20 @@ def normalized(requirement):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def python(*arguments, **options):
+    """Runs Python in a process of its own; returns the output."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **options,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 packages_distributions = functools.cache(importlib.metadata.packages_distributions)
 
 
@@ -93,15 +107,7 @@ def test_imports_keep_the_layers():
     # pyproject.toml has the layers, under [tool.importlinter]. In a process of its own,
     # for the linter sets up logging for itself.
     code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--no-cache"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    python("-c", code, "--no-cache", cwd=ROOT)
 
 
 @pytest.mark.parametrize("package", EXTRAS)
@@ -212,16 +218,8 @@ def test_conversion_and_verification_run_without_optional_packages(
         f"import sys\nfor name in {missing!r}:\n    sys.modules[name] = None\n"
     )
     for arguments in (["demo", "made"], ["verify", "made/demo"], ["doctor"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "gristmill", *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        python("-m", "gristmill", *arguments, cwd=tmp_path, env=env)
 
 
 @pytest.mark.slow
@@ -327,15 +325,8 @@ def test_nothing_heavy_is_imported(
     pq.write_table(pa.Table.from_pylist(rows), "in.parquet")
     pathlib.Path("in.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     report = "\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code + report],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert absent & {*json.loads(done.stdout.splitlines()[-1])} == set()
+    printed = python("-c", code + report)
+    assert absent & {*json.loads(printed.splitlines()[-1])} == set()
 
 
 def test_processes_of_a_conversion_unpickle_one_module():
