@@ -143,28 +143,34 @@ class TestMatrix:
 
 
 class TestWrongFiles:
-    @pytest.mark.parametrize("kind", ["random", "text", "ArrayRecord", "one byte"])
-    def test_what_is_no_tfrecord_file(self, tmp_path, kind):
-        (tmp_path / "in").mkdir()
+    @pytest.mark.parametrize(
+        ("data", "says"),
+        [
+            (random.Random(1).randbytes(300_000), "not a TFRecord file"),
+            (b"x marks the spot\n" * 5000, "not a TFRecord file, but text"),
+            (None, "not a TFRecord file, but ArrayRecord"),
+            (b"\xff", "ends in the middle"),
+        ],
+        ids=["random", "text", "ArrayRecord", "one byte"],
+    )
+    def test_what_is_no_tfrecord_file(self, tmp_path, data, says):
         path = tmp_path / "in" / "b"
+        path.parent.mkdir()
+        path.with_name("a").write_bytes(frames_of(RECORDS))
         write_array_records(path, [b"a" * 1000] * 300)
-        if kind != "ArrayRecord":
-            kinds = {"one byte": b"\xff", "text": b"x marks the spot\n" * 5000}
-            path.write_bytes(kinds.get(kind) or random.Random(1).randbytes(300_000))
-        (tmp_path / "in" / "a").write_bytes(frames_of(RECORDS))
-        plan = ("num_shards", 1 if kind == "one byte" else 5)
+        if data:
+            path.write_bytes(data)
+        plan = ("num_shards", 1 if data == b"\xff" else 5)
+        job = job_of(path.parent, tmp_path / "out", plan=plan)
         with pytest.raises((InputError, CorruptInputError)) as caught:
-            convert(job_of(tmp_path / "in", tmp_path / "fail", plan=plan))
-        what = "ends in the middle" if kind == "one byte" else "not a TFRecord file"
-        if kind in ("ArrayRecord", "text"):
-            parts = [f"{what}, but {kind}", str(path), "narrower pattern"]
-        else:
-            parts = [what, f"{path}, byte offset 0", "expected:", "got:", "if it is a"]
-        assert_says(caught.value, *parts)
-        job = job_of(tmp_path / "in", tmp_path / "out", plan=plan, on_corrupt="skip")
-        convert(job)
-        assert read_output(tmp_path / "out") == RECORDS
-        (region,) = skipped_in(tmp_path / "out")
+            convert(job)
+        parts = [f"{path}, byte offset 0", "expected:", "got:", "if it is a"]
+        if "but" in says:
+            parts = [str(path), "narrower pattern"]
+        assert_says(caught.value, says, *parts)
+        convert(dataclasses.replace(job, on_corrupt="skip"))
+        assert read_output(job.output) == RECORDS
+        (region,) = skipped_in(job.output)
         assert region["begin_bytes"] == 0
         assert region["end_bytes"] == path.stat().st_size
 
