@@ -46,6 +46,8 @@ pack lines.jsonl out --tokenizer data/tokenizer.json --select 'id > 1'
   2: select | lines.jsonl | convert the files | gristmill attach
 convert chat.jsonl out --record column:messages
   2: messages | leave out --record | --record line
+convert deeper.jsonl out3 --record column:a
+  2: 'a.b' | to do: leave out --record | --record line
 pack ranks.jsonl out --chat --template t.jinja --tokenizer data/tokenizer.json
   2: ranks.jsonl | none of messages | but n, rank
 pack roles.jsonl out --chat --template t.jinja --tokenizer data/tokenizer.json
@@ -383,6 +385,9 @@ convert da*/ out
 convert d a.jsonl out
   convert d out
   convert d/*array_record-* out2
+convert deeper.jsonl out --record column:a
+  convert deeper.jsonl out
+  convert deeper.jsonl out2 --record line
 convert a.jsonl a.csv out
   convert a.jsonl out
   append out a.csv
@@ -601,6 +606,7 @@ FILES = {
     "broken.jsonl": '{"text": "a"}\n{"text":\n',
     "cut.jsonl": '{"a": 1}\n' * 200 + '{"a": \n',
     "zero.jsonl": "",
+    "deeper.jsonl": '{"a": [{"b": [{"c": 1}]}, {"b": []}]}\n',
     "deep/er/a.txt": "a\n",
     "paper.pdf": "%PDF-1.7\n1 0 obj\n",
     "roles.jsonl": '{"messages": [{"role": "Human", "content": "a"}]}\n',

@@ -334,7 +334,8 @@ class JsonSource(TableSource):
         except InputError as error:  # Its type is one that no record can hold.
             if column is None:
                 raise
-            cure = f"{error.cure}; or keep whole lines with --record line"
+            cure = "leave out --record to make a tf.train.Example of all columns; or "
+            cure += "keep whole lines with --record line"
             raise InputError(**{**error.facts(), "cure": cure}) from error
         if column is not None and options.nulls == "fail":
             _check_nulls(samples, column)
