@@ -148,11 +148,24 @@ ANSWER = "{{ messages[1].content }}"
 ASKED = (
     "{{ messages[0].content }}{% if add_generation_prompt %}|{% elif messages[1] %}|"
 )
+TAGGED = (
+    "{% for m in messages %}{{ m.role }}>{% if m.role == 'assistant' %}"
+    "{% generation %} {{ m.content }}\n<|eot|>\n{% endgeneration %}{% else %}"
+    "{{ m.content }}<|eot|>{% endif %}{% endfor %}"
+)
+# Instead of a content, in a template that is right without it.
+CONTENTS = {
+    "dropped": "",
+    "cut": "{{ m.content[:5] }}",
+    "twice": "{{ m.content }}{{ m.content }}",
+    "reversed": "{{ m.content|reverse }}",
+    "its length": "{{ m.content|length }}{{ m.content }}",
+}
 # Templates that change, drop or mix contents.
 REJECTED = {
-    "dropped": "{{ messages[0].content }}",
-    "cut": "{{ messages[1].content[:5] }}",
-    "its length": "{{ messages[1].content|length }}" + ANSWER,
+    **{
+        name: CHATML.replace("{{ m.content }}", each) for name, each in CONTENTS.items()
+    },
     "mixed": ANSWER + "{{ messages[0].content }}" + ANSWER,
     "a message in a tag of another": (
         "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -170,13 +183,40 @@ REJECTED = {
 }
 
 
-@pytest.mark.parametrize("template", REJECTED.values(), ids=REJECTED)
-def test_a_content_that_cannot_be_found_is_set_aside(folder, template):
-    documents = made(folder, template, SAID)
+THOUGHT = {"role": "assistant", "content": "<think>\nmoon\n</think>\n\nthe answer"}
+REASONED = [SAID[0], SAID[1] | {"reasoning_content": "moon"}]
+CALLED = [SAID[0], SAID[1] | {"tool_calls": [{"function": {"arguments": {"n": 3}}}]}]
+# The same with messages that have more parts.
+REJECTED_TALKS = {
+    "a tool call is left out": (CHATML, CALLED),
+    "a thought decides": (
+        "{% for m in messages %}{% if 'moon' in (m.reasoning_content or '') %}!"
+        "{% endif %}{% endfor %}" + CHATML,
+        REASONED,
+    ),
+    "a message in two places": (
+        "{% for m in messages %}{{ m.reasoning_content }}{% endfor %}" + TAGGED,
+        REASONED,
+    ),
+    "a tag around half a message": (
+        "{% set a, b = messages[1].content.split('</think>') %}{{ a }}</think>"
+        "{% generation %}{{ b }}{% endgeneration %}{{ messages[0].content }}",
+        [SAID[0], THOUGHT],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [*((each, SAID) for each in REJECTED.values()), *REJECTED_TALKS.values()],
+    ids=[*REJECTED, *REJECTED_TALKS],
+)
+def test_a_content_that_cannot_be_found_is_set_aside(folder, template, said):
+    documents = made(folder, template, said)
     assert documents.counts.set_aside == {"rejected": 1}
     assert not documents.lengths[0]
     with pytest.raises(InputError, match="record 0"):
-        made(folder, template, SAID, max_rejected=0)
+        made(folder, template, said, max_rejected=0)
 
 
 def test_a_content_after_a_prompt_may_change(folder):
@@ -198,13 +238,7 @@ def test_a_speaker_that_is_unknown_and_half_of_a_character_are_set_aside(folder)
     assert found.counts.set_aside == {"untrained": 1, "rejected": 2}
 
 
-THOUGHT = {"role": "assistant", "content": "<think>\nmoon\n</think>\n\nthe answer"}
 PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
-TAGGED = (
-    "{% for m in messages %}{{ m.role }}>{% if m.role == 'assistant' %}"
-    "{% generation %} {{ m.content }}\n<|eot|>\n{% endgeneration %}{% else %}"
-    "{{ m.content }}<|eot|>{% endif %}{% endfor %}"
-)
 PADDED = PLAIN.replace("{% endfor", "<pad>{% endfor")
 HALVES = [SAID[0] | {"content": "hello th"}, SAID[1] | {"content": "at is"}]
 NARRATED = [{"role": "narrator", "content": "sun"}, *SAID]
@@ -243,6 +277,16 @@ SPANS = {
             says("sun", "other", False, 0),
             says("hello world", "user", False),
             says("the answer<|im_end|>", message=2),
+        ],
+    ),
+    "the answers of a prompt": (
+        CHATML,
+        {"prompt": [*SAID, SAID[0]], "completion": "moon"},
+        {},
+        [
+            says("the answer", trained=False),
+            says("hello world", "user", False, message=2),
+            says("moon<|im_end|>", message=3),
         ],
     ),
     "thinking": (

@@ -156,6 +156,7 @@ def test_the_ledger_adds_up(make, source, options):
     texts = [*TEXTS[:150], "", *TEXTS[150:200], ""]
     make(texts)
     pack(f"{source} out", options)
+    run("verify out")
     bos, eos, length = "--bos" in options, "--eos" in options, packed_split().length
     whole = [[1] * bos + [*map(ord, text)] + [2] * eos for text in texts if text]
     cuts = "truncate" in options or "none" in options
