@@ -43,6 +43,15 @@ def make_environment(folder):
     return python
 
 
+@pytest.fixture
+def source(tmp_path):
+    """A copy of the source tree."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    copy_source(folder)
+    return folder
+
+
 def install(python, what, *options, cwd):
     checked(
         *(python, "-m", "pip", "install", *OFFLINE),
@@ -135,12 +144,9 @@ def platform_tag():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--config-settings=editable_mode=strict",)])
-def test_installation_without_a_compiler(options, tmp_path, monkeypatch):
+def test_installation_without_a_compiler(options, source, tmp_path, monkeypatch):
     """It is installed without its compiled part, and reads and compares the same."""
     monkeypatch.setenv("CC", "/bin/false")
-    source = tmp_path / "source"
-    source.mkdir()
-    copy_source(source)
     python = make_environment(tmp_path / "environment")
     install(
         python, source, *options, *(["--editable"] if options else []), cwd=tmp_path
@@ -182,13 +188,8 @@ for name in sys.argv[1:]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sdist", "wheel", "folder"])
-def test_installation_imports_and_starts(kind, tmp_path):
-    if kind == "folder":
-        what = tmp_path / "source"
-        what.mkdir()
-        copy_source(what)
-    else:
-        what = sdist() if kind == "sdist" else wheel()
+def test_installation_imports_and_starts(kind, source, tmp_path):
+    what = {"sdist": sdist, "wheel": wheel, "folder": lambda: source}[kind]()
     python = make_environment(tmp_path / "environment")
     install(python, what, cwd=tmp_path)
     # Nothing at the root of the repository shadows what is installed.
@@ -216,13 +217,10 @@ with batches.feed(decode=decode, host=(0, 1)) as feed:
 
 
 @pytest.mark.slow
-def test_oldest_versions_that_are_admitted(tmp_path):
+def test_oldest_versions_that_are_admitted(source, tmp_path):
     """NumPy 1.26 was admitted for long, and packed rows wrongly with it."""
     python = tmp_path / "oldest" / "bin" / "python"
     uv = (sys.executable, "-m", "uv")
-    source = tmp_path / "source"
-    source.mkdir()
-    copy_source(source)
     checked(*uv, "venv", "--python", sys.executable, "oldest", cwd=tmp_path)
     checked(
         *(*uv, "pip", "install", "--python", python),
@@ -253,16 +251,11 @@ wrong: int = __version__
 
 
 @pytest.mark.slow
-def test_editable_installation_follows_edits_and_is_typed(
-    tmp_path,
-):
-    copy = tmp_path / "source"
-    copy.mkdir()
-    copy_source(copy)
+def test_editable_installation_follows_edits_and_is_typed(source, tmp_path):
     python = make_environment(tmp_path / "environment")
     options = ("--config-settings", "editable_mode=strict", "--editable")
-    install(python, copy, *options, cwd=tmp_path)
-    (copy / "package" / "__init__.py").write_text('__version__ = "9.9.9"\n')
+    install(python, source, *options, cwd=tmp_path)
+    (source / "package" / "__init__.py").write_text('__version__ = "9.9.9"\n')
     for cwd in (tmp_path, ROOT):
         assert checked(python, "-c", VERSION, cwd=cwd).strip() == "9.9.9"
         assert "9.9.9" in checked(python, "-m", "gristmill", "--version", cwd=cwd)
