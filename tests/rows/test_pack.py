@@ -150,7 +150,6 @@ def packed_ids(output="out"):
         (json_lines, "in.jsonl", "--rows example --pack none"),
         (json_lines, "in.jsonl", "--num-shards 1 --length 7"),
     ],
-    ids=str,
 )
 def test_the_ledger_adds_up(make, source, options):
     texts = [*TEXTS[:150], "", *TEXTS[150:200], ""]
