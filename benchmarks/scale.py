@@ -38,6 +38,7 @@ from gristmill.dataset.metadata.shard_report import (
     SourceSpan,
 )
 from gristmill.transforms import ConversionJob
+from gristmill.transforms.beam.read_ranges import Listing, list_looked, list_looks
 from gristmill.transforms.beam.write_arrayrecords import _GatherFn
 from gristmill.transforms.checking.verification import VerifyJob, plan_verify
 from gristmill.transforms.checking.verify_shard import ShardCheck
@@ -55,6 +56,8 @@ from gristmill.transforms.indexing.index_job import (
     plan_index,
 )
 from gristmill.transforms.planning.shard_plan import PlanOptions
+from gristmill.transforms.sources.find_inputs import look_at_part
+from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.writing.write_group import encode_task
 from gristmill.transforms.writing.write_split import (
     COUNT_ROW,
@@ -252,6 +255,25 @@ def measure_append(steps, folder, shards):
     _convert(steps, folder, "more", max(1, shards // 100))
 
 
+def measure_read(steps, folder, shards):
+    """Lists and cuts what `ReadRecords` reads: as many small files as shards.
+
+    The looks into the files are those of many workers, and do not count.
+    """
+    names = (f"{folder}/in/c4-{file:07d}.tfrecord" for file in range(shards))
+    pathlib.Path(f"{folder}/in").mkdir()
+    _link(names, (1 << 20 for _ in range(shards)), encode_frame(bytes(100)))
+    inputs, how = (f"{folder}/in/*",), Listing(None, RecordOptions(), False, 1 << 30)
+    looks = steps.timed("list", lambda: list(list_looks(inputs, how)))
+    steps.sent(looks[0], "gathered_bytes")
+    gathered = steps.gathered(map(look_at_part, looks))
+    begin = time.process_time()
+    parts = sum(1 for _ in list_looked(gathered, inputs, how))
+    steps.found["plan_seconds"] = time.process_time() - begin
+    del steps.found["gather_seconds"]
+    _expect(parts, shards)
+
+
 # --- Records of a PCollection into shards.
 
 
@@ -358,6 +380,7 @@ def measure_verify(steps, folder, shards):
 PATHS = {
     "convert": measure_convert,
     "append": measure_append,
+    "read": measure_read,
     "write": measure_write,
     "index": measure_index,
     "verify": measure_verify,
