@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import fnmatch
+import itertools
 import os
 import re
 import stat
@@ -227,6 +228,10 @@ def is_file_name(text: str) -> bool:
         return False
 
 
+# Comparing a million names would take minutes.
+_MOST_NAMES = 10_000
+
+
 def near_paths(path: str) -> list[str]:
     """Returns local files and directories that a path without any may mean."""
     if is_remote(path):
@@ -235,10 +240,10 @@ def near_paths(path: str) -> list[str]:
     while parent and not os.path.isdir(parent):
         parent, name = os.path.split(parent)
     names: list[str] = []
-    with contextlib.suppress(OSError):
-        names = os.listdir(parent or ".")
-    found = difflib.get_close_matches(name, names, n=3)
-    return [os.path.join(parent, one) for one in found]
+    with contextlib.suppress(OSError), os.scandir(parent or ".") as found:
+        names = [entry.name for entry in itertools.islice(found, _MOST_NAMES)]
+    near = difflib.get_close_matches(name, names, n=3)
+    return [os.path.join(parent, one) for one in near]
 
 
 def matching(pattern: str) -> Iterator[str]:

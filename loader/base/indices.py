@@ -8,7 +8,7 @@ Functions whose names end in `_unchecked` take arrays that are already checked.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -27,14 +27,17 @@ POSITION_LIMIT = 1 << 63
 
 def not_opened(given: object) -> InputError:
     """Returns the error for something else in the place of a dataset."""
-    several = isinstance(given, Sequence) and not isinstance(given, str)
+    cure = "open it first, by loader.open(path)"
+    if isinstance(given, Mapping):
+        cure = "give one dataset here"
+    elif isinstance(given, Sequence) and not isinstance(given, str):
+        cure = "join them by loader.open([path, ...]), or mix them as a dict by name"
     return InputError(
         "not a dataset",
-        expected="what gristmill.loader.open returns, or several of them by name",
+        expected="what gristmill.loader.open returns"
+        + (", or several of them by name" if not isinstance(given, Mapping) else ""),
         got=f"{type(given).__name__} {given!r:.100}",
-        cure="join them by loader.open([path, ...]), or mix them as a dict by name"
-        if several
-        else "open it first, by loader.open(path)",
+        cure=cure,
     )
 
 

@@ -71,6 +71,8 @@ convert empty out
   2: empty | no file at all | check the path
 convert deep out
   2: where: deep | directories alone: er | check the path
+convert links out
+  2: where: links | broken links or special files: a.txt | check the path
 head line --tokenizer data/tokenizer.json
   2: where: line | there is lines
 convert lime.jsonl out
@@ -698,7 +700,9 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mistakes")
     for name in (*FILES, *TABLES):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / "empty").mkdir()
+    for name in ("empty", "links"):
+        (folder / name).mkdir()
+    (folder / "links/a.txt").symlink_to("gone")
     for name, text in FILES.items():
         (folder / name).write_text(text)
     for name, columns in TABLES.items():
@@ -715,7 +719,8 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shared(made, tmp_path_factory):
-    return shutil.copytree(made, tmp_path_factory.mktemp("shared") / "folder")
+    folder = tmp_path_factory.mktemp("shared") / "folder"
+    return shutil.copytree(made, folder, symlinks=True)
 
 
 ROWS = [line for line in MISTAKES.splitlines() if line[0] != "#"]
@@ -757,7 +762,7 @@ def forget():
     ids=lambda text: text.strip().splitlines()[-1],
 )
 def test_what_the_message_says_helps(made, tmp_path, monkeypatch, capfd, lines, cured):
-    monkeypatch.chdir(shutil.copytree(made, tmp_path / "folder"))
+    monkeypatch.chdir(shutil.copytree(made, tmp_path / "folder", symlinks=True))
     forget()
     *before, wrong = lines.replace("TOKENS", TOKENS).splitlines()
     for line in before:

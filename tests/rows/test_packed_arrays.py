@@ -243,6 +243,8 @@ def test_what_was_not_opened_is_refused(opened, take):
     for taken, cure in (("web", "open it first"), ([opened["web"]] * 2, "by name")):
         with pytest.raises(InputError, match=f"not a dataset(.|\n)*to do:.*{cure}"):
             take(taken)
+    with pytest.raises(InputError, match="give one dataset"):
+        loader.ExampleDecoder.of({"web": opened["web"]})
 
 
 def test_weights_are_shares_of_tokens(opened):

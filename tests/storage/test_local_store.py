@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ from gristmill.dataset.storage.directory_lock import (
 )
 from gristmill.dataset.storage.local import LocalStorage, OpenFile, open_regular
 from gristmill.dataset.storage.lookup import version_of
+from gristmill.dataset.storage.paths import near_paths
 from gristmill.pipelines.anywhere import index, verify
 from gristmill.pipelines.convert import convert as run
 from gristmill.pipelines.options.job_options import IndexOptions
@@ -106,6 +108,17 @@ def test_what_cannot_be_listed_read_or_written():
         for name in ("inner/a", "inner/new/a"):
             with pytest.raises(StorageError, match=rf"(?s){folder}.*the permissions"):
                 STORAGE.write(str(folder / name), b"x")
+
+
+def test_names_that_are_near_are_sought_among_some(tmp_path, monkeypatch):
+    def names():
+        for number in range(100_000):
+            yield types.SimpleNamespace(name=f"part-{number:05}.jsonl")
+        raise AssertionError("all names were read")
+
+    monkeypatch.setattr(os, "scandir", lambda _: contextlib.nullcontext(names()))
+    near = near_paths(str(tmp_path / "part-00007.json"))
+    assert str(tmp_path / "part-00007.jsonl") in near
 
 
 def test_an_open_file_stays_what_it_was_when_it_was_opened(path):

@@ -49,7 +49,9 @@ def check_known(transform: beam.PTransform[Any, Any]) -> None:
                     f"{field.name} of {type(transform).__name__} is not UTF-8, which "
                     "Beam requires",
                     got=ascii(str(one)),
-                    cure="give a pattern that matches it, or rename it",
+                    cure="give a pattern that matches it, or rename it"
+                    if field.name in ("inputs", "files")
+                    else "rename it",
                 )
 
 

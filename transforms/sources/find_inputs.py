@@ -104,8 +104,10 @@ def match_inputs(pattern: str) -> list[FileInfo]:
 def _no_match(pattern: str) -> InputError:
     got, cure = None, "a directory stands for the files directly in it"
     if os.path.isdir(pattern):
-        folders = sorted(os.listdir(pattern))
-        got = f"directories alone: {some_of(folders)}" if folders else "no file at all"
+        names = sorted(os.listdir(pattern))
+        odd = [n for n in names if not os.path.isdir(os.path.join(pattern, n))]
+        what = "broken links or special files" if odd else "directories alone"
+        got = f"{what}: {some_of(odd or names)}" if names else "no file at all"
     elif near := near_paths(pattern):
         cure = f"there is {some_of(near)}"
     elif has_magic(pattern):
