@@ -541,6 +541,12 @@ def one_column(batch: pa.RecordBatch, name: str) -> list[bytes]:
     return records
 
 
+NO_RECORDS_CURE = (
+    "choose another column; or leave out --record to make a tf.train.Example of all "
+    "columns, or --tokenizer of `gristmill pack` if the column holds tokens"
+)
+
+
 def _leaf(schema: pa.Schema, name: str) -> Leaf:
     def wanted(column: str) -> bool:
         return name == column or name.startswith(f"{column}.")
@@ -563,8 +569,6 @@ def _leaf(schema: pa.Schema, name: str) -> Leaf:
             f"the values of column {name!r} cannot be records",
             expected="one value of bytes or text in each row",
             got=got.type,
-            cure="choose another column; or leave out --record to make a "
-            "tf.train.Example of all columns, or --tokenizer of `gristmill pack` if "
-            "the column holds tokens",
+            cure=NO_RECORDS_CURE,
         )
     return found[0]

@@ -52,7 +52,7 @@ from gristmill.transforms.sources.lines.line_source import (
     split_lines,
 )
 from gristmill.transforms.sources.lines.strict_json import Number, parsed_line
-from gristmill.transforms.tables.example_rows import null_error
+from gristmill.transforms.tables.example_rows import NO_RECORDS_CURE, null_error
 from gristmill.transforms.tables.table_features import (
     NumbersSeen,
     is_lost,
@@ -334,8 +334,7 @@ class JsonSource(TableSource):
         except InputError as error:  # Its type is one that no record can hold.
             if column is None:
                 raise
-            cure = "leave out --record to make a tf.train.Example of all columns; or "
-            cure += "keep whole lines with --record line"
+            cure = f"{NO_RECORDS_CURE}; or keep whole lines with --record line"
             raise InputError(**{**error.facts(), "cure": cure}) from error
         if column is not None and options.nulls == "fail":
             _check_nulls(samples, column)
