@@ -47,7 +47,7 @@ pack lines.jsonl out --tokenizer data/tokenizer.json --select 'id > 1'
 convert chat.jsonl out --record column:messages
   2: messages | leave out --record | --record line
 convert deeper.jsonl out3 --record column:a
-  2: 'a.b' | to do: leave out --record | --record line
+  2: 'a.b' | to do: choose another column; or leave out --record | --record line
 pack ranks.jsonl out --chat --template t.jinja --tokenizer data/tokenizer.json
   2: ranks.jsonl | none of messages | but n, rank
 pack roles.jsonl out --chat --template t.jinja --tokenizer data/tokenizer.json
