@@ -1,8 +1,11 @@
 """Random records from a bucket: gristmill and Grain."""
 
 import functools
+import itertools
 import pathlib
 import sys
+
+import numpy as np
 
 from benchmarks.bucket_server import BUCKET, counters, serve
 from benchmarks.contest import (
@@ -36,10 +39,11 @@ class Gcs(Contest):
 
     name = "gcs"
     unit = "thousand records"
-    reference = ("grain",)
+    reference = ("grain", "client")
     contestants = {
         "gristmill_global": Contestant("gristmill, global shuffle"),
         "gristmill_block": Contestant("gristmill, block shuffle"),
+        "client": Contestant("gristmill's client alone, bytes only", bound=True),
         "grain": Contestant("Grain on gs://, 64 threads"),
     }
     columns = {"requests": "requests a record", "sent": "bytes a record"}
@@ -64,7 +68,8 @@ class Gcs(Contest):
         for case, (kind, group) in _CASES.items():
             self._local = make_shards(self.work, kind, group, self.args.bytes)
             self._batch = _BATCH[kind]
-            yield case, [k for k in self.contestants if group == 1 or k != "grain"]
+            ours = [key for key in self.contestants if key.startswith("gristmill")]
+            yield case, [*self.contestants] if group == 1 else ours
 
     def measure(self, case, key):
         """Reads in a process of its own, beside the server."""
@@ -89,23 +94,58 @@ def _ours(local, batch, *, shuffle):
     return lambda: len(next(feed)), *counted
 
 
+def _shards(local):
+    """Yields each shard on the disk, and in the bucket."""
+    for path in sorted(local.glob("*.array_record-*")):
+        yield path, f"gs://{BUCKET}/{local.name}/{path.name}"
+
+
+def _client(local, batch):
+    from gristmill.dataset.metadata.layout import index_path
+    from gristmill.dataset.metadata.shard_index import map_index
+    from gristmill.loader.remote.object_reads import ByteRange
+    from gristmill.loader.remote.range_fetcher import RangeFetcher
+
+    ranges = []
+    for path, url in _shards(local):
+        index = map_index(str(local / index_path(path.name)))
+        places = index.place_records(np.arange(index.records))
+        ranges += [ByteRange(url, *place) for place in places[:, 1:3].tolist()]
+    order = itertools.cycle(np.random.default_rng(1).permutation(len(ranges)))
+    fetcher = RangeFetcher()
+    # All at once, so that it never waits for the last of a batch.
+    sizes = iter((batch, _STEPS * batch))
+
+    def step():
+        numbers, arrived = itertools.islice(order, next(sizes)), []
+        wanted = [ranges[number] for number in numbers]
+        fetcher.fetch(wanted, lambda _, data: arrived.append(data))
+        return len(arrived)
+
+    return step, 1, 1
+
+
 def _grain(local, batch):
     import grain
 
-    names = sorted(path.name for path in local.glob("*.array_record-*"))
-    paths = [f"gs://{BUCKET}/{local.name}/{name}" for name in names]
-    source = grain.sources.ArrayRecordDataSource(paths)
+    source = grain.sources.ArrayRecordDataSource([url for _, url in _shards(local)])
     options = grain.ReadOptions(num_threads=64, prefetch_buffer_size=500)
     shuffled = grain.MapDataset.source(source).shuffle(seed=1).repeat()
     records = iter(shuffled.to_iter_dataset(options))
     return lambda: sum(bool(next(records)) for _ in range(batch)), 1, _STEPS // 4
 
 
+_READERS = {
+    "gristmill_global": functools.partial(_ours, shuffle="global"),
+    "gristmill_block": functools.partial(_ours, shuffle="block"),
+    "client": _client,
+    "grain": _grain,
+}
+
+
 def read(key, url, local, batch):
     """Measures a reader once its first batch is there."""
-    _, _, shuffle = key.partition("_")
-    reader = functools.partial(_ours, shuffle=shuffle) if shuffle else _grain
-    step, warm, counted = reader(pathlib.Path(local), int(batch))
+    step, warm, counted = _READERS[key](pathlib.Path(local), int(batch))
     for _ in range(warm):
         step()
     before = counters(url)
