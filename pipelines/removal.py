@@ -22,7 +22,7 @@ from gristmill.loader.decode.examples import RaggedFeature
 from gristmill.loader.decode.scan import scan_examples
 from gristmill.loader.provenance.stored_sources import find_places
 from gristmill.pipelines.anywhere import JobRun, result_path_of
-from gristmill.pipelines.text.places import FilePlace
+from gristmill.pipelines.text.places import FilePlace, check_lines
 from gristmill.pipelines.text.printer import plural, size_text, whole_number
 from gristmill.transforms.removal.removal_job import (
     Removal,
@@ -91,6 +91,9 @@ def asked_records(
     nothing = not len(records)
     if nothing and done:
         return asked, []
+    if missing and column is None:
+        lost = map(_parsed, missing)
+        check_lines((one for one in lost if isinstance(one, FilePlace)), [opened])
     if missing and (nothing or not allow_missing):
         verb = "names" if len(missing) == 1 else "name"
         cure = "correct these lines; nothing was removed"

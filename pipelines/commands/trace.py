@@ -271,12 +271,14 @@ def _trace_document(batches: Batches, given: Any, epochs: Mapping[str, int]) -> 
 
 def _place(document: str, datasets: Sequence[Dataset]) -> tuple[str, int]:
     """Returns the file and the place there that `--document` names."""
-    from gristmill.pipelines.text.places import FilePlace, listed_sources
+    from gristmill.pipelines.text.places import FilePlace, check_lines, listed_sources
 
     place = FilePlace.parse(document)
     number = None
     if place is not None:
         number = place.in_files(listed_sources(datasets, place.path))
+        if number is None:
+            check_lines([place], datasets)
     if place is None or number is None:
         raise InputError(
             "--document names no place of a file",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.errors import GristmillError
+from gristmill.dataset.base.errors import GristmillError, InputError
 from gristmill.dataset.formats.parquet_file import ParquetFile
 from gristmill.dataset.formats.streams import (
     InflatedStream,
@@ -84,6 +84,23 @@ class FilePlace(NamedTuple):
                     if (begin := _line_begin(file, self.number)) is not None:
                         return begin
         return None
+
+
+def check_lines(places: Iterable[FilePlace], datasets: Sequence[Dataset]) -> None:
+    """Raises InputError for a line of a file that is not as the conversion read it."""
+    for place in places:
+        for file in listed_sources(datasets, place.path) if place.is_line else ():
+            info = storage_for(file.path).stat(file.path)
+            if info is not None and file.version in (None, info.version):
+                continue
+            raise InputError(
+                "a line can be found only in the file that the conversion read",
+                where=file.path,
+                expected="the file as it was then, with its time",
+                got="no such file" if info is None else "the file was written since",
+                cure=f"give the byte offset instead, as trace --records shows it: "
+                f"{place.path}@OFFSET; or put back that file",
+            )
 
 
 def located(location: Location, datasets: Iterable[Dataset]) -> Fields:

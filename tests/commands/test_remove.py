@@ -157,3 +157,23 @@ def test_lines_and_values_of_a_feature_name_records(name):
         remove(f"{name}@line:{n + 1}" for n in (2, 57))
         gone |= {2, 57}
     assert records_of() == [one for n, one in enumerate(records) if n not in gone]
+
+
+@pytest.mark.parametrize("change", ["touched", "gone"])
+def test_a_line_of_a_file_that_changed_names_its_byte_offset(change):
+    convert("in.jsonl")
+    place = place_of(2)
+    path = pathlib.Path("in.jsonl")
+    if change == "gone":
+        path.unlink()
+    else:
+        os.utime(path, ns=(1, 1))
+    line = "in.jsonl@line:3"
+    for text in (
+        remove([line, "5"], "--allow-missing", code=2),
+        run(f"trace {out()} --document {line}", code=2).output,
+    ):
+        assert "a line can be found only in the file that the conversion read" in text
+        assert "in.jsonl@OFFSET" in text
+    remove([place])
+    assert len(records_of()) == 59
