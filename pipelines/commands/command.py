@@ -85,7 +85,7 @@ def command(
                 run(types.SimpleNamespace(**given))
 
         made = click.command(run.__name__.replace("_", "-"), _Command)(called)
-        made.params += _COMMON[0 if with_json else 1 :]
+        made.params += COMMON_OPTIONS[0 if with_json else 1 :]
         return made
 
     return decorated
@@ -116,7 +116,7 @@ class _Command(click.Command):
             )
 
 
-_COMMON = [
+COMMON_OPTIONS = [
     click.Option(
         names,
         allow_from_autoenv=False,

@@ -19,6 +19,7 @@ import click
 
 from gristmill import __version__
 from gristmill.pipelines.commands.command import (
+    COMMON_OPTIONS,
     EPILOG,
     EXIT_FAILED,
     ending_in_time,
@@ -121,6 +122,9 @@ class _Commands(click.Group):
             ]
             with formatter.section(section):
                 formatter.write_dl(rows)
+        records = (option.get_help_record(ctx) for option in COMMON_OPTIONS)
+        with formatter.section("Options of the commands"):
+            formatter.write_dl([record for record in records if record])
 
     def main(self, *args: Any, **settings: Any) -> Any:
         """Runs a command line; with `--json`, wrong usage is printed as JSON too."""

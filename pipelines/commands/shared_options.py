@@ -274,9 +274,7 @@ def dataset_name(shown: str) -> Decorator[Any]:
 
 # --- Rows of tokens, and conversations.
 
-LENGTH = number(
-    "--length", least=2, default=2048, help="Maximum number of tokens in a row."
-)
+LENGTH = number("--length", least=2, default=2048, help="Maximum tokens in a row.")
 BOS_EOS = together(
     text("--bos", "TOKEN", "Token before every document, as text or id.", "none"),
     text("--eos", "TOKEN", "Token after every document, as text or id.", "none"),

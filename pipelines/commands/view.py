@@ -53,7 +53,7 @@ from gristmill.pipelines.options.job_options import usual_split
 )
 @flag("--open", "Open the page in a browser.")
 def view(given: Any) -> None:
-    """Write a page about a dataset: splits, shards, sizes, records and sources.
+    """Write a page about a dataset, its records and its sources.
 
     DATASET is a path, or NAME=PATH for each dataset of a mixture. With the options of
     the order, or the --state of a feed, the page also shows which records are in which
