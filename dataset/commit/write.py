@@ -14,6 +14,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -32,6 +33,7 @@ from gristmill.dataset.metadata.manifest import (
     read_versioned_manifest,
 )
 from gristmill.dataset.storage.lookup import stat_all, storage_for
+from gristmill.dataset.storage.paths import is_remote
 
 DAMAGED = -1  # In the place of an edition: `dataset.json` cannot be read.
 
@@ -138,8 +140,15 @@ def read_output(
         replaces: Whether an unreadable dataset will be replaced, and is no error.
 
     Raises:
-        InputError: It holds a dataset of another name.
+        InputError: It is a file, or holds a dataset of another name.
     """
+    if not is_remote(output) and os.path.isfile(output):
+        raise InputError(
+            "the output is a file",
+            where=output,
+            expected="a directory, which is created",
+            cure="give it last; without one, the last input is taken for it",
+        )
     read = read_replaced_manifest if replaces else read_versioned_manifest
     manifest, version = read(output)
     if manifest is not None:

@@ -129,7 +129,9 @@ def _source_notes(edition: Split) -> list[str]:
     names = sorted(found - edition.columns.keys())
     if not names:
         return []
-    return [
-        f"the columns {some_of(names)} of {inputs[0]} are not carried along: attach "
-        "them to this dataset"
-    ]
+    # A row of several documents has no place for a value of each.
+    cure = "attach them to this dataset"
+    if edition.packed is not None:
+        cure = "select by them with --select, as rows of tokens have none"
+    which = f"the columns {some_of(names)} of {inputs[0]}"
+    return [f"{which} are not carried along: {cure}"]

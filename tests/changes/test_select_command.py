@@ -102,6 +102,10 @@ def test_a_packed_dataset_has_only_the_selected_documents(tmp_path, output):
     said = run(f"pack {output} {tmp_path}/rows {options}")
     assert "selected score < 0.1: 12 of 111 records; 99 left out" in said
     assert "the columns language, score" in said
+    assert "not carried along: select by them with --select" in said
+    mapped = run(f"convert {output} {tmp_path}/mapped --map=builtins:bytes --workers=1")
+    assert "the columns language, score" in mapped
+    assert "attach them to this dataset" in mapped
     packed = open_manifest(str(tmp_path / "rows")).splits["train"].packed
     assert packed is not None
     assert packed["documents"] == 12

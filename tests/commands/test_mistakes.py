@@ -89,6 +89,8 @@ convert zero.jsonl out
   2: zero.jsonl | 0 bytes | --on-corrupt
 convert broken.jsonl out
   3: broken.jsonl, line 2 | --on-corrupt skip
+convert lines.jsonl chat.jsonl
+  2: the output is a file | chat.jsonl | give it last
 inspect nowhere
   3: nowhere | gristmill convert
 inspect lines.jsonl
