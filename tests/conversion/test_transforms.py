@@ -359,6 +359,10 @@ def test_what_is_shown():
         **{"Range bytes": 64 << 20, "Records": "input_format=tfrecord"},
     }
     assert shown(WriteArrayRecords("a/b"))["Name"] == "b"
+    # A runner takes UTF-8, and a file's name is any bytes.
+    packed = job(pack=pack(length=64, tokenizer="t\udcff"))
+    found = shown(ConvertFiles(jobs=(packed,)))
+    assert found["Pack"] == r"length=64, tokenizer=t\udcff"
 
 
 def test_results_come_back(tmp_path):

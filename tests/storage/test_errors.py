@@ -20,7 +20,7 @@ from gristmill.dataset.base.errors import (
     StorageError,
     SystemLimitError,
 )
-from gristmill.dataset.base.system import limits_named
+from gristmill.dataset.base.system import daemon_call, limits_named
 from tests.support.datasets import convert
 from tests.support.distributions import ROOT
 from tests.support.memory import limited_memory
@@ -251,3 +251,11 @@ def test_a_soft_limit_of_open_files_is_raised_as_far_as_it_may_be():
     said = python(FILES).stdout
     assert "expected: 60 more, for a test" in said
     assert "got:      60 are open, of 60" in said
+
+
+def test_any_error_of_a_thread_reaches_who_waits_for_it():
+    def fail():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        daemon_call(fail, thread_name="x").result(30)

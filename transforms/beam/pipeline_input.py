@@ -121,12 +121,14 @@ def _shown(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, (list, tuple, dict)):
-        return printable(some_of([*map(str, value)]))
-    if dataclasses.is_dataclass(value):
+        text = some_of([*map(str, value)])
+    elif dataclasses.is_dataclass(value):
         default = {field.name: field.default for field in dataclasses.fields(value)}
         given = {n: v for n, v in fields_of(value).items() if v != default[n]}
-        return ", ".join(f"{name}={one}" for name, one in given.items())
-    return printable(str(value))
+        text = ", ".join(f"{name}={one}" for name, one in given.items())
+    else:
+        text = str(value)
+    return printable(text)
 
 
 def printable(text: str) -> str:
