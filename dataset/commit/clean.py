@@ -161,7 +161,7 @@ def sweep(output: str, manifest: Manifest, name: str) -> tuple[str, ...]:
     """
     _sweep(SplitFiles(output, manifest, name), iter)
     delete_leftovers(output, manifest.name, write_keys(manifest, name))
-    left = find_leftovers(output, manifest, Listings(output))
+    left = [path for path, _ in find_leftovers(output, manifest, Listings(output))]
     return tuple(sorted(path for path in left if is_unfinished(layout.base_name(path))))
 
 

@@ -449,8 +449,11 @@ def write_keys(manifest: Manifest, name: str) -> set[str]:
 
 def find_leftovers(
     dataset: str, manifest: Manifest, listings: Listings, named: Names | None = None
-) -> Iterator[str]:
+) -> Iterator[tuple[str, bool]]:
     """Yields files that no edition names, or that are being written.
+
+    With each comes whether it is of unfinished work, which only `clean --unfinished`
+    deletes.
 
     In no particular order: what `delete_leftovers` and a cleaning would delete, and
     files of unfinished work. Kept editions are not leftovers.
@@ -462,24 +465,28 @@ def find_leftovers(
         named: All shards that it names, if already read.
     """
     storage, own = storage_for(dataset), layout.join(dataset, "")
+    trees = set[str]()  # Directories of unfinished work.
     for directory in (RESULT.directory,) if storage.remote else DIRECTORIES:
         for info in listings.scan(directory, "."):
             path = info.path.removeprefix(own)
             if is_unfinished(layout.base_name(path)) or RESULT.parse(path):
-                yield path
+                yield path, False
     for split in splits_of(dataset, manifest, listings=listings):
         files = SplitFiles(dataset, manifest, split, listings)
         # An unreadable table is a finding elsewhere, and nothing is deleted then.
         with contextlib.suppress(InvalidDatasetError, StorageError):
             for info in itertools.chain.from_iterable(files.garbage(named=named)):
-                yield info.path.removeprefix(own)
+                yield info.path.removeprefix(own), False
         for path, _ in files.unfinished():
-            if not TEMPORARY.parse(f"{path}/"):
-                yield path
+            if TEMPORARY.parse(f"{path}/"):
+                trees.add(path)
+            else:
+                yield path, True
     # Files in such directories, even of splits that nothing describes yet.
     prefix = layout.temporary_dir("", manifest.name, "")
     for info in storage.scan(dataset, deep=True, prefix=prefix):
-        yield info.path.removeprefix(own)
+        path = info.path.removeprefix(own)
+        yield path, path.partition("/")[0] in trees
 
 
 def files_in(tree: str) -> list[FileInfo]:

@@ -80,12 +80,20 @@ class Verification(VerifyResult):
             unchecked = f"{', '.join(self.not_checked)}: leave out --quick"
             facts["NOT checked"] = unchecked
         if self.leftovers:
-            files = plural(len(self.leftovers) + self.more_leftovers, "file")
-            facts["left over"] = [
+            count = len(self.leftovers) + self.more_leftovers
+            files = plural(count, "file")
+            facts["left over"] = lines = [
                 f"{files} of a command that was killed, or that still runs: "
-                f"{some_of(self.leftovers)}",
-                "gristmill clean deletes them; unfinished work, with --unfinished",
+                f"{some_of(self.leftovers)}"
             ]
+            if count > self.unfinished:
+                garbage = plural(count - self.unfinished, "file")
+                lines.append(f"gristmill clean deletes {garbage}")
+            if self.unfinished:
+                lines.append(
+                    f"{plural(self.unfinished, 'file')} of unfinished work: run its "
+                    "command again; or gristmill clean --unfinished deletes them"
+                )
         of_columns = {
             bool(VALUES.parse(finding.path) or COLUMN.parse(finding.path))
             for finding in self.findings

@@ -72,6 +72,8 @@ def test_of_a_committed_dataset(here, source, place, by):
     assert left_in(here) == [name]
     said = text_of(verify(str(here), quick=True))
     assert "1 file of a command that was killed, or that still runs: " in said
+    assert "gristmill clean deletes 1 file" in said
+    assert "--unfinished" not in said
     BY[by](str(here), source)
     if by == "another split" and place == f"tmp-{NAME}-train/":
         assert (here / name).exists()  # Somebody may be at work.
@@ -118,6 +120,11 @@ def test_temporary_files_that_somebody_writes_stay(tmp_path, source):
 def test_of_a_split_that_was_never_finished(here, source):
     begin_job(job_of(source, here, name=NAME, split="test"))
     described = f"index/{NAME}-test.inputs.npz", f"index/{NAME}-test.job.json"
+    assert left_in(here) == [*described]
+    said = text_of(verify(str(here), quick=True))
+    assert "gristmill clean --unfinished deletes them" in said
+    assert "clean deletes" not in said
+    clean(str(here))
     assert left_in(here) == [*described]
 
 

@@ -163,6 +163,7 @@ def test_a_damaged_shard_is_reported(source, tmp_path, runner):
     report = tmp_path / "report.json"
     done = run(f"verify {tmp_path} --report {report} {runner}", code=3)
     assert "DAMAGED" in done.stdout
+    assert done.output.count(shard.name) == 1
     found = json.loads(report.read_bytes())["findings"]
     assert {finding["path"] for finding in found} == {shard.name}
 

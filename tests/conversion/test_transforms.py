@@ -371,7 +371,7 @@ def test_results_come_back(tmp_path):
     findings, counts = (Finding("a\udcff-0", "x", "1", "2"),), PackedCounts(documents=5)
     for result in (
         *(manifest, ConversionResult(manifest, ("train",))),
-        VerifyResult("d", 3, None, None, findings, ("left",), 1, 2, counts),
+        VerifyResult("d", 3, None, None, findings, ("left",), 1, 2, counts, 1),
         WriteResult("o", "train", 1, 2, 3, 4, True),
     ):
         coder = registry.get_coder(type(result))

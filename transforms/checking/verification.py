@@ -198,7 +198,9 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
     findings.add(_owned_never(dataset, manifest, tables, named, listings))
     whole = len(tables) == len(manifest.known)
     left = find_leftovers(dataset, manifest, listings, named if whole else None)
-    known.leftovers.add(left)
+    for path, is_unfinished in left:
+        known.leftovers.add([path])
+        known.unfinished += is_unfinished
     if findings:
         check_same(dataset, manifest.content_digest)
     return VerifyPlan(known, tasks)
@@ -311,6 +313,7 @@ class VerifyResult:
         more_findings: Number of further findings.
         more_leftovers: Number of further leftovers.
         packed: Counts of packed rows; None if there are none.
+        unfinished: How many of the leftovers are of unfinished work.
     """
 
     dataset: str
@@ -322,6 +325,7 @@ class VerifyResult:
     more_findings: int = 0
     more_leftovers: int = 0
     packed: PackedCounts | None = None
+    unfinished: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -365,6 +369,7 @@ class VerifyJob:
             "%s: verified %d shards, %s records, %d findings%s",
             *(self.dataset, checks.shards, checks.records, len(findings)),
             f", the first {findings.first[0]}" if findings else "",
+            extra={"told": bool(findings)},  # A command prints them all.
         )
         return VerifyResult(
             self.dataset,
@@ -373,4 +378,5 @@ class VerifyJob:
             None if self.quick else checks.raw_bytes,
             *(findings.first, leftovers.first, findings.more, leftovers.more),
             checks.packed,
+            checks.unfinished,
         )

@@ -111,6 +111,7 @@ class ShardCheck(NamedTuple):
     findings: tuple[Finding, ...]
     file_bytes: int = 0
     packed: PackedCounts | None = None
+    unfinished: int = 0
 
     def gather(self, gathered: Gathered) -> None:
         """Adds it to the gathered checks."""
@@ -141,6 +142,7 @@ class GatheredChecks:
         findings: The faults.
         leftovers: Files of commands that were killed, or are running.
         packed: Counts of packed rows; None if there are none.
+        unfinished: How many of the leftovers are of unfinished work.
     """
 
     shards: int = 0
@@ -151,6 +153,7 @@ class GatheredChecks:
         default_factory=lambda: FirstOf(_LEFTOVERS_KEPT, str)
     )
     packed: PackedCounts | None = None
+    unfinished: int = 0
 
     def gather(self, gathered: Gathered) -> None:
         """Adds itself to the gathered checks."""
@@ -167,6 +170,7 @@ class GatheredChecks:
         self.raw_bytes += other.raw_bytes
         self.findings.merge(other.findings)
         self.leftovers.merge(other.leftovers)
+        self.unfinished += other.unfinished
         if other.packed is not None:
             self.packed = other.packed + (self.packed or PackedCounts())
 
