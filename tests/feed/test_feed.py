@@ -142,6 +142,10 @@ def test_what_cannot_be_is_refused(web, code, tmp_path):
     of_web = functools.partial(make, web, batch_size=10, epochs=1)
     mixed = functools.partial(make, {"web": web, "code": code}, batch_size=10)
     empty = loader.open(convert(tmp_path, [[]]))
+
+    def feed(decode):
+        return of_web().feed(decode=decode, host=(0, 1))
+
     for asked, message in (
         (lambda: make("c4", batch_size=1), "loader.open"),
         (lambda: make({}, batch_size=1), "no datasets"),
@@ -155,6 +159,9 @@ def test_what_cannot_be_is_refused(web, code, tmp_path):
         (lambda: of_web().find(1, "web"), "single dataset has no name"),
         (lambda: of_web().read(-1), "0 <= step < 9"),
         (lambda: of_web().read(1, np.array([3, 12])), "row is out of range"),
+        (lambda: feed(loader.PackedRows), r"give loader\.PackedRows\.of\(dataset\)"),
+        (lambda: feed(loader.TokenDecoder), r"give loader\.TokenDecoder\(length="),
+        (lambda: feed("rows"), "decode is not a function"),
         (lambda: mixed(weights={}), "a weight for each of web, code"),
         (lambda: mixed().find(1), "which dataset of the mixture"),
         (lambda: mixed().find(1, "books"), "no such dataset"),
