@@ -612,6 +612,7 @@ FILES = {
     "zero.jsonl": "",
     "deeper.jsonl": '{"a": [{"b": [{"c": 1}]}, {"b": []}]}\n',
     "deep/er/a.txt": "a\n",
+    "deep/index/a.txt": "a\n",
     "paper.pdf": "%PDF-1.7\n1 0 obj\n",
     "roles.jsonl": '{"messages": [{"role": "Human", "content": "a"}]}\n',
     "ranks.jsonl": '{"n": 0, "rank": 1}\n',

@@ -201,6 +201,7 @@ def test_every_record_is_once_on_some_host(web, batch_size, hosts, shuffle):
             seen += own
             own += [b""] * (rows - len(own))  # Rows of padding are behind the others.
             assert batch["texts"].tolist() == own
+            assert batch["mask"].dtype == bool
             assert batch["mask"].tolist() == [text != b"" for text in own]
             assert batch["inner"]["sizes"].tolist() == [*map(len, own)]
             assert batch["inner"]["all"].shape == (rows, 1)

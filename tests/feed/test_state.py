@@ -287,10 +287,11 @@ def test_hosts_must_divide_the_sizes_from_the_step_on(web):
 
 def test_changes_that_fit_no_batches_are_refused(web, code):
     plain = loader.global_batches(web, **OPTIONS)
+    ones = loader.global_batches(web, batch_size=1, epochs=1)
     mixed = loader.global_batches({"web": web, "code": code}, **OPTIONS)
     weighed = mixed.then(weights={"web": 1, "code": 2}, step=1)
     for batches, change, message in (
-        (plain, {"step": 99}, "end before the step"),
+        *((one, {"step": one.steps}, "end before the step") for one in (plain, ones)),
         (plain, {"step": -1}, "step is out of range"),
         (plain, {"datasets": "web"}, "not a dataset"),
         (plain, {"datasets": {"web": web}}, "single dataset has no name"),
