@@ -309,15 +309,16 @@ def check_decode(decode: Any, datasets: Sequence[Dataset]) -> None:
             way, or other records; or another decoder packed rows, or records that
             lack a feature; or it is the class of a decoder.
     """
-    if decode in (PackedRows, TokenDecoder, ExampleDecoder):
-        made = "(length=...)" if decode is TokenDecoder else ".of(dataset)"
+    kinds = PackedRows | TokenDecoder | ExampleDecoder
+    if isinstance(decode, type) and issubclass(decode, kinds):
+        made = ".of(dataset)" if hasattr(decode, "of") else "(length=...)"
         raise InputError(
             "decode is the class of a decoder",
             expected="a decoder that is made for the dataset",
             got=f"loader.{decode.__name__}",
             cure=f"give loader.{decode.__name__}{made}",
         )
-    if not isinstance(decode, PackedRows | TokenDecoder | ExampleDecoder):
+    if not isinstance(decode, kinds):
         return
     known = [(part, split) for part, split in splits_of(datasets) if split]
     if isinstance(decode, PackedRows):

@@ -120,12 +120,15 @@ def test_temporary_files_that_somebody_writes_stay(tmp_path, source):
 def test_of_a_split_that_was_never_finished(here, source):
     begin_job(job_of(source, here, name=NAME, split="test"))
     described = f"index/{NAME}-test.inputs.npz", f"index/{NAME}-test.job.json"
-    assert left_in(here) == [*described]
+    begun = f"tmp-{NAME}-test/{UNFINISHED}"
+    (here / begun).parent.mkdir()
+    (here / begun).write_bytes(b"half")
+    assert left_in(here) == [*described, begun]
     said = text_of(verify(str(here), quick=True))
     assert "gristmill clean --unfinished deletes them" in said
     assert "clean deletes" not in said
     clean(str(here))
-    assert left_in(here) == [*described]
+    assert left_in(here) == [*described, begun]
 
 
 def test_of_a_first_edition(made):
@@ -136,6 +139,7 @@ def test_of_a_first_edition(made):
         data = storage.read(f"{made}/{path.format(name.replace('3', '2'))}")
         storage.write(f"{made}/{path.format(name)}", data)
     assert left_in(made) == [name, f"index/{name}.index"]
+    assert "gristmill clean deletes 2 files" in text_of(verify(made, quick=True))
     clean(made)
     assert left_in(made) == []
     storage.write(f"{made}/{name}", b"of others")

@@ -151,7 +151,7 @@ def test_lines_and_values_of_a_feature_name_records(name):
     gone = {n for n in range(60) if n % 20 in (7, 19)}
     again = remove(values[::-1], "--column=url")
     assert "these records were removed before" in again
-    remove(["0", "58", "5000"], "--column=n --allow-missing")
+    remove(["0", "58", "5000", "none"], "--column=n --allow-missing")
     gone |= {0, 58}
     if name == "in.jsonl":
         remove(f"{name}@line:{n + 1}" for n in (2, 57))
