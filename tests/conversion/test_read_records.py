@@ -43,7 +43,7 @@ from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.source import first_records
 from tests.order.input_files import WRITERS, rows_of
 from tests.servers.buckets import overlapping
-from tests.support.conversion import dataset_of, varied_records
+from tests.support.conversion import dataset_of, shards_of, varied_records
 from tests.support.pipelines import (
     BUNDLE_BASED,
     BUNDLES_TWICE,
@@ -348,3 +348,15 @@ def test_objects_by_range_are_read_in_bounded_memory(server, large):
     for one in itertools.islice(read_range(piece, with_source=True), 0, None, 100):
         assert 4096 * len(server.log) <= one.place + 6 * 4096
     assert len(server.log) == -(-part.end_bytes // 4096)
+
+
+def test_other_record_than_the_index_has_is_refused(tmp_path):
+    dataset = dataset_of(tmp_path, [b"%03d" % number for number in range(300)])
+    shard = dataset / shards_of(dataset)[1]
+    records = [b"%03d" % number for number in range(100, 200)]
+    records[7] = b"???"
+    size = shard.stat().st_size
+    write_array_records(shard, records)
+    assert shard.stat().st_size == size
+    with pytest.raises(Exception, match=r"(?s)00001-of-00003, record 7\n.*index"):
+        run(ReadRecords(str(dataset)))
