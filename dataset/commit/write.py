@@ -147,7 +147,7 @@ def read_output(
             "the output is a file",
             where=output,
             expected="a directory, which is created",
-            cure="give it last; without one, the last input is taken for it",
+            cure="give another path; commands take their last argument for the output",
         )
     read = read_replaced_manifest if replaces else read_versioned_manifest
     manifest, version = read(output)

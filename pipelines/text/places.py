@@ -97,7 +97,7 @@ def check_lines(places: Iterable[FilePlace], datasets: Sequence[Dataset]) -> Non
                 "a line can be found only in the file that the conversion read",
                 where=file.path,
                 expected="the file as it was then, with its time",
-                got="no such file" if info is None else "the file was written since",
+                got="a file written since, or touched" if info else "no such file",
                 cure=f"give the byte offset instead, as trace --records shows it: "
                 f"{place.path}@OFFSET; or put back that file",
             )

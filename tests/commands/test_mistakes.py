@@ -90,7 +90,7 @@ convert zero.jsonl out
 convert broken.jsonl out
   3: broken.jsonl, line 2 | --on-corrupt skip
 convert lines.jsonl chat.jsonl
-  2: the output is a file | chat.jsonl | give it last
+  2: the output is a file | chat.jsonl | last argument
 inspect nowhere
   3: nowhere | gristmill convert
 inspect lines.jsonl
