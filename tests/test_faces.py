@@ -27,6 +27,7 @@ NOT_STARRED = {"gristmill.loader": {"open"}}
 
 # They measure one part of gristmill by itself, which users do not call.
 MEASURE_ONE_PART = {
+    "benchmarks/gcs.py": "the client of the feed's reads, without the feed",
     "benchmarks/scale.py": "the plan and the commit of shards that were never made",
 }
 
