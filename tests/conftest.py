@@ -73,6 +73,16 @@ def _no_wait_for_the_disk(tmp_path_factory):
         yield
 
 
+@pytest.fixture(autouse=True)
+def _own_modules(tmp_path_factory):
+    """Forgets what a test imported from its folder: others use the same names."""
+    yield
+    folder = f"{tmp_path_factory.getbasetemp()}{os.sep}"
+    for name, module in [*sys.modules.items()]:
+        if str(getattr(module, "__file__", None)).startswith(folder):
+            del sys.modules[name]
+
+
 @pytest.fixture(params=["local", pytest.param("gs", marks=pytest.mark.slow)])
 def output(
     request,

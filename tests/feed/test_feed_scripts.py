@@ -25,6 +25,14 @@ def make_feed(**options):
 """
 
 
+def _runs(process):
+    """Returns whether a process lives; its new parent may never ask how it ended."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 class Script:
     """A running script."""
 
@@ -57,7 +65,7 @@ class Script:
     def leaves_nothing(self, children=()):
         """Waits until neither processes nor shared memory are left of the script."""
         mark = f"gristmill-{self.process.pid}-"
-        until(lambda: not any(child.is_running() for child in children))
+        until(lambda: not any(map(_runs, children)))
         until(lambda: not any(name.startswith(mark) for name in os.listdir("/dev/shm")))
 
 

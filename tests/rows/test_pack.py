@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import random
-import sys
 
 import apache_beam as beam
 import numpy as np
@@ -60,7 +59,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_words", raising=False)
 
 
 def texts_of(count):
