@@ -13,13 +13,18 @@ import pytest
 from urllib3.connectionpool import HTTPConnectionPool
 
 from gristmill import loader
-from gristmill.dataset import ColumnWriter, Writer, commit_parts
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset import (
+    ColumnWriter,
+    RecordsDigest,
+    Writer,
+    WriterOptions,
+    commit_parts,
+    open_manifest,
+)
 from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import run_job
+from gristmill.transforms import RecordOptions
 from gristmill.transforms.checking.verification import VerifyJob
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
@@ -29,7 +34,6 @@ from gristmill.transforms.removal.removal_job import (
     begin_removal,
     commit_removal,
 )
-from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.writing.write_group import (
     assign_record,
     encode_task,

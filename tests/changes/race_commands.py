@@ -13,10 +13,8 @@ import sys
 import numpy as np
 
 from gristmill import loader
-from gristmill.dataset import ColumnWriter
-from gristmill.dataset.base.errors import GristmillError, InputError
+from gristmill.dataset import ColumnWriter, GristmillError, InputError, open_manifest
 from gristmill.dataset.commit.commit import roll_back
-from gristmill.dataset.metadata.manifest import open_manifest
 from tests.changes import changes
 
 RECORDS = 12

@@ -12,7 +12,7 @@ import time
 from typing import NamedTuple
 
 from gristmill import loader
-from gristmill.dataset.base.errors import NotADatasetError, ReplacedError
+from gristmill.dataset import NotADatasetError, ReplacedError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.anywhere import verify

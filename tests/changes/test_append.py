@@ -6,9 +6,8 @@ import pathlib
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import InputError
+from gristmill.dataset import InputError, open_manifest
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest
 from tests.changes import changes
 from tests.changes.changes import (
     append,

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset import ColumnWriter
-from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
+    ColumnWriter,
     FormatVersionError,
     GristmillError,
     InvalidDatasetError,
+    RecordsDigest,
+    open_manifest,
 )
 from gristmill.dataset.columns.column_file import (
     NUMBERS,
@@ -27,7 +28,6 @@ from gristmill.dataset.metadata.column_table import (
     column_entries,
     read_column_table,
 )
-from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.anywhere import verify
 from tests.changes.changes import run
 from tests.support.columns import attach_numbers, example, examples

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import InputError, InvalidDatasetError
+from gristmill.dataset import InputError, InvalidDatasetError, Manifest, read_table
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.pipelines.anywhere import index, verify
 from gristmill.pipelines.options.job_options import IndexOptions
 from tests.changes.changes import run, split_of

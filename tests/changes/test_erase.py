@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import JobChangedError
+from gristmill.dataset import JobChangedError
 from gristmill.dataset.commit.clean import clean
 from tests.changes.changes import (
     attach,

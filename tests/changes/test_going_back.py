@@ -2,15 +2,11 @@
 
 import pytest
 
-from gristmill.dataset.base.errors import (
-    InputError,
-    NotADatasetError,
-    StorageMissingError,
-)
+from gristmill.dataset import InputError, NotADatasetError, StorageMissingError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.jobs.conversion_job import ShardNames
+from gristmill.transforms import ShardNames
 from tests.changes.changes import (
     C,
     append,

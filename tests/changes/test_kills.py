@@ -8,16 +8,15 @@ from typing import NamedTuple
 import pytest
 
 from gristmill import loader
-from gristmill.dataset import encode_example
-from gristmill.dataset.base.errors import NotADatasetError, ReplacedError
+from gristmill.dataset import NotADatasetError, ReplacedError, encode_example
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.anywhere import index
 from gristmill.pipelines.local.pool import run_job
 from gristmill.pipelines.options.job_options import IndexOptions
+from gristmill.transforms import PackOptions
 from gristmill.transforms.columns.duplicates import DuplicatesJob
-from gristmill.transforms.jobs.pack_options import PackOptions
 from tests.changes.changes import (
     NAME,
     A,

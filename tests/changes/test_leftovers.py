@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from gristmill.dataset.base.errors import InvalidDatasetError
+from gristmill.dataset import InvalidDatasetError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import RESULT

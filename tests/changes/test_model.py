@@ -20,11 +20,7 @@ from hypothesis.stateful import (
 )
 
 from gristmill import loader
-from gristmill.dataset.base.errors import (
-    DataLossError,
-    GristmillError,
-    NotADatasetError,
-)
+from gristmill.dataset import DataLossError, GristmillError, NotADatasetError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.metadata.manifest import states_of

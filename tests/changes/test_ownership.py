@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from gristmill.dataset.base.errors import InputError, JobChangedError
+from gristmill.dataset import InputError, JobChangedError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.commit.ownership import check_holds_no_input
@@ -14,13 +14,13 @@ from gristmill.dataset.metadata.layout import shard_name
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.anywhere import index
 from gristmill.pipelines.options.job_options import IndexOptions
+from gristmill.transforms import ShardNames
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import (
     make_shard,
     shard_tasks,
 )
-from gristmill.transforms.jobs.conversion_job import ShardNames
 from tests.changes import changes
 from tests.changes.changes import (
     NAME,

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     CorruptShardError,
     InputError,
     JobChangedError,
+    RecordsDigest,
     StateMismatchError,
     StorageChangedError,
 )

@@ -7,7 +7,7 @@ import apache_beam as beam
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     InputError,
     InvalidDatasetError,
     JobChangedError,
@@ -22,7 +22,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.anywhere import index, verify
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.job_options import IndexOptions
-from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
+from gristmill.transforms import WriteArrayRecords
 from tests.changes.changes import (
     NAME,
     A,

@@ -11,22 +11,19 @@ import threading
 import pytest
 
 from gristmill import loader
-from gristmill.dataset import Writer
-from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     InputError,
     JobChangedError,
     NotADatasetError,
     StorageChangedError,
+    Writer,
+    read_manifest,
 )
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.metadata.layout import JOB
-from gristmill.dataset.metadata.manifest import (
-    read_manifest,
-    read_versioned_manifest,
-    states_of,
-)
+from gristmill.dataset.metadata.manifest import read_versioned_manifest, states_of
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards

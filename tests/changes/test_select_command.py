@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset import open_manifest
 from gristmill.pipelines.columns.row_store import JoinBy
 from tests.changes.changes import run
 from tests.support.columns import attach, attach_numbers, example, examples

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from gristmill.dataset.base.errors import InputError
+from gristmill.dataset import InputError
 from gristmill.pipelines.dataflow import clients
 from gristmill.pipelines.dataflow.preflight import list_input, shards_of
-from gristmill.transforms.planning.shard_plan import PlanOptions
+from gristmill.transforms import PlanOptions
 from tests.deploy import roles
 from tests.deploy.cloud import job_of, running, written_job
 from tests.rows.tokenizer_files import tokenizer_json

@@ -7,7 +7,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.direct.direct_runner import DirectRunner
 
-from gristmill.dataset.base.errors import InputError
+from gristmill.dataset import InputError
 from gristmill.pipelines.beam.pipeline_options import (
     checked_options,
     find_runner,

@@ -10,7 +10,7 @@ import apache_beam as beam
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import CorruptInputError, JobError
+from gristmill.dataset import CorruptInputError, JobError
 from gristmill.dataset.base.system import usable_cores
 from gristmill.pipelines.anywhere import index, verify
 from gristmill.pipelines.beam.run_pipeline import run_pipeline

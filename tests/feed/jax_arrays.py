@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gristmill import loader
-from gristmill.dataset.base.errors import InputError
+from gristmill.dataset import InputError
 
 BATCH_SIZE = 16
 LENGTH = 8

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     InputError,
     InvalidDatasetError,
     ReplacedError,

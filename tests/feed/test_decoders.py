@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gristmill import loader
-from gristmill.dataset.base.errors import DecodeError, GristmillError, InputError
-from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.dataset import DecodeError, GristmillError, InputError
+from gristmill.transforms import RecordOptions
 from tests.support import examples
 from tests.support.conversion import convert, job_of
 from tests.support.datasets import convert as convert_records

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill import loader
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     CorruptShardError,
     DecodeError,
     InputError,

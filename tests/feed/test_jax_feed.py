@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 from gristmill import loader
-from gristmill.dataset.base.errors import GristmillError, InputError
+from gristmill.dataset import GristmillError, InputError
 from tests.feed.jax_arrays import sharding
 from tests.feed.jax_processes import run
 from tests.support.started import started

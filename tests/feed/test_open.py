@@ -16,20 +16,22 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     CorruptShardError,
     GristmillError,
     InputError,
     InvalidDatasetError,
+    Manifest,
     NotADatasetError,
     OutOfRangeError,
+    RecordsDigest,
+    ShardReport,
+    ShardTable,
+    Split,
     StorageError,
+    read_manifest,
+    read_table,
 )
-from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
-from gristmill.dataset.metadata.shard_report import ShardReport
-from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.reading.host_cache import FooterCache
 from tests.conversion.other_formats import MAKERS
 from tests.support.datasets import convert

@@ -15,11 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill import loader
-from gristmill.dataset.base.errors import (
-    CorruptShardError,
-    GristmillError,
-    TransposedChunkError,
-)
+from gristmill.dataset import CorruptShardError, GristmillError, TransposedChunkError
 from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.read_plan import plan_ranges

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from gristmill import loader
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     FormatVersionError,
     GristmillError,
     InputError,

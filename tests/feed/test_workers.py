@@ -16,11 +16,7 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import (
-    InputError,
-    UserFunctionError,
-    WorkerDiedError,
-)
+from gristmill.dataset import InputError, UserFunctionError, WorkerDiedError
 from gristmill.loader.feed.step_reads import StepReads
 from gristmill.loader.feed.workers import batch_of, message_of
 from tests.feed import decoders

@@ -8,9 +8,9 @@ import re
 import tokenizers
 
 from gristmill.dataset.packed.message_spans import ROLES
+from gristmill.transforms import ChatOptions, PackOptions
 from gristmill.transforms.chat.conversation_reader import ConversationReader
 from gristmill.transforms.chat.template import with_template
-from gristmill.transforms.jobs.pack_options import ChatOptions, PackOptions
 from gristmill.transforms.tokens.load_tokenizer import find_tokenizer
 from tests.rows.packed_rows import tokens_of
 from tests.rows.tokenizer_files import tokenizer_json

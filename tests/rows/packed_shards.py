@@ -13,17 +13,21 @@ from typing import NamedTuple
 import google_crc32c
 import numpy as np
 
+from gristmill.dataset import (
+    PackedCounts,
+    RecordsDigest,
+    ShardReport,
+    ShardTable,
+    SourceSpan,
+    WriterOptions,
+)
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.commit.commit import commit_dataset, write_table
 from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_files import ShardPlace
-from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
-from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
+from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.row_format import (
     RowBatch,
     RowFormat,
@@ -32,11 +36,7 @@ from gristmill.dataset.packed.row_format import (
 )
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.jobs.pack_options import (
-    ChatOptions,
-    PackOptions,
-    TokenizerSpec,
-)
+from gristmill.transforms import ChatOptions, PackOptions, TokenizerSpec
 from gristmill.transforms.tokens.documents import Documents, counts_of_documents
 from gristmill.transforms.tokens.row_packer import RowPacker, described_rows
 from gristmill.transforms.tokens.tokenizer import end_to_end

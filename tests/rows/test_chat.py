@@ -10,9 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill import loader
-from gristmill.dataset import Writer, encode_example
-from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset import InputError, Writer, encode_example, open_manifest
 from gristmill.transforms.chat.conversation import (
     ConversationColumns,
     MalformedError,

@@ -10,17 +10,18 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     FastTokenizerDiffersError,
     GristmillError,
     InputError,
     UserFunctionError,
+    encode_example,
 )
-from gristmill.dataset.base.example import BYTES, INTS, encode_example, raw_features
+from gristmill.dataset.base.example import BYTES, INTS, raw_features
+from gristmill.transforms import PackOptions, RecordOptions
 from gristmill.transforms.chat.conversation_reader import document_records
 from gristmill.transforms.conversion.begin import list_inputs
-from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.sources.formats import TFRECORD, RecordOptions, SourceSpec
+from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
 from gristmill.transforms.tokens.document_column import OneFeature
 from gristmill.transforms.tokens.documents import ComparedEncoder, DocumentReader
 from gristmill.transforms.tokens.load_tokenizer import (

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 import tokenizers
 
-from gristmill.dataset.base.errors import InputError
+from gristmill.dataset import InputError
 from gristmill.dataset.packed.message_spans import ROLES
 from tests.rows.conversations import (
     WORDS,

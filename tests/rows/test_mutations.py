@@ -14,7 +14,7 @@ import re
 import pytest
 import tokenizers
 
-from gristmill.dataset.base.errors import GristmillError
+from gristmill.dataset import GristmillError
 from gristmill.transforms.chat.template import templates_of
 from tests.rows.conversations import chat_options, read, write_bpe
 from tests.rows.packed_rows import tokens_of

@@ -17,16 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import loader
-from gristmill.dataset import encode_example
+from gristmill.dataset import encode_example, open_manifest, read_table
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import PackingOptions
-from gristmill.transforms import ConvertFiles
-from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
+from gristmill.transforms import ConvertFiles, PackOptions, TokenizerSpec
 from gristmill.transforms.tokens.documents import Documents, counts_of_documents
 from gristmill.transforms.tokens.row_packer import RowPacker
 from gristmill.transforms.tokens.tokenizer import end_to_end

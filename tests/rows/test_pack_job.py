@@ -3,8 +3,8 @@
 import pytest
 
 from gristmill import dataset
-from gristmill.dataset.base.errors import FastTokenizerDiffersError
-from gristmill.transforms.jobs.pack_options import PackOptions
+from gristmill.dataset import FastTokenizerDiffersError
+from gristmill.transforms import PackOptions
 from tests.rows.tokenizer_files import tokenizer_json
 from tests.support.conversion import contents, convert, job_of
 from tests.support.records import frames_of

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import loader
-from gristmill.dataset.base.errors import DecodeError, FormatVersionError, InputError
+from gristmill.dataset import DecodeError, FormatVersionError, InputError
 from gristmill.dataset.packed.row_format import RowFormat, encode_rows
 from gristmill.transforms.conversion.take_output import open_to_append
 from tests.rows.command import run

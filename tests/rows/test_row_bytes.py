@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.base.errors import DecodeError
-from gristmill.dataset.base.example import encode_example
+from gristmill.dataset import DecodeError, encode_example
 from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.dataset.packed.row_format import (
     MAX_POSITIONS,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples import packed_reader
-from gristmill.dataset.base.errors import FormatVersionError, InvalidDatasetError
+from gristmill.dataset import FormatVersionError, InvalidDatasetError
 from gristmill.dataset.base.places import Places, encode_column
 from gristmill.dataset.packed.segment_index import HEADER_BYTES, SegmentIndex
 from gristmill.transforms.tokens.best_fit import plan_rows

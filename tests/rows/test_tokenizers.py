@@ -12,12 +12,8 @@ import tiktoken
 import tokenizers
 import toktok
 
-from gristmill.dataset.base.errors import (
-    InputError,
-    MissingPackageError,
-    UserFunctionError,
-)
-from gristmill.transforms.jobs.pack_options import PackOptions
+from gristmill.dataset import InputError, MissingPackageError, UserFunctionError
+from gristmill.transforms import PackOptions
 from gristmill.transforms.tokens.load_tokenizer import (
     find_tokenizer,
     load_fast,

@@ -7,12 +7,13 @@ import random
 import numpy as np
 import pytest
 
+from gristmill.dataset import PackedCounts
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.packed.counts import IN_ROWS, PackedCounts
+from gristmill.dataset.packed.counts import IN_ROWS
 from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.text.printer import json_text, text_of
-from gristmill.transforms.beam.job_transforms import VerifyDataset
+from gristmill.transforms import VerifyDataset
 from tests.rows.packed_rows import batch_of, rows_of
 from tests.rows.packed_shards import (
     CHAT,

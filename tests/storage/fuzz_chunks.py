@@ -16,6 +16,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+from gristmill.dataset import WriterOptions
 from gristmill.dataset.arrayrecord import compiled
 from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes
 from gristmill.dataset.arrayrecord.chunks import (
@@ -27,7 +28,6 @@ from gristmill.dataset.arrayrecord.chunks import (
     logical,
 )
 from gristmill.dataset.arrayrecord.file_writer import ChunkEncoder
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from tests.storage.chunks import BLOCK_BYTES, chunk, hashed
 from tests.support.records import text_records
 

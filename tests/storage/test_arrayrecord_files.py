@@ -17,6 +17,13 @@ from array_record.python.array_record_module import ArrayRecordReader
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gristmill.dataset import (
+    CorruptShardError,
+    GristmillError,
+    InputError,
+    TransposedChunkError,
+    WriterOptions,
+)
 from gristmill.dataset.arrayrecord import compiled
 from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes, hash_spans
 from gristmill.dataset.arrayrecord.chunks import (
@@ -26,13 +33,6 @@ from gristmill.dataset.arrayrecord.chunks import (
 )
 from gristmill.dataset.arrayrecord.compression import compressor, decompress_frame
 from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.errors import (
-    CorruptShardError,
-    GristmillError,
-    InputError,
-    TransposedChunkError,
-)
 from tests.storage.chunks import (
     FIRST_CHUNK,
     MAGIC,

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import CorruptShardError, StorageError
-from gristmill.dataset.metadata.manifest import open_manifest
-from gristmill.loader.remote.read_options import CacheCounts, ReadOptions
+from gristmill.dataset import CorruptShardError, StorageError, open_manifest
+from gristmill.loader import ReadOptions
+from gristmill.loader.remote.read_options import CacheCounts
 from tests.servers.buckets import upload
 from tests.storage.test_read_bucket import FILES, RECORDS
 from tests.support.datasets import convert

@@ -10,8 +10,7 @@ import sys
 
 import pytest
 
-from gristmill.dataset.base import errors
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     CorruptFrameError,
     CorruptShardError,
     GristmillError,
@@ -20,6 +19,7 @@ from gristmill.dataset.base.errors import (
     StorageError,
     SystemLimitError,
 )
+from gristmill.dataset.base import errors
 from gristmill.dataset.base.system import daemon_call, limits_named
 from tests.support.datasets import convert
 from tests.support.distributions import ROOT

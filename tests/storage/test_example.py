@@ -13,12 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.base.example import (
-    canonical_example,
-    decode_example,
-    encode_example,
-)
+from gristmill.dataset import InputError, encode_example
+from gristmill.dataset.base.example import canonical_example, decode_example
 from gristmill.dataset.metadata.tfds import parse_tfds_features
 from gristmill.loader import ExampleDecoder
 from tests.support.examples import (

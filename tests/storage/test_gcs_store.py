@@ -11,11 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
-from gristmill.dataset.base.errors import (
-    InputError,
-    StorageChangedError,
-    StorageError,
-)
+from gristmill.dataset import InputError, StorageChangedError, StorageError
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.gcs_connection import emulator_url
 from gristmill.dataset.storage.lookup import storage_for

@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from gristmill.dataset.base.errors import InputError, InvalidDatasetError
+from gristmill.dataset import InputError, InvalidDatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import KINDS
 from gristmill.dataset.storage.base import is_unfinished
+from gristmill.transforms import ShardNames
 from gristmill.transforms.conversion.begin import begin_job
-from gristmill.transforms.jobs.conversion_job import ShardNames
 from tests.support.columns import attach_numbers, examples
 from tests.support.conversion import contents, job_of
 from tests.support.distributions import ROOT

@@ -20,15 +20,16 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.array_spool import ArraySpool
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     CorruptShardError,
     GristmillError,
     StorageChangedError,
     StorageError,
+    open_manifest,
+    read_manifest,
 )
+from gristmill.dataset.base.array_spool import ArraySpool
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest, read_manifest
 from gristmill.dataset.storage.directory_lock import (
     delete_tree,
     delete_unfinished,

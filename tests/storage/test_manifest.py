@@ -13,28 +13,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill import loader
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
+    FeatureSpec,
     FormatVersionError,
     GristmillError,
     InvalidDatasetError,
+    Manifest,
     NotADatasetError,
+    ShardTable,
+    Split,
+    open_manifest,
+    read_manifest,
+    read_table,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import (
-    FeatureSpec,
     encode_features,
     joined_descriptions,
     joined_features,
     parse_features,
 )
-from gristmill.dataset.metadata.manifest import (
-    Manifest,
-    open_manifest,
-    read_manifest,
-    read_table,
-)
-from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.metadata.tfds import parse_info
 from gristmill.dataset.storage.local import LocalStorage
 from tests.feed.json_changes import changes

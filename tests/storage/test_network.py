@@ -10,14 +10,14 @@ import threading
 
 import pytest
 
-from gristmill.dataset.base.errors import StorageError
+from gristmill.dataset import StorageError
 from gristmill.dataset.storage import gcs
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.loader import ReadOptions
 from gristmill.loader.remote.http_route import Route
 from gristmill.loader.remote.object_reads import ByteRange, ObjectReads
 from gristmill.loader.remote.range_fetcher import RangeFetcher
-from gristmill.loader.remote.read_options import ReadOptions
 from tests.storage.google_network import GoogleNetwork, listening, request_on
 from tests.storage.test_range_requests import DATA, FIRST, OPTIONS, fetch
 

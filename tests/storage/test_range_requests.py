@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from gristmill.dataset.base.errors import GristmillError, StorageError
+from gristmill.dataset import GristmillError, StorageError
+from gristmill.loader import ReadOptions
 from gristmill.loader.remote.http_connection import AnswerError, AnswerReader
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
-from gristmill.loader.remote.read_options import ReadOptions
 from tests.storage.google_network import listening, request_on
 
 DATA = random.Random(7).randbytes(200_000)

@@ -14,17 +14,16 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     CorruptShardError,
     GristmillError,
     StorageChangedError,
     StorageError,
     StorageMissingError,
 )
+from gristmill.loader import BlockShuffle, ReadOptions
 from gristmill.loader.feed.read_ahead import WindowReads
-from gristmill.loader.order.shuffle import BlockShuffle
 from gristmill.loader.remote.http_connection import HttpConnection
-from gristmill.loader.remote.read_options import ReadOptions
 from tests.servers.buckets import upload
 from tests.support.datasets import convert
 from tests.support.records import AWKWARD_RECORDS, text_records, write_array_records

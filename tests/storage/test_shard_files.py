@@ -13,13 +13,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gristmill.dataset.base.columns import load_arrays
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     DataLossError,
     FormatVersionError,
     InvalidDatasetError,
+    PackedCounts,
+    ShardReport,
+    ShardTable,
     StorageError,
 )
+from gristmill.dataset.base.columns import load_arrays
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata.shard_index import (
     encode_index,
@@ -27,9 +30,7 @@ from gristmill.dataset.metadata.shard_index import (
     map_index,
     parse_index,
 )
-from gristmill.dataset.metadata.shard_report import ShardReport
-from gristmill.dataset.metadata.shard_table import ShardCollector, ShardTable
-from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.metadata.shard_table import ShardCollector
 from tests.support.memory import limited_memory
 from tests.support.shards import collected, footer_with, report
 from tests.support.watched import watched

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gristmill.dataset import (
+    CorruptShardError,
+    DataLossError,
+    JobChangedError,
+    StorageError,
+    WriterOptions,
+)
 from gristmill.dataset.arrayrecord.file_writer import with_versions
 from gristmill.dataset.arrayrecord.shard_writer import (
     ShardWriter,
     StoredShard,
     read_shard,
-)
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.errors import (
-    CorruptShardError,
-    DataLossError,
-    JobChangedError,
-    StorageError,
 )
 from tests.storage.chunks import (
     array_record_file,

@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.base.errors import (
-    InputError,
-    StorageChangedError,
-    StorageError,
-)
+from gristmill.dataset import InputError, StorageChangedError, StorageError
 from gristmill.dataset.metadata.tfds import list_shard_files, match_shards
 from gristmill.dataset.storage.lookup import delete_all, storage_for, version_of
 from gristmill.dataset.storage.paths import compile_pattern, matcher_below, split_path
