@@ -147,6 +147,7 @@ def read_output(
             "the output is a file",
             where=output,
             expected="a directory, which is created",
+            got=f"a file of {os.path.getsize(output):,} bytes",
             cure="give another path; commands take their last argument for the output",
         )
     read = read_replaced_manifest if replaces else read_versioned_manifest

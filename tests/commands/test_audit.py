@@ -102,6 +102,7 @@ def test_what_pack_would_fail_for_is_said():
     assert unfit in done.stdout
     assert "gristmill pack" not in done.stderr
     assert "UNFIT" not in audit("--max-rejected 50").stdout
+    assert "gristmill audit" not in done.stdout
     # A template that fails is one cause.
     text = audit("--template fails.jinja").stdout
     assert unfit in text

@@ -49,7 +49,9 @@ convert chat.jsonl out --record column:messages
 convert deeper.jsonl out3 --record column:a
   2: 'a.b' | to do: choose another column; or leave out --record | --record line
 pack ranks.jsonl out --chat --template t.jinja --tokenizer data/tokenizer.json
-  2: ranks.jsonl | none of messages | but n, rank
+  2: ranks.jsonl | none of messages | but n, rank | `gristmill audit`
+pack no_fields.jsonl out --chat --template t.jinja --tokenizer data/tokenizer.json
+  2: no_fields.jsonl | none of messages | but no field at all
 pack roles.jsonl out --chat --template t.jinja --tokenizer data/tokenizer.json
   2: roles.jsonl | roles that --train does not know
 convert chat.jsonl lines --name other --split x
@@ -90,7 +92,7 @@ convert zero.jsonl out
 convert broken.jsonl out
   3: broken.jsonl, line 2 | --on-corrupt skip
 convert lines.jsonl chat.jsonl
-  2: the output is a file | chat.jsonl | last argument
+  2: the output is a file | chat.jsonl | got: a file of 88 bytes | last argument
 inspect nowhere
   3: nowhere | gristmill convert
 inspect lines.jsonl
@@ -616,6 +618,7 @@ FILES = {
     "paper.pdf": "%PDF-1.7\n1 0 obj\n",
     "roles.jsonl": '{"messages": [{"role": "Human", "content": "a"}]}\n',
     "ranks.jsonl": '{"n": 0, "rank": 1}\n',
+    "no_fields.jsonl": "{}\n",
     "table.csv": "id,text\n1,a\n",
     "half.csv": "id,text\n1.5,a\n2.5,b\n",
     "one.csv": "a\n1\n",

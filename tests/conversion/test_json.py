@@ -268,7 +268,9 @@ def test_nested_values_that_no_feature_holds_are_kept_as_json(tmp_path, values):
     path = put(tmp_path, {"in": lines}) / "in"
     spec = listed(path, input_format="jsonl").spec
     assert "a: kept as JSON text" in source_of(spec).notes()[0]
-    # Who wants it gets any field so.
+    # Who wants it gets any field so, and is told nothing.
+    asked = listed(path, input_format="jsonl", columns=("a:json",)).spec
+    assert source_of(asked).notes() == []
     wanted = [{"a": [text.encode()]} for text in values]
     assert read(path) == read(path, columns=("a:json",)) == wanted
 

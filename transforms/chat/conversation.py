@@ -163,7 +163,7 @@ def conversation_of(record: bytes, columns: ConversationColumns) -> Conversation
 
 
 def _names(fields: Mapping[str, Any]) -> str:
-    return ", ".join([*fields][:8])
+    return ", ".join([*fields][:8]) or "no field at all"
 
 
 def parsed(text: str | bytes) -> Any:

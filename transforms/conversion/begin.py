@@ -304,7 +304,7 @@ def list_inputs(job: ConversionJob, looked: Looked | None = None) -> InputFiles:
         job.inputs,
         options=job.records,
         adapt=adapt,
-        allow_empty_files=job.allow_empty_files or damage,
+        allow_empty_files=job.allow_empty_files,
         allow_other_formats=damage,
         looked=looked,
     )

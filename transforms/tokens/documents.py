@@ -365,7 +365,9 @@ def check_fit(
             where=example_of(found.name),
             expected=found.expected,
             got=found.got + " of those tried" * tried,
-            cure=found.cure,
+            cure=f"{found.cure}; `gristmill audit` explains them"
+            if found.name == "rejected"
+            else found.cure,
         )
 
 
@@ -429,8 +431,7 @@ def _chat_misfits(
             "conversations cannot be used with this template",
             f"at most {chat.max_rejected:g} % that are set aside for it",
             _share(counts.aside_rejected, total, noun),
-            "correct them or the template, which `gristmill audit` explains; or "
-            "raise --max-rejected",
+            "correct them or the template; or raise --max-rejected",
         )
     if "long" not in accepted and _too_many(
         counts.aside_long, _MOST_PERCENT, total, tried=tried

@@ -293,8 +293,11 @@ class JsonSource(TableSource):
 
     def notes(self) -> list[str]:
         """Returns a note on the fields that become texts, too."""
+        asked = wanted_columns(self.spec.columns).types
         names = [
-            one.name for one in self._parser.fields if JSON_TEXT in leaf_types(one.type)
+            one.name
+            for one in self._parser.fields
+            if one.name not in asked and JSON_TEXT in leaf_types(one.type)
         ]
         if not names:
             return super().notes()
