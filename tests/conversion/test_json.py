@@ -13,10 +13,10 @@ from gristmill.dataset.base.errors import (
     CorruptRecordError,
     GristmillError,
     InputError,
+    RowError,
 )
 from gristmill.transforms.sources.lines.json_source import JsonLines
 from gristmill.transforms.sources.lines.line_source import (
-    BadLineError,
     Lines,
     newline_ends,
 )
@@ -99,8 +99,8 @@ def rows_of(parser, lines):
     """Returns the rows and the line of each, or None and the first bad line."""
     try:
         return parser.rows(lines_of(b"".join(line for line, _ in lines)))
-    except BadLineError as bad:
-        return None, bad.index
+    except RowError as bad:
+        return None, bad.row
 
 
 def no_constant(name):
@@ -183,9 +183,9 @@ def test_a_bad_line_is_explained(case, before):
     line, named = case.encode("latin-1").split(maxsplit=1)
     line = line.replace(b"DEEP", DEEP).replace(b"|", b"\n")
     data = b'{"a":1,"f":2}\n\n' * before + line + b'\n{"a":2}\n'
-    with pytest.raises(BadLineError) as error:
+    with pytest.raises(RowError) as error:
         JsonLines(SCHEMA).rows(lines_of(data))
-    assert error.value.index == 2 * before
+    assert error.value.row == 2 * before
     assert named.decode() in f"{error.value.expected}, got {error.value.got}"
 
 

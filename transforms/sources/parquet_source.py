@@ -9,7 +9,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -46,30 +46,19 @@ from gristmill.transforms.sources.source import (
     Source,
 )
 from gristmill.transforms.tables.example_rows import (
+    RowRecords,
     check_column,
-    encode_rows,
-    json_rows,
     null_error,
-    one_column,
 )
 from gristmill.transforms.tables.table_features import (
     DOUBLE,
     as_integers,
     common_type,
     read_as,
-    rows_without_nulls,
     seen_numbers,
     typed_features,
 )
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
-JSON = "json"
-"""The kind of records that are JSON objects."""
-
-_COLUMN = "column:"
 # Number of files whose columns are compared before reading.
 _MOST_FOOTERS = 1024
 _AT_ONCE = 16
@@ -81,76 +70,6 @@ Features = Mapping[str, FeatureSpec]
 def open_table(file: InputFile) -> ParquetFile:
     """Opens a file; see `ParquetFile`."""
     return ParquetFile(file.path, file.size_bytes, file.version)
-
-
-class RowRecords:
-    """Makes the records of rows, by the spec of their files.
-
-    Attributes:
-        features: The features of the records, empty if they are of another kind.
-    """
-
-    def __init__(self, spec: SourceSpec):
-        self._spec = spec
-        self._column = spec.record.removeprefix(_COLUMN)
-        self.features = parse_features(json.loads(spec.schema)) if spec.schema else {}
-
-    def columns(self, schema: pa.Schema, path: str) -> list[str]:
-        """Returns the columns of a file, of this schema, that become records.
-
-        Raises:
-            InputError: It does not have the columns that the other files have.
-        """
-        names: list[str] = schema.names
-        columns = self._spec.columns
-        if self._spec.record == JSON:
-            found = [name for name in names if not columns or name in columns]
-            if not found:
-                raise InputError(
-                    "the table has none of the columns to take",
-                    where=path,
-                    expected=f"one of {some_of(columns, 8)}",
-                    got=some_of(names, 20),
-                    cure="name a column of the table with --column",
-                )
-            return found
-        if self._spec.record != "example":
-            try:
-                check_column(schema, self._column)
-            except InputError as error:
-                raise _in_file(error, path) from error
-            return [name for name in names if _holds(name, self._column)]
-        _compare(self.features, _features(schema, columns, path), schema, path)
-        return [name for name in names if any(_holds(name, f) for f in self.features)]
-
-    def made(self, batch: pa.RecordBatch, row: int) -> RecordBatch:
-        """Returns the records of rows that follow one another in a file.
-
-        Args:
-            batch: The rows, of the columns to read.
-            row: Number of the first in the file.
-
-        Raises:
-            RowError: A row cannot become a record; `row` is its place in the batch.
-        """
-        record, kept, nulls = self._spec.record, np.arange(batch.num_rows), 0
-        if self._spec.nulls == "skip" and record != JSON:
-            is_example = record == "example"
-            checked = self.features if is_example else {self._column}
-            kept = rows_without_nulls(batch, checked.__contains__)
-            nulls = batch.num_rows - len(kept)
-            batch = batch.take(kept) if nulls else batch
-        try:
-            if record == "example":
-                records = encode_rows(batch, self.features)
-            elif record == JSON:
-                records = json_rows(batch)
-            else:
-                records = one_column(batch, self._column)
-        except RowError as error:
-            raise error.of(row=int(kept[error.row])) from None
-        crc32cs = list(map(google_crc32c.value, records))
-        return RecordBatch((row + kept).tolist(), records, crc32cs, nulls)
 
 
 def _holds(column: str, feature: str) -> bool:
@@ -204,13 +123,13 @@ def _schema(column: str, file: InputFile) -> pa.Schema | CorruptRecordError:
 
 
 def _features_of_files(files: InputFiles, columns: Sequence[str]) -> Features:
-    found = _schemas(files)
-    features: dict[str, FeatureSpec] = {}
-    for number, (path, schema) in enumerate(found):
-        mine = _features(schema, columns, path)
-        if not number:
-            features = mine
-            empty = _empty(schema)
+    found = [
+        (path, schema, _features(schema, columns, path))
+        for path, schema in _schemas(files)
+    ]
+    features = dict(found[0][2]) if found else {}
+    empty = _empty(found[0][1]) if found else []
+    for _, _, mine in found[1:]:
         for name, spec in mine.items():
             # A column that has no value in the first file has no type there either.
             if name not in features and any(_holds(column, name) for column in empty):
@@ -222,13 +141,13 @@ def _features_of_files(files: InputFiles, columns: Sequence[str]) -> Features:
     if not features:
         raise InputError(
             "no column of the input files holds values",
-            where=some_of(path for path, _ in found),
+            where=some_of(path for path, *_ in found),
             cure="leave these files out",
         )
     for name in sorted(_integers(files, features)):
         features[name] = as_integers(features[name])
-    for path, schema in found[1:]:
-        _compare(features, _features(schema, columns, path), schema, path)
+    for path, schema, mine in found[1:]:
+        _compare(features, mine, schema, path)
     return features
 
 
@@ -415,11 +334,11 @@ class ParquetRange(RangeReader[ParquetFile]):
     nothing can be read. The next range then begins after it.
     """
 
-    def __init__(self, request: ReadRequest, rows: RowRecords):
+    def __init__(self, request: ReadRequest, format: ParquetSource):
         super().__init__(request)
         self._begun: _GroupPass | None = None  # Rows taken by the previous range.
         self._left: _GroupPass | None = None  # Rows for the next range.
-        self._rows = rows
+        self._format = format
         self._start = self._stop = 0
 
     def _waiting_bytes(self) -> int:
@@ -471,7 +390,7 @@ class ParquetRange(RangeReader[ParquetFile]):
         end_bytes = self._file.size_bytes if source.end_bytes < 0 else source.end_bytes
         last = max(first, min(places.rows_before(end_bytes), places.rows))
         self._start, self._stop = first, last
-        columns = self._rows.columns(table.schema, self.path)
+        columns = self._format.columns(table.schema, self.path)
         for group in places.groups_from(first):
             if group.first_row >= last:
                 break
@@ -545,14 +464,16 @@ class ParquetRange(RangeReader[ParquetFile]):
             good, error = batch.num_rows, None
             while True:  # Of several columns, another can have an earlier fault.
                 try:
-                    made = self._rows.made(batch.slice(0, good), row)
+                    records, rows = self._format.rows.made(batch.slice(0, good))
                 except RowError as e:
                     good, error = e.row, e
                 else:
                     break
-            self._records += len(made.records)
-            if made.records or made.null_rows:
-                yield made
+            self._records += len(records)
+            if good:
+                crc32cs = list(map(google_crc32c.value, records))
+                places = (row + rows).tolist()
+                yield RecordBatch(places, records, crc32cs, good - len(rows))
             if error is None:
                 return
             self._refuse_row(error, row + good, group)
@@ -581,7 +502,9 @@ class ParquetSource(Source):
 
     def __init__(self, spec: SourceSpec):
         super().__init__(spec)
-        self._rows = RowRecords(spec)
+        self._features = parse_features(json.loads(spec.schema)) if spec.schema else {}
+        skips = spec.nulls == "skip"
+        self.rows = RowRecords(spec.record, self._features, skip_nulls=skips)
 
     @classmethod
     def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
@@ -594,11 +517,39 @@ class ParquetSource(Source):
         spec = SourceSpec("parquet", record, options.columns)
         checked = "" if options.nulls == "skip" else record.partition(":")[2]
         for path, schema in _schemas(files, checked):
-            RowRecords(spec).columns(schema, path)
+            cls(spec).columns(schema, path)
         return spec
 
+    def columns(self, schema: pa.Schema, path: str) -> list[str]:
+        """Returns the columns of a file, of this schema, that become records.
+
+        Raises:
+            InputError: It does not have the columns that the other files have.
+        """
+        names: list[str] = schema.names
+        columns, (kind, _, column) = self.spec.columns, self.spec.record.partition(":")
+        if kind == "json":
+            found = [name for name in names if not columns or name in columns]
+            if not found:
+                raise InputError(
+                    "the table has none of the columns to take",
+                    where=path,
+                    expected=f"one of {some_of(columns, 8)}",
+                    got=some_of(names, 20),
+                    cure="name a column of the table with --column",
+                )
+            return found
+        if kind == "column":
+            try:
+                check_column(schema, column)
+            except InputError as error:
+                raise _in_file(error, path) from error
+            return [name for name in names if _holds(name, column)]
+        _compare(self._features, _features(schema, columns, path), schema, path)
+        return [name for name in names if any(_holds(name, f) for f in self._features)]
+
     def open_range(self, request: ReadRequest) -> ParquetRange:
-        return ParquetRange(request, self._rows)
+        return ParquetRange(request, self)
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin with row groups, in order."""
@@ -623,4 +574,4 @@ class ParquetSource(Source):
         return super().described() | columns
 
     def features(self) -> dict[str, Any] | None:
-        return encode_features(self._rows.features) or None
+        return encode_features(self._features) or None

@@ -29,7 +29,6 @@ from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.source import SkippedRegions
 from gristmill.transforms.sources.stream_range import StreamPass, StreamSource
 
-_COLUMN = "column:"
 _LOOKED_FILES = 16
 _LOOKED_BYTES = 16 << 20  # Bytes of each file, or this many samples if that is less.
 _LOOKED_SAMPLES = 256
@@ -73,9 +72,8 @@ class WebDatasetSource(StreamSource):
                 got=f"none, where the first {_LOOKED_SAMPLES} samples would be",
                 cure="extract them with tar -xf, then give the files in them",
             )
-        wanted = list(options.columns)
-        if record.startswith(_COLUMN):
-            wanted = [record.removeprefix(_COLUMN)]
+        member = record.partition(":")[2]
+        wanted = [member] if member else list(options.columns)
         missing = [name for name in wanted if name not in (KEY, *found)]
         if missing:
             raise InputError(
@@ -91,8 +89,8 @@ class WebDatasetSource(StreamSource):
 
 
 def _maker(spec: SourceSpec) -> RecordMaker:
-    if spec.record.startswith(_COLUMN):
-        return member_maker(spec.record.removeprefix(_COLUMN))
+    if member := spec.record.partition(":")[2]:
+        return member_maker(member)
     # With chosen members, any others are ignored.
     known = None if spec.columns else json.loads(spec.schema)
     return example_maker(known, spec.columns)

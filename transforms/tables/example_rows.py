@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from gristmill.transforms.tables.table_features import (
     numbers_cure,
     numpy_of,
     row_of,
+    rows_without_nulls,
     spec_of,
 )
 
@@ -488,6 +489,41 @@ def _plain(value: Any, kind: Any) -> Any:
     if isinstance(value, list):
         return [_plain(item, kind.value_type) for item in value]
     return value
+
+
+class RowRecords:
+    """Makes records of the rows of a table.
+
+    Args:
+        record: `example`, `json` or `column:NAME`.
+        features: The features of examples.
+        skip_nulls: Whether a row is left out if a feature, or the column, is null.
+    """
+
+    def __init__(self, record: str, features: Features, *, skip_nulls: bool):
+        kind, _, column = record.partition(":")
+        self._make: Callable[[pa.RecordBatch], list[bytes]] = json_rows
+        checked: Collection[str] = ()
+        if kind == "example":
+            checked, self._make = features, lambda batch: encode_rows(batch, features)
+        elif kind == "column":
+            checked, self._make = {column}, lambda batch: one_column(batch, column)
+        self._checked = checked if skip_nulls else ()
+
+    def made(self, batch: pa.RecordBatch) -> tuple[list[bytes], IntArray]:
+        """Returns the records, and the row of each: int64 [records].
+
+        Raises:
+            RowError: A row cannot become a record; `row` is its place in the batch.
+        """
+        kept = np.arange(batch.num_rows)
+        if self._checked:
+            kept = rows_without_nulls(batch, self._checked.__contains__)
+            batch = batch.take(kept) if len(kept) < batch.num_rows else batch
+        try:
+            return self._make(batch), kept
+        except RowError as error:
+            raise error.of(row=int(kept[error.row])) from None
 
 
 NULLS_CURE = "leave out rows without a value, with --nulls skip"

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.dataset.base.errors import InputError, RowError, some_of
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.lines.json_values import JSON_TEXT
@@ -30,7 +30,6 @@ from gristmill.transforms.sources.lines.line_schema import (
 from gristmill.transforms.sources.lines.line_source import (
     MOST_BYTES,
     NEWLINE,
-    BadLineError,
     Lines,
     Positions,
     check_text,
@@ -220,7 +219,7 @@ _UNQUOTED = (
 _LONG = r"\d{16}"  # Only numbers this long can change as doubles.
 
 # Errors of a block or a line that cannot be read.
-_ERRORS = (pa.ArrowException, ValueError, BadLineError)
+_ERRORS = (pa.ArrowException, ValueError)
 
 
 class CsvLines(TableLines):
@@ -282,7 +281,7 @@ class CsvLines(TableLines):
         """Returns the rows of non-empty lines, and the line of each.
 
         Raises:
-            BadLineError: The first line that is not such a row.
+            RowError: The first line that is not such a row.
         """
         try:
             return self._parsed(lines)
@@ -350,19 +349,18 @@ class CsvLines(TableLines):
                 begin = middle
         return begin
 
-    def _explained(self, lines: Lines, index: int) -> BadLineError:
+    def _explained(self, lines: Lines, index: int) -> RowError:
         """Returns the fault of a bad row."""
         row = lines.part(index, index + 1)
         try:
             check_text(row)
-        except BadLineError as error:
-            error.index = index
-            return error
+        except RowError as error:
+            return error.of(row=index)
 
-        def bad(what: str, expected: str, got: str) -> BadLineError:
+        def bad(what: str, expected: str, got: str) -> RowError:
             quotes = self._splitter.delimiter == b"\t" and b'"' in row.data
             cure = _UNQUOTED if quotes and self._splitter.quoted else None
-            return BadLineError(index, what, expected=expected, got=got, cure=cure)
+            return RowError(what, expected=expected, got=got, cure=cure, row=index)
 
         if len(row.data) > MOST_BYTES:
             expected = f"at most {MOST_BYTES:,} bytes"
@@ -404,15 +402,14 @@ class CsvLines(TableLines):
             return wrong
         return bad("row cannot be read", "a row of CSV", repr(row.line(0)[:60]))
 
-    def _wrong_cell(self, index: int, cells: Sequence[str]) -> BadLineError | None:
+    def _wrong_cell(self, index: int, cells: Sequence[str]) -> RowError | None:
         """Returns the fault of the first cell that is no value of its column."""
         for name, cell in zip(self._header, cells, strict=True):
             if name not in self._schema.names:
                 continue
             kind = self._schema.field(name).type
             if kind not in _TEXTS and cell and not _fits(cell, kind):
-                return BadLineError(
-                    index,
+                return RowError(
                     "row does not have the types of the job's schema",
                     expected=f"column {name!r}: {_NAMES.get(kind, kind)}",
                     got=repr(cell if len(cell) <= 60 else f"{cell[:57]}..."),
@@ -420,6 +417,7 @@ class CsvLines(TableLines):
                     if kind == pa.float64() and _fits(cell, pa.float32())
                     else "give this column another type, as in --columns "
                     f"'*,{name}:string'",
+                    row=index,
                 )
         return None
 
@@ -541,8 +539,9 @@ class CsvSource(TableSource):
         if record != "line":
             wanted = wanted_columns(options.columns)
             texts = dict.fromkeys(header, pa.string())
-            column = column_of(record)
-            if column is not None:  # The text of a cell, also of one that is a number.
+            if column := column_of(
+                record
+            ):  # The text of a cell, also of one that is a number.
                 fields = wanted._replace(names=(column,)).of(texts)
             else:
                 where = some_of(files.paths)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json
 
-from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.dataset.base.errors import InputError, RowError, some_of
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.lines.json_values import (
@@ -43,7 +43,6 @@ from gristmill.transforms.sources.lines.line_source import (
     RETURN,
     SPACE,
     TAB,
-    BadLineError,
     LineReader,
     Lines,
     Positions,
@@ -71,7 +70,7 @@ _NO_NUMBERS = (
 _LONG = re.compile(rb"[\[:,\s-]\d{16}")
 
 # Errors of lines that cannot be read.
-_ERRORS = (pa.ArrowException, ValueError, RecursionError, BadLineError, UnfitError)
+_ERRORS = (pa.ArrowException, ValueError, RecursionError, UnfitError)
 
 
 class JsonLines(TableLines):
@@ -132,7 +131,7 @@ class JsonLines(TableLines):
         """Returns the rows of non-blank lines, and the line of each.
 
         Raises:
-            BadLineError: The first line that is not such an object.
+            RowError: The first line that is not such an object.
         """
         if self._at_once:
             with contextlib.suppress(*_ERRORS):
@@ -143,9 +142,8 @@ class JsonLines(TableLines):
                 continue
             try:
                 found.append(self._row(lines.part(index, index + 1)))
-            except BadLineError as error:
-                error.index = index
-                raise
+            except RowError as error:
+                raise error.of(row=index) from None
             rows.append(index)
         batch = pa.RecordBatch.from_pylist(found, self._read)
         return batch, np.array(rows, np.int64)
@@ -181,11 +179,11 @@ class JsonLines(TableLines):
         return column_value(value, self._kind, only=self._only)
 
     def _row(self, line: Lines) -> Any:
-        """Returns the values of one line; raises BadLineError."""
+        """Returns the values of one line; raises RowError."""
         check_text(line)
         if len(line.data) > MOST_BYTES:
             expected, got = f"at most {MOST_BYTES:,} bytes", f"{len(line.data):,} bytes"
-            raise BadLineError(0, "JSON line is too long", expected=expected, got=got)
+            raise RowError("JSON line is too long", expected=expected, got=got)
         try:
             return self._value(line.line(0))
         except (ValueError, RecursionError, UnfitError) as error:
@@ -196,11 +194,10 @@ class JsonLines(TableLines):
             raise _fault(error) from None
 
 
-def _fault(error: Exception) -> BadLineError:
+def _fault(error: Exception) -> RowError:
     if isinstance(error, UnfitError):
         if error.is_lost:
-            return BadLineError(
-                0,
+            return RowError(
                 "line has a whole number that a float32 does not hold",
                 expected=error.expected,
                 got=error.got,
@@ -208,8 +205,7 @@ def _fault(error: Exception) -> BadLineError:
                 "numbers of id to 32 bits, --columns '*,id:string' keeps their texts, "
                 "and --columns '*,id:int' keeps whole numbers if all of them are",
             )
-        return BadLineError(
-            0,
+        return RowError(
             "line does not have the fields of the job's schema",
             expected=error.expected,
             got=error.got,
@@ -220,9 +216,7 @@ def _fault(error: Exception) -> BadLineError:
     got = str(error)
     if isinstance(error, json.JSONDecodeError):
         got = f"no JSON from character {error.pos + 1:,} of it on: {error.msg}"
-    return BadLineError(
-        0, "line is not valid JSON", expected="one JSON object", got=got
-    )
+    return RowError("line is not valid JSON", expected="one JSON object", got=got)
 
 
 def _object_lines(lines: Lines) -> Positions:
@@ -318,7 +312,7 @@ class JsonSource(TableSource):
         fields, column = pa.schema([]), column_of(record)
         if record != "line":
             wanted = wanted_columns(options.columns)
-            if column is not None:
+            if column:
                 wanted = wanted._replace(names=(column, column.partition(".")[0]))
             samples = sample_lines(files, newline_ends, _READERS[name])
             found = _common_types(
@@ -326,7 +320,7 @@ class JsonSource(TableSource):
                 lambda name: wanted.has(name) and name not in wanted.types,
                 as_text=record == "example",
             )
-            if column is not None:
+            if column:
                 one = column if column in found else column.partition(".")[0]
                 wanted = wanted._replace(names=(one,))
                 if found.get(one) == pa.null():
@@ -335,11 +329,11 @@ class JsonSource(TableSource):
         try:
             JsonLines(fields, record)
         except InputError as error:  # Its type is one that no record can hold.
-            if column is None:
+            if not column:
                 raise
             cure = f"{NO_RECORDS_CURE}; or keep whole lines with --record line"
             raise InputError(**{**error.facts(), "cure": cure}) from error
-        if column is not None and options.nulls == "fail":
+        if column and options.nulls == "fail":
             _check_nulls(samples, column)
         schema = LineSchema(fields).to_text()
         return SourceSpec(name, record, options.columns, schema)

@@ -19,7 +19,6 @@ from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.lines.json_values import JSON_TEXT
 from gristmill.transforms.sources.lines.line_source import (
     BYTE_ORDER_MARK,
-    BadLineError,
     LineParser,
     LineReader,
     Lines,
@@ -27,12 +26,8 @@ from gristmill.transforms.sources.lines.line_source import (
     Made,
     Positions,
 )
-from gristmill.transforms.tables.example_rows import (
-    check_column,
-    encode_rows,
-    one_column,
-)
-from gristmill.transforms.tables.table_features import features_of, rows_without_nulls
+from gristmill.transforms.tables.example_rows import RowRecords, check_column
+from gristmill.transforms.tables.table_features import features_of
 
 # A little of many files tells more than much of one.
 _FILES = 32
@@ -250,19 +245,17 @@ class TableLines(LineParser):
         self, fields: pa.Schema, record: str = "line", *, skip_nulls: bool = False
     ):
         self.fields, self._record = fields, record
-        self._column = column_of(record)
         self.features = features_of(fields) if record == "example" else {}
-        if self._column is not None:
-            check_column(fields, self._column)
-        names = self.features if self._column is None else {self._column}
-        self._checked = frozenset(names) if skip_nulls else frozenset[str]()
+        if column := column_of(record):
+            check_column(fields, column)
+        self._rows = RowRecords(record, self.features, skip_nulls=skip_nulls)
 
     @abc.abstractmethod
     def rows(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
         """Returns the rows of lines, and the line of each.
 
         Raises:
-            BadLineError: The first line that is not such a row.
+            RowError: The first line that is not such a row.
         """
 
     @abc.abstractmethod
@@ -278,28 +271,12 @@ class TableLines(LineParser):
         batch, kept = self.rows(lines)
         if self._record == "line":
             return Made(self.texts(lines, kept), kept)
-        found = len(kept)
-        if self._checked:
-            whole = rows_without_nulls(batch, self._checked.__contains__)
-            if len(whole) < found:
-                batch, kept = batch.take(whole), kept[whole]
         try:
-            if self._column is not None:
-                made = one_column(batch, self._column)
-            else:
-                made = encode_rows(batch, self.features)
+            made, rows = self._rows.made(batch)
         except RowError as error:
-            raise BadLineError(
-                int(kept[error.row]),
-                error.what,
-                expected=error.expected or "a value that a record can hold",
-                got=error.got or "another",
-                cure=self.cure(
-                    error.column or "",
-                    error.cure or "leave out the column with --columns",
-                ),
-            ) from None
-        return Made(made, kept, found - len(kept))
+            error.cure = self.cure(error.column, str(error.cure))
+            raise error.of(row=int(kept[error.row])) from None
+        return Made(made, kept[rows], len(kept) - len(rows))
 
 
 class TableSource(LineSource):
@@ -311,7 +288,6 @@ class TableSource(LineSource):
         return encode_features(self._parser.features) or None
 
 
-def column_of(record: str) -> str | None:
-    """Returns the column whose values are the records, None for other records."""
-    kind, _, column = record.partition(":")
-    return column if kind == "column" else None
+def column_of(record: str) -> str:
+    """Returns the column whose values are the records, "" for other records."""
+    return record.partition(":")[2]

@@ -12,7 +12,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.errors import CorruptRecordError
+from gristmill.dataset.base.errors import CorruptRecordError, RowError
 from gristmill.dataset.formats.streams import (
     OR_SKIP,
     READ_BYTES,
@@ -85,25 +85,6 @@ class Lines(NamedTuple):
         return Lines(self.data[length:], self.ends - length)
 
 
-class BadLineError(Exception):
-    """A line that is not what its format says; caught by the reader, which knows where.
-
-    Attributes:
-        index: The first bad line of those given.
-        what: What is wrong, one sentence without a final full stop.
-        expected: The expected content.
-        got: The actual content.
-        cure: A cure besides leaving it out, or None.
-    """
-
-    def __init__(
-        self, index: int, what: str, *, expected: str, got: str, cure: str | None = None
-    ):
-        super().__init__(what)
-        self.index = index
-        self.what, self.expected, self.got, self.cure = what, expected, got, cure
-
-
 class Made(NamedTuple):
     """The records of some lines.
 
@@ -158,8 +139,8 @@ class LineParser(abc.ABC):
         """Returns the records of lines, at least one.
 
         Raises:
-            BadLineError: A line is not of this format. No record was made from it or
-                from later lines. Earlier lines can be bad too.
+            RowError: A line is not of this format, or cannot become a record; `row` is
+                its place. Earlier lines can be bad too.
         """
 
 
@@ -182,32 +163,32 @@ def split_lines(lines: Lines) -> list[bytes]:
 
 
 def check_text(lines: Lines) -> None:
-    """Raises BadLineError at the first line that is not UTF-8, or has a zero byte.
+    """Raises RowError at the first line that is not UTF-8, or has a zero byte.
 
     A crash often leaves zeros in a file.
     """
     data, index = lines.data, len(lines.ends)
-    error: BadLineError | None = None
+    error: RowError | None = None
     try:
         data.decode()
     except UnicodeDecodeError as e:
         index = lines.index_at(e.start)
         column = e.start - int(lines.starts[index])
         got = f"the byte {data[e.start]:#04x} at byte {column:,} of the line"
-        error = BadLineError(
-            index,
+        error = RowError(
             "text is not valid UTF-8",
             expected="UTF-8",
             got=f"{got}: {e.reason}",
             cure="convert the file with iconv if it is of another encoding",
+            row=index,
         )
     at = data.find(b"\0")
     if at >= 0 and (zero := lines.index_at(at)) < index:
-        error = BadLineError(
-            zero,
+        error = RowError(
             "text has zero bytes",
             expected="UTF-8 without zero bytes",
             got=f"{lines.line(zero).count(0):,} of them in this line",
+            row=zero,
         )
     if error is not None:
         raise error
@@ -259,7 +240,7 @@ class LineReader(StreamReader):
                 header = found
                 given = given.part(header, len(given.ends))
             (records, rows, nulls), bad = self._parsed(given)
-            stop = len(lines.ends) if bad is None else header + bad.index
+            stop = len(lines.ends) if bad is None else header + bad.row
             starts = lines.starts
             self._pass(lines.first(stop).data)
             if records or nulls:
@@ -270,15 +251,15 @@ class LineReader(StreamReader):
                 raise self._bad(bad, int(lines.ends[stop] - starts[stop])) from None
             self._lines_at_once = min(2 * self._lines_at_once, sys.maxsize)
 
-    def _parsed(self, lines: Lines) -> tuple[Made, BadLineError | None]:
+    def _parsed(self, lines: Lines) -> tuple[Made, RowError | None]:
         """Returns the records up to the first bad line, and its fault."""
-        bad: BadLineError | None = None
+        bad: RowError | None = None
         while len(lines.ends):
             try:
                 return self._parser.records(lines), bad
-            except BadLineError as error:
+            except RowError as error:
                 # An earlier one may be found later.
-                bad, lines = error, lines.first(error.index)
+                bad, lines = error, lines.first(error.row)
         return Made([], np.zeros(0, np.int64)), bad
 
     def _lines(self, end: End) -> Lines | None:
@@ -311,7 +292,7 @@ class LineReader(StreamReader):
             what = f"line of a {self._parser.format_name} file is impossibly long"
             expected = f"a line of at most {MAX_RECORD_BYTES:,} bytes"
             got = "more bytes without its end"
-            raise self._bad(BadLineError(0, what, expected=expected, got=got), None)
+            raise self._bad(RowError(what, expected=expected, got=got), None)
         if known is not None:
             starts = Lines(data, ends).starts
             ends = ends[: int(starts.searchsorted(known - self.offset))]
@@ -334,13 +315,13 @@ class LineReader(StreamReader):
         named = "" if line is None else f"{self.item} {line:,}, "
         return named + super().place(offset)
 
-    def _bad(self, bad: BadLineError, length: int | None) -> CorruptRecordError:
+    def _bad(self, bad: RowError, length: int | None) -> CorruptRecordError:
         """Returns the error of a line here; its length is None if it has no end."""
         error = self.corrupt(
             "length" if length is None else "data",
             bad.what,
-            expected=bad.expected,
-            got=bad.got,
+            expected=bad.expected or "a value that a record can hold",
+            got=bad.got or "another",
             cure=f"{bad.cure or 'repair the file'}{OR_SKIP}",
             end=None if length is None else self.offset + length,
         )
