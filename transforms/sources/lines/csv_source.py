@@ -7,7 +7,7 @@ import functools
 import io
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -473,28 +473,30 @@ def is_empty(line: bytes) -> bool:
     return not line.strip(b" \r")
 
 
-def column_type(name: str, cells: Iterable[str], where: str = "") -> pa.DataType:
-    """Returns the common type of all non-empty cells of a sample of files.
+def column_type(name: str, cells: Mapping[str, Sequence[str]]) -> pa.DataType:
+    """Returns the common type of all non-empty cells of a sample, by their files.
 
-    >>> column_type("a", ["1", "2.5", ""]), column_type("a", ["1", "007"])
-    (DataType(double), DataType(string))
+    >>> column_type("a", {"1.csv": ["1", "2.5", ""], "2.csv": ["3"]})
+    DataType(double)
+    >>> column_type("a", {"1.csv": ["1"], "2.csv": ["007"]})
+    DataType(string)
 
     Raises:
         InputError: No type fits all of them.
     """
-    found = [cell.encode() for cell in cells if cell]
+    found = [cell.encode() for some in cells.values() for cell in some if cell]
     if not found or not all(map(_NUMBER.fullmatch, found)):
         return pa.string()
     if all(_INTEGER.fullmatch(cell) and int(cell) in INT64 for cell in found):
         return pa.int64()
-    seen, texts = NumbersSeen(), [cell.decode() for cell in found]
-    wholes = list(map(whole_number, texts))
-    pairs = list(zip(texts, wholes, strict=True))
-    seen.add(
-        (text for text, whole in pairs if whole is not None and is_lost(whole)),
-        (text for text, whole in pairs if whole is None),
-        where,
-    )
+    seen = NumbersSeen()
+    for where, some in cells.items():
+        pairs = [(cell, whole_number(cell)) for cell in some if cell]
+        seen.add(
+            (cell for cell, whole in pairs if whole is not None and is_lost(whole)),
+            (cell for cell, whole in pairs if whole is None),
+            where,
+        )
     return pa.int64() if seen.are_integers(name) else pa.float64()
 
 
@@ -544,9 +546,8 @@ class CsvSource(TableSource):
             ):  # The text of a cell, also of one that is a number.
                 fields = wanted._replace(names=(column,)).of(texts)
             else:
-                where = some_of(files.paths)
                 types = {
-                    name: wanted.types.get(name) or column_type(name, found, where)
+                    name: wanted.types.get(name) or column_type(name, found)
                     for name, found in zip(header, cells, strict=True)
                     if wanted.has(name)
                 }
@@ -561,10 +562,10 @@ class CsvSource(TableSource):
 
 def _sampled(
     files: InputFiles, splitter: CsvSplitter
-) -> tuple[list[str], list[list[str]]]:
-    """Returns the header, and the cells of each column in the first rows of files."""
+) -> tuple[list[str], list[dict[str, Sequence[str]]]]:
+    """Returns the header, and each column's cells in the first rows of each file."""
     header: list[str] = []
-    cells: list[list[str]] = []
+    cells: list[dict[str, Sequence[str]]] = []
     for path, sample, _ in sample_lines(files, splitter.ends):
         lines = [*itertools.dropwhile(is_empty, sample)]
         if not lines:
@@ -574,15 +575,14 @@ def _sampled(
         if found is None:
             raise _no_header(path, "no text in UTF-8, or quotes that do not pair")
         if not header:
-            header, cells = found, [[] for _ in found]
+            header, cells = found, [{} for _ in found]
             _check_names(header, path)
         elif found != header:
             raise other_header(path, header, found)
-        for row in rows:
-            # Other errors are left to the conversion, which names them.
-            if row is not None and len(row) == len(header):
-                for column, cell in zip(cells, row, strict=True):
-                    column.append(cell)
+        # Other errors are left to the conversion, which names them.
+        whole = (row for row in rows if row is not None and len(row) == len(header))
+        for column, own in zip(cells, zip(*whole, strict=True), strict=False):
+            column[path] = own
     if not header:
         raise _no_header(files.paths[0], "no row of text")
     return header, cells
