@@ -25,7 +25,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import heapq
-import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -48,151 +47,50 @@ _INT64_WEIGHT = 1 << 31
 _FLOAT_WEIGHT = 1 << 50
 
 
-@dataclasses.dataclass(frozen=True)
-class Leaf:
-    """A dataset that has a weight."""
+class DealingTree:
+    """Huffman's tree of the datasets with a weight; equals keep their order.
 
-    weight: int
-    dataset: int
+    A node is a dataset's number, or that of a fork after all datasets. A fork comes
+    after what it deals to, so the root is the last.
 
+    Args:
+        weights: One for each dataset, together 1.
 
-@dataclasses.dataclass(frozen=True)
-class Fork:
-    """Deals records to two sides.
-
-    Of the first p records the left side gets (p * left + half) // weight. Divided into
-    whole periods and a rest, p = m * weight + r, that is
-    m * left + (r * left + half) // weight, whose products stay small.
+    Attributes:
+        weights: The weight of each node, integers; 0 for a dataset without one.
+        root: The node that deals all positions.
+        sides: The nodes on the right and on the left of each fork.
+        fork_of: The fork above each node.
+        kind: The type in which many positions go down at once.
+        turned: Returns which of them go left at forks, and their places there.
+        forks: The arguments of `turned` for each fork, [4, forks].
+        below: The sides of fork f: at 2 * f the right one, then the left one.
     """
 
-    weight: int
-    left: Node
-    right: Node
-
-    def left_count(self, passed: int) -> int:
-        """Returns the number of the first `passed` dealt left; see also `_turned`."""
-        periods, rest = divmod(passed, self.weight)
-        dealt = (rest * self.left.weight + self.weight // 2) // self.weight
-        return periods * self.left.weight + dealt
-
-    def left_select(self, dealt: Any) -> Any:
-        """Position of the `dealt`-th record, from 0, among those dealt left."""
-        # The first p with (p + 1) * left + half >= (dealt + 1) * weight.
-        periods, rest = _divided(dealt, self.left.weight)
-        short = (rest + 1) * self.weight - self.weight // 2
-        return periods * self.weight + -(-short // self.left.weight) - 1
-
-    def right_select(self, dealt: Any) -> Any:
-        """Position of the `dealt`-th record, from 0, among those dealt right."""
-        # The first p with (p + 1) * right - half > dealt * weight.
-        periods, rest = _divided(dealt, self.right.weight)
-        reached = rest * self.weight + self.weight // 2
-        return periods * self.weight + reached // self.right.weight
-
-
-Node: TypeAlias = Leaf | Fork
-
-
-def dealing_tree(weights: Sequence[Fraction]) -> Node:
-    """Returns Huffman's tree of the datasets with a weight; equals keep their order."""
-    denominator = math.lcm(*(weight.denominator for weight in weights))
-    heap: list[tuple[int, int, Node]] = []
-    for dataset, weight in enumerate(weights):
-        share = int(weight * denominator)
-        if share:
-            heapq.heappush(heap, (share, dataset, Leaf(share, dataset)))
-    made = itertools.count(len(weights))
-    while len(heap) > 1:
-        light, _, left = heapq.heappop(heap)
-        heavy, _, right = heapq.heappop(heap)
-        fork = Fork(light + heavy, left, right)
-        heapq.heappush(heap, (fork.weight, next(made), fork))
-    return heap[0][2]
-
-
-def _divided(values: Any, by: int) -> tuple[Any, Any]:
-    """As `divmod`, which numpy lacks for arrays of Python's integers."""
-    return values // by, values % by
-
-
-def _wide(node: Node, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The values in a type whose products with the node's weights are exact."""
-    return values if node.weight <= _INT64_WEIGHT else values.astype(object)
-
-
-def counts_after(tree: Node, passed: int, before: tuple[int, ...]) -> tuple[int, ...]:
-    """Adds the count of each dataset of a tree among the first `passed` records."""
-    counts = list(before)
-    stack = [(tree, passed)]
-    while stack:
-        node, count = stack.pop()
-        if isinstance(node, Leaf):
-            counts[node.dataset] += count
-            continue
-        left = node.left_count(count)
-        stack += [(node.left, left), (node.right, count - left)]
-    return tuple(counts)
-
-
-class TreeColumns:
-    """A tree as columns, by which many positions go down it at once.
-
-    A side of a fork is a dataset's number, or that of a fork after all datasets.
-    """
-
-    def __init__(self, tree: Node, num_datasets: int):
-        self.num_datasets, self.tree = num_datasets, tree
-        forks: list[Fork] = [tree] if isinstance(tree, Fork) else []
-        sides: list[tuple[int, int]] = []
-        self.shares = [0] * num_datasets
-        for fork in forks:
-            codes = []
-            for side in (fork.left, fork.right):
-                if isinstance(side, Leaf):
-                    codes.append(side.dataset)
-                    self.shares[side.dataset] = side.weight
-                else:
-                    codes.append(num_datasets + len(forks))
-                    forks.append(side)
-            sides.append((codes[0], codes[1]))
+    def __init__(self, weights: Sequence[Fraction]):
+        denominator = math.lcm(*(weight.denominator for weight in weights))
+        self.weights = [int(weight * denominator) for weight in weights]
+        heap = [(weight, node) for node, weight in enumerate(self.weights) if weight]
+        heapq.heapify(heap)
+        self.sides: list[tuple[int, int]] = []
+        self.fork_of: dict[int, int] = {}
+        lefts = []
+        while len(heap) > 1:
+            (light, left), (heavy, right) = heapq.heappop(heap), heapq.heappop(heap)
+            self.fork_of[left] = self.fork_of[right] = fork = len(self.weights)
+            self.sides.append((right, left))
+            self.weights.append(light + heavy)
+            lefts.append(light)
+            heapq.heappush(heap, (light + heavy, fork))
+        ((most, self.root),) = heap
         # Quotients of larger weights are computed with Python's integers.
-        self.kind = np.int64 if tree.weight <= _FLOAT_WEIGHT else object
-        exact = tree.weight <= _INT64_WEIGHT or self.kind is object
+        self.kind = np.int64 if most <= _FLOAT_WEIGHT else object
+        exact = most <= _INT64_WEIGHT or self.kind is object
         self.turned = _turned if exact else _turned_wide
-        weights = np.array([fork.weight for fork in forks], self.kind)
-        lefts = np.array([fork.left.weight for fork in forks], self.kind)
-        self.forks = np.array([weights, lefts, weights // 2, weights - lefts])
-        self.root = self.forks[:, 0].tolist() if forks else []
-        # The sides of fork f are at 2 * f, the right one, and 2 * f + 1.
-        self.sides = np.array([(right, left) for left, right in sides]).ravel()
-
-    def deal(self, positions: IntArray, last: int) -> tuple[IntArray, IntArray]:
-        """Returns the dataset at each position, and its count before it.
-
-        `last` is the last of the positions, or a later one.
-        """
-        if isinstance(self.tree, Leaf):
-            return np.full_like(positions, self.tree.dataset), positions
-        if not positions.size:
-            return positions, positions
-        periods, rest = None, positions.astype(self.kind, copy=False)
-        if last >= self.tree.weight:
-            periods, rest = _divided(rest, self.tree.weight)
-        to_left, places = self.turned(rest, *self.root)
-        codes = np.where(to_left, self.sides[1], self.sides[0])
-        active = np.flatnonzero(codes >= self.num_datasets)
-        rest, found = places.take(active), codes.take(active)
-        while active.size:
-            forks = found - self.num_datasets
-            to_left, rest = self.turned(rest, *self.forks.take(forks, axis=1))
-            found = self.sides.take(2 * forks + to_left)
-            codes[active], places[active] = found, rest
-            deeper = np.flatnonzero(found >= self.num_datasets)
-            active, rest = active.take(deeper), rest.take(deeper)
-            found = found.take(deeper)
-        if periods is not None:
-            places = places + periods * np.array(self.shares, self.kind)[codes]
-        return codes, places.astype(np.int64, copy=False)
+        dealt = np.array(self.weights[len(weights) :], self.kind)
+        to_left = np.array(lefts, self.kind)
+        self.forks = np.array([dealt, to_left, dealt // 2, dealt - to_left])
+        self.below = np.ravel(self.sides)
 
 
 def _turned(rest: Any, weight: Any, left: Any, half: Any, right: Any) -> Any:
@@ -215,32 +113,6 @@ def _turned_wide(rest: Any, weight: Any, left: Any, half: Any, right: Any) -> An
     before += more
     to_left = over - more * weight >= right
     return to_left, np.where(to_left, before, rest - before)
-
-
-def select(tree: Node, dataset: int, places: IntArray) -> IntArray:
-    """Returns the positions in a tree of the `places` of one dataset's leaf."""
-    values: npt.NDArray[Any] = places
-    for fork, is_left in reversed(_path(tree, dataset)):
-        values = _wide(fork, values)
-        values = fork.left_select(values) if is_left else fork.right_select(values)
-    return values.astype(np.int64)
-
-
-def _path(tree: Node, dataset: int) -> list[tuple[Fork, bool]]:
-    """The forks from the root to a dataset's leaf, and whether it lies to the left."""
-    stack: list[tuple[Node, list[tuple[Fork, bool]]]] = [(tree, [])]
-    while stack:
-        node, path = stack.pop()
-        if isinstance(node, Fork):
-            stack.append((node.left, [*path, (node, True)]))
-            stack.append((node.right, [*path, (node, False)]))
-        elif node.dataset == dataset:
-            return path
-    raise InputError(
-        "the dataset has no weight in this phase",
-        got=dataset,
-        cure="choose a dataset with a weight above 0, or a step of another phase",
-    )
 
 
 # Part of every checkpoint: positions under one version never change.
@@ -276,18 +148,21 @@ class Mixture:
         """
         return cls(exact_weights(weights))
 
-    @property
-    def num_datasets(self) -> int:
-        """Number of datasets, those of weight 0 included."""
-        return len(self.weights)
-
     def counts(self, position: int) -> tuple[int, ...]:
         """Returns the number of records of each dataset before a position.
 
         Args:
             position: From 0 to 2^63, both included.
         """
-        return counts_after(self._tree, position, (0,) * self.num_datasets)
+        tree = self._tree
+        counts = [0] * len(tree.weights)
+        counts[tree.root] = position
+        for right, left in reversed(tree.sides):
+            fork = tree.fork_of[left]
+            weight, passed = tree.weights[fork], counts[fork]
+            counts[left] = (passed * tree.weights[left] + weight // 2) // weight
+            counts[right] = passed - counts[left]
+        return tuple(counts[: len(self.weights)])
 
     def locate(self, positions: IntArray) -> tuple[IntArray, IntArray]:
         """Returns the origin of the records at some positions.
@@ -299,9 +174,28 @@ class Mixture:
             The dataset of each, and the position in that dataset's own order: the
             number of its earlier records. Both int64 [n].
         """
-        if self.num_datasets == 1 or not positions.size:
-            return np.zeros_like(positions), positions
-        return self._columns.deal(positions, int(positions.max()))
+        tree, num_datasets = self._tree, len(self.weights)
+        if not tree.sides or not positions.size:
+            return np.full_like(positions, tree.root), positions
+        below, period = tree.below, tree.weights[tree.root]
+        periods, rest = None, positions.astype(tree.kind, copy=False)
+        if int(positions.max()) >= period:
+            periods, rest = rest // period, rest % period
+        to_left, places = tree.turned(rest, *tree.forks[:, -1].tolist())
+        nodes = np.where(to_left, below[-1], below[-2])
+        active = np.flatnonzero(nodes >= num_datasets)
+        rest, found = places.take(active), nodes.take(active)
+        while active.size:
+            forks = found - num_datasets
+            to_left, rest = tree.turned(rest, *tree.forks.take(forks, axis=1))
+            found = below.take(2 * forks + to_left)
+            nodes[active], places[active] = found, rest
+            deeper = np.flatnonzero(found >= num_datasets)
+            active, rest = active.take(deeper), rest.take(deeper)
+            found = found.take(deeper)
+        if periods is not None:
+            places = places + periods * np.array(tree.weights, tree.kind)[nodes]
+        return nodes, places.astype(np.int64, copy=False)
 
     def select(self, dataset: int, dataset_positions: npt.ArrayLike) -> IntArray:
         """Undoes `locate`: where a dataset's records are in the mixture.
@@ -314,11 +208,23 @@ class Mixture:
             int64 [n] positions in the mixture; -1 for those that it never reaches
             (below position 2^63).
         """
+        tree, node = self._tree, dataset
         wanted = np.asarray(dataset_positions, np.int64)
-        positions = np.full_like(wanted, -1)
         reached = wanted <= self.counts(POSITION_LIMIT)[dataset] - 1
-        if reached.any():
-            positions[reached] = select(self._tree, dataset, wanted[reached])
+        values: npt.NDArray[Any] = wanted[reached]
+        while values.size and node != tree.root:
+            fork = tree.fork_of[node]
+            weight, own = tree.weights[fork], tree.weights[node]
+            # Of p records that pass a fork, the left side has the j-th from 0 on if
+            # p * own + half >= (j + 1) * weight; the right one has the others.
+            is_left = tree.sides[fork - len(self.weights)][1] == node
+            more = weight - 1 - weight // 2 if is_left else weight // 2
+            if weight > _INT64_WEIGHT:
+                values = values.astype(object)
+            values = values // own * weight + (values % own * weight + more) // own
+            node = fork
+        positions = np.full_like(wanted, -1)
+        positions[reached] = values
         return positions
 
     def to_state(self) -> dict[str, Any]:
@@ -345,12 +251,8 @@ class Mixture:
         return cls(tuple(map(Fraction, state["weights"])))
 
     @functools.cached_property
-    def _tree(self) -> Node:
-        return dealing_tree(self.weights)
-
-    @functools.cached_property
-    def _columns(self) -> TreeColumns:
-        return TreeColumns(self._tree, self.num_datasets)
+    def _tree(self) -> DealingTree:
+        return DealingTree(self.weights)
 
 
 def _fraction(weight: Weight) -> Fraction:

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from gristmill.loader.order.mixture import Leaf, dealing_tree
+from gristmill.loader.order.mixture import DealingTree
 from gristmill.loader.order.schedule import Phase, Schedule
 
 
@@ -19,14 +19,11 @@ def schedule_of(*, orders, batch_size, mixture=None):
 
 def bounds_of(mixture):
     """Returns the largest possible error of each dataset's count."""
-    bounds = [Fraction(0)] * mixture.num_datasets
-    stack = [(dealing_tree(mixture.weights), Fraction(0))]
-    while stack:
-        node, inherited = stack.pop()
-        if isinstance(node, Leaf):
-            bounds[node.dataset] = inherited
-            continue
-        for child in (node.left, node.right):
-            share = Fraction(child.weight, node.weight)
-            stack.append((child, inherited * share + Fraction(1, 2)))
-    return tuple(bounds)
+    tree = DealingTree(mixture.weights)
+    bounds = [Fraction(0)] * len(tree.weights)
+    for sides in reversed(tree.sides):
+        for node in sides:
+            fork = tree.fork_of[node]
+            share = Fraction(tree.weights[node], tree.weights[fork])
+            bounds[node] = bounds[fork] * share + Fraction(1, 2)
+    return tuple(bounds[: len(mixture.weights)])
