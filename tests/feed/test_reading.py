@@ -249,11 +249,18 @@ def test_a_damaged_index_never_gives_a_wrong_record(
     assert str(copy) in said
 
 
-def test_an_index_of_another_shard_is_an_error(copy):
-    first, _, third, *_ = shard_paths(copy)
-    shutil.copy(index_of(third), index_of(first))
-    with pytest.raises(GristmillError, match=first.name):
-        loader.open(copy)[3]
+def test_an_index_of_another_shard_is_an_error(tmp_path):
+    """Also where both shards have as many records and bytes."""
+    for files, message in (
+        (FILES[::2], "not have the size"),
+        ([[b"one"], [b"two"]], "not the one of this shard"),
+    ):
+        made = convert(tmp_path / message, files, compression="uncompressed")
+        first, second, *_ = shard_paths(made)
+        shutil.copy(index_of(second), index_of(first))
+        with pytest.raises(CorruptShardError, match=message) as caught:
+            loader.open(made, verify="never")[0]
+        assert first.name in caught.value.where
 
 
 @pytest.mark.one_in(3)

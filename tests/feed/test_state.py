@@ -249,6 +249,7 @@ def test_another_past_or_a_forgotten_phase_is_refused(grown, web):
     plain = loader.global_batches(web, **OPTIONS)
     changed = plain.then(loader.open(grown), step=4)
     smaller = plain.then(batch_size=6, step=3)
+    latest = loader.global_batches(loader.open(grown), **OPTIONS)
     for batches, writer, step, told in (
         (changed, changed, 7, None),
         (changed, plain, 4, None),  # It changes at this very step.
@@ -256,6 +257,7 @@ def test_another_past_or_a_forgotten_phase_is_refused(grown, web):
         (changed, plain, 5, "batches.then(step=5)"),
         (plain, changed, 7, ""),
         (plain, changed, 3, "a later phase"),
+        (plain, latest, 3, ""),
         (smaller, changed, 3, None),
         (smaller, changed, 4, ""),
         (plain.then(batch_size=6, step=6), changed, 3, ""),

@@ -195,8 +195,19 @@ REJECTED_TALKS = {
         REASONED,
     ),
     "a message in two places": (
-        "{% for m in messages %}{{ m.reasoning_content }}{% endfor %}" + TAGGED,
-        REASONED,
+        CHATML.replace("m.content", "(m.reasoning_content or m.content)")
+        + "{% for m in messages if m.reasoning_content %}{{ m.content }}{% endfor %}",
+        [*REASONED, SAID[0]],
+    ),
+    "two contents in one place": (
+        "{% for m in messages %}{{ m.content[:12] if loop.first else m.content[-11:] }}"
+        "{% endfor %}{% generation %}{{ messages[1].content }}{% endgeneration %}",
+        SAID,
+    ),
+    "one end of two messages": (
+        "{% for m in messages %}{{ m.content }}{% if not (loop.last and "
+        "add_generation_prompt) %}<|im_end|>{% endif %}{% endfor %}",
+        [*SAID, SAID[1]],
     ),
     "a tag around half a message": (
         "{% set a, b = messages[1].content.split('</think>') %}{{ a }}</think>"
@@ -268,6 +279,12 @@ SPANS = {
         HALVES,
         {},
         [says("hello", "user", False, 0), says(" that is")],
+    ),
+    "a token in two messages that are trained on": (
+        PLAIN,
+        HALVES,
+        {"train": "all"},
+        [says("hello that", "user", message=0), says(" is")],
     ),
     "other roles": (
         CHATML,

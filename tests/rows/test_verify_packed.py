@@ -85,6 +85,15 @@ def test_rows_that_are_changed_with_all_above_them(tmp_path, change):
     assert not verify(str(tmp_path), workers=1, quick=True).findings
 
 
+def test_pieces_that_overlap_in_rows_and_index(tmp_path):
+    firsts = BAD.rows.firsts.copy()
+    firsts[np.argmax(firsts == 32)] = 31
+    index = dataclasses.replace(BAD.index, piece_firsts=firsts)
+    rows = BAD.rows._replace(firsts=firsts)
+    (finding,) = findings(tmp_path, GOOD, BAD._replace(rows=rows, index=index))
+    assert (finding.path, finding.got) == (SHARD, "from token 31 on")
+
+
 def test_whole_rows(tmp_path):
     assert not findings(tmp_path, GOOD, BAD)
     found, quick = (verify(str(tmp_path), workers=1, quick=q) for q in (False, True))

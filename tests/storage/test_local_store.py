@@ -504,3 +504,13 @@ def test_a_spool_on_a_full_disk(tmp_path, values):
         pytest.raises(StorageError, match=rf"(?s){tmp_path}.*too large.*free some"),
     ):
         add_and_read()
+
+
+def test_a_spool_that_lost_its_end(tmp_path):
+    with contextlib.closing(ArraySpool(str(tmp_path), "<i8")) as spool:
+        spool.append(np.arange(9))
+        assert spool.read(7, 9).tolist() == [7, 8]
+        (own,) = (n for n, to in open_files() if to.startswith(str(tmp_path)))
+        os.truncate(int(own), 60)
+        with pytest.raises(StorageError, match=r"(?s)lost its end.*72 b.*got: +60"):
+            spool.read(7, 9)
