@@ -23,7 +23,7 @@ from gristmill.dataset.commit.listings import Listings, walk
 from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import JOB
-from gristmill.dataset.metadata.manifest import Manifest, read_manifest
+from gristmill.dataset.metadata.manifest import Manifest, read_versioned_manifest
 from gristmill.dataset.storage.base import FileInfo, is_unfinished
 from gristmill.dataset.storage.directory_lock import delete_tree
 from gristmill.dataset.storage.lookup import delete_all, storage_for
@@ -88,8 +88,8 @@ def clean(
             found[path] = info.size_bytes
             yield info
 
-    before, found = read_manifest(output), dict[str, int]()
-    name = _described_name(output) if unfinished and before is None else ""
+    (before, _), found = read_versioned_manifest(output), dict[str, int]()
+    name = _described_name(output) if unfinished and not before.name else ""
     for left in reversed(range(_TRIES)):
         if delete:
             after = commit(output, change, name=name, delete=False)
@@ -106,16 +106,15 @@ def clean(
     if delete:
         delete_leftovers(output, after.name, after.splits if unfinished else ())
     return Cleaned(
-        editions=tuple(sorted({*_numbers(before)} - {*_numbers(after)})),
+        editions=tuple(sorted(_numbers(before) - _numbers(after))),
         files=len(found),
         file_bytes=sum(found.values()),
     )
 
 
-def _numbers(manifest: Manifest | None) -> Iterator[tuple[str, int]]:
-    for name, split in manifest.splits.items() if manifest else ():
-        for number in split.known:
-            yield name, number
+def _numbers(manifest: Manifest) -> set[tuple[str, int]]:
+    splits = manifest.splits.items()
+    return {(name, number) for name, split in splits for number in split.known}
 
 
 def _described_name(output: str) -> str:

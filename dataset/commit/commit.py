@@ -211,9 +211,9 @@ def read_to_change(
     """
     read = read_replaced_manifest if or_replace else read_versioned_manifest
     old, seen = read(output)
-    if old is None and not name:
+    if not (old.name or name):
         raise not_a_dataset(output)
-    return old or Manifest(name=name, splits={}), seen
+    return dataclasses.replace(old, name=old.name or name), seen
 
 
 def with_spent(old: Manifest, new: Manifest) -> Manifest:

@@ -97,7 +97,7 @@ def newest_edition(output: str, key: str) -> str:
     """
     manifest, _ = read_replaced_manifest(output)
     split, _ = layout.parse_write_key(key)
-    return _newest(None if manifest is None else manifest.splits.get(split))
+    return _newest(manifest.splits.get(split))
 
 
 def _newest(split: Split | None) -> str:

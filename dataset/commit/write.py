@@ -16,7 +16,7 @@ import itertools
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from gristmill.dataset.base.errors import (
     InputError,
@@ -32,6 +32,7 @@ from gristmill.dataset.metadata.manifest import (
     read_replaced_manifest,
     read_versioned_manifest,
 )
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import stat_all, storage_for
 from gristmill.dataset.storage.paths import is_remote
 
@@ -105,9 +106,7 @@ class Write:
 
     def check_current(self) -> None:
         """Raises JobChangedError if the write was given up."""
-        manifest, _ = read_replaced_manifest(self.output)
-        if manifest is not None:
-            self.check_not_spent(manifest)
+        self.check_not_spent(read_replaced_manifest(self.output)[0])
 
     def check_not_spent(self, manifest: Manifest) -> None:
         """Raises JobChangedError if a dataset has given up the write."""
@@ -129,34 +128,6 @@ def id_in(description: bytes) -> str | None:
         return None
 
 
-def read_output(
-    output: str, name: str, *, replaces: bool
-) -> tuple[Manifest | None, bool]:
-    """Returns the dataset in an output, and whether there is one that cannot be read.
-
-    Args:
-        output: The directory.
-        name: The dataset's name.
-        replaces: Whether an unreadable dataset will be replaced, and is no error.
-
-    Raises:
-        InputError: It is a file, or holds a dataset of another name.
-    """
-    if not is_remote(output) and os.path.isfile(output):
-        raise InputError(
-            "the output is a file",
-            where=output,
-            expected="a directory, which is created",
-            got=f"a file of {os.path.getsize(output):,} bytes",
-            cure="give another path; commands take their last argument for the output",
-        )
-    read = read_replaced_manifest if replaces else read_versioned_manifest
-    manifest, version = read(output)
-    if manifest is not None:
-        check_dataset_name(output, manifest, name)
-    return manifest, manifest is None and bool(version)
-
-
 def write_ids(*decides: Any) -> Iterator[str]:
     """Yields the ids of a write: the first, then those to use after it was given up.
 
@@ -168,59 +139,99 @@ def write_ids(*decides: Any) -> Iterator[str]:
         yield hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
-def next_write(
-    output: str,
-    name: str,
-    split: str,
-    content: str,
-    *,
-    manifest: Manifest | None,
-    damaged: bool = False,
-    replaces: bool = False,
-    plain: bool = True,
-    shards: Collection[str] = (),
-) -> Write:
-    """Returns the write to make something.
+class Output(NamedTuple):
+    """An output as it is before a write.
 
-    It has the same id each time, and the next one once what it wrote was given up or is
-    no longer in the split.
-
-    Args:
-        output: The dataset's directory.
-        name: Its name.
-        split: The split.
-        content: A digest of all that decides the bytes.
-        manifest: The dataset as it is, None if there is none.
+    Attributes:
+        write: The write, without an id.
+        manifest: The dataset; `NO_DATASET` if there is none that can be read.
         damaged: Whether there is a `dataset.json` that cannot be read.
-        replaces: Whether it replaces what the split has. Files of unknown origin with
-            TFDS's plain names are then no error, and stay.
-        plain: Whether it may have TFDS's plain names.
-        shards: Its shards, if it has these.
-
-    Raises:
-        InputError: There are files of unknown origin with these names, and it replaces
-            nothing.
     """
-    there = None if manifest is None else manifest.splits.get(split)
-    base = (DAMAGED if damaged else 0) if there is None else there.edition
-    decides: tuple[Any, ...] = ()
-    if there is not None and replaces:
-        decides = base, there.shards_digest
-    used = frozenset() if manifest is None else manifest.spent
-    used |= frozenset() if there is None else there.writes
-    id_ = next(one for one in write_ids(split, content, *decides) if one not in used)
-    write = Write(
-        output=output,
-        name=name,
-        split=split,
-        id=id_,
-        mark="" if plain and there is None else id_,
-        base=base,
-        replaces=replaces and base != 0,
-    )
-    if write.mark or _is_free(write, shards, over=replaces):
-        return write
-    return dataclasses.replace(write, mark=id_)
+
+    write: Write
+    manifest: Manifest
+    damaged: bool = False
+
+    @classmethod
+    def read(cls, write: Write, *, replaces: bool) -> Self:
+        """Returns the output of a write.
+
+        Args:
+            write: The write, without an id.
+            replaces: Whether an unreadable dataset will be replaced, and is no error.
+
+        Raises:
+            InputError: It is a file, or holds a dataset of another name.
+        """
+        output = write.output
+        if not is_remote(output) and os.path.isfile(output):
+            raise InputError(
+                "the output is a file",
+                where=output,
+                expected="a directory, which is created",
+                got=f"a file of {os.path.getsize(output):,} bytes",
+                cure="give another path; commands take their last argument for the "
+                "output",
+            )
+        read = read_replaced_manifest if replaces else read_versioned_manifest
+        manifest, version = read(output)
+        if manifest.name:
+            check_dataset_name(output, manifest, write.name)
+        return cls(write, manifest, bool(version) and not manifest.name)
+
+    @property
+    def there(self) -> Split | None:
+        """The split that is there."""
+        return self.manifest.splits.get(self.write.split)
+
+    @property
+    def base(self) -> int:
+        """The newest edition of the split, as `Write.base` has it."""
+        if self.there is not None:
+            return self.there.edition
+        return DAMAGED if self.damaged else 0
+
+    def next_write(
+        self,
+        content: str,
+        *,
+        replaces: bool = False,
+        plain: bool = True,
+        shards: Collection[str] = (),
+    ) -> Write:
+        """Returns the write to make something.
+
+        It has the same id each time, and the next one once what it wrote was given up
+        or is no longer in the split.
+
+        Args:
+            content: A digest of all that decides the bytes.
+            replaces: Whether it replaces what the split has. Files of unknown origin
+                with TFDS's plain names are then no error, and stay.
+            plain: Whether it may have TFDS's plain names.
+            shards: Its shards, if it has these.
+
+        Raises:
+            InputError: There are files of unknown origin with these names, and it
+                replaces nothing.
+        """
+        base, there, used = self.base, self.there, self.manifest.spent
+        decides: list[Any] = [self.write.split, content]
+        if there is not None:
+            used |= there.writes
+            if replaces:
+                decides += base, there.shards_digest
+        id_ = next(one for one in write_ids(*decides) if one not in used)
+        write = dataclasses.replace(
+            self.write,
+            id=id_,
+            mark="" if plain and there is None else id_,
+            base=base,
+            replaces=replaces and base != 0,
+        )
+        if write.mark or _is_free(write, shards, over=replaces):
+            return write
+        return dataclasses.replace(write, mark=id_)
 
 
 def _is_free(plain: Write, shards: Collection[str], *, over: bool) -> bool:

@@ -172,6 +172,10 @@ class Manifest:
         return manifest
 
 
+NO_DATASET = Manifest(name="", splits={})
+"""In the place of a `dataset.json` that is not there, or cannot be read."""
+
+
 def is_over(manifest: Manifest, key: str) -> bool:
     """Returns whether a write is committed or given up.
 
@@ -195,11 +199,11 @@ _DOCUMENT_FIELDS = {
 def read_manifest(dataset: StrPath) -> Manifest | None:
     """Returns the manifest of a dataset's directory, None if nothing is committed."""
     manifest, _ = read_versioned_manifest(path_text(dataset, "dataset"))
-    return manifest if manifest is not None and manifest.splits else None
+    return manifest if manifest.splits else None
 
 
-def read_versioned_manifest(dataset: str) -> tuple[Manifest | None, str]:
-    """Returns the manifest or None, and the version of the file or "".
+def read_versioned_manifest(dataset: str) -> tuple[Manifest, str]:
+    """Returns the manifest and the version of the file; `NO_DATASET` and "" for none.
 
     It has no split if all work was given up.
 
@@ -209,14 +213,14 @@ def read_versioned_manifest(dataset: str) -> tuple[Manifest | None, str]:
     path = layout.join(dataset, layout.DATASET_JSON)
     found = storage_for(dataset).load(path)
     if found is None:
-        return None, ""
+        return NO_DATASET, ""
     return Manifest.decode(found.data, where=path), found.version
 
 
-def read_replaced_manifest(dataset: str) -> tuple[Manifest | None, str]:
+def read_replaced_manifest(dataset: str) -> tuple[Manifest, str]:
     """Returns the same for a writer that replaces an unreadable `dataset.json`.
 
-    The manifest is then None.
+    The manifest is then `NO_DATASET`.
     """
     # Asked first: if another writer comes in between, its file has another version.
     path = layout.join(dataset, layout.DATASET_JSON)
@@ -224,7 +228,7 @@ def read_replaced_manifest(dataset: str) -> tuple[Manifest | None, str]:
     try:
         return read_versioned_manifest(dataset)
     except InvalidDatasetError:
-        return None, version
+        return NO_DATASET, version
 
 
 def check_not_replaced(dataset: str, name: str, split: Split) -> None:
@@ -235,9 +239,9 @@ def check_not_replaced(dataset: str, name: str, split: Split) -> None:
     Raises:
         ReplacedError: Another edition has replaced it, and its files will be deleted.
     """
-    manifest = read_manifest(dataset)
+    manifest, _ = read_versioned_manifest(dataset)
     only, _ = layout.parse_write_key(name)
-    found = None if manifest is None else manifest.splits.get(only)
+    found = manifest.splits.get(only)
     known = {} if found is None else found.known
     for part in split.parts:
         there = known.get(part.edition)
@@ -340,7 +344,7 @@ def open_manifest(dataset: StrPath) -> Manifest:
     """
     dataset = path_text(dataset, "dataset")
     manifest = read_manifest(dataset)
-    if manifest is None or not manifest.splits:
+    if manifest is None:
         raise not_a_dataset(dataset)
     return manifest
 

@@ -45,11 +45,10 @@ from gristmill.dataset.commit.commit import check_files, commit_dataset, write_t
 from gristmill.dataset.commit.garbage import SplitFiles, tidy_split
 from gristmill.dataset.commit.ownership import check_removal
 from gristmill.dataset.commit.write import (
+    Output,
     Write,
     described_writes,
-    next_write,
     option_differences,
-    read_output,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
@@ -154,19 +153,18 @@ class PartsJob:
         }
 
 
-def described_jobs(
-    output: str, name: str, split: str, manifest: Manifest | None
-) -> Iterator[PartsJob]:
+def described_jobs(output: Output) -> Iterator[PartsJob]:
     """Yields the jobs of writers that have begun a split without committing it.
 
     Raises:
         InvalidDatasetError: The description of one cannot be read.
     """
-    for key in described_writes(output, name, split):
-        if manifest is not None and is_over(manifest, key):
+    write = output.write
+    for key in described_writes(write.output, write.name, write.split):
+        if is_over(output.manifest, key):
             continue
-        path = layout.join(output, layout.job_path(name, key))
-        found = storage_for(output).load(path)
+        path = layout.join(write.output, layout.job_path(write.name, key))
+        found = storage_for(path).load(path)
         if found is None:
             continue  # It was committed just now.
         try:
@@ -178,16 +176,14 @@ def described_jobs(
             fields["writer"] = WriterOptions(**fields["writer"])
             if "sources" in fields:
                 fields["sources"] = dict(fields["sources"])
-            write = Write(
-                output=output,
-                name=name,
-                split=split,
+            begun = dataclasses.replace(
+                write,
                 id=document["fingerprint"],
                 mark=document["fingerprint"],
                 base=document["base"],
                 replaces=document["replaces"],
             )
-            job = PartsJob(write=write, **fields)
+            job = PartsJob(write=begun, **fields)
         except (KeyError, TypeError, ValueError) as e:
             raise InvalidDatasetError(
                 "the description of unfinished parts cannot be read",
@@ -218,14 +214,14 @@ def begin_parts(
             other options.
         DataLossError: The split was committed by this job, and has lost files.
     """
-    output, name, split = place = job.write.output, job.write.name, job.write.split
-    manifest, _ = read_output(output, name, replaces=overwrite)
-    there = None if manifest is None else manifest.splits.get(split)
+    output, split = job.write.output, job.write.split
+    before = Output.read(job.write, replaces=overwrite)
+    manifest, there = before.manifest, before.there
 
     def with_versions(of: Mapping[str, Any] | None) -> PartsJob:
         return dataclasses.replace(job, writer=settled(job.writer, of))
 
-    if manifest is not None and there is not None and not overwrite:
+    if there is not None and not overwrite:
         made = with_versions(there.options.get("writer"))
         first = there.parts[0]  # Later editions are of others.
         if not (resume and first.source.get("content") == made.content):
@@ -233,13 +229,12 @@ def begin_parts(
         check_files(output, {split: there})
         _tidy(output, manifest, split)
         return made, first
-    begun = [*described_jobs(*place, manifest)]
-    base = 0 if there is None else there.edition
+    begun = [*described_jobs(before)]
     for other in begun:
         # A job that starts over takes the versions of this machine.
         afresh = overwrite and not resume
         same = with_versions(None if afresh else dataclasses.asdict(other.writer))
-        if same.content == other.content and other.write.base == base:
+        if same.content == other.content and other.write.base == before.base:
             check_versions(same.writer, where=job.write.where)
             return dataclasses.replace(same, write=other.write), None
     if resume and begun:
@@ -251,11 +246,9 @@ def begin_parts(
         )
     job = with_versions(None)
     check_versions(job.writer, where=job.write.where)
-    if there is not None and manifest is not None:
+    if there is not None:
         check_removal(output, manifest, split)
-    write = next_write(
-        *(*place, job.content), manifest=manifest, replaces=True, plain=False
-    )
+    write = before.next_write(job.content, replaces=True, plain=False)
     fields = {"parts": job.options(), "base": write.base, "replaces": write.replaces}
     return dataclasses.replace(job, write=write.describe(fields)), None
 
@@ -452,8 +445,6 @@ class Part:
         """Raises JobChangedError if the write was given up, or an equal one commits."""
         write = self._job.write
         manifest, _ = read_replaced_manifest(write.output)
-        if manifest is None:
-            return
         write.check_not_spent(manifest)
         split = manifest.splits.get(write.split)
         if split is not None and write.id in split.writes:
@@ -527,14 +518,13 @@ def commit_parts(
         StorageChangedError: Another command has changed the split since they began.
     """
     write = unbegun_write(path, name, split)
-    output, name = write.output, write.name
-    manifest, _ = read_output(output, name, replaces=overwrite)
-    there = None if manifest is None else manifest.splits.get(split)
-    base = 0 if there is None else there.edition
+    output = write.output
+    before = Output.read(write, replaces=overwrite)
+    manifest, there = before.manifest, before.there
     begun = [
         job
-        for job in described_jobs(output, name, split, manifest)
-        if job.write.base == base and (overwrite or not job.write.replaces)
+        for job in described_jobs(before)
+        if job.write.base == before.base and (overwrite or not job.write.replaces)
     ]
     if len(begun) > 1:
         raise JobChangedError(
@@ -546,7 +536,7 @@ def commit_parts(
         )
     if begun:
         return commit_job(begun[0], keep_replaced=keep_replaced)
-    if manifest is None or there is None or there.writer_parts is None or overwrite:
+    if there is None or there.writer_parts is None or overwrite:
         raise InputError(
             "there are no parts to commit",
             where=f"{output}, split {split}",

@@ -12,9 +12,10 @@ from typing import Any
 from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.commit.garbage import SplitFiles
 from gristmill.dataset.commit.listings import walk
+from gristmill.dataset.commit.write import Output, Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import JOB, VALUES
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.manifest import NO_DATASET, Manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.writer.parts import PartState, described_jobs
 from gristmill.pipelines.text.printer import plural
@@ -100,7 +101,8 @@ def _unfinished(
     finished = sum(layout.shard_mark(shard, name, split) == mark for shard in shards)
     work, total = "shards", None
     if "parts" in document:
-        jobs = described_jobs(dataset, name, split, manifest)
+        write = Write(output=dataset, name=name, split=split)
+        jobs = described_jobs(Output(write, manifest or NO_DATASET))
         job = next((job for job in jobs if job.write.key == key), None)
         if job is None:
             return None

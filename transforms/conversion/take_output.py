@@ -28,9 +28,8 @@ from gristmill.dataset.commit.ownership import (
 )
 from gristmill.dataset.commit.write import (
     DAMAGED,
+    Output,
     described_writes,
-    next_write,
-    read_output,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import unlike_features
@@ -80,8 +79,8 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
         JobChangedError: The output holds the split already, from another job.
     """
     job, asked = prepared.job, prepared
-    manifest, damaged = read_output(job.output, job.name, replaces=overwrite is True)
-    split = None if manifest is None else manifest.splits.get(job.split)
+    output = Output.read(job.write, replaces=overwrite is True)
+    manifest, split = output.manifest, output.there
     parts = () if split is None else split.parts
     own_files = functools.partial(
         check_inputs_stay,
@@ -103,33 +102,27 @@ def take_output(prepared: PreparedJob, *, overwrite: Overwrite = False) -> Taken
         prepared, part = made
         whole = not check_split(job.output, part)
     else:
-        if job.appends and manifest is not None:
+        if job.appends and split is not None:
             for part in parts:
                 if _is_left_of_it(prepared, part):
                     raise _not_own(prepared, part)
-            _check_features(prepared, manifest)
-            _check_new_inputs(prepared, manifest)
-        write = next_write(
-            *(job.output, job.name, job.split, prepared.content),
-            manifest=manifest,
-            damaged=damaged,
-            replaces=anew,
-            shards=shards,
-        )
+            _check_features(prepared, split)
+            _check_new_inputs(prepared, split)
+        write = output.next_write(prepared.content, replaces=anew, shards=shards)
         prepared = dataclasses.replace(prepared, write=write)
     write = prepared.write
     prepared, begun = _begun_before(prepared)
     if prepared.changed and anew and made is None and write.base != DAMAGED:
         give_up_write(write)  # Rather than compare finished shards.
         return take_output(asked, overwrite=overwrite)
-    if whole and manifest is not None and not prepared.changed:
+    if whole and not prepared.changed:
         tidy_split(job.output, manifest, job.split)
         return TakenOutput(prepared=prepared, committed=manifest)
     # Missing files are made again, and committed again.
     if not whole:
         check_versions(prepared.job.writer, where=write.where)
     notes: list[str] = []
-    if write.replaces and split is not None and manifest is not None:
+    if write.replaces and split is not None:
         own_files(shards=check_removal(job.output, manifest, job.split))
         notes += _lost_with(prepared, split)
     if not begun:
@@ -191,8 +184,6 @@ def _replaces_itself(prepared: PreparedJob) -> bool:
     """
     job = prepared.job
     manifest, _ = read_replaced_manifest(job.output)
-    if manifest is None:
-        return True
     return not SplitFiles(job.output, manifest, job.split).has_garbage
 
 
@@ -211,14 +202,11 @@ def _lost_with(prepared: PreparedJob, split: Split) -> Iterator[str]:
         )
 
 
-def _unfinished_notes(
-    prepared: PreparedJob, manifest: Manifest | None
-) -> Iterator[str]:
+def _unfinished_notes(prepared: PreparedJob, manifest: Manifest) -> Iterator[str]:
     """Yields a note on each other unfinished conversion of the split."""
     job, write = prepared.job, prepared.write
-    known = {} if manifest is None else manifest.known
     for key in described_writes(job.output, job.name, job.split):
-        if key in known or key == write.key:
+        if key in manifest.known or key == write.key:
             continue
         with contextlib.suppress(GristmillError):
             other = PreparedJob.load(job.output, job.name, key)
@@ -297,10 +285,10 @@ def open_to_append(dataset: str, split: str | None) -> tuple[Manifest, str]:
     return manifest, split
 
 
-def _check_new_inputs(prepared: PreparedJob, manifest: Manifest) -> None:
+def _check_new_inputs(prepared: PreparedJob, split: Split) -> None:
     """Raises InputError if an input of an append is in its split."""
     job, given = prepared.job, prepared.files.paths
-    for part in manifest.splits[job.split].parts:
+    for part in split.parts:
         if not (same := common_inputs(job.output, part, given)):
             continue
         made = _described(prepared, part)
@@ -317,13 +305,13 @@ def _check_new_inputs(prepared: PreparedJob, manifest: Manifest) -> None:
         )
 
 
-def _check_features(prepared: PreparedJob, manifest: Manifest) -> None:
+def _check_features(prepared: PreparedJob, split: Split) -> None:
     """Raises InputError if a feature is of another kind in the split.
 
     Readers could not read the new records like the others.
     """
     job = prepared.job
-    before = manifest.splits[job.split].features
+    before = split.features
     own = source_of(prepared.files.spec).features()
     if job.map is not None or before is None or own is None:
         return

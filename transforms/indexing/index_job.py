@@ -23,7 +23,7 @@ from gristmill.dataset.base.errors import CorruptShardError, InputError, some_of
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
 from gristmill.dataset.commit.listings import Listing, decode_name
 from gristmill.dataset.commit.ownership import check_other_splits
-from gristmill.dataset.commit.write import Write, next_write
+from gristmill.dataset.commit.write import Output, Write
 from gristmill.dataset.formats.file_formats import (
     FileName,
     JoinedFiles,
@@ -31,7 +31,7 @@ from gristmill.dataset.formats.file_formats import (
     parse_file_name,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, read_manifest
+from gristmill.dataset.metadata.manifest import NO_DATASET, Manifest, read_manifest
 from gristmill.dataset.metadata.shard_files import stored_footer
 from gristmill.dataset.metadata.shard_index import encode_index
 from gristmill.dataset.metadata.shard_report import INDEXED_JOB, ShardReport
@@ -158,23 +158,23 @@ def plan_index(
                 cure="add the missing files, or give --split to take the files as "
                 "they are",
             )
-    manifest, splits = read_manifest(directory), {*split_of.values()}
-    there = sorted(splits & manifest.splits.keys()) if manifest else []
+    manifest = read_manifest(directory) or NO_DATASET
+    splits = {*split_of.values()}
+    there = sorted(splits & manifest.splits.keys())
     if there and not overwrite:
         raise InputError(
             "the directory is a dataset with this split already",
             where=f"{directory}, split {some_of(there)}",
             cure="look at it with gristmill inspect, or index again with --overwrite",
         )
-    if manifest is not None:
-        packed = [each for each in there if manifest.splits[each].packed is not None]
-        if packed:
-            raise InputError(
-                "the split holds packed rows, which gristmill index cannot describe",
-                where=f"{directory}, split {some_of(packed)}",
-                cure="check it with gristmill verify, and pack damaged shards again",
-            )
-        check_other_splits(directory, manifest, splits=splits, takes=listing.has)
+    packed = [each for each in there if manifest.splits[each].packed is not None]
+    if packed:
+        raise InputError(
+            "the split holds packed rows, which gristmill index cannot describe",
+            where=f"{directory}, split {some_of(packed)}",
+            cure="check it with gristmill verify, and pack damaged shards again",
+        )
+    check_other_splits(directory, manifest, splits=splits, takes=listing.has)
     of_files = [split_of[said] for said in names]
     return IndexTasks(dataset=directory, name=name, listing=listing, splits=of_files)
 
@@ -404,23 +404,20 @@ class IndexJob:
             raise ValueError("no file was indexed")
         task: IndexTask = next(iter(indexed.notes["task"].values()))
         dataset, name = task.dataset, task.name
-        before = read_manifest(dataset)
+        before = read_manifest(dataset) or NO_DATASET
         kept: dict[str, Split] = {}
         made: dict[Write, Split] = {}
         for split in sorted(indexed.rows):
             options = {o for s, o in indexed.notes["writer_options"] if s == split}
-            old = None if before is None else before.splits.get(split)
+            old = before.splits.get(split)
             table, encoding = indexed.rows[split].table(), " | ".join(sorted(options))
             if old is not None and _is_made_of(old, table, encoding, self.files):
                 kept[layout.write_key(split, old.write)] = old
                 continue
             text = json.dumps([table.shards_digest, encoding, list(self.files)])
-            write = next_write(
-                *(dataset, name, split, hashlib.sha256(text.encode()).hexdigest()),
-                manifest=before,
-                replaces=True,
-                plain=False,
-            )
+            output = Output(Write(output=dataset, name=name, split=split), before)
+            content = hashlib.sha256(text.encode()).hexdigest()
+            write = output.next_write(content, replaces=True, plain=False)
             made[write] = write_table(
                 *(write, table),
                 writer_options=encoding,

@@ -42,7 +42,7 @@ from gristmill.dataset.commit.garbage import (
     write_keys,
 )
 from gristmill.dataset.commit.listings import check_no_link
-from gristmill.dataset.commit.write import Write, described_writes, next_write
+from gristmill.dataset.commit.write import Output, Write, described_writes
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
@@ -57,8 +57,8 @@ from gristmill.dataset.metadata.manifest import (
     chosen_split,
     is_over,
     open_manifest,
-    read_manifest,
     read_table,
+    read_versioned_manifest,
 )
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
@@ -134,8 +134,8 @@ class Removal:
         try:
             yield
         except StorageMissingError:
-            manifest = read_manifest(self.dataset)
-            now = None if manifest is None else manifest.splits.get(self.split)
+            manifest, _ = read_versioned_manifest(self.dataset)
+            now = manifest.splits.get(self.split)
             if now is None or now.parts != self.before.parts:
                 where = f"{self.dataset}, split {self.split}"
                 raise changed_since(now, self.before.edition, where=where) from None
@@ -231,19 +231,15 @@ def _editions(
             got=f"{bad[0]:,}" if len(bad) else "none",
             cure="give numbers as `gristmill trace` and `head` show them",
         )
-    first = 0
+    write = Write(output=dataset, name=manifest.name, split=name)
+    output, first = Output(write, manifest), 0
     for part in split.parts:
         begin, end = np.searchsorted(wanted, [first, first + part.records]).tolist()
         if begin < end:
             own = wanted[begin:end] - first
             digest = hashlib.sha256(own.astype("<i8").tobytes()).hexdigest()
             about = [removal.request, part.edition, part.shards_digest, digest]
-            write = next_write(
-                *(dataset, manifest.name, name, json.dumps(about)),
-                manifest=manifest,
-                replaces=True,
-                plain=False,
-            )
+            write = output.next_write(json.dumps(about), replaces=True, plain=False)
             yield EditionRemoval(part, write, own)
         first += part.records
 

@@ -39,10 +39,9 @@ from gristmill.dataset.commit.garbage import tidy_split
 from gristmill.dataset.commit.listings import check_split
 from gristmill.dataset.commit.ownership import check_removal
 from gristmill.dataset.commit.write import (
+    Output,
     Write,
-    next_write,
     option_differences,
-    read_output,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
@@ -284,8 +283,8 @@ def begin_write(
         InputError: The output holds unknown files with the names of shards.
         JobChangedError: The output holds the split with other records or options.
     """
-    manifest, damaged = read_output(job.output, job.name, replaces=overwrite)
-    there = None if manifest is None else manifest.splits.get(job.split)
+    output = Output.read(job.write, replaces=overwrite)
+    there = output.there
     if there is not None:
         writer = settled(job.writer, there.source.get("options", {}).get("writer"))
         own_job = dataclasses.replace(job, writer=writer)
@@ -301,14 +300,12 @@ def begin_write(
     job = dataclasses.replace(job, writer=with_versions(job.writer))
     check_versions(job.writer, where=job.output)
     plan = WritePlan.of(job, counts, groups=groups)
-    if there is not None and manifest is not None:
+    if there is not None:
         if not overwrite:
             raise _not_own(plan.write, there)
-        check_removal(job.output, manifest, job.split)
-    found = next_write(
-        *(job.output, job.name, job.split, plan.write.content),
-        manifest=manifest,
-        damaged=damaged,
+        check_removal(job.output, output.manifest, job.split)
+    found = output.next_write(
+        plan.write.content,
         replaces=overwrite,
         shards={plan.write.shard_path(shard) for shard in range(plan.write.shards)},
     )
