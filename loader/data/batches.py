@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Literal, NamedTuple, Self, TypeVar, cast
+from typing import Literal, NamedTuple, NoReturn, Self, TypeVar, cast
 
 from gristmill.dataset.base.errors import InputError, SystemLimitError
 from gristmill.loader.base.indices import (
@@ -26,6 +27,8 @@ from gristmill.loader.order.schedule import (
     Schedule,
     Sighting,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class NamedPhase(NamedTuple):
@@ -80,6 +83,15 @@ class Batches:
             named = zip(self.names, self.datasets, strict=True)
             datasets = ", ".join(f"{name}={dataset!r}" for name, dataset in named)
         return f"<{type(self).__name__} of {datasets}: {order_text(self)}>"
+
+    def __getitem__(self, step: object) -> NoReturn:
+        # Python's `for` calls it, too.
+        raise InputError(
+            "batches can be neither iterated nor indexed",
+            where=repr(self),
+            cure="iterate over a feed, as in `for rows in batches.feed(host=(0, 1))`, "
+            "or read one step with `batches.read(step)`",
+        )
 
     @property
     def batch_size(self) -> int:
@@ -326,7 +338,21 @@ def scheduled(
             schedule = Schedule(phases=(phase,), drop_remainder=drop_remainder)
         else:
             schedule = schedule.then(phase)
+    _tell_repeats(phase)
     return tuple(dataset for _, dataset in found), cast("Schedule", schedule)
+
+
+def _tell_repeats(phase: Phase) -> None:
+    """Warns of datasets that have fewer records than each batch has rows of them."""
+    rows = phase.dealing.counts(phase.batch_size)
+    for order, own in zip(phase.orders, rows, strict=True):
+        if own > order.num_records and order.epochs != 1:
+            _log.warning(
+                "each global batch repeats records: %s of its %s rows are from %s, "
+                "which has %s records",
+                *(f"{own:,}", f"{phase.batch_size:,}", order.name or "the dataset"),
+                f"{order.num_records:,}",
+            )
 
 
 def order_text(batches: Batches) -> str:

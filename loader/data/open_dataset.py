@@ -201,6 +201,14 @@ def _dataset(
                 cure="name each split once; to see records more often, make a mixture "
                 "with weights, or more epochs",
             )
+    known = [(part.name, one.packed) for part in parts if (one := part.committed)]
+    rows = [name for name, packed in known if packed is not None]
+    others = [name for name, packed in known if packed is None]
+    if rows and others and not again:
+        _log.warning(
+            "packed rows are joined with other records: %s has rows, %s has none",
+            *map(some_of, (rows, others)),
+        )
     shards = opened[0].shards
     if len(opened) > 1:
         shards = ShardList.joined([one.shards for one in opened])

@@ -124,6 +124,20 @@ def test_a_batch_that_the_records_do_not_fill_is_refused(web, code):
         )
 
 
+def test_a_batch_with_more_rows_than_records_is_told_once(web, code, caplog):
+    made = loader.global_batches(web, batch_size=99)
+    loader.global_batches(web, batch_size=100, epochs=1, drop_remainder=False)
+    assert not caplog.records
+    made.then(batch_size=1_000, step=2)
+    both, weights = {"web": web, "code": code}, {"web": 1, "code": 1}
+    loader.global_batches(both, batch_size=22, weights=weights)
+    loader.global_batches(both, batch_size=30, weights=weights)
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "1,000 of its 1,000 rows are from the dataset, which has 99 records",
+        "15 of its 30 rows are from code, which has 11 records",
+    ]
+
+
 @pytest.mark.parametrize(
     "host", [None, "tpu", 0, (0,), (2, 2), (-1, 2), ("0", 2), (0, 3)]
 )
@@ -155,6 +169,8 @@ def test_what_cannot_be_is_refused(web, code, tmp_path):
         (lambda: of_web(shuffle="random"), "'none', 'global', 'block', or a"),
         (lambda: loader.BlockShuffle(block_records=0), "block_records"),
         (lambda: of_web(weights={"web": 1}), "weights are for a mixture"),
+        (lambda: [*of_web()], r"iterate over a feed(.|\n)*batches\.feed\("),
+        (lambda: of_web()[1], r"batches\.read\(step\)"),
         (lambda: of_web().locate(2, 10), "row is out of range"),
         (lambda: of_web().find(1, "web"), "single dataset has no name"),
         (lambda: of_web().read(-1), "0 <= step < 9"),

@@ -4,6 +4,7 @@ import glob
 import json
 import pathlib
 import random
+import re
 import shutil
 from fractions import Fraction
 
@@ -169,10 +170,14 @@ ROWS = loader.PackedRows(length=32, id_bytes=4)
 
 
 @pytest.mark.parametrize("decode", [TOKENS, EXAMPLES, ROWS], ids=["a", "b", "rows"])
-def test_decoders_of_other_records_are_refused(decode, opened, places):
+def test_decoders_of_other_records_are_refused(decode, opened, places, caplog):
     right = "web" if decode is ROWS else "plain"
     wrong = "plain" if decode is ROWS else "web"
+    loader.open([places["web"], places["code"]])
+    assert not caplog.records
     both = loader.open([places[right], places[wrong]])
+    told = r"joined with other records: .*/web.* has rows, .*/plain.* has none"
+    assert re.search(told, caplog.text)
     mixed = {"a": opened[right], "b": opened[wrong]}
     for datasets in (opened[wrong], both, mixed):
         with pytest.raises(InputError, match="packed rows") as refused:
