@@ -31,11 +31,11 @@ from gristmill.transforms.functions.user_functions import (
     load_function,
 )
 from gristmill.transforms.jobs.job import Begun, Step
-from gristmill.transforms.sources.shards.open_shard import (
-    ListedShard,
-    ShardRange,
-    open_shard,
-)
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.shards.arrayrecord import ShardRangeReader
+from gristmill.transforms.sources.shards.open_shard import ListedShard
+from gristmill.transforms.sources.source import ReadRequest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,13 +127,13 @@ class WriteColumns:
         return self.columns.begin()
 
 
-def batches_of(task: ShardTask, stop: int | None = None) -> Iterator[RecordBatch]:
-    """Yields the records of a shard, up to a number."""
-    dataset = task.attachment.write.output
-    path = layout.join(dataset, task.shard)
-    chars = len(path) - len(task.shard)
-    opened = open_shard(ListedShard(path, task.file_bytes, chars))
-    yield from ShardRange(opened, 0, stop or opened.records).batches()
+def batches_of(task: ShardTask) -> Iterator[RecordBatch]:
+    """Yields the records of a shard."""
+    path, size = layout.join(task.attachment.write.output, task.shard), task.file_bytes
+    shard = ListedShard(path, size, len(path) - len(task.shard))
+    whole = SourceRange(file_index=0, begin_bytes=0, end_bytes=size)
+    request = ReadRequest(InputFile(path, size), whole)
+    return ShardRangeReader(request, shard).good()
 
 
 _CURE = "fix the function, and run the same command again"
@@ -181,7 +181,7 @@ class ComputeJob:
             )
         tasks = target.tasks(target.attachment([], ""))
         first = next(task for task in tasks if task.digest.records)
-        kinds = kinds_of_function(function, next(_records(first, 1)))
+        kinds = kinds_of_function(function, next(_records(first)))
         for name in kinds:
             check_column_name(name)
         attachment = target.attachment([*kinds], [function, digest])
@@ -196,8 +196,8 @@ class ComputeJob:
         return functools.partial(write_computed, function=self.function)
 
 
-def _records(task: ShardTask, stop: int | None = None) -> Iterator[bytes]:
-    return (record for batch in batches_of(task, stop) for record in batch.records)
+def _records(task: ShardTask) -> Iterator[bytes]:
+    return (record for batch in batches_of(task) for record in batch.records)
 
 
 def kinds_of_function(spec: str, record: bytes) -> dict[str, ColumnType]:

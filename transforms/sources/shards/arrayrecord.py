@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
+import google_crc32c
 import numpy as np
+import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.footer import chunk_ranges
+from gristmill.dataset.arrayrecord.footer import (
+    ChunkRange,
+    chunk_ranges,
+    read_bytes,
+    walk_chunks,
+)
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, StoredShard
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
@@ -18,12 +26,12 @@ from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
 from gristmill.dataset.base.places import Int64, Places
 from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.shards.open_shard import (
     ListedShard,
     OpenShard,
-    ShardRange,
     open_shard,
 )
 from gristmill.transforms.sources.shards.source_split import (
@@ -39,16 +47,12 @@ from gristmill.transforms.sources.source import (
 )
 
 
-class _Begun(NamedTuple):
-    """A range being read: `file` is None if there is nothing to read."""
+class ShardRangeReader(RangeReader[tuple[OpenShard, BinaryIO | None]]):
+    """Reads the records of the chunks that begin in a range of a file.
 
-    opened: OpenShard
-    reading: ShardRange
-    file: BinaryIO | None
-
-
-class ShardRangeReader(RangeReader[_Begun]):
-    """Reads the records of the chunks that begin in a range of a file."""
+    Memory: 1 MiB of the file (up to 4 MiB decoded), or one chunk if that is larger, and
+    the data read ahead from object storage.
+    """
 
     def __init__(
         self,
@@ -60,24 +64,31 @@ class ShardRangeReader(RangeReader[_Begun]):
         self._selected = selected
         self._shard = shard
         self._opened: OpenShard | None = None
+        self._chunks = 0, 0
         self._start = self._stop = 0
 
-    def _open(self) -> _Begun:
-        source = self._source
+    def _open(self) -> tuple[OpenShard, BinaryIO | None]:
+        """Opens the shard, and the file where the chunks begin, if there are any."""
+        source, path = self._source, self.path
         opened = self._opened = open_shard(
             self._shard,
             version=self._file.version,
             rebuild=self._skipped is not None,
         )
-        first = opened.records_before(source.begin_bytes)
-        stop = opened.records  # Chunks that were cut off are lost with the last range.
+        offsets = opened.footer.chunk_offsets
+        first = opened.chunks_before(source.begin_bytes)
+        # Chunks that were cut off are lost with the last range.
+        last = len(offsets) - 1
         if source.end_bytes < self._file.size_bytes:
-            stop = opened.records_before(source.end_bytes)
-        first, stop = min(first, opened.records), min(stop, opened.records)
-        reading = ShardRange(opened, first, stop, skipped=self._skipped)
-        file = reading.open(wait=False) if first < stop else None
-        self._start, self._stop = first, max(first, stop)
-        return _Begun(opened, reading, file)
+            last = opened.chunks_before(source.end_bytes)
+        self._chunks = first, last
+        self._start, self._stop = opened.first_records[[first, last]].tolist()
+        if self._start == self._stop:
+            return opened, None
+        begin, end = offsets[[first, last]].tolist()
+        return opened, storage_for(path).open(
+            path, offset=begin, end=end, version=opened.version, wait=False
+        )
 
     @property
     def stored_places(self) -> Places | None:
@@ -85,19 +96,52 @@ class ShardRangeReader(RangeReader[_Begun]):
 
     def batches(self) -> Iterator[RecordBatch]:
         with self._told_to_skip():
-            try:
-                begun = self._coming()
-            except CorruptShardError as error:
-                if self._skipped is None:
-                    raise
-                self._lose(error, self._skipped)
-                return
-            if begun.file is not None:
-                for batch in begun.reading.batches(begun.file):
-                    self._records += len(batch.records)
-                    yield batch
-        self._whole = self._stop == begun.opened.records
+            yield from self.good()
+
+    def good(self) -> Iterator[RecordBatch]:
+        """Yields the records as `batches` does; its errors name no option."""
+        try:
+            opened, file = self._coming()
+        except CorruptShardError as error:
+            if self._skipped is None:
+                raise
+            self._lose(error, self._skipped)
+            return
+        if file is not None:
+            first, last = self._chunks
+            with file:
+                for chunks in walk_chunks(
+                    file,
+                    opened.footer,
+                    path=self.path,
+                    first_chunk=first,
+                    last_chunk=last,
+                ):
+                    for batch in self._good(opened, chunks):
+                        self._records += len(batch.records)
+                        yield batch
+        self._whole = self._stop == opened.records
         self._check_unchanged()
+
+    def _good(
+        self, opened: OpenShard, chunks: ChunkRange, *, again: bool = False
+    ) -> Iterator[RecordBatch]:
+        """Yields the records of chunks that are not damaged."""
+        try:
+            yield from _decoded(opened, chunks)
+        except CorruptShardError:
+            # It may have been damaged in transit: a bucket gives no checksum for a part
+            # of an object. Data that are good the second time are used.
+            if not again and storage_for(chunks.path).remote:
+                yield from self._good(opened, _fetched(opened, chunks), again=True)
+                return
+            if self._skipped is None:
+                raise
+            for chunk in _one_by_one(chunks):
+                try:
+                    yield from _decoded(opened, chunk)
+                except CorruptShardError as error:
+                    _skip(self._skipped, opened, chunk, error)
 
     def taken(self, batch: RecordBatch) -> RecordBatch:
         if (selected := self._selected()) is None or not batch.records:
@@ -122,9 +166,7 @@ class ShardRangeReader(RangeReader[_Begun]):
     def _copy(
         self, copier: ShardWriter, options: WriterOptions
     ) -> tuple[RecordsDigest, Int64] | None:
-        opened, _, file = self._coming()
-        assert self._start is not None  # It is open.
-        assert self._stop is not None
+        opened, file = self._coming()
         if file is None:
             self._whole = self._stop == opened.records
             return RecordsDigest(), np.zeros(0, np.int64)
@@ -143,14 +185,15 @@ class ShardRangeReader(RangeReader[_Begun]):
             taken = self._selected()
             if taken is None:
                 taken = np.ones(opened.records, np.bool_)
-            taken = taken[self._start : self._stop]
-            crc32cs, lengths = copier.copy(stored, self._start, taken)
+            first, stop = opened.first_records[[*self._chunks]].tolist()
+            taken = taken[first:stop]
+            crc32cs, lengths = copier.copy(stored, first, taken)
             digest = RecordsDigest.of(crc32cs, lengths)
             self.left_out = RecordsDigest.of(crc32cs[~taken], lengths[~taken])
         self._records = digest.records
         self._whole = self._stop == opened.records
         self._check_unchanged()
-        return digest, self._start + np.flatnonzero(taken)
+        return digest, first + np.flatnonzero(taken)
 
     @contextmanager
     def _told_to_skip(self) -> Iterator[None]:
@@ -170,6 +213,84 @@ class ShardRangeReader(RangeReader[_Begun]):
         damage = CorruptRecordError(**error.facts())
         damage.reason, damage.detail = "footer", error.got or error.what
         skipped.add(damage, self.path, region=(begin, end))
+
+
+def _skip(
+    skipped: SkippedRegions,
+    opened: OpenShard,
+    chunk: ChunkRange,
+    error: CorruptShardError,
+) -> None:
+    first = chunk.first_record
+    edges = opened.footer.chunk_offsets[[chunk.first_chunk, chunk.last_chunk]]
+    begin, end = np.minimum(edges, opened.shard.size_bytes).tolist()
+    damage = CorruptRecordError(**error.facts())
+    damage.reason, damage.detail = "chunk", error.got or error.what
+    skipped.add(
+        damage,
+        chunk.path,
+        region=(begin, end),
+        rows=(first, first + int(chunk.chunk_records.sum())),
+    )
+
+
+def _decoded(opened: OpenShard, chunks: ChunkRange) -> list[RecordBatch]:
+    """Returns all records of chunks; empty if they have none."""
+    crc32cs = opened.crc32cs
+    records = chunks.decode(hashed=crc32cs is None)
+    found = list(map(google_crc32c.value, records))
+    if crc32cs is not None:
+        _check(chunks, found, crc32cs)
+    if not records:
+        return []
+    first = chunks.first_record
+    return [RecordBatch(range(first, first + len(records)), records, found)]
+
+
+def _fetched(opened: OpenShard, chunks: ChunkRange) -> ChunkRange:
+    """Returns chunks that were fetched once more."""
+    offsets = opened.footer.chunk_offsets
+    begin, end = offsets[[chunks.first_chunk, chunks.last_chunk]].tolist()
+    with storage_for(chunks.path).open(
+        chunks.path, offset=begin, end=end, version=opened.version
+    ) as file:
+        data = read_bytes(file, end - begin)
+    return dataclasses.replace(chunks, data=data)
+
+
+def _one_by_one(chunks: ChunkRange) -> Iterator[ChunkRange]:
+    """Yields each chunk of a range as its own range."""
+    footer = chunks.footer
+    offsets = footer.chunk_offsets - footer.chunk_offsets[chunks.first_chunk]
+    record = chunks.first_record
+    for chunk in range(chunks.first_chunk, chunks.last_chunk):
+        data = chunks.data[offsets[chunk] : offsets[chunk + 1]]
+        yield dataclasses.replace(
+            chunks,
+            first_chunk=chunk,
+            last_chunk=chunk + 1,
+            first_record=record,
+            data=data,
+        )
+        record += int(footer.chunk_records[chunk])
+
+
+def _check(
+    chunks: ChunkRange, found: Sequence[int], crc32cs: npt.NDArray[np.uint32]
+) -> None:
+    got = np.array(found, np.uint32)
+    expected = crc32cs[chunks.first_record : chunks.first_record + len(got)]
+    if np.array_equal(expected, got):
+        return
+    at = int(np.flatnonzero(expected != got)[0])
+    raise CorruptShardError(
+        "record is not the one that was written",
+        where=f"{chunks.path}, record {chunks.first_record + at:,}",
+        expected=f"crc32c {expected[at]:#010x}, as in the shard's index",
+        got=f"crc32c {got[at]:#010x}",
+        cure="restore the shard from a copy, or run the conversion again; "
+        "gristmill verify lists all damage",
+    )
 
 
 class ArrayRecordSource(Source):
