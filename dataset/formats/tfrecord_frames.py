@@ -161,10 +161,27 @@ def _header_positions_in(
     return hits
 
 
-def _count_equal(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> int:
+def count_equal(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> int:
     """Returns how many elements are equal before the first that differ."""
     differs = a != b
     return int(differs.argmax()) if differs.any() else len(differs)
+
+
+def frame_borders(buffer: bytes, position: int, stop: int) -> list[int]:
+    """Returns where frames begin before `stop`, and where the last one ends.
+
+    These are positions in the buffer, valid if the lengths are right.
+
+    Args:
+        buffer: Bytes with the headers of these frames.
+        position: Where the first begins.
+        stop: At most the position after that of the last header in the buffer.
+    """
+    unpack, borders = U64.unpack_from, [position]
+    while position < stop:
+        position += unpack(buffer, position)[0] + FRAME_OVERHEAD_BYTES
+        borders.append(position)
+    return borders
 
 
 class FrameReader(StreamReader):
@@ -187,7 +204,7 @@ class FrameReader(StreamReader):
             known = end() if callable(end) else end
             if known is not None:
                 stop = min(stop, known - self._buffer_offset)
-            borders = self._borders(stop)
+            borders = frame_borders(self._buffer, self._position, stop)
             batch, error = self._parse(borders)
             if batch.records:
                 yield batch
@@ -200,19 +217,6 @@ class FrameReader(StreamReader):
         known = end() if callable(end) else end
         return known is None or self.offset < known
 
-    def _borders(self, stop: int) -> list[int]:
-        """Returns where frames begin before `stop`, and where the last one ends.
-
-        These are positions in the buffer, valid if the lengths are right.
-        """
-        buffer, unpack = self._buffer, U64.unpack_from
-        position = self._position
-        borders = [position]
-        while position < stop:
-            position += unpack(buffer, position)[0] + FRAME_OVERHEAD_BYTES
-            borders.append(position)
-        return borders
-
     def _parse(
         self, borders: list[int]
     ) -> tuple[RecordBatch, CorruptRecordError | None]:
@@ -223,7 +227,7 @@ class FrameReader(StreamReader):
         buffer, base = self._buffer, self._buffer_offset
         headers = headers_at(buffer, borders[:-1])
         stored, got = headers["masked_crc32c"], header_crc32cs(headers)
-        good = _count_equal(mask(got), stored)
+        good = count_equal(mask(got), stored)
         error = None
         if good < len(headers):
             offset = base + borders[good]
@@ -247,7 +251,7 @@ class FrameReader(StreamReader):
         ]
         crc32cs = list(map(_crc32c, records))
         stored, got = footers_before(buffer, ends), np.array(crc32cs, np.uint32)
-        good = _count_equal(mask(got), stored)
+        good = count_equal(mask(got), stored)
         if good < len(records):
             error = self._corrupt(
                 "data",

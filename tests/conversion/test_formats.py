@@ -32,7 +32,12 @@ from gristmill.transforms.conversion.make_shards import (
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.sources.source import KeptPass, first_records, source_of
+from gristmill.transforms.sources.source import (
+    KeptPass,
+    ReadRequest,
+    first_records,
+    source_of,
+)
 from tests.conversion.format_files import (
     COMPRESS,
     COMPRESSED,
@@ -241,7 +246,7 @@ def test_a_file_that_is_written_meanwhile(tmp_path, name, change):
     os.utime(path, ns=(0, 0))
     files = listed(path, input_format=name)
     whole = SourceRange(file_index=0, begin_bytes=0, end_bytes=len(data))
-    batches = source_of(files.spec).read(files[0], whole).batches()
+    batches = source_of(files.spec).read(ReadRequest(files[0], whole)).batches()
     next(batches)
     change(path, data[:-9] + data[-9:][::-1])
     with pytest.raises(StorageChangedError) as caught:

@@ -23,7 +23,7 @@ from gristmill.dataset.formats.tfrecord_frames import FrameReader, encode_frame,
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import TFRECORD
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.source import source_of
+from gristmill.transforms.sources.source import ReadRequest, source_of
 from gristmill.transforms.sources.tfrecord import join_walks, walk_frames
 from tests.conversion.format_files import COMPRESS, check_meets, read_cut
 from tests.support.conversion import nested_records
@@ -234,7 +234,8 @@ def walked(file, edges, *, range_bytes, lost=-1):
 
 def records_in(file, ranges):
     sources = (SourceRange(file_index=0, begin_bytes=b, end_bytes=e) for b, e in ranges)
-    read = (source_of(TFRECORD).read(file, source).batches() for source in sources)
+    requests = (ReadRequest(file, source) for source in sources)
+    read = (source_of(TFRECORD).read(one).batches() for one in requests)
     return [record for batches in read for batch in batches for record in batch.records]
 
 

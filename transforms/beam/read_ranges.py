@@ -51,7 +51,7 @@ from gristmill.transforms.sources.find_inputs import (
 from gristmill.transforms.sources.formats import FORMATS, RecordOptions, check_options
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.shards.source_split import list_shards
-from gristmill.transforms.sources.source import source_of
+from gristmill.transforms.sources.source import ReadRequest, source_of
 from gristmill.transforms.sources.tfrecord import (
     Chain,
     join_walks,
@@ -354,7 +354,7 @@ class FileRange(NamedTuple):
             return
         whole = SourceRange(file_index=0, begin_bytes=begin_bytes, end_bytes=end_bytes)
         source = source_of(file.spec)
-        reader = source.read(file, whole)
+        reader = source.read(ReadRequest(file, whole))
         yield from reader.batches()
         span, last = reader.span, end_bytes in (-1, file.size_bytes)
         # Where places are not bytes, the format's cuts ensure that ranges meet.

@@ -76,7 +76,12 @@ from gristmill.transforms.sources.shards.source_split import (
     check_apart,
     find_split,
 )
-from gristmill.transforms.sources.source import SkippedRegions, first_records, source_of
+from gristmill.transforms.sources.source import (
+    ReadRequest,
+    SkippedRegions,
+    first_records,
+    source_of,
+)
 from gristmill.transforms.tokens.documents import check_fit
 from gristmill.transforms.tokens.load_tokenizer import find_tokenizer
 
@@ -138,7 +143,7 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
         )
         skips, source = job.on_corrupt == "skip", source_of(file.spec)
         skipped = SkippedRegions() if skips else None
-        ranges = source.read(file, beginning, skipped=skipped)
+        ranges = source.read(ReadRequest(file, beginning, skipped))
         for batch in map(ranges.taken, ranges.batches()):
             trial = _Trial(job, source.spec, accepts=skips)
             found = zip(batch.places, batch.records, strict=True)

@@ -35,6 +35,7 @@ from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.source import (
     KeptPass,
     RangeReader,
+    ReadRequest,
     SkippedRegions,
     Source,
     source_of,
@@ -189,12 +190,11 @@ class ShardSource:
     def _readers(self) -> Iterator[RangeReader[Any]]:
         plan = self.prepared.plan
         for part in plan.ranges(self._shard):
+            file, cuts = part.file_index, plan.cuts_within(part.file_index)
             yield self._source.read(
-                self.prepared.files[part.file_index],
-                part,
-                skipped=self.skipped,
-                cuts=plan.cuts_within(part.file_index),
-                kept=self._kept,
+                ReadRequest(
+                    self.prepared.files[file], part, self.skipped, cuts, self._kept
+                )
             )
 
     def _opened_ahead(self) -> Iterator[RangeReader[Any]]:

@@ -548,7 +548,7 @@ class ParquetSource(Source):
         _compare(self._features, _features(schema, columns, path), schema, path)
         return [name for name in names if any(_holds(name, f) for f in self._features)]
 
-    def open_range(self, request: ReadRequest) -> ParquetRange:
+    def read(self, request: ReadRequest) -> ParquetRange:
         return ParquetRange(request, self)
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:

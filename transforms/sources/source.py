@@ -360,20 +360,8 @@ class Source(abc.ABC):
         kinds = FORMATS[options.input_format].records
         return SourceSpec(options.input_format, "".join(kinds[:1]))
 
-    def read(
-        self,
-        file: InputFile,
-        source: SourceRange,
-        *,
-        skipped: SkippedRegions | None = None,
-        cuts: Sequence[int] = (),
-        kept: KeptPass | None = None,
-    ) -> RangeReader[Any]:
-        """Returns a reader of one range of a file; see `ReadRequest`."""
-        return self.open_range(ReadRequest(file, source, skipped, cuts, kept))
-
     @abc.abstractmethod
-    def open_range(self, request: ReadRequest) -> RangeReader[Any]:
+    def read(self, request: ReadRequest) -> RangeReader[Any]:
         """Returns a reader of one range of a file."""
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
@@ -501,11 +489,11 @@ def _batches(file: InputFile) -> Iterator[RecordBatch]:
     plain = file.compression == "none"
     if plain and FORMATS[source.spec.format].sized and size > _FIRST_BYTES:
         first = SourceRange(file_index=0, begin_bytes=0, end_bytes=_FIRST_BYTES)
-        reader = source.read(file, first)
+        reader = source.read(ReadRequest(file, first))
         yield from reader.batches()
         begin = reader.span.stop_bytes or 0
     if begin < size:
         rest = SourceRange(
             file_index=0, begin_bytes=begin, end_bytes=size if plain else -1
         )
-        yield from source.read(file, rest).batches()
+        yield from source.read(ReadRequest(file, rest)).batches()

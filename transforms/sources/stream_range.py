@@ -312,5 +312,5 @@ class StreamSource(Source):
     lookback_bytes = 0
     sure = False
 
-    def open_range(self, request: ReadRequest) -> StreamRange:
+    def read(self, request: ReadRequest) -> StreamRange:
         return StreamRange(request, self)

@@ -17,19 +17,17 @@ part 0       part 1        part 2
 
 from __future__ import annotations
 
-import functools
 import itertools
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
-
-import numpy as np
 
 from gristmill.dataset.formats.tfrecord_frames import (
     FRAME_OVERHEAD_BYTES,
     HEADER_BYTES,
-    U64,
     FrameReader,
+    count_equal,
+    frame_borders,
     header_crc32cs,
     headers_at,
     mask,
@@ -43,80 +41,48 @@ from gristmill.transforms.sources.stream_range import StreamSource
 BLOCK_BYTES = 1 << 20
 
 
-class FrameHops:
-    """Finds where frames begin, one after the other, from one that is known.
+def _hops(file: InputFile, offset: int, end: int) -> Iterator[list[int]]:
+    """Yields the offsets of the frames that begin before `end`, in groups.
 
     Checksums of lengths are compared, some blocks at a time; those of records are not.
-    Memory: one block.
+    Each group ends with the place where the next frame would begin. After the last
+    group that is at `end` or behind it, also past the end of a file that was cut, or
+    where there is no valid header. Memory: one block.
 
     Args:
-        open_at: Opens the file for reading forward from an offset.
+        file: The file.
         offset: Where a frame begins.
-        far_bytes: The file is reopened after a record that extends more than this
-            beyond the bytes read; a shorter one is read.
-
-    Attributes:
-        offset: Where the next frame begins. It can lie past the end of a file that was
-            cut.
+        end: Where to stop.
     """
-
-    def __init__(
-        self,
-        open_at: Callable[[int], BinaryIO],
-        offset: int,
-        *,
-        far_bytes: int,
-    ):
-        self.offset = offset
-        self._open_at = open_at
-        self._far_bytes = far_bytes
-
-    def until(self, end: int) -> Iterator[list[int]]:
-        """Yields the offsets of the frames that begin before `end`, in groups.
-
-        It stops where there is no valid header: `offset` is then that place, before
-        `end`.
-        """
-        file = self._open_at(self.offset)
-        try:
-            buffer, base = b"", self.offset  # The offset of the buffer's first byte.
-            while self.offset < end:
-                if self.offset - base - len(buffer) > self._far_bytes:
-                    file.close()
-                    file = self._open_at(self.offset)
-                    buffer, base = b"", self.offset
-                while base + len(buffer) < self.offset + HEADER_BYTES:
-                    left = max(base + len(buffer) - self.offset, 0)
-                    base += len(buffer) - left
-                    block = file.read(BLOCK_BYTES)
-                    if not block:
-                        return
-                    buffer = buffer[len(buffer) - left :] + block
-                starts, intact = self._hop(buffer, base, end)
-                if starts:
-                    yield starts
-                if not intact:
+    # A request takes as long as many megabytes of data.
+    far_bytes = READER_BYTES if storage_for(file.path).remote else BLOCK_BYTES
+    stream = _open(file, offset, end)
+    try:
+        buffer, base = b"", offset  # The offset of the buffer's first byte.
+        while offset < end:
+            # A long record is not read.
+            if offset - base - len(buffer) > far_bytes:
+                stream.close()
+                stream = _open(file, offset, end)
+                buffer, base = b"", offset
+            while base + len(buffer) < offset + HEADER_BYTES:
+                left = max(base + len(buffer) - offset, 0)
+                base += len(buffer) - left
+                block = stream.read(BLOCK_BYTES)
+                if not block:
                     return
-        finally:
-            file.close()
-
-    def _hop(self, buffer: bytes, base: int, end: int) -> tuple[list[int], bool]:
-        """Moves over the frames whose headers are in the buffer.
-
-        Returns:
-            Their offsets, and whether all of the headers were valid.
-        """
-        stop = min(len(buffer) - HEADER_BYTES + 1, end - base)
-        position, unpack = self.offset - base, U64.unpack_from
-        borders = [position]
-        while position < stop:
-            position += unpack(buffer, position)[0] + FRAME_OVERHEAD_BYTES
-            borders.append(position)
-        headers = headers_at(buffer, borders[:-1])
-        bad = np.flatnonzero(mask(header_crc32cs(headers)) != headers["masked_crc32c"])
-        good = int(bad[0]) if len(bad) else len(headers)
-        self.offset = base + borders[good]
-        return [base + border for border in borders[:good]], good == len(headers)
+                buffer = buffer[len(buffer) - left :] + block
+            stop = min(len(buffer) - HEADER_BYTES + 1, end - base)
+            borders = frame_borders(buffer, offset - base, stop)
+            headers = headers_at(buffer, borders[:-1])
+            stored = headers["masked_crc32c"]
+            good = count_equal(mask(header_crc32cs(headers)), stored)
+            yield [base + border for border in borders[: good + 1]]
+            if good < len(headers):
+                return
+            offset = base + borders[good]
+    finally:
+        stream.close()
 
 
 # The start of a frame, and starts of later frames that follow from it.
@@ -150,20 +116,21 @@ def walk_frames(
     for _ in range(_SEARCHES):
         if position is None:
             break
-        chain = [position]
-        hops = _hops(file, position, end)
-        for starts in hops.until(end):
+        chain, starts = [position], [position]
+        for starts in _hops(file, position, end):
             while (at := bisect_left(starts, chain[-1] + step_bytes)) < len(starts):
                 chain.append(starts[at])
             if file.size_bytes - chain[-1] <= step_bytes:
                 break  # The rest is not cut.
         else:
-            if hops.offset < end:
+            reached = starts[-1]
+            if reached < end:
                 chains.append(tuple(chain))
                 # In the first part, this is damage, and nothing after it is read.
-                position = _search(file, hops.offset + 1, end) if begin else None
+                position = _search(file, reached + 1, end) if begin else None
                 continue
-            chain.append(hops.offset)
+            if reached > chain[-1]:
+                chain.append(reached)
         chains.append(tuple(chain))
         break
     return tuple(chain for chain in chains if len(chain) > 1)
@@ -211,33 +178,25 @@ def _hop_on(
     Returns:
         The place; None if the way there is damaged.
     """
-    hops = _hops(file, position, file.size_bytes)
-    for starts in hops.until(file.size_bytes):
+    for starts in _hops(file, position, file.size_bytes):
         for start in starts:
             if start > position and (start >= cut or start in links):
                 return start
-    return hops.offset if hops.offset >= file.size_bytes else None
+    return None
 
 
 def _search(file: InputFile, offset: int, limit: int) -> int | None:
     """Returns the likely start of a frame at or after an offset."""
     if offset >= limit:
         return None
-    with _open(file, limit, offset) as stream:
+    with _open(file, offset, limit) as stream:
         reader = FrameReader(
             stream, path=file.path, offset=offset, size_bytes=file.size_bytes
         )
         return reader.offset if reader.resync(limit=limit) else None
 
 
-def _hops(file: InputFile, offset: int, end: int) -> FrameHops:
-    # A request takes as long as many megabytes of data.
-    far_bytes = READER_BYTES if storage_for(file.path).remote else BLOCK_BYTES
-    open_at = functools.partial(_open, file, end)
-    return FrameHops(open_at, offset, far_bytes=far_bytes)
-
-
-def _open(file: InputFile, end: int, offset: int) -> BinaryIO:
+def _open(file: InputFile, offset: int, end: int) -> BinaryIO:
     end = min(end + HEADER_BYTES, file.size_bytes)
     return storage_for(file.path).open(
         file.path, offset=offset, end=end, version=file.version

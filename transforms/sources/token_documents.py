@@ -17,6 +17,7 @@ from gristmill.dataset.base.errors import (
     InputError,
     StorageChangedError,
 )
+from gristmill.dataset.base.places import Int64
 from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
@@ -36,12 +37,10 @@ class Layout(NamedTuple):
     Attributes:
         places: int64 [documents + 1], the first byte of each, and the end of the last.
         decode: Returns the tokens of a document from its bytes.
-        empty: Number of documents without tokens among them, which have no place.
     """
 
-    places: npt.NDArray[np.int64]
+    places: Int64
     decode: Callable[[bytes], Ids]
-    empty: int = 0
 
 
 class TokenSource(Source):
@@ -53,9 +52,9 @@ class TokenSource(Source):
 
     @abc.abstractmethod
     def layout(self, file: InputFile, begin: int, end: int) -> Layout:
-        """Returns the documents of a file that begin in a range of its bytes."""
+        """Returns the documents of a file, or those around a range of its bytes."""
 
-    def open_range(self, request: ReadRequest) -> TokenRange:
+    def read(self, request: ReadRequest) -> TokenRange:
         return TokenRange(request, self)
 
     def described(self) -> dict[str, Any]:
@@ -86,20 +85,29 @@ class TokenSource(Source):
         return data
 
 
-class TokenRange(RangeReader[Layout]):
+class TokenRange(RangeReader[tuple[Layout, int]]):
     """Reads the documents of one range of a file."""
 
     def __init__(self, request: ReadRequest, format: TokenSource) -> None:
         super().__init__(request)
         self._format = format
 
-    def _open(self) -> Layout:
-        end = self._source.end_bytes
+    def _open(self) -> tuple[Layout, int]:
+        """Returns the documents that begin in the range, and how many are empty."""
+        begin, end = self._source.begin_bytes, self._source.end_bytes
         end = self._file.size_bytes if end < 0 else end
-        return self._format.layout(self._file, self._source.begin_bytes, end)
+        places, decode = self._format.layout(self._file, begin, end)
+        # A document without tokens has no bytes, and so no place.
+        filled = np.diff(places) > 0
+        empty = places[:-1][~filled]
+        inside = (empty >= begin) & ((empty < end) | (end >= places[-1]))
+        places = places[np.append(True, filled)]
+        first, stop = np.searchsorted(places[:-1], (begin, end), "left")
+        own = places[first : stop + 1] if stop > first else places[:0]
+        return Layout(own, decode), int(np.count_nonzero(inside))
 
     def batches(self) -> Iterator[RecordBatch]:
-        places, decode, empty = self._coming()
+        (places, decode), empty = self._coming()
         begins = places.tolist()
         if empty:
             yield RecordBatch([], [], [], null_rows=empty)
@@ -147,30 +155,6 @@ def damaged(path: str, place: int, got: str) -> CorruptInputError:
         got=got,
         cure="check that the files belong together, and restore them",
     )
-
-
-def in_range(
-    places: npt.NDArray[np.int64],
-    begin: int,
-    end: int,
-    decode: Callable[[bytes], Ids],
-) -> Layout:
-    """Returns the documents that begin in a range.
-
-    Args:
-        places: int64 [documents + 1], of all documents of a file.
-        begin: First byte of the range.
-        end: The byte after its last.
-        decode: As in `Layout`.
-    """
-    # A document without tokens has no bytes, and so no place.
-    filled = np.diff(places) > 0
-    empty = places[:-1][~filled]
-    inside = (empty >= begin) & ((empty < end) | (end >= places[-1]))
-    places = places[np.append(True, filled)]
-    first, stop = np.searchsorted(places[:-1], (begin, end), "left")
-    own = places[first : stop + 1] if stop > first else places[:0]
-    return Layout(own, decode, int(np.count_nonzero(inside)))
 
 
 def kind_of(record: str, name: str) -> tuple[np.dtype[Any], int | None]:

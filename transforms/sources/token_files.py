@@ -18,9 +18,9 @@ import zlib
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.base.places import Int64
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import MAY_LACK, RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
@@ -29,7 +29,6 @@ from gristmill.transforms.sources.token_documents import (
     Layout,
     TokenSource,
     damaged,
-    in_range,
     kind_of,
     list_beside,
     no_kind,
@@ -54,12 +53,12 @@ class MegatronSource(TokenSource):
     def layout(self, file: InputFile, begin: int, end: int) -> Layout:
         dtype, places = self._index(_idx_of(file.path), file.size_bytes)
         decode = functools.partial(np.frombuffer, dtype=dtype)
-        return in_range(places, begin, end, decode)
+        return Layout(places, decode)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - Sources are few, and kept.
     def _index(
         self, beside: str, size_bytes: int
-    ) -> tuple[np.dtype[np.generic], npt.NDArray[np.int64]]:
+    ) -> tuple[np.dtype[np.generic], Int64]:
         """Returns the type of the ids of a `.bin`, and where its documents begin."""
         data = self.read_beside(beside)
         try:
@@ -136,13 +135,10 @@ class FlatSource(TokenSource):
                 cure="give the id of the tokenizer that made them; or --accept no-end "
                 "to take such a file for one document",
             )
-        inside = found[(found >= begin) & (found < min(end, size))]
-        decode = functools.partial(np.frombuffer, dtype=dtype)
-        if not len(inside):
-            return Layout(inside, decode)
-        after = found[found > inside[-1]]
         # Tokens after the last end are a document too.
-        return Layout(np.append(inside, after[0] if len(after) else size), decode)
+        if at >= size and size not in found[-1:]:
+            found = np.append(found, size)
+        return Layout(found, functools.partial(np.frombuffer, dtype=dtype))
 
 
 def _head_bytes(file: InputFile, dtype: np.dtype[Any]) -> int:
@@ -201,8 +197,7 @@ class OlmoSource(FlatSource):
                 raise ValueError(f"{got} in {file.size_bytes:,}")  # noqa: TRY301
         except (EOFError, IndexError, OSError, ValueError, zlib.error) as error:
             raise damaged(beside, 0, str(error)) from error
-        decode = functools.partial(np.frombuffer, dtype=dtype)
-        return in_range(places, begin, end, decode)
+        return Layout(places, functools.partial(np.frombuffer, dtype=dtype))
 
 
 def _bounds_of(path: str) -> str:
@@ -288,7 +283,7 @@ class MdsSource(TokenSource):
         decode = functools.partial(
             _ids_of_sample, sizes=sizes, number=number, kind=kind
         )
-        return in_range(places, begin, end, decode)
+        return Layout(places, decode)
 
 
 def _index_of(path: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -260,19 +261,14 @@ def _fetched(opened: OpenShard, chunks: ChunkRange) -> ChunkRange:
 
 def _one_by_one(chunks: ChunkRange) -> Iterator[ChunkRange]:
     """Yields each chunk of a range as its own range."""
-    footer = chunks.footer
-    offsets = footer.chunk_offsets - footer.chunk_offsets[chunks.first_chunk]
-    record = chunks.first_record
-    for chunk in range(chunks.first_chunk, chunks.last_chunk):
-        data = chunks.data[offsets[chunk] : offsets[chunk + 1]]
-        yield dataclasses.replace(
-            chunks,
-            first_chunk=chunk,
-            last_chunk=chunk + 1,
-            first_record=record,
-            data=data,
-        )
-        record += int(footer.chunk_records[chunk])
+    return walk_chunks(
+        io.BytesIO(chunks.data),
+        chunks.footer,
+        path=chunks.path,
+        first_chunk=chunks.first_chunk,
+        last_chunk=chunks.last_chunk,
+        range_bytes=0,
+    )
 
 
 def _check(
@@ -306,7 +302,7 @@ class ArrayRecordSource(Source):
     def _shard(self, file: InputFile) -> ListedShard:
         return ListedShard(file.path, file.size_bytes, self._dataset_chars)
 
-    def open_range(self, request: ReadRequest) -> ShardRangeReader:
+    def read(self, request: ReadRequest) -> ShardRangeReader:
         shard = request.source.file_index
         selected = functools.partial(selected_records, self.spec, shard)
         return ShardRangeReader(request, self._shard(request.file), selected)
