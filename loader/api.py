@@ -17,7 +17,6 @@ from gristmill.loader.data.batches import (
     check_dataset,
     named_datasets,
     ordered_weights,
-    scheduled,
 )
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.feed.step_reads import check_mask, checked_columns
@@ -269,5 +268,4 @@ def global_batches(
         num_records=1, seed=seed, shuffle=parse_shuffle(shuffle), epochs=epochs
     )
     phase = NamedPhase(0, named, mixture, batch_size)
-    found, schedule = scheduled([phase], like, drop_remainder=drop_remainder)
-    return GlobalBatches(datasets=found, schedule=schedule)
+    return GlobalBatches(phases=(phase,), like=like, drop_remainder=drop_remainder)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Literal, NamedTuple, NoReturn, Self, TypeVar, cast
+from typing import Literal, NamedTuple, NoReturn, Self, TypeVar
 
 from gristmill.dataset.base.errors import InputError, SystemLimitError
 from gristmill.loader.base.indices import (
@@ -48,12 +48,15 @@ class Batches:
     It pickles as the paths of its datasets and the order.
 
     Attributes:
-        datasets: The datasets of all phases: a single one unless mixed or after `then`.
-        schedule: Which records are in which step and row. It is internal.
+        phases: By rising steps, the first from step 0. It is internal.
+        like: An order with the seed, the shuffle and the epochs of all datasets. It is
+            internal.
+        drop_remainder: Whether to leave out a partial last batch.
     """
 
-    datasets: tuple[Dataset, ...]
-    schedule: Schedule
+    phases: tuple[NamedPhase, ...]
+    like: DatasetOrder
+    drop_remainder: bool = True
 
     def __post_init__(self) -> None:
         if self.steps == 0:
@@ -66,16 +69,43 @@ class Batches:
             )
 
     @functools.cached_property
+    def _numbered(self) -> list[tuple[str, Dataset]]:
+        """The datasets of all phases with their names, by their numbers."""
+        found = [pair for phase in self.phases for pair in phase.datasets.items()]
+        return [*{(name, id(one)): (name, one) for name, one in found}.values()]
+
+    @functools.cached_property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """The datasets of all phases: a single one unless mixed or after `then`."""
+        return tuple(dataset for _, dataset in self._numbered)
+
+    @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """The name of each dataset of a mixture; empty for a single dataset."""
-        phases = self.schedule.phases
-        named = {
-            number: order.name
-            for phase in phases
-            for number, order in zip(phase.numbers, phase.orders, strict=True)
-        }
-        mixed = phases[0].mixture is not None
-        return tuple(named[number] for number in sorted(named)) if mixed else ()
+        mixed = self.phases[0].mixture is not None
+        return tuple(name for name, _ in self._numbered) if mixed else ()
+
+    @functools.cached_property
+    def schedule(self) -> Schedule:
+        """Which records are in which step and row. It is internal."""
+        pairs = enumerate(self._numbered)
+        numbers = {(name, id(one)): number for number, (name, one) in pairs}
+        schedule = Schedule(phases=(), drop_remainder=self.drop_remainder)
+        for step, datasets, mixture, batch_size in self.phases:
+            orders = [
+                dataclasses.replace(self.like, num_records=len(one), name=name)
+                for name, one in datasets.items()
+            ]
+            phase = Phase(
+                step=step,
+                orders=tuple(orders),
+                numbers=tuple(numbers[name, id(one)] for name, one in datasets.items()),
+                mixture=mixture,
+                batch_size=batch_size,
+            )
+            schedule = schedule.then(phase)
+        _tell_repeats(phase)
+        return schedule
 
     def __repr__(self) -> str:
         datasets = ", ".join(map(repr, self.datasets))
@@ -113,7 +143,8 @@ class Batches:
         Raises:
             OutOfRangeError: There is no such step.
         """
-        return self.schedule.indices(step)
+        batch = self.schedule.batch(step)
+        return batch.records if self.phases[0].mixture is None else batch
 
     def read(self, step: int, rows: RowsBySize = ALL_ROWS) -> list[bytes]:
         """Returns the records of rows of a step's global batch.
@@ -207,8 +238,8 @@ class Batches:
             InputError: An argument is out of range or of another kind, the batches end
                 before the step, or a mixture has other datasets or weights.
         """
-        step, own = checked_count(step, what="step", least=0), phases_of(self)
-        part = [one for one in own if one.step < max(step, 1)][-1]
+        step = checked_count(step, what="step", least=0)
+        part = [one for one in self.phases if one.step < max(step, 1)][-1]
         given = self._named(datasets)
         named = part.datasets | given
         if at == "epoch":
@@ -235,8 +266,8 @@ class Batches:
             mixture=self._mixture(part, named, weights),
             batch_size=part.batch_size if batch_size is None else batch_size,
         )
-        kept = (one for one in own if one.step < step)
-        return with_phases(self, [*kept, part])
+        kept = (one for one in self.phases if one.step < step)
+        return dataclasses.replace(self, phases=(*kept, part))
 
     def _named(
         self, datasets: Dataset | Mapping[str, Dataset] | None
@@ -280,66 +311,6 @@ AnyBatches = TypeVar("AnyBatches", bound=Batches)
 def named_datasets(datasets: Dataset | Mapping[str, Dataset]) -> dict[str, Dataset]:
     """Returns datasets by their names, a single one under ""."""
     return dict(datasets) if isinstance(datasets, Mapping) else {"": datasets}
-
-
-def phases_of(batches: Batches) -> list[NamedPhase]:
-    """Returns the phases of batches, by rising steps."""
-    return [
-        NamedPhase(
-            phase.step,
-            {
-                order.name: batches.datasets[number]
-                for number, order in zip(phase.numbers, phase.orders, strict=True)
-            },
-            phase.mixture,
-            phase.batch_size,
-        )
-        for phase in batches.schedule.phases
-    ]
-
-
-def with_phases(batches: AnyBatches, phases: Sequence[NamedPhase]) -> AnyBatches:
-    """Returns batches with other phases, in an order like theirs."""
-    old = batches.schedule
-    datasets, schedule = scheduled(phases, old.like, drop_remainder=old.drop_remainder)
-    return dataclasses.replace(batches, datasets=datasets, schedule=schedule)
-
-
-def scheduled(
-    phases: Sequence[NamedPhase], like: DatasetOrder, *, drop_remainder: bool
-) -> tuple[tuple[Dataset, ...], Schedule]:
-    """Returns the datasets and the schedule of the batches of phases.
-
-    Args:
-        phases: By rising steps, the first from step 0.
-        like: An order with the seed, the shuffle and the epochs of all datasets.
-        drop_remainder: Whether to leave out a partial last batch.
-    """
-    found: list[tuple[str, Dataset]] = []
-    schedule: Schedule | None = None
-    for step, datasets, mixture, batch_size in phases:
-        numbers, orders = [], []
-        for name, dataset in datasets.items():
-            same = [own == name and one is dataset for own, one in found]
-            if not any(same):
-                found.append((name, dataset))
-            numbers.append(same.index(True) if any(same) else len(same))
-            orders.append(
-                dataclasses.replace(like, num_records=len(dataset), name=name)
-            )
-        phase = Phase(
-            step=step,
-            orders=tuple(orders),
-            numbers=tuple(numbers),
-            mixture=mixture,
-            batch_size=batch_size,
-        )
-        if schedule is None:
-            schedule = Schedule(phases=(phase,), drop_remainder=drop_remainder)
-        else:
-            schedule = schedule.then(phase)
-    _tell_repeats(phase)
-    return tuple(dataset for _, dataset in found), cast("Schedule", schedule)
 
 
 def _tell_repeats(phase: Phase) -> None:

@@ -8,6 +8,7 @@ A digest covers all but the step, which alone may be changed.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
@@ -26,9 +27,6 @@ from gristmill.loader.data.batches import (
     NamedPhase,
     by_lengths,
     named_datasets,
-    phases_of,
-    scheduled,
-    with_phases,
 )
 from gristmill.loader.data.dataset import Content, Dataset, GoneDataset
 from gristmill.loader.order.mixture import Mixture
@@ -57,14 +55,14 @@ _GRAINS = frozenset(
 
 def state_of(batches: Batches, step: int) -> dict[str, Any]:
     """Returns the state of feeds that yield `step` next, as JSON values."""
-    order = batches.schedule.like
+    order = batches.like
     known = {
         "version": STATE_VERSION,
         "seed": order.seed,
         "shuffle": order.shuffle.to_state(),
         "epochs": order.epochs,
-        "drop_remainder": bool(batches.schedule.drop_remainder),
-        "phases": [_phase_state(part) for part in phases_of(batches)],
+        "drop_remainder": bool(batches.drop_remainder),
+        "phases": [_phase_state(part) for part in batches.phases],
     }
     return {"step": step, **known, "digest": _digest(known)}
 
@@ -179,7 +177,7 @@ def resumed(batches: AnyBatches, state: Mapping[str, Any]) -> tuple[AnyBatches, 
             is gone; the error names the differences.
         InputError: It is not a state, or is not as it was written.
     """
-    saved, parts = _saved(state), phases_of(batches)
+    saved, parts = _saved(state), batches.phases
     step, running = saved.step, saved.phases[saved.running]
     number = sum(part.step <= step for part in parts) - 1
     own = state_of(batches, step)
@@ -197,7 +195,7 @@ def resumed(batches: AnyBatches, state: Mapping[str, Any]) -> tuple[AnyBatches, 
     rest = [matched.get(part.step, part) for part in parts[number:]]
     _check_later(parts[number + 1 :], matched, saved, replaced=begins)
     earlier = [_past(phase, parts) for phase in past]
-    changed = with_phases(batches, [*earlier, *rest])
+    changed = dataclasses.replace(batches, phases=(*earlier, *rest))
     most = changed.schedule.step_limit
     checked_count(step, what="step of the state", least=0, most=most)
     return batches if changed == batches else changed, step
@@ -360,8 +358,7 @@ def batches_of_state(
             own = parts[-1]._replace(datasets={**parts[-1].datasets, **named})
             raise _mismatch(own, saved._replace(step=parts[-1].step), [])
     drop_remainder = saved.value["drop_remainder"]
-    found, schedule = scheduled(parts, like, drop_remainder=drop_remainder)
-    return Batches(datasets=found, schedule=schedule)
+    return Batches(phases=tuple(parts), like=like, drop_remainder=drop_remainder)
 
 
 def continued_batches(
@@ -378,7 +375,7 @@ def continued_batches(
         state: What `feed.get_state` returned.
         step: The first step of `batches`, which no host has begun.
     """
-    part, saved = phases_of(batches)[0], _saved(state)
+    part, saved = batches.phases[0], _saved(state)
     found = [_past(phase, [part]) for phase in saved.phases]
     last = found[-1]
     if _has_gone(last):
@@ -402,7 +399,7 @@ def continued_batches(
         found.append(NamedPhase(step, last.datasets, mixture, part.batch_size))
     elif len(found) == 1:
         return batches
-    return with_phases(batches, found)
+    return dataclasses.replace(batches, phases=tuple(found))
 
 
 def refuse_grains(state: object, of: str) -> None:

@@ -241,11 +241,6 @@ class Schedule:
                 cure="give True or False",
             )
 
-    @property
-    def like(self) -> DatasetOrder:
-        """An order with the seed, the shuffle and the epochs of all datasets."""
-        return dataclasses.replace(self.phases[0].orders[0], num_records=1, name="")
-
     def then(self, phase: Phase) -> Schedule:
         """Returns this schedule with another phase, which replaces those from its step.
 
@@ -445,18 +440,6 @@ class Schedule:
             if start < position:
                 counts = phase.dealing.counts(min(end, position) - start)
                 yield from map(Passed, phase.numbers, phase.orders, counts)
-
-    def indices(self, step: int, rows: RowsBySize = ALL_ROWS) -> IntArray | MixedBatch:
-        """Returns the records of rows of a step's global batch.
-
-        Returns:
-            int64 [rows] record indices; for a mixture, a `MixedBatch`.
-
-        Raises:
-            OutOfRangeError: There is no such step, or no such row in a full batch.
-        """
-        batch = self.batch(step, rows)
-        return batch.records if self.phases[0].mixture is None else batch
 
     def find(
         self,
