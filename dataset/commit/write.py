@@ -145,12 +145,12 @@ class Output(NamedTuple):
     Attributes:
         write: The write, without an id.
         manifest: The dataset; `NO_DATASET` if there is none that can be read.
-        damaged: Whether there is a `dataset.json` that cannot be read.
+        damaged: The version of a `dataset.json` that cannot be read; "" for none.
     """
 
     write: Write
     manifest: Manifest
-    damaged: bool = False
+    damaged: str = ""
 
     @classmethod
     def read(cls, write: Write, *, replaces: bool) -> Self:
@@ -177,7 +177,7 @@ class Output(NamedTuple):
         manifest, version = read(output)
         if manifest.name:
             check_dataset_name(output, manifest, write.name)
-        return cls(write, manifest, bool(version) and not manifest.name)
+        return cls(write, manifest, "" if manifest.name else version)
 
     @property
     def there(self) -> Split | None:

@@ -236,6 +236,16 @@ class TestWhatItRefuses:
                 write(data, **options)
         assert contents(data) == before
 
+    def test_a_split_whose_description_cannot_be_read(self, data):
+        write(data, [b"old"], records_per_shard=1)
+        (data / "dataset.json").write_text("{")
+        with pytest.raises(InvalidDatasetError):
+            write(data, [b"new"])
+        new, anew = [b"new", b"more"], {"overwrite": True, "records_per_shard": 1}
+        write(data, new, stop=1, **anew)
+        write(data, new, position=1, resume=True, **anew)
+        assert_whole(data, new)
+
     def test_other_records_of_a_write_that_is_committed(self, data):
         """A commit may be repeated, such as by a runner; a loop may read others."""
         write(data)
