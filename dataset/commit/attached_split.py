@@ -10,8 +10,8 @@ import contextlib
 import copy
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -60,18 +60,24 @@ class Attachment(NamedTuple):
     Attributes:
         write: Their write, which may replace columns of these names.
         editions: The `shards_digest` of each edition, by number.
-        columns: The names of the columns.
+        kinds: The types of the columns, by name.
+        source: What attaches them, and from what.
     """
 
     write: Write
     editions: Mapping[int, str]
-    columns: tuple[str, ...]
+    kinds: Mapping[str, ColumnType]
+    source: Mapping[str, Any]
+
+    def gather(self, gathered: Gathered) -> None:
+        """Notes the columns."""
+        gathered.notes["begun"][""] = self
 
     def begin(self) -> None:
         """Describes the work beside the dataset."""
         editions = {str(n): digest for n, digest in self.editions.items()}
         self.write.describe(
-            {"columns": {"names": list(self.columns), "editions": editions}}
+            {"columns": {"names": list(self.kinds), "editions": editions}}
         )
 
     def check_current(self) -> None:
@@ -187,7 +193,7 @@ class Written(NamedTuple):
 
     def gather(self, gathered: Gathered) -> None:
         """Adds the sizes and checksums of the files."""
-        files = [self.files[name] for name in self.task.attachment.columns]
+        files = [self.files[name] for name in self.task.attachment.kinds]
         count = (len(files),)
         rows = ShardRows(("bytes", "<i8", count), ("crc32c", "<u4", count))
         gathered.rows.setdefault("files", rows).add(
@@ -206,15 +212,11 @@ class Written(NamedTuple):
         )
 
 
-Typed = Mapping[str, tuple[ColumnType, npt.NDArray[Any]]]
-"""Types and values of columns, by name."""
-
-
-def write_values(task: ShardTask, values: Typed) -> Written:
-    """Writes the values of a shard."""
+def write_values(task: ShardTask, values: Mapping[str, Values]) -> Written:
+    """Writes the values of a shard, by column."""
     files = {}
-    for name, (kind, column) in values.items():
-        data = encode_column(kind, column, task.digest)
+    for name, kind in task.attachment.kinds.items():
+        data = encode_column(kind, values[name], task.digest)
         files[name] = task.attachment.publish(task.shard, name, data)
     return Written(task, files)
 
@@ -264,15 +266,28 @@ class AttachedSplit:
         self.name = chosen_split(split, self.manifest.splits, dataset)
         self.split: Split = self.manifest.splits[self.name]
 
-    def attachment(self, columns: Sequence[str], how: Any) -> Attachment:
-        """Returns the description of columns, given all that decides their values.
+    @classmethod
+    def of(cls, attachment: Attachment) -> Self:
+        """Returns the split that columns are attached to, as it is now."""
+        write = attachment.write
+        return cls(write.output, write.split, overwrite=write.replaces)
+
+    def attachment(
+        self, kinds: Mapping[str, ColumnType], how: Any, source: Mapping[str, Any]
+    ) -> Attachment:
+        """Returns the description of columns.
+
+        Args:
+            kinds: Their types, by name.
+            how: All that decides their values, as plain values.
+            source: The origin of their values.
 
         Raises:
             InputError: There is a column of this name, and it may not be replaced.
         """
         editions = {part.edition: part.shards_digest for part in self.split.parts}
         used = self.manifest.spent | self.split.writes
-        for key in write_ids(self.name, how, sorted(columns), sorted(editions.items())):
+        for key in write_ids(self.name, how, sorted(kinds), sorted(editions.items())):
             write = Write(
                 output=self.dataset,
                 name=self.manifest.name,
@@ -281,11 +296,11 @@ class AttachedSplit:
                 mark=key,
                 replaces=self.overwrite,
             )
-            found = Attachment(write, editions, tuple(columns))
-            there = columns and self.has(found)
+            found = Attachment(write, editions, kinds, source)
+            there = kinds and self.has(found)
             if key not in used or (there and not self._lacks_values(found)):
                 break
-        taken = [n for n in columns if any(n in p.columns for p in self.split.parts)]
+        taken = [n for n in kinds if any(n in p.columns for p in self.split.parts)]
         if taken and not self.overwrite and not self.has(found):
             raise InputError(
                 f"there is a column {taken[0]!r} already",
@@ -307,7 +322,7 @@ class AttachedSplit:
             part.columns.get(column, {}).get("table")
             == attachment.table_path(part, column)
             for part in self.split.parts
-            for column in attachment.columns
+            for column in attachment.kinds
         )
 
     def _lacks_values(self, attachment: Attachment) -> bool:
@@ -317,7 +332,7 @@ class AttachedSplit:
         try:
             for part, entries in zip(self.split.parts, self.entries(), strict=True):
                 shards = self.table(part.edition)
-                for name in attachment.columns:
+                for name in attachment.kinds:
                     table = read_column_table(self.dataset, entries[name], shards)
                     for shard in range(len(table)):
                         read_values(self.dataset, entries[name].kind, table, shard)
@@ -330,7 +345,8 @@ class AttachedSplit:
         return [column_entries(part, self.dataset) for part in self.split.parts]
 
     def tasks(self, attachment: Attachment) -> Iterator[ShardTask]:
-        """Yields a task for each shard."""
+        """Yields a task for each shard; raises StorageChangedError as `commit` does."""
+        self.check_editions(attachment)
         first = 0
         for part in self.split.parts:
             table = self.table(part.edition)
@@ -346,37 +362,36 @@ class AttachedSplit:
         """Returns the table of the shards of an edition."""
         return read_table(self.dataset, self.split.part(edition))
 
+    def check_editions(self, attachment: Attachment) -> None:
+        """Raises StorageChangedError if the split has other editions."""
+        with_columns(self.split, {}, attachment.editions, attachment.write)
+
     def commit(
-        self,
-        attachment: Attachment,
-        kinds: Mapping[str, ColumnType],
-        gathered: Gathered,
-        *,
-        source: Mapping[str, Any],
-    ) -> tuple[Manifest, int]:
+        self, attachment: Attachment, gathered: Gathered, **more: Any
+    ) -> Manifest:
         """Adds columns whose files are all written.
 
         Args:
             attachment: Their description.
-            kinds: Their types.
             gathered: The `Written` of all shards, gathered.
-            source: The origin of their values.
+            more: More about the origin of their values.
 
         Returns:
-            The dataset as it is now, and the size of the files.
+            The dataset as it is now.
 
         Raises:
             JobChangedError: The work was given up meanwhile.
             StorageChangedError: The split has other editions by now.
         """
         attachment.check_current()
+        self.check_editions(attachment)
         files: ShardRows = gathered.rows.get("files") or ShardRows()
-        source, size = {**source, "gristmill_version": __version__}, 0
+        source = {**attachment.source, **more, "gristmill_version": __version__}
         made: dict[int, dict[str, Any]] = {}
         for part in self.split.parts:
             shards, rows = self.table(part.edition), files.of(part)
             columns = made[part.edition] = {}
-            for at, name in enumerate(attachment.columns):
+            for at, (name, kind) in enumerate(attachment.kinds.items()):
                 sizes = rows["bytes"][:, at].tolist(), rows["crc32c"][:, at].tolist()
                 paths = (
                     layout.column_path(path, name, attachment.write.id)
@@ -384,10 +399,9 @@ class AttachedSplit:
                 )
                 table = ColumnTable.of(map(StoredColumn, paths, *sizes), shards)
                 path = attachment.table_path(part, name)
-                entry = write_column_table(
-                    self.dataset, path, kinds[name], table, source=source
-                )
-                columns[name], size = entry.described(), size + entry.file_bytes
+                columns[name] = write_column_table(
+                    self.dataset, path, kind, table, source=source
+                ).described()
 
         def change(old: Manifest) -> Manifest:
             if (split := old.splits.get(self.name)) is None:
@@ -401,4 +415,4 @@ class AttachedSplit:
 
         manifest = commit(self.dataset, change, check=attachment.check_current)
         attachment.tidy()
-        return manifest, size
+        return manifest

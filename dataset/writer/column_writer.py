@@ -176,7 +176,7 @@ class ColumnWriter:
 
     def _write_shard(self) -> None:
         values = {
-            name: (kind, np.concatenate([kind.empty(), *(p[name] for p in self._held)]))
+            name: np.concatenate([kind.empty(), *(p[name] for p in self._held)])
             for name, kind in self._columns.kinds.items()
         }
         self._held, self._held_records = [], 0
@@ -271,8 +271,8 @@ class _Columns:
             dataset.rstrip("/") or dataset, split, overwrite=overwrite
         )
         types = {name: str(kind) for name, kind in self.kinds.items()}
-        self._source = {"writer": source}
-        self.attachment = self.target.attachment([*types], [self._source, types])
+        about = {"writer": source}
+        self.attachment = self.target.attachment(self.kinds, [about, types], about)
         self.tasks = [*self.target.tasks(self.attachment)]
         self.where = f"{self.target.dataset}, split {self.target.name}"
 
@@ -303,8 +303,7 @@ class _Columns:
 
     def commit(self, gathered: Gathered) -> Manifest:
         """Commits all; raises as `AttachedSplit.commit` does."""
-        given = self.attachment, self.kinds, gathered
-        return self.target.commit(*given, source=self._source)[0]
+        return self.target.commit(self.attachment, gathered)
 
 
 def _kind(given: str | tuple[str, Sequence[int]]) -> ColumnType:

@@ -44,10 +44,9 @@ from gristmill.pipelines.local.pool import run_job, run_steps
 from gristmill.pipelines.text.printer import plural
 from gristmill.transforms.columns.attach_job import (
     AttachResult,
-    BegunColumns,
     ComputeJob,
     WriteColumns,
-    attached_before,
+    attached,
 )
 from gristmill.transforms.jobs.job import Begun, Job
 
@@ -158,8 +157,7 @@ def write_joined(
     """
     store, rows = row_store(directory, last), np.load(_rows_path(directory, task))
     values = {
-        name: (kind, store.values(name, rows, fill.get(name)))
-        for name, kind in store.kinds.items()
+        name: store.values(name, rows, fill.get(name)) for name in task.attachment.kinds
     }
     return write_values(task, values)
 
@@ -240,9 +238,11 @@ def attach_tables(
         kinds = kinds_of(writer, inputs)
         fill = fills_of(kinds, by.fill)
         how = [dataclasses.asdict(by), tables.identity, repr(fill)]
-        attachment = target.attachment([*kinds], how)
+        source = {"files": [*inputs][:SHOWN], "rows": writer.rows, "key": by.key}
+        attachment = target.attachment(kinds, how, source)
         if target.is_done(attachment):
-            return Attached(**vars(attached_before(target, attachment)))
+            before = attached(target.manifest, attachment, done_before=True)
+            return Attached(**vars(before))
         repeated = _repeated(writer, by)
         tasks: Begun[ShardTask] = Begun.on(
             dataset, "matching", target.tasks(attachment)
@@ -255,9 +255,7 @@ def attach_tables(
             fill=fill or {},
             last=by.repeated == "last",
         )
-        source = {"files": [*inputs][:SHOWN], "rows": writer.rows, "key": by.key}
-        begun = BegunColumns(target, attachment, kinds, source)
-        made = run_job(WriteColumns(begun, write), **run)
+        made = run_job(WriteColumns(attachment, write), **run)
     found = {"missing": missing, "repeated": repeated, "unmatched": unmatched}
     counts: dict[str, Any] = {kind: some.number for kind, some in found.items()}
     return Attached(

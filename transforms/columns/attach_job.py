@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import InputError, UserFunctionError
@@ -24,6 +24,7 @@ from gristmill.dataset.commit.attached_split import (
 )
 from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.column_table import column_entries
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.transforms.functions.user_functions import (
     call_on_record,
@@ -57,55 +58,33 @@ class AttachResult:
     done_before: bool = False
 
 
-class BegunColumns(NamedTuple):
-    """Columns whose values are to be written, or exist already.
-
-    Attributes:
-        target: The split, as it was at the beginning.
-        attachment: Their description.
-        kinds: Their types.
-        source: What attaches them, and from what.
-    """
-
-    target: AttachedSplit
-    attachment: Attachment
-    kinds: Mapping[str, ColumnType]
-    source: Mapping[str, Any]
-
-    def gather(self, gathered: Gathered) -> None:
-        """Notes the columns."""
-        gathered.notes["begun"][""] = self
-
-    def begin(self) -> Begun[Any]:
-        """Describes them beside the dataset, unless they exist already."""
-        target = self.target
-        tasks: Iterable[ShardTask] = ()
-        if not target.is_done(self.attachment):
-            self.attachment.begin()
-            tasks = target.tasks(self.attachment)
-        return Begun.on(target.dataset, "writing", tasks, self)
+def begin_columns(target: AttachedSplit, attachment: Attachment) -> Begun[ShardTask]:
+    """Describes columns beside the dataset, unless they exist already."""
+    tasks: Iterable[ShardTask] = ()
+    if not target.is_done(attachment):
+        attachment.begin()
+        tasks = target.tasks(attachment)
+    return Begun.on(target.dataset, "writing", tasks, attachment)
 
 
 def commit_columns(gathered: Gathered) -> AttachResult:
     """Commits columns whose shards are all written; see `AttachedSplit.commit`."""
-    target, attachment, kinds, source = gathered.notes["begun"][""]
-    now = AttachedSplit(target.dataset, target.name, overwrite=target.overwrite)
-    if now.is_done(attachment):
-        return attached_before(now, attachment)
-    manifest, size = target.commit(attachment, kinds, gathered, source=source)
-    return AttachResult(manifest, target.name, kinds, size)
+    attachment: Attachment = gathered.notes["begun"][""]
+    target = AttachedSplit.of(attachment)
+    if target.is_done(attachment):
+        return attached(target.manifest, attachment, done_before=True)
+    return attached(target.commit(attachment, gathered), attachment)
 
 
-def attached_before(target: AttachedSplit, attachment: Attachment) -> AttachResult:
-    """Returns the result for columns that exist already."""
-    parts, names = target.entries(), attachment.columns
-    return AttachResult(
-        target.manifest,
-        target.name,
-        {name: parts[0][name].kind for name in names},
-        sum(part[name].file_bytes for part in parts for name in names),
-        done_before=True,
-    )
+def attached(
+    manifest: Manifest, attachment: Attachment, *, done_before: bool = False
+) -> AttachResult:
+    """Returns the result for columns that a dataset has."""
+    dataset, split = attachment.write.output, attachment.write.split
+    parts = [column_entries(part, dataset) for part in manifest.splits[split].parts]
+    size = sum(part[name].file_bytes for part in parts for name in attachment.kinds)
+    kinds = {name: parts[0][name].kind for name in attachment.kinds}
+    return AttachResult(manifest, split, kinds, size, done_before)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,14 +96,14 @@ class WriteColumns:
         step: Finds and writes the values of a shard.
     """
 
-    columns: BegunColumns
+    columns: Attachment
     step: Step[ShardTask]
 
     commit = staticmethod(commit_columns)
 
     def begin(self) -> Begun[ShardTask]:
         """Describes the columns."""
-        return self.columns.begin()
+        return begin_columns(AttachedSplit.of(self.columns), self.columns)
 
 
 def batches_of(task: ShardTask) -> Iterator[RecordBatch]:
@@ -137,13 +116,6 @@ def batches_of(task: ShardTask) -> Iterator[RecordBatch]:
 
 
 _CURE = "fix the function, and run the same command again"
-
-
-class ComputeTask(NamedTuple):
-    """A shard, and the types of the columns by the first record."""
-
-    shard: ShardTask
-    kinds: Mapping[str, ColumnType]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +136,7 @@ class ComputeJob:
 
     commit = staticmethod(commit_columns)
 
-    def begin(self) -> Begun[ComputeTask]:
+    def begin(self) -> Begun[ShardTask]:
         """Finds the columns that the function computes, by the first record.
 
         Raises:
@@ -179,19 +151,17 @@ class ComputeJob:
                 where=f"{target.dataset}, split {target.name}",
                 cure="choose another with --split",
             )
-        tasks = target.tasks(target.attachment([], ""))
+        tasks = target.tasks(target.attachment({}, "", {}))
         first = next(task for task in tasks if task.digest.records)
         kinds = kinds_of_function(function, next(_records(first)))
         for name in kinds:
             check_column_name(name)
-        attachment = target.attachment([*kinds], [function, digest])
         source = {"map": function, "code_digest": digest}
-        begun = BegunColumns(target, attachment, kinds, source).begin()
-        computed = [ComputeTask(task, kinds) for task in begun.tasks]
-        return dataclasses.replace(begun, tasks=computed)
+        attachment = target.attachment(kinds, [function, digest], source)
+        return begin_columns(target, attachment)
 
     @property
-    def step(self) -> Step[ComputeTask]:
+    def step(self) -> Step[ShardTask]:
         """`write_computed`."""
         return functools.partial(write_computed, function=self.function)
 
@@ -231,10 +201,9 @@ def _called(function: Any, record: bytes, source: str) -> dict[str, Any]:
     )
 
 
-def write_computed(computed: ComputeTask, *, function: str) -> Written:
+def write_computed(task: ShardTask, *, function: str) -> Written:
     """Writes the values that a function computes from a shard's records."""
-    task, kinds = computed
-    run = load_function(function)
+    kinds, run = task.attachment.kinds, load_function(function)
     values: dict[str, list[Any]] = {name: [] for name in kinds}
     for number, record in enumerate(_records(task), task.first_record):
         found = _called(run, record, f"record {number:,}")
@@ -251,7 +220,7 @@ def write_computed(computed: ComputeTask, *, function: str) -> Written:
     typed = {}
     for name, kind in kinds.items():
         try:
-            typed[name] = kind, of_python(kind, values[name])
+            typed[name] = of_python(kind, values[name])
         except ValueError as e:
             row, got = e.args
             raise UserFunctionError(

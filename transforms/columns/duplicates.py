@@ -23,6 +23,7 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.commit.attached_split import (
     AttachedSplit,
+    Attachment,
     ShardRows,
     ShardTask,
     write_values,
@@ -35,7 +36,7 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.base import explained
 from gristmill.dataset.storage.directory_lock import scratch_directory
 from gristmill.dataset.storage.lookup import delete_all, storage_for
-from gristmill.transforms.columns.attach_job import BegunColumns, batches_of
+from gristmill.transforms.columns.attach_job import batches_of, begin_columns
 from gristmill.transforms.jobs.job import Begun
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import SourceSpec
@@ -206,9 +207,9 @@ class DuplicatesJob:
                 cure="find duplicates among the documents, and pack with --select "
                 "'duplicate_of < 0'; or compare whole rows with --by record",
             )
-        attachment = target.attachment([COLUMN], ["unique", str(by)])
-        columns = BegunColumns(target, attachment, {COLUMN: _KIND}, {"by": str(by)})
-        return dataclasses.replace(columns.begin(), label="comparing")
+        how = ["unique", str(by)]
+        attachment = target.attachment({COLUMN: _KIND}, how, {"by": str(by)})
+        return dataclasses.replace(begin_columns(target, attachment), label="comparing")
 
     @property
     def step(self) -> Callable[[ShardTask], Digested]:
@@ -337,11 +338,11 @@ def _values(task: ShardTask, entries: int, spool: _Spool) -> Array:
 
 def commit_duplicates(gathered: Gathered, *, block_bits: int) -> DuplicatesResult:
     """Compares the digests, and commits the column; see `AttachedSplit.commit`."""
-    begun: BegunColumns = gathered.notes["begun"][""]
-    target, attachment, kinds, source = begun
-    now = AttachedSplit(target.dataset, target.name, overwrite=target.overwrite)
-    if now.is_done(attachment):
-        return _result(now.manifest, begun, done_before=True)
+    attachment: Attachment = gathered.notes["begun"][""]
+    target = AttachedSplit.of(attachment)
+    if target.is_done(attachment):
+        return _result(target, target.manifest, done_before=True)
+    target.check_editions(attachment)
     rows: ShardRows = gathered.rows.get("digests") or ShardRows()
     counts = [rows.of(part)["entries"] for part in target.split.parts]
     entries = np.concatenate([np.empty(0, np.int64), *counts])
@@ -361,13 +362,12 @@ def commit_duplicates(gathered: Gathered, *, block_bits: int) -> DuplicatesResul
         for at, task in enumerate(target.tasks(attachment)):
             values = _values(task, int(entries[at]), spool)
             duplicates += int((values >= 0).sum())
-            write_values(task, {COLUMN: (_KIND, values)}).gather(gathered)
-    source = {**source, "duplicates": duplicates}
-    manifest, _ = target.commit(attachment, kinds, gathered, source=source)
+            write_values(task, {COLUMN: values}).gather(gathered)
+    manifest = target.commit(attachment, gathered, duplicates=duplicates)
     known = {"COLUMN": _DIGESTS, "KEY": attachment.write.id}
     left = walk(target.dataset, (VALUES,), known)
     delete_all(one.info for one in left)
-    return _result(manifest, begun)
+    return _result(target, manifest)
 
 
 def _entries(task: ShardTask, begin: int, end: int, partition: int, bits: int) -> Array:
@@ -389,10 +389,10 @@ def _entries(task: ShardTask, begin: int, end: int, partition: int, bits: int) -
 
 
 def _result(
-    manifest: Manifest, begun: BegunColumns, *, done_before: bool = False
+    target: AttachedSplit, manifest: Manifest, *, done_before: bool = False
 ) -> DuplicatesResult:
-    part = manifest.splits[begun.target.name].parts[0]
-    source = column_entries(part, begun.target.dataset)[COLUMN].source
+    part = manifest.splits[target.name].parts[0]
+    source = column_entries(part, target.dataset)[COLUMN].source
     return DuplicatesResult(
-        *(manifest, begun.target.name, source["by"], source["duplicates"], done_before)
+        *(manifest, target.name, source["by"], source["duplicates"], done_before)
     )
