@@ -464,6 +464,8 @@ def find_leftovers(
         listings: Listings of its files.
         named: All shards that it names, if already read.
     """
+    if named is not None:
+        listings = listings.without(named)
     storage, own = storage_for(dataset), layout.join(dataset, "")
     trees = set[str]()  # Directories of unfinished work.
     for directory in (RESULT.directory,) if storage.remote else DIRECTORIES:

@@ -19,7 +19,14 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.base.findings import Finding, Findings, finding_of, wrong_size
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.layout import Kind, parser
+from gristmill.dataset.metadata.layout import (
+    ERRORS,
+    INDEX,
+    SEGMENTS,
+    SHARD,
+    Kind,
+    parser,
+)
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
@@ -80,17 +87,26 @@ class Listing:
         """
         return find_names(self.names, names)
 
+    def without(self, names: Names) -> Listing:
+        """Returns a listing without some files, whether they are in it or not."""
+        rows, kept = self.find(names), np.ones(len(self.names), bool)
+        kept[rows[rows >= 0]] = False
+        return Listing(self.names[kept], self.sizes[kept], self.crc32cs[kept])
+
     def has(self, file: str) -> bool:
         """Returns whether a file is in the listing."""
         return bool(self.find(encode_names([file]))[0] >= 0)
 
-    def with_prefix(self, prefix: str) -> Names:
-        """Returns the names that begin with a text."""
+    def with_ends(self, prefix: str, suffixes: tuple[str, ...] = ("",)) -> Names:
+        """Returns the names that begin with a text and end with one of some."""
         begin = _encoded(prefix)
         # No byte of UTF-8 is 0xff.
-        ends = np.array([begin, begin + b"\xff"])
-        first, last = np.searchsorted(self.names, ends)
-        return self.names[first:last]
+        first, last = np.searchsorted(self.names, np.array([begin, begin + b"\xff"]))
+        names = self.names[first:last]
+        if "" in suffixes:
+            return names
+        ends = [np.strings.endswith(names, _encoded(suffix)) for suffix in suffixes]
+        return names[np.logical_or.reduce(ends)]
 
 
 def encode_names(names: Iterable[str]) -> Names:
@@ -136,12 +152,26 @@ class Listings:
             self._directories[directory] = listing
         return self._directories[directory]
 
-    def scan(self, directory: str, prefix: str) -> Iterator[FileInfo]:
-        """Yields the files of a directory whose names begin with a text."""
-        listing = self.of(directory)
-        for name in listing.with_prefix(prefix):
-            path = layout.join(self._dataset, directory, decode_name(name))
-            yield FileInfo(path, 0)
+    def without(self, shards: Names) -> Listings:
+        """Returns listings without some shards and the files of each beside it.
+
+        Values of columns stay, as an edition may have attached others since.
+        """
+        rest = Listings(self._dataset, self._prefix)
+        rest._directories = {**self._directories}
+        for kind in (SHARD, INDEX, SEGMENTS, ERRORS):
+            files = np.strings.add(shards, _encoded(kind.suffix))
+            here = rest.of(kind.directory).without(files)
+            rest._directories[kind.directory] = here
+        return rest
+
+    def scan(
+        self, directory: str, prefix: str, suffixes: tuple[str, ...] = ("",)
+    ) -> Iterator[FileInfo]:
+        """Yields the files of a directory whose names have such ends."""
+        begin = layout.join(self._dataset, directory, "")
+        for name in self.of(directory).with_ends(prefix, suffixes):
+            yield FileInfo(begin + decode_name(name), 0)
 
     def find(
         self, paths: Iterable[str]
@@ -218,13 +248,13 @@ def walk(
             if one.directory == directory
         ]
         begins = [one.prefix(**known).rpartition("/")[2] for one, _, _ in here]
-        begin = prefix or _common_prefix(begins)
+        begin, ends = prefix or _common_prefix(begins), tuple(end for _, end, _ in here)
         place = layout.join(dataset, directory)
         if listings is not None:
-            found: Iterable[FileInfo] = listings.scan(directory, begin)
+            found: Iterable[FileInfo] = listings.scan(directory, begin, ends)
         else:
             check_no_link(place, directory)
-            found = storage_for(dataset).scan(place, prefix=begin)
+            found = storage_for(dataset).scan(place, prefix=begin, suffixes=ends)
         for info in found:
             path = info.path[len(own) :]
             for kind, suffix, parse in here:

@@ -65,28 +65,31 @@ class SourceFiles(Sequence[SourceFile]):
             `sizes`, `compressions`, `noted_ns`. `specs` is a JSON list of texts, and
             `spec_numbers` has one of them for each file; or `spec` is that of all.
 
+    Attributes:
+        paths: Their paths.
+
     Raises a builtin error of any kind if it is not such a list.
     """
 
     def __init__(self, arrays: Mapping[str, Any]):
-        self._paths = Texts(arrays["path_blob"], arrays["path_ends"])
+        self.paths = Texts(arrays["path_blob"], arrays["path_ends"])
         self._versions = Texts(arrays["version_blob"], arrays["version_ends"])
         if "spec" in arrays:
             self._specs = [str(arrays["spec"])]
-            none = np.zeros(len(self._paths), np.int64)
+            none = np.zeros(len(self.paths), np.int64)
             arrays = {**arrays, "spec_numbers": none}
         else:
             self._specs = list(map(str, json.loads(str(arrays["specs"]))))
         self._numbers: dict[str, npt.NDArray[Any]] = {n: arrays[n] for n in _NUMBERS}
         self._formats = [json.loads(spec)["format"] for spec in self._specs]
         columns = (self._versions, *self._numbers.values())
-        if {*map(len, columns)} != {len(self._paths)}:
+        if {*map(len, columns)} != {len(self.paths)}:
             raise ValueError("columns of different lengths")
         if self._numbers["compressions"].max(initial=0) >= len(COMPRESSIONS):
             raise ValueError("unknown compression")
 
     def __len__(self) -> int:
-        return len(self._paths)
+        return len(self.paths)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -94,7 +97,7 @@ class SourceFiles(Sequence[SourceFile]):
         numbers = (int(self._numbers[name][index]) for name in _NUMBERS)
         size, compression, noted_ns, spec = numbers
         return SourceFile(
-            path=self._paths[index],
+            path=self.paths[index],
             compression=COMPRESSIONS[compression],
             format=self._formats[spec],
             size_bytes=size,
@@ -112,7 +115,7 @@ class SourceFiles(Sequence[SourceFile]):
     def digest(self) -> str:
         """SHA-256 of names and sizes, in order."""
         sizes = self._numbers["sizes"].tolist()
-        rows = zip(self._paths, sizes, strict=True)
+        rows = zip(self.paths, sizes, strict=True)
         lines = "".join([f"{path}\t{size}\n" for path, size in rows])
         encoded = lines.encode("utf-8", "surrogateescape")
         return f"sha256:{hashlib.sha256(encoded).hexdigest()}"
@@ -120,7 +123,7 @@ class SourceFiles(Sequence[SourceFile]):
     def numbers_of(self, paths: Iterable[str]) -> dict[str, list[int]]:
         """Returns the numbers of the files of each path."""
         found: dict[str, list[int]] = {path: [] for path in paths}
-        for number, path in enumerate(self._paths):
+        for number, path in enumerate(self.paths):
             if path in found:
                 found[path].append(number)
         return found
@@ -128,7 +131,7 @@ class SourceFiles(Sequence[SourceFile]):
     def taken(self, numbers: npt.NDArray[np.int64]) -> SourceFiles:
         """Returns a list of some of the files."""
         paths, versions = (
-            [t[n] for n in numbers] for t in (self._paths, self._versions)
+            [t[n] for n in numbers] for t in (self.paths, self._versions)
         )
         columns = {name: self._numbers[name][numbers] for name in _NUMBERS}
         return SourceFiles(_arrays(paths, versions, self._specs, columns))
@@ -148,7 +151,7 @@ class SourceFiles(Sequence[SourceFile]):
             for one in lists
         ]
         columns["spec_numbers"] = np.concatenate(numbers)
-        paths = Texts.joined([one._paths for one in lists])
+        paths = Texts.joined([one.paths for one in lists])
         versions = Texts.joined([one._versions for one in lists])
         return _arrays(paths, versions, specs, columns)
 
@@ -253,7 +256,7 @@ def common_inputs(dataset: str, split: Split, paths: Iterable[str]) -> list[str]
             cure="restore it from a copy, or convert the dataset again with "
             "--overwrite",
         )
-    known = {_absolute(file.path) for file in inputs}
+    known = {*map(_absolute, inputs.paths)}
     return sorted(known.intersection(map(_absolute, paths)))
 
 

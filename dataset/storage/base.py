@@ -79,7 +79,12 @@ class Storage(Protocol):
         """Lists the files directly in a directory, sorted; empty if it is missing."""
 
     def scan(
-        self, directory: str, *, deep: bool = False, prefix: str = ""
+        self,
+        directory: str,
+        *,
+        deep: bool = False,
+        prefix: str = "",
+        suffixes: tuple[str, ...] = ("",),
     ) -> Iterator[FileInfo]:
         """Yields the same files in any order, in little memory.
 
@@ -88,6 +93,8 @@ class Storage(Protocol):
             deep: Whether to include the directories below it.
             prefix: Prefix of names in the directory, of files and, if `deep`, of
                 directories: others are left out. It finds a few of a million faster.
+            suffixes: Ends of the names of files: others are left out, and not looked
+                at.
         """
 
     def stat(self, path: str) -> FileInfo | None:

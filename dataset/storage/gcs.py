@@ -178,9 +178,17 @@ class GcsStorage:
         return sorted(self.scan(directory))
 
     def scan(
-        self, directory: str, *, deep: bool = False, prefix: str = ""
+        self,
+        directory: str,
+        *,
+        deep: bool = False,
+        prefix: str = "",
+        suffixes: tuple[str, ...] = ("",),
     ) -> Iterator[FileInfo]:
-        return self._listing(directory, _below(directory) + prefix, deep=deep)
+        begin = _below(directory) + prefix
+        for info in self._listing(directory, begin, deep=deep):
+            if info.path.endswith(suffixes):
+                yield info
 
     def stat(self, path: str) -> FileInfo | None:
         if not split_path(path)[1]:

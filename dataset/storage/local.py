@@ -295,7 +295,12 @@ class LocalStorage:
         return sorted(self.scan(directory))
 
     def scan(
-        self, directory: str, *, deep: bool = False, prefix: str = ""
+        self,
+        directory: str,
+        *,
+        deep: bool = False,
+        prefix: str = "",
+        suffixes: tuple[str, ...] = ("",),
     ) -> Iterator[FileInfo]:
         with explained("list the directory", directory):
             if deep:
@@ -303,13 +308,19 @@ class LocalStorage:
                     if folder == directory:
                         folders[:] = [f for f in folders if f.startswith(prefix)]
                         files = [f for f in files if f.startswith(prefix)]
-                    yield from _infos(os.path.join(folder, file) for file in files)
+                    yield from _infos(
+                        os.path.join(folder, file)
+                        for file in files
+                        if file.endswith(suffixes)
+                    )
                 return
             with contextlib.suppress(FileNotFoundError), os.scandir(directory) as found:
                 yield from _infos(
                     entry.path
                     for entry in found
-                    if entry.name.startswith(prefix) and entry.is_file()
+                    if entry.name.startswith(prefix)
+                    and entry.name.endswith(suffixes)
+                    and entry.is_file()
                 )
 
     def stat(self, path: str) -> FileInfo | None:

@@ -39,6 +39,16 @@ def test_files_are_written_listed_and_deleted(place):
     storage.write(f"{place}/c44", b"stays")
     found = [(info.path, info.size_bytes) for info in storage.list(folder)]
     assert found == [(f"{folder}/a", 1), (f"{folder}/b", 1)]
+    for ends, expected in (
+        ({"suffixes": ("b", "d")}, ["b", "sub/deep/d"]),
+        ({"prefix": "s"}, ["sub/c", "sub/deep/d"]),
+        ({"prefix": "s", "suffixes": ("d",)}, ["sub/deep/d"]),
+    ):
+        scanned = sorted(info.path for info in storage.scan(folder, deep=True, **ends))
+        assert scanned == [f"{folder}/{name}" for name in expected]
+    assert [info.path for info in storage.scan(folder, suffixes=("a",))] == [
+        f"{folder}/a"
+    ]
     assert storage.stat(f"{folder}/sub") is None
     for _ in range(2):
         storage.delete(f"{folder}/a")

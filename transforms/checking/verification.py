@@ -288,7 +288,7 @@ def _owned_never(
 ) -> Iterator[Finding]:
     """Finds files named like shards of an edition, except leftovers of jobs."""
     for name in manifest.splits:
-        there = listings.of("").with_prefix(layout.shard_prefix(manifest.name, name))
+        there = listings.of("").with_ends(layout.shard_prefix(manifest.name, name))
         for file in map(decode_name, there[find_names(named, there) < 0]):
             mark = layout.shard_mark(file, manifest.name, name)
             key = layout.write_key(name, mark or "")
