@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
@@ -93,13 +94,18 @@ def check_lines(places: Iterable[FilePlace], datasets: Sequence[Dataset]) -> Non
             info = storage_for(file.path).stat(file.path)
             if info is not None and file.version in (None, info.version):
                 continue
+            same = ""
+            if info and info.size_bytes == file.size_bytes and "://" not in file.path:
+                seconds, rest = divmod(int(file.version or 0), 10**9)
+                same = "; if its bytes are the same, give it its old time: touch -d "
+                same += f"@{seconds}.{rest:09} {shlex.quote(file.path)}"
             raise InputError(
                 "a line can be found only in the file that the conversion read",
                 where=file.path,
                 expected="the file as it was then, with its time",
                 got="a file written since, or touched" if info else "no such file",
                 cure=f"give the byte offset instead, as trace --records shows it: "
-                f"{place.path}@OFFSET; or put back that file",
+                f"{place.path}@OFFSET; or put back that file{same}",
             )
 
 
