@@ -336,6 +336,18 @@ def test_documents_that_do_not_fit(text, tokenizer, what, accept):
         pack(options=f"--tokenizer tokenizer.json --accept {accept}")
 
 
+@pytest.mark.parametrize(("known", "tried"), [(0, True), (1, False)])
+def test_a_tokenizer_of_another_language_is_told_by_the_first_documents(known, tried):
+    json_lines(["the the"] * known + ["the ÄÖÜ ß"] * 12)
+    pathlib.Path("tokenizer.json").write_text(json.dumps(WORDS))
+    said = pack(options="--tokenizer tokenizer.json", code=2)
+    assert "most of the text is not in the vocabulary" in said
+    counts = "20 of 30 tokens of those tried" if tried else "24 of 38 tokens\n"
+    assert f"got:      {counts}" in said
+    assert pathlib.Path("out").exists() != tried
+    pack(options="--tokenizer tokenizer.json --accept unknown")
+
+
 @pytest.mark.parametrize("special", ["text", "token"])
 def test_text_like_a_special_token_is_counted(special):
     json_lines(["a <|endoftext|> b", "plain"])

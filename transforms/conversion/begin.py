@@ -82,7 +82,11 @@ from gristmill.transforms.sources.source import (
     first_records,
     source_of,
 )
-from gristmill.transforms.tokens.documents import check_fit
+from gristmill.transforms.tokens.documents import (
+    Tried,
+    check_fit,
+    mostly_unknown,
+)
 from gristmill.transforms.tokens.load_tokenizer import find_tokenizer
 
 _log = logging.getLogger(__name__)
@@ -106,6 +110,7 @@ class _Trial:
     """The function and the tokenizer of a job, to call on records."""
 
     def __init__(self, job: ConversionJob, spec: SourceSpec, *, accepts: bool):
+        self.unknown_texts = 0  # Documents that are mostly unknown to the tokenizer.
         self._function = None if job.map is None else load_function(job.map)
         tell = (lambda number, failure: None) if accepts else None
         self.reader = None if job.pack is None else reader_of(job.pack, spec, tell=tell)
@@ -117,7 +122,9 @@ class _Trial:
             results = call(self._function, record, source=place)
         if self.reader is None:
             return PackedCounts()
-        return self.reader.read(results, lambda number: place).counts
+        counts = self.reader.read(results, lambda number: place).counts
+        self.unknown_texts += counts.documents * mostly_unknown(counts)
+        return counts
 
 
 def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
@@ -152,8 +159,8 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
                 counts += trial.call(record, where)
             reader = trial.reader
             if job.pack is not None and reader is not None:
-                texts = reader.bytes_texts
-                check_fit(job.pack, counts, reader.examples.get, bytes_texts=texts)
+                known = Tried(reader.bytes_texts, trial.unknown_texts)
+                check_fit(job.pack, counts, reader.examples.get, tried=known)
             if batch.records:
                 return
 

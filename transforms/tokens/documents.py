@@ -338,12 +338,24 @@ class Misfit(NamedTuple):
     cure: str
 
 
+class Tried(NamedTuple):
+    """What is known of the first documents, besides their counts.
+
+    Attributes:
+        bytes_texts: Number of texts in Python's notation of bytes.
+        unknown_texts: Number of documents that are mostly unknown to the tokenizer.
+    """
+
+    bytes_texts: int = 0
+    unknown_texts: int = 0
+
+
 def check_fit(
     pack: PackOptions,
     counts: PackedCounts,
     example_of: Callable[[str], str | None],
     *,
-    bytes_texts: int | None = None,
+    tried: Tried | None = None,
 ) -> None:
     """Checks that options fit the documents of a split, or the first of them.
 
@@ -351,20 +363,18 @@ def check_fit(
         pack: The options.
         counts: The counts of the documents.
         example_of: Returns the place of a misfit, by its name.
-        bytes_texts: For a check of the first documents only: the number of texts in
-            Python's notation of bytes. Then only a fault of all documents, or one that
-            is never right, is an error.
+        tried: Given for a check of the first documents only. Then only a fault of all
+            of them, or one that is never right, is an error.
 
     Raises:
         InputError: They do not fit.
     """
-    tried = bytes_texts is not None
-    for found in misfits(pack, counts, bytes_texts=bytes_texts):
+    for found in misfits(pack, counts, tried):
         raise InputError(
             found.what,
             where=example_of(found.name),
             expected=found.expected,
-            got=found.got + " of those tried" * tried,
+            got=found.got + ("" if tried is None else " of those tried"),
             cure=f"{found.cure}; `gristmill audit` explains them"
             if found.name == "rejected"
             else found.cure,
@@ -372,13 +382,13 @@ def check_fit(
 
 
 def misfits(
-    pack: PackOptions, counts: PackedCounts, *, bytes_texts: int | None = None
+    pack: PackOptions, counts: PackedCounts, tried: Tried | None = None
 ) -> Iterator[Misfit]:
     """Yields the misfits; arguments are as for `check_fit`."""
-    accepted, tried = pack.accept.split(","), bytes_texts is not None
+    accepted = pack.accept.split(",")
     if pack.chat is not None:
-        yield from _chat_misfits(pack, pack.chat, counts, tried=tried)
-    elif not counts.documents and not tried:
+        yield from _chat_misfits(pack, pack.chat, counts, tried=tried is not None)
+    elif not counts.documents and tried is None:
         yield Misfit(
             "empty",
             "no row can be made: no document has a token",
@@ -387,23 +397,23 @@ def misfits(
             + " without",
             "choose another --column, or see what --map returns",
         )
-    own = counts.tokens + counts.truncated_tokens - counts.special_tokens
-    if "unknown" not in accepted and _too_many(
-        counts.unknown_tokens, _MOST_PERCENT, own, tried=tried
-    ):
+    is_unknown = mostly_unknown(counts)
+    if tried is not None:
+        is_unknown = 0 < tried.unknown_texts == counts.documents
+    if is_unknown and "unknown" not in accepted:
         yield Misfit(
             "unknown",
             "most of the text is not in the vocabulary of the tokenizer",
             "tokens other than the unknown one",
-            _share(counts.unknown_tokens, own, "tokens"),
+            _share(counts.unknown_tokens, _own_tokens(counts), "tokens"),
             "give the tokenizer of this language or kind of text; or --accept unknown",
         )
-    if bytes_texts and "bytes" not in accepted and bytes_texts == counts.documents:
+    if tried and 0 < tried.bytes_texts == counts.documents and "bytes" not in accepted:
         yield Misfit(
             "bytes",
             "texts are Python's notation of bytes, as str(b'...') gives",
             "the text itself",
-            _share(bytes_texts, counts.documents, "documents"),
+            _share(tried.bytes_texts, counts.documents, "documents"),
             "decode it where it is made, or with --map; or --accept bytes",
         )
 
@@ -451,6 +461,15 @@ def _chat_misfits(
             _share(counts.aside_untrained, total, noun) + " without",
             "correct --train, --column or --weight-column",
         )
+
+
+def mostly_unknown(counts: PackedCounts) -> bool:
+    """Returns whether most tokens of documents are the unknown one."""
+    return 100 * counts.unknown_tokens > _MOST_PERCENT * _own_tokens(counts)
+
+
+def _own_tokens(counts: PackedCounts) -> int:
+    return counts.tokens + counts.truncated_tokens - counts.special_tokens
 
 
 def _too_many(count: int, percent: float, of: int, *, tried: bool) -> bool:
