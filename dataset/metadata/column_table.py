@@ -7,37 +7,30 @@ so that a column of other data is refused without opening a file.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.columns import (
-    Texts,
-    check_columns,
-    columns_of,
-    encode_texts,
-    load_arrays,
-    save_arrays,
-)
-from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.columns import check_columns, columns_of
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError, some_of
 from gristmill.dataset.columns.column_file import ColumnType, Values, decode_column
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.shard_table import ShardTable, read_described
+from gristmill.dataset.metadata.shard_table import (
+    SHARD_TYPES,
+    WRITTEN_DIGEST,
+    FileTable,
+    ShardTable,
+    read_described,
+)
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 
-VERSION = 1
 _FILE_COLUMNS = {"file_bytes": "<i8", "file_crc32c": "<u4"}
-_BOUND = {
-    "records": "<i8",
-    "raw_bytes": "<i8",
-    "digest_low": "<u8",
-    "digest_high": "<u8",
-}
+_TYPES = _FILE_COLUMNS | {name: SHARD_TYPES[name] for name in WRITTEN_DIGEST}
 _CURE = "restore it from a copy, or attach the column again with --overwrite"
 
 
@@ -135,17 +128,10 @@ def common_columns(split: Split, where: str) -> dict[str, ColumnType]:
     }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ColumnTable:
-    """The files of a column, one of each shard of an edition, in order.
+class ColumnTable(FileTable):
+    """The files of a column, with their sizes and checksums."""
 
-    Attributes:
-        paths: Relative to the dataset.
-        columns: Sizes, checksums and the digests of the shards' records: [shards].
-    """
-
-    paths: Sequence[str]
-    columns: dict[str, npt.NDArray[Any]]
+    _noun, _cure = "table of a column", _CURE
 
     @classmethod
     def of(cls, files: Iterable[StoredColumn], shards: ShardTable) -> Self:
@@ -153,42 +139,17 @@ class ColumnTable:
         rows = [*files]
         facts = [(file.file_bytes, file.file_crc32c) for file in rows]
         columns = columns_of(_FILE_COLUMNS, facts)
-        columns |= {name: shards.columns[name] for name in _BOUND}
+        columns |= {name: shards.columns[name] for name in WRITTEN_DIGEST}
         return cls(paths=[file.path for file in rows], columns=columns)
-
-    def __len__(self) -> int:
-        return len(self.paths)
 
     def file(self, shard: int) -> StoredColumn:
         """Returns the file of a shard."""
         sizes = (int(self.columns[name][shard]) for name in _FILE_COLUMNS)
         return StoredColumn(self.paths[shard], *sizes)
 
-    def records(self, shard: int) -> RecordsDigest:
-        """Returns the digest of the records of a shard."""
-        records, size, low, high = (int(self.columns[n][shard]) for n in _BOUND)
-        return RecordsDigest(records=records, raw_bytes=size, low=low, high=high)
-
-    def encode(self) -> bytes:
-        """Returns the table as the bytes of its file."""
-        blob, ends = encode_texts(self.paths)
-        arrays = self.columns | {"path_blob": blob, "path_ends": ends}
-        return save_arrays(VERSION, arrays)
-
     @classmethod
-    def decode(cls, data: bytes, *, where: str) -> Self:
-        """Parses a table; raises InvalidDatasetError if it contradicts itself."""
-        columns = load_arrays(data, where=where, version=VERSION)
-        try:
-            paths = Texts.parse(columns.pop("path_blob"), columns.pop("path_ends"))
-            check_columns(columns, {**_FILE_COLUMNS, **_BOUND}, len(paths))
-        except (KeyError, ValueError) as e:
-            raise InvalidDatasetError(
-                "table of a column is damaged", where=where, got=str(e), cure=_CURE
-            ) from e
-        for path in paths:
-            layout.check_relative(path, where=where)
-        return cls(paths=paths, columns=columns)
+    def _check(cls, columns: dict[str, npt.NDArray[Any]], shards: int) -> None:
+        check_columns(columns, _TYPES, shards)
 
 
 def write_column(
@@ -245,17 +206,16 @@ def read_column_table(
         cure=_CURE,
     )
     table = ColumnTable.decode(data, where=path)
+    table.check_paths(where=path)
     if shards is None:
         return table
-    bound = all(
-        np.array_equal(table.columns[n], shards.columns[n][rows]) for n in _BOUND
-    )
-    if not bound:
+    pairs = ((table.columns[n], shards.columns[n][rows]) for n in WRITTEN_DIGEST)
+    if not all(itertools.starmap(np.array_equal, pairs)):
         raise InvalidDatasetError(
             "column was attached to other records",
             where=path,
             expected=shards.digest(rows).summary,
-            got=RecordsDigest.total(map(table.records, range(len(table)))).summary,
+            got=table.digest().summary,
             cure="attach it again with --overwrite: a shard was written again since",
         )
     return table
@@ -266,7 +226,7 @@ def read_values(
 ) -> Values:
     """Returns all values of a shard; raises InvalidDatasetError if they are damaged."""
     place = layout.join(dataset, table.paths[shard])
-    data, records = storage_for(dataset).read(place), table.records(shard)
+    data, records = storage_for(dataset).read(place), table.digest(shard)
     return decode_column(data, path=place, kind=kind, records=records)
 
 

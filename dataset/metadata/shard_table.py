@@ -13,8 +13,8 @@ import hashlib
 import itertools
 import operator
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Self
 
 import google_crc32c
 import numpy as np
@@ -86,11 +86,12 @@ _SPAN_COLUMNS = {
     "span_records": "<i8",
     "span_whole": "|b1",
 }
-_WRITTEN_DIGEST = ("records", "raw_bytes", "digest_low", "digest_high")
+WRITTEN_DIGEST = ("records", "raw_bytes", "digest_low", "digest_high")
+"""Columns of the digest of the records of a shard."""
 _READ_DIGEST = ("read_records", "read_raw_bytes", "read_low", "read_high")
 _NO_RECORDS = RecordsDigest()
 
-_SHARD_TYPES = {name: dtype for name, (dtype, _) in _SHARD_COLUMNS.items()}
+SHARD_TYPES = {name: dtype for name, (dtype, _) in _SHARD_COLUMNS.items()}
 _ROW_TYPES = PACKED_COLUMNS | _SEGMENT_COLUMNS
 _REPORTED = _SHARD_COLUMNS | _GATHERED_COLUMNS
 _SPAN_FIELDS = [field.name for field in dataclasses.fields(SourceSpan)]
@@ -135,8 +136,86 @@ def total_digest(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ShardTable:
-    """All shards of a split. Arrays are [shards] unless noted.
+class FileTable:
+    """Files, one of each shard of an edition, as columns.
+
+    Attributes:
+        paths: Relative to the dataset.
+        columns: The numbers of each file, by name, with the digest of the shard's
+            records; see docs/reference/format.md.
+    """
+
+    paths: Sequence[str]
+    columns: dict[str, npt.NDArray[Any]]
+
+    _noun: ClassVar[str]
+    _cure: ClassVar[str]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def digest(self, shard: int | slice | Int64 | None = None) -> RecordsDigest:
+        """Returns the digest of the records of one shard, of some, or of all."""
+        return self._digest(WRITTEN_DIGEST, shard)
+
+    def _digest(
+        self, names: Iterable[str], shard: int | slice | Int64 | None
+    ) -> RecordsDigest:
+        rows = slice(None) if shard is None else shard
+        if isinstance(rows, int):
+            rows = slice(rows, rows + 1)
+        return total_digest(*(self.columns[name][rows] for name in names))
+
+    def encode(self) -> bytes:
+        """Returns the table as the bytes of its file."""
+        blob, ends = encode_texts(self.paths)
+        arrays = self.columns | {"path_blob": blob, "path_ends": ends}
+        return save_arrays(VERSION, arrays)
+
+    @classmethod
+    def decode(cls, data: bytes, *, where: str) -> Self:
+        """Parses a table and checks it.
+
+        Raises:
+            InvalidDatasetError: It is damaged or contradicts itself.
+            FormatVersionError: Its version is unknown.
+        """
+        columns = load_arrays(data, where=where, version=VERSION)
+        try:
+            paths = Texts.parse(columns.pop("path_blob"), columns.pop("path_ends"))
+            cls._check(columns, len(paths))
+        except (KeyError, ValueError) as e:
+            what = f"{cls._noun} is damaged"
+            raise InvalidDatasetError(what, where, got=e, cure=cls._cure) from e
+        return cls(paths=paths, columns=columns)
+
+    @classmethod
+    def _check(cls, columns: dict[str, npt.NDArray[Any]], shards: int) -> None:
+        """Adds optional columns; raises ValueError if columns do not fit."""
+        raise NotImplementedError
+
+    def check_paths(self, *, where: str) -> None:
+        """Checks that every path stays in the dataset, and that none occurs twice.
+
+        Raises:
+            InvalidDatasetError: A path leaves it, or occurs twice.
+        """
+        if isinstance(self.paths, Texts) and _are_plain_names(*self.paths.encoded):
+            return
+        names = [*self.paths]
+        plain = _PLAIN_NAME.fullmatch
+        for path in names:
+            if not plain(path):  # Ten times as fast as the check.
+                layout.check_relative(path, where=where)
+        if len({*names}) != len(names):
+            what = f"{self._noun} lists a file twice"
+            raise InvalidDatasetError(what, where, cure=self._cure)
+
+
+class ShardTable(FileTable):
+    """All shards of a split. Columns are [shards] unless noted.
+
+    There are columns of spans too, of which a shard has any number.
 
     Attributes:
         paths: Relative to the dataset.
@@ -144,11 +223,8 @@ class ShardTable:
             docs/reference/format.md.
     """
 
-    paths: Sequence[str]
-    columns: dict[str, npt.NDArray[Any]]
-
-    def __len__(self) -> int:
-        return len(self.paths)
+    _noun = "table of shards"
+    _cure = "restore it from a copy, or run the conversion again with --overwrite"
 
     @property
     def records(self) -> Int64:
@@ -179,21 +255,9 @@ class ShardTable:
         """Returns the sum of a column."""
         return int(self.columns[column].sum())
 
-    def digest(self, shard: int | slice | Int64 | None = None) -> RecordsDigest:
-        """Returns the digest of the records of one shard, of some, or of all."""
-        return self._digest(_WRITTEN_DIGEST, shard)
-
     def read_digest(self, shard: int | None = None) -> RecordsDigest:
         """Returns the digest of the records read for one shard, or for all."""
         return self._digest(_READ_DIGEST, shard)
-
-    def _digest(
-        self, names: Sequence[str], shard: int | slice | Int64 | None
-    ) -> RecordsDigest:
-        rows = slice(None) if shard is None else shard
-        if isinstance(rows, int):
-            rows = slice(rows, rows + 1)
-        return total_digest(*(self.columns[name][rows] for name in names))
 
     def check_counts(
         self, *, mapped: bool, left_out: RecordsDigest = _NO_RECORDS
@@ -226,7 +290,7 @@ class ShardTable:
             return
         less = (left_out.records, left_out.raw_bytes, left_out.low, left_out.high)
         differs = np.zeros(len(self), bool)
-        for ours, theirs, one in zip(_WRITTEN_DIGEST, _READ_DIGEST, less, strict=True):
+        for ours, theirs, one in zip(WRITTEN_DIGEST, _READ_DIGEST, less, strict=True):
             kept = columns[theirs] - columns[theirs].dtype.type(one)
             differs |= columns[ours] != kept  # Lanes wrap around, modulo 2**64.
         for shard in np.flatnonzero(differs).tolist():
@@ -351,79 +415,35 @@ class ShardTable:
         Args:
             gathered: Whether to keep the columns of records read.
         """
-        blob, ends = encode_texts(self.paths)
-        arrays = self.columns | {"path_blob": blob, "path_ends": ends}
+        columns = dict(self.columns)
         for name in () if gathered else _GATHERED_COLUMNS:
-            arrays.pop(name, None)
+            columns.pop(name, None)
         for name in _OPTIONAL_COLUMNS:
-            if name in arrays and not arrays[name].any():
-                del arrays[name]
-        return save_arrays(VERSION, arrays)
+            if name in columns and not columns[name].any():
+                del columns[name]
+        return FileTable(paths=self.paths, columns=columns).encode()
 
     @classmethod
-    def decode(cls, data: bytes, *, where: str) -> Self:
-        """Parses a table and checks it.
-
-        Raises:
-            InvalidDatasetError: It is damaged or contradicts itself.
-            FormatVersionError: Its version is unknown.
-        """
-        columns = load_arrays(data, where=where, version=VERSION)
-        try:
-            paths = Texts.parse(columns.pop("path_blob"), columns.pop("path_ends"))
-            _check(columns, len(paths))
-        except (KeyError, ValueError) as e:
-            raise InvalidDatasetError(
-                "table of shards is damaged",
-                where=where,
-                got=e,
-                cure="restore it from a copy, or run the conversion again with "
-                "--overwrite",
-            ) from e
-        return cls(paths=paths, columns=columns)
-
-    def check_paths(self, *, where: str) -> None:
-        """Checks that every path stays in the dataset, and that none occurs twice.
-
-        Raises:
-            InvalidDatasetError: A path leaves it, or occurs twice.
-        """
-        if isinstance(self.paths, Texts) and _are_plain_names(*self.paths.encoded):
-            return
-        names = [*self.paths]
-        plain = _PLAIN_NAME.fullmatch
-        for path in names:
-            if not plain(path):  # Ten times as fast as the check.
-                layout.check_relative(path, where=where)
-        if len({*names}) != len(names):
-            raise InvalidDatasetError(
-                "table of shards lists a file twice",
-                where=where,
-                cure="restore it from a copy, or convert the dataset again",
-            )
-
-
-def _check(columns: dict[str, npt.NDArray[Any]], shards: int) -> None:
-    """Adds optional columns; raises ValueError if columns do not fit."""
-    types = dict(_SHARD_TYPES)
-    if columns.keys() & _ROW_TYPES.keys():
-        types |= _ROW_TYPES
-    for name in _OPTIONAL_COLUMNS:
-        if name in types:
-            columns.setdefault(name, np.zeros(shards, "<i8"))
-    check_columns(columns, types, shards)
-    check_columns(columns, {"span_ends": "<i8"}, shards)
-    spans = len(columns.get("span_file", np.zeros(0)).reshape(-1))
-    check_columns(columns, _SPAN_COLUMNS, spans)
-    if not are_ends(columns["span_ends"], spans):
-        raise ValueError("a column span_ends that does not fit the others")
-    for name, dtype in types.items():
-        # Also catches sums that overflow: no dataset has 2**62 bytes.
-        values = columns[name]
-        if dtype == "<i8" and (
-            (values < 0).any() or float(values.sum(dtype=float)) > 2**62
-        ):
-            raise ValueError(f"impossible values in the column {name}")
+    def _check(cls, columns: dict[str, npt.NDArray[Any]], shards: int) -> None:
+        types = dict(SHARD_TYPES)
+        if columns.keys() & _ROW_TYPES.keys():
+            types |= _ROW_TYPES
+        for name in _OPTIONAL_COLUMNS:
+            if name in types:
+                columns.setdefault(name, np.zeros(shards, "<i8"))
+        check_columns(columns, types, shards)
+        check_columns(columns, {"span_ends": "<i8"}, shards)
+        spans = len(columns.get("span_file", np.zeros(0)).reshape(-1))
+        check_columns(columns, _SPAN_COLUMNS, spans)
+        if not are_ends(columns["span_ends"], spans):
+            raise ValueError("a column span_ends that does not fit the others")
+        for name, dtype in types.items():
+            # Also catches sums that overflow: no dataset has 2**62 bytes.
+            values = columns[name]
+            if dtype == "<i8" and (
+                (values < 0).any() or float(values.sum(dtype=float)) > 2**62
+            ):
+                raise ValueError(f"impossible values in the column {name}")
 
 
 def _are_plain_names(blob: npt.NDArray[np.uint8], ends: Int64) -> bool:
@@ -481,7 +501,7 @@ class ShardCollector:
         where = f"reports of job {self.job}"
         blocks = [ShardTable.decode(block, where=where) for block in self._blocks]
         for block in blocks:
-            for read, written in zip(_READ_DIGEST, _WRITTEN_DIGEST, strict=True):
+            for read, written in zip(_READ_DIGEST, WRITTEN_DIGEST, strict=True):
                 block.columns[read] += block.columns[written]
         table = ShardTable.joined(blocks or [ShardTable.of(())])
         return table.taken(last_of_each(table.numbers))
@@ -490,7 +510,7 @@ class ShardCollector:
         if self._pending:
             table = ShardTable.of(self._pending)
             # Differences are mostly 0, which compresses to nothing.
-            for read, written in zip(_READ_DIGEST, _WRITTEN_DIGEST, strict=True):
+            for read, written in zip(_READ_DIGEST, WRITTEN_DIGEST, strict=True):
                 table.columns[read] -= table.columns[written]
             self._blocks.append(table.encode(gathered=True))
             self._pending = []

@@ -223,7 +223,7 @@ def _open_file(
         ranges,
         path=path,
         kind=kind,
-        records=own.table.records(number),
+        records=own.table.digest(number),
         file_bytes=stored.file_bytes,
     )
     return _Opened(path, file, head.data if small else None)
