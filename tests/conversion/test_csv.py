@@ -84,7 +84,7 @@ def test_values_of_cells(tmp_path):
         *((row, "carriage return", "alone") for row in (b"1,a\rb,2\n", b"1,a,2\r\r\n")),
         *(
             (b"%s,a,2\n" % value, "types", f"'{value.decode()}'")
-            for value in (b"007", b"1.5", b" 1", b"9223372036854775808")
+            for value in (b"007", b"1.5", b" 1", b"1\xd9\xa3", b"9223372036854775808")
         ),
         *(
             (b"1,a,%s\n" % value, "types", f"'{value.decode()}'")

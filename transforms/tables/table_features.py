@@ -340,7 +340,9 @@ def _valid(values: Any) -> npt.NDArray[np.bool_]:
 
 
 INT64 = range(-(1 << 63), 1 << 63)
-_NUMBER = re.compile(r"(-?)(0|[1-9]\d*)(?:\.(\d+))?(?:[eE]([+-]?\d+))?")
+NUMBER = re.compile(r"(-?)(0|[1-9]\d*)(?:\.(\d+))?(?:[eE]([+-]?\d+))?", re.ASCII)
+"""A number as JSON writes it."""
+
 _MOST_DIGITS = 64  # Digits of a text, with those that its exponent adds.
 
 
@@ -350,7 +352,7 @@ def whole_number(text: str) -> int | None:
     >>> [whole_number(text) for text in ("7", "16777217.0", "1.5e1", "1.5", "07")]
     [7, 16777217, 15, None, None]
     """
-    match = _NUMBER.fullmatch(text)
+    match = NUMBER.fullmatch(text)
     if match is None or len(text) > _MOST_DIGITS:
         return None
     sign, digits, fraction, exponent = match.groups(default="")

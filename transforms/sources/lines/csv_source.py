@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-import functools
 import io
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -37,6 +35,7 @@ from gristmill.transforms.sources.lines.line_source import (
 )
 from gristmill.transforms.tables.table_features import (
     INT64,
+    NUMBER,
     ZERO,
     NumbersSeen,
     is_lost,
@@ -45,7 +44,7 @@ from gristmill.transforms.tables.table_features import (
 )
 
 _QUOTE, _RETURN = b'"\r'
-_RETURN_ALONE = re.compile(rb"\r(?!\n)")
+_RETURN_ALONE = re.compile(rb"\r(?!\n|\Z)")
 _MOST_FIELD_BYTES = (1 << 31) - 1
 
 
@@ -65,6 +64,11 @@ class CsvSplitter:
 
     def __init__(self, delimiter: bytes, *, quoted: bool = True):
         self.delimiter, self.quoted = delimiter, quoted
+        # Whether a byte can be before an opening quote, or after a closing one.
+        self._before = np.zeros(256, np.bool_)
+        self._before[[delimiter[0], NEWLINE, _QUOTE]] = True
+        self._after = self._before.copy()
+        self._after[_RETURN] = True
 
     def ends(self, data: bytes) -> Positions:
         """Returns the ends of the rows that begin in `data`, except unfinished ones.
@@ -73,15 +77,13 @@ class CsvSplitter:
         """
         ends = newline_ends(data)
         quotes = self._quotes(data)
-        if not len(quotes):
-            return ends
         if self._intact(data, quotes):
-            even: Positions = ends[quotes.searchsorted(ends) % 2 == 0]
-            return even
-        # One alone is refused elsewhere; here it must not end a row.
-        rows = self.rows(_RETURN_ALONE.sub(b" ", data))
-        found: Positions = np.array([end for end, _ in rows], np.int64)
-        return found[np.isin(found, ends)]
+            kept = quotes.searchsorted(ends) % 2 == 0
+        else:
+            # One alone is refused elsewhere; here it must not end a row.
+            rows = self.rows(_RETURN_ALONE.sub(b" ", data))
+            kept = np.isin(ends, [end for end, _ in rows])
+        return ends.compress(kept)
 
     def rows(self, data: bytes) -> Iterator[tuple[int, list[str] | None]]:
         """Yields the end and the fields, as Latin-1, of each row; None if invalid.
@@ -157,35 +159,17 @@ class CsvSplitter:
         opening, closing = quotes[::2], quotes[1::2]
         before = array[opening[opening > 0] - 1]
         after = array[closing[closing < len(data) - 1] + 1]
-        return bool(self._borders[before].all() and self._after[after].all())
+        return bool(self._before[before].all() and self._after[after].all())
 
-    @functools.cached_property
-    def _borders(self) -> npt.NDArray[np.bool_]:
-        """Whether a byte can be before an opening quote: bool [256]."""
-        allowed = np.zeros(256, np.bool_)
-        allowed[[self.delimiter[0], NEWLINE, _QUOTE]] = True
-        return allowed
-
-    @functools.cached_property
-    def _after(self) -> npt.NDArray[np.bool_]:
-        """Whether a byte can follow a closing quote: bool [256]."""
-        allowed = self._borders.copy()
-        allowed[_RETURN] = True
-        return allowed
-
-    def bare_returns(self, data: bytes) -> Positions:
-        r"""Returns the place of a `\r` outside of quotes without a newline after it."""
-        if b"\r" not in data:
-            return np.zeros(0, np.int64)
-        returns = _places(data, _RETURN)
-        array = np.frombuffer(data + b"\n", np.uint8)
-        returns = returns[array[returns + 1] != NEWLINE]
-        before = self._quotes(data).searchsorted(returns)
-        bare: Positions = returns[before % 2 == 0]
-        return bare
+    def has_bare_return(self, data: bytes) -> bool:
+        r"""Returns whether a `\r` outside of quotes has no newline after it."""
+        returns = [match.start() for match in _RETURN_ALONE.finditer(data)]
+        return bool((self._quotes(data).searchsorted(returns) % 2 == 0).any())
 
     def _quotes(self, data: bytes) -> Positions:
-        return _places(data, _QUOTE) if self.quoted else np.zeros(0, np.int64)
+        if not self.quoted:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(np.frombuffer(data, np.uint8) == _QUOTE)
 
     def merged(self, row: bytes, columns: int) -> bool:
         """Returns whether a quoted field of a row seems to be several rows.
@@ -199,13 +183,8 @@ class CsvSplitter:
         return self.delimiter == b"\t" and several and counts == {columns - 1}
 
 
-def _places(data: bytes, byte: int) -> Positions:
-    return np.flatnonzero(np.frombuffer(data, np.uint8) == byte)
-
-
 # As JSON writes them: other texts, such as 007, are strings.
-_INTEGER = re.compile(rb"0|-?[1-9]\d*")
-_NUMBER = re.compile(rb"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_INTEGER = re.compile("0|-?[1-9][0-9]*")
 _NAMES = {
     pa.int64(): "an integer of 64 bits",
     pa.float64(): "a finite number, one that a float32 holds if it is whole",
@@ -293,19 +272,16 @@ class CsvLines(TableLines):
         check_text(lines)
         data = lines.data
         lengths = lines.ends - lines.starts
-        rows = np.arange(len(lengths))
-        if (lengths <= 2).any():
-            empty = [
-                lines.line(int(row)) == b"" for row in np.flatnonzero(lengths <= 2)
-            ]
-            rows = np.delete(rows, np.flatnonzero(lengths <= 2)[empty])
+        short = np.flatnonzero(lengths <= 2).tolist()
+        empty = [row for row in short if not lines.line(row)]
+        rows = np.delete(np.arange(len(lengths)), empty)
         if len(data) > MOST_BYTES:
             raise ValueError("too long")
         if not len(rows):
             return pa.RecordBatch.from_pylist([], schema=self._schema), rows
         if not self._splitter.all_rows(data, lines.ends):
             raise ValueError("quotes that do not pair")
-        if len(self._splitter.bare_returns(data)):
+        if self._splitter.has_bare_return(data):
             raise ValueError("bare carriage returns")
         quoted = self._splitter.delimiter == b"\t" and b'"' in data
         if (
@@ -365,7 +341,7 @@ class CsvLines(TableLines):
         if len(row.data) > MOST_BYTES:
             expected = f"at most {MOST_BYTES:,} bytes"
             return bad("row is too long", expected, f"{len(row.data):,} bytes")
-        if len(self._splitter.bare_returns(row.data)):
+        if self._splitter.has_bare_return(row.data):
             return bad(
                 "row has a carriage return outside of quotes",
                 r"lines that end with \n or \r\n",
@@ -484,8 +460,8 @@ def column_type(name: str, cells: Mapping[str, Sequence[str]]) -> pa.DataType:
     Raises:
         InputError: No type fits all of them.
     """
-    found = [cell.encode() for some in cells.values() for cell in some if cell]
-    if not found or not all(map(_NUMBER.fullmatch, found)):
+    found = [cell for some in cells.values() for cell in some if cell]
+    if not found or not all(map(NUMBER.fullmatch, found)):
         return pa.string()
     if all(_INTEGER.fullmatch(cell) and int(cell) in INT64 for cell in found):
         return pa.int64()
