@@ -61,10 +61,10 @@ class InputFiles:
     """
 
     paths: Sequence[str]
-    sizes: npt.NDArray[np.int64]
+    sizes: Int64
     versions: Sequence[str]
     compressions: npt.NDArray[np.uint8]
-    noted_ns: npt.NDArray[np.int64]
+    noted_ns: Int64
     spec: SourceSpec = TFRECORD
     sources: Mapping[str, npt.NDArray[Any]] = dataclasses.field(default_factory=dict)
     whole: bool = False

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from gristmill.dataset.base.errors import InputError, RowError, some_of
 from gristmill.dataset.base.example import BYTES, FLOATS, INTS, ordered_names
+from gristmill.dataset.base.places import Int64
 from gristmill.dataset.base.varints import encode_varint
 from gristmill.dataset.metadata.features import Features, Kind
 from gristmill.transforms.tables.table_features import (
@@ -78,8 +79,6 @@ def _entry_header(name: bytes, kind: Kind, single: bool, size: int) -> bytes:
     return _length_header(b"\n", len(header) + size) + header
 
 
-IntArray = npt.NDArray[np.int64]
-
 BINARY = pa.large_binary()  # Its offsets exceed 2 GiB.
 _TEXTS = (pa.string(), pa.large_string(), pa.string_view())
 _MOST_VARINT_BYTES = 10  # Bytes of a negative number.
@@ -108,18 +107,13 @@ def payloads(
     if kind == "bytes" and counts is None:
         _check_text(values, None, name)
         return _bytes(values)
+    given = values if counts is None else counts
+    present = numpy_of(pc.is_valid(given)) if given.null_count else None
     if counts is None:
-        present = None
-        if values.null_count:
-            present = numpy_of(pc.is_valid(values))
-            values = values.drop_null()
-        ends = np.arange(len(values) + 1) if present is None else ends_of(present)
+        values = values.drop_null()
+        ends = np.arange(len(given) + 1) if present is None else ends_of(present)
     else:
-        present = None
-        if counts.null_count:
-            present = numpy_of(pc.is_valid(counts))
-            counts = pc.coalesce(counts, ZERO)
-        ends = ends_of(numpy_of(counts))
+        ends = ends_of(numpy_of(pc.coalesce(counts, ZERO)))
         if values.null_count:
             item = int(np.argmax(numpy_of(pc.is_null(values))))
             row = row_of(ends, item)
@@ -143,7 +137,7 @@ def payloads(
 
 
 def binary_array(
-    data: Any, offsets: IntArray, present: npt.NDArray[np.bool_] | None = None
+    data: Any, offsets: Int64, present: npt.NDArray[np.bool_] | None = None
 ) -> Any:
     """Returns an array of large binary over bytes and offsets, without a copy.
 
@@ -177,7 +171,7 @@ def _too_large(of: str, most: object, got: object, *, row: int, name: str) -> Ro
     )
 
 
-def _check_text(values: Any, ends: IntArray | None, name: str) -> None:
+def _check_text(values: Any, ends: Int64 | None, name: str) -> None:
     """Checks that texts are UTF-8, which readers of files do not."""
     if values.type not in _TEXTS:
         return
@@ -206,7 +200,7 @@ def _bytes(values: Any) -> Any:
     return values.cast(pa.large_binary())
 
 
-def _items(values: Any) -> tuple[Any, IntArray]:
+def _items(values: Any) -> tuple[Any, Int64]:
     """Returns bytes with the length of each before it, and their bounds."""
     values = _bytes(values)
     headers = length_headers(b"\n", pc.binary_length(values))
@@ -217,8 +211,8 @@ def _items(values: Any) -> tuple[Any, IntArray]:
 
 
 def _packed_floats(
-    values: Any, ends: IntArray, name: str, *, rounds: bool
-) -> tuple[Any, IntArray]:
+    values: Any, ends: Int64, name: str, *, rounds: bool
+) -> tuple[Any, Int64]:
     given = numpy_of(values)
     with np.errstate(over="ignore"):
         floats = np.ascontiguousarray(given, "<f4")
@@ -246,7 +240,7 @@ def _packed_floats(
     return floats, np.arange(len(floats) + 1) * floats.itemsize
 
 
-def _packed_ints(values: Any, ends: IntArray, name: str) -> tuple[Any, IntArray]:
+def _packed_ints(values: Any, ends: Int64, name: str) -> tuple[Any, Int64]:
     if pa.types.is_floating(values.type):
         ints = _whole(values, ends, name)
     else:
@@ -260,7 +254,7 @@ def _packed_ints(values: Any, ends: IntArray, name: str) -> tuple[Any, IntArray]
     return data, ends_of(sizes)
 
 
-def _whole(values: Any, ends: IntArray, name: str) -> IntArray:
+def _whole(values: Any, ends: Int64, name: str) -> Int64:
     """Returns floats that are integers."""
     given = numpy_of(values).astype(np.float64)
     wrong = ~are_integers(given)
@@ -274,22 +268,22 @@ def _whole(values: Any, ends: IntArray, name: str) -> IntArray:
             row=row_of(ends, item),
             column=name,
         )
-    ints: IntArray = given.astype(np.int64)
+    ints: Int64 = given.astype(np.int64)
     return ints
 
 
-def _int64s(values: Any) -> IntArray:
+def _int64s(values: Any) -> Int64:
     """Returns integers, booleans and times as int64, unsigned ones by their bits."""
     kind = values.type
     if pa.types.is_boolean(kind):
         values = values.cast(pa.uint8())
     elif not pa.types.is_integer(kind):
         values = values.view(pa.int64() if kind.bit_width == 64 else pa.int32())
-    ints: IntArray = numpy_of(values).astype(np.int64, copy=False)
+    ints: Int64 = numpy_of(values).astype(np.int64, copy=False)
     return ints
 
 
-def packed_varints(values: IntArray) -> tuple[npt.NDArray[np.uint8], IntArray]:
+def packed_varints(values: Int64) -> tuple[npt.NDArray[np.uint8], Int64]:
     """Encodes numbers as varints, negative ones in ten bytes.
 
     Returns:
@@ -305,7 +299,7 @@ def packed_varints(values: IntArray) -> tuple[npt.NDArray[np.uint8], IntArray]:
 
 def _varint_block(
     numbers: npt.NDArray[Any],
-) -> tuple[npt.NDArray[np.uint8], IntArray]:
+) -> tuple[npt.NDArray[np.uint8], Int64]:
     largest = int(numbers.max(initial=0))
     if largest < 0x80:
         return numbers.astype(np.uint8), np.ones(len(numbers), np.int64)
@@ -510,7 +504,7 @@ class RowRecords:
             checked, self._make = {column}, lambda batch: one_column(batch, column)
         self._checked = checked if skip_nulls else ()
 
-    def made(self, batch: pa.RecordBatch) -> tuple[list[bytes], IntArray]:
+    def made(self, batch: pa.RecordBatch) -> tuple[list[bytes], Int64]:
         """Returns the records, and the row of each: int64 [records].
 
         Raises:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from gristmill.dataset.base.errors import InputError, RowError, some_of
+from gristmill.dataset.base.places import Int64
 from gristmill.dataset.metadata.features import Features, FeatureSpec, Kind
 
 CLASS_LABEL = "class_label"
@@ -299,21 +300,19 @@ def numpy_of(values: Any) -> npt.NDArray[Any]:
     return np.from_dlpack(values)
 
 
-def ends_of(counts: Any) -> npt.NDArray[np.int64]:
+def ends_of(counts: Any) -> Int64:
     """Returns the end of the items of each row, after a zero: int64 [rows + 1]."""
     ends = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
     return ends
 
 
-def row_of(ends: npt.NDArray[np.int64], item: int) -> int:
+def row_of(ends: Int64, item: int) -> int:
     """Returns the row of an item."""
     return int(np.searchsorted(ends, item, side="right")) - 1
 
 
-def rows_without_nulls(
-    batch: pa.RecordBatch, wanted: Callable[[str], bool]
-) -> npt.NDArray[np.int64]:
+def rows_without_nulls(batch: pa.RecordBatch, wanted: Callable[[str], bool]) -> Int64:
     """Returns the rows without a null, also in lists, in the features to check."""
     kept = np.ones(len(batch), np.bool_)
     for leaf in leaves_of(batch.schema):
@@ -442,29 +441,22 @@ def numbers_cure(name: str) -> str:
     )
 
 
-# The feature for each type: a test of the type, the kind of list, the dtype of its
-# values (the type itself, if that is numpy's name), and the common name of equivalent
-# types.
-_Rule = tuple[Callable[[Any], bool], Kind, str, str]
+# The features for types: tests, the kind of list, the dtype of the values (the type
+# itself, if that is numpy's name), and the common name of equivalent types.
+_Rule = tuple[tuple[Callable[[Any], bool], ...], Kind, str, str]
+_TEXTS = types.is_string, types.is_large_string, types.is_string_view
+_BINARIES = types.is_binary, types.is_large_binary, types.is_binary_view
+_LONG_TIMES = types.is_date64, types.is_time64, types.is_timestamp, types.is_duration
 _RULES: tuple[_Rule, ...] = (
-    (types.is_boolean, "int64", "bool", ""),
-    (types.is_integer, "int64", "", ""),
-    (types.is_float16, "float", "float16", ""),
-    (types.is_floating, "float", "float32", ""),
-    (types.is_string, "bytes", "bytes", "string"),
-    (types.is_large_string, "bytes", "bytes", "string"),
-    (types.is_string_view, "bytes", "bytes", "string"),
-    (types.is_binary, "bytes", "bytes", "binary"),
-    (types.is_large_binary, "bytes", "bytes", "binary"),
-    (types.is_binary_view, "bytes", "bytes", "binary"),
-    (types.is_fixed_size_binary, "bytes", "bytes", ""),
-    (types.is_decimal, "bytes", "bytes", ""),
-    (types.is_date32, "int64", "int32", ""),
-    (types.is_time32, "int64", "int32", ""),
-    (types.is_date64, "int64", "int64", ""),
-    (types.is_time64, "int64", "int64", ""),
-    (types.is_timestamp, "int64", "int64", ""),
-    (types.is_duration, "int64", "int64", ""),
+    ((types.is_boolean,), "int64", "bool", ""),
+    ((types.is_integer,), "int64", "", ""),
+    ((types.is_float16,), "float", "float16", ""),
+    ((types.is_floating,), "float", "float32", ""),
+    (_TEXTS, "bytes", "bytes", "string"),
+    (_BINARIES, "bytes", "bytes", "binary"),
+    ((types.is_fixed_size_binary, types.is_decimal), "bytes", "bytes", ""),
+    ((types.is_date32, types.is_time32), "int64", "int32", ""),
+    (_LONG_TIMES, "int64", "int64", ""),
 )
 
 
@@ -523,7 +515,8 @@ def spec_of(leaf: Leaf, column: str) -> FeatureSpec:
     Raises:
         InputError: It has a type that no `tf.train.Example` holds.
     """
-    rule = next((rule for rule in _RULES if rule[0](leaf.type)), None)
+    fits = (rule for rule in _RULES if any(test(leaf.type) for test in rule[0]))
+    rule = next(fits, None)
     if rule is None:
         raise refused(leaf.name, leaf.type, what="such values", column=column)
     _, kind, dtype, name = rule

@@ -20,6 +20,7 @@ from gristmill.dataset.base.errors import (
     InputError,
     some_of,
 )
+from gristmill.dataset.base.places import Int64
 from gristmill.dataset.columns.expression import Expression
 from gristmill.dataset.formats.file_formats import check_joined
 from gristmill.dataset.metadata import layout
@@ -386,7 +387,7 @@ def _sources(
     """
     whole = SourceFiles(files.arrays())
     lists: list[SourceFiles] = []
-    firsts: list[npt.NDArray[np.int64]] = []
+    firsts: list[Int64] = []
     count = shard = 0
     for part in split.parts:
         listed = read_sources(directory, part)
