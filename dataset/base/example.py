@@ -18,8 +18,8 @@ import numpy as np
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.varints import (
     bytes_field,
-    encode_int64s,
     encode_varint,
+    encode_varints,
     message_fields,
     varint_at,
 )
@@ -303,7 +303,7 @@ def _of_array(given: np.ndarray[Any, Any]) -> tuple[int, list[bytes]]:
     if kind in "bui":
         if values.dtype == np.uint64 and len(values) and int(values.max()) >> 63:
             raise _beyond(int(values.max()))
-        return INTS, _packed(encode_int64s(values.astype(np.int64)))
+        return INTS, _packed(encode_varints(values.astype(np.int64))[0].tobytes())
     if kind in "SUTO":
         return _of_list(values.tolist()) if len(values) or kind == "O" else (BYTES, [])
     # The types of ml_dtypes, such as bfloat16, are of kind V.
@@ -343,7 +343,7 @@ def _items(kind: int, values: Sequence[Any]) -> list[bytes]:
     except OverflowError as e:
         raise _beyond(next(v for v in values if v not in _INT64S)) from e
     if len(numbers) > _FEW_INTS:
-        return _packed(encode_int64s(np.frombuffer(numbers, np.int64)))
+        return _packed(encode_varints(np.frombuffer(numbers, np.int64))[0].tobytes())
     return _packed(b"".join([encode_varint(value & _UINT64) for value in numbers]))
 
 

@@ -6,6 +6,7 @@ Seven bits a byte, the lowest first; the high bit says that more follow.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ MAX_VARINT_BYTES = 9  # For a number below 2**63, which is what int64 holds.
 _BYTES = [bytes([value]) for value in range(256)]
 
 IntArray = npt.NDArray[np.int64]
+_BLOCK = 1 << 15  # Numbers that are encoded at once: what the caches hold.
 
 
 def varint_at(data: bytes | memoryview, at: int, bits: int = 63) -> tuple[int, int]:
@@ -76,43 +78,39 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode_varints(values: IntArray) -> tuple[npt.NDArray[np.uint8], IntArray]:
-    """Encodes non-negative numbers, all at once.
+    """Encodes numbers, all at once; negative ones take ten bytes, as in messages.
 
     Returns:
         uint8 [bytes], the varints end to end, and int64 [values], bytes of each.
     """
-    lengths = np.ones(len(values), np.int64)
-    for index in range(1, MAX_VARINT_BYTES):
-        lengths += values >= 1 << 7 * index
-    starts = np.cumsum(lengths) - lengths
-    data = np.empty(int(lengths.sum()), np.uint8)
-    for index in range(int(lengths.max(initial=0))):
-        has = np.flatnonzero(lengths > index)
-        more = (lengths[has] > index + 1).astype(np.uint8) << 7
-        byte = (values[has] >> 7 * index & 0x7F).astype(np.uint8)
-        data[starts[has] + index] = byte | more
-    return data, lengths
+    numbers = values.view(np.uint64)
+    if len(numbers) <= _BLOCK:
+        return _varint_block(numbers)
+    blocks = [
+        _varint_block(numbers[at : at + _BLOCK])
+        for at in range(0, len(numbers), _BLOCK)
+    ]
+    data, sizes = zip(*blocks, strict=True)
+    return np.concatenate(data), np.concatenate(sizes)
 
 
-def encode_int64s(values: IntArray) -> bytes:
-    """Encodes numbers as the `int64` of protocol buffers: negative ones take ten bytes.
-
-    Args:
-        values: int64 [values].
-    """
-    words = values.view(np.uint64)
-    largest = int(words.max(initial=0))
+def _varint_block(numbers: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], IntArray]:
+    largest, sizes = int(numbers.max(initial=0)), np.ones(len(numbers), np.int64)
     if largest < 0x80:
-        return words.astype(np.uint8).tobytes()
-    longest = -(-largest.bit_length() // 7)
-    rest = words[:, None] >> (7 * np.arange(longest, dtype=np.uint64))
-    data = rest.astype(np.uint8) | 0x80
-    has = rest > 0
-    has[:, 0] = True
-    # The last byte of each has no byte after it.
-    data[:, :-1] &= (has[:, 1:] << 7).astype(np.uint8) | 0x7F
-    data[:, -1] &= 0x7F
-    return data[has].tobytes()
+        return numbers.astype(np.uint8), sizes
+    width = -(-largest.bit_length() // 7)
+    if width <= 4:  # With four bytes a number, the work is halved.
+        numbers = numbers.astype(np.uint32)
+    table = np.empty((len(numbers), width), np.uint8)
+    used = np.ones((len(numbers), width), bool)
+    for index in range(width - 1):
+        low, numbers = numbers.astype(np.uint8), numbers >> 7
+        more = np.not_equal(numbers, 0, out=used[:, index + 1])
+        np.bitwise_or(low & 0x7F, more.view(np.uint8) << 7, out=table[:, index])
+        sizes += more
+    table[:, -1] = numbers
+    # Twice as fast as `table[used]`.
+    return np.compress(used.ravel(), table.ravel()), sizes
 
 
 def varints_at(

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from gristmill.dataset.base.errors import InputError, RowError, some_of
 from gristmill.dataset.base.example import BYTES, FLOATS, INTS, ordered_names
 from gristmill.dataset.base.places import Int64
-from gristmill.dataset.base.varints import encode_varint
+from gristmill.dataset.base.varints import encode_varint, encode_varints
 from gristmill.dataset.metadata.features import Features, Kind
 from gristmill.transforms.tables.table_features import (
     DOUBLE,
@@ -81,8 +81,6 @@ def _entry_header(name: bytes, kind: Kind, single: bool, size: int) -> bytes:
 
 BINARY = pa.large_binary()  # Its offsets exceed 2 GiB.
 _TEXTS = (pa.string(), pa.large_string(), pa.string_view())
-_MOST_VARINT_BYTES = 10  # Bytes of a negative number.
-_BLOCK = 1 << 15  # Numbers that are encoded at once: what the caches hold.
 
 
 def payloads(
@@ -250,7 +248,7 @@ def _packed_ints(values: Any, ends: Int64, name: str) -> tuple[Any, Int64]:
         most = np.iinfo(np.int64).max
         row = row_of(ends, item)
         raise _too_large("an int64", most, values[item], row=row, name=name)
-    data, sizes = packed_varints(ints)
+    data, sizes = encode_varints(ints)
     return data, ends_of(sizes)
 
 
@@ -281,45 +279,6 @@ def _int64s(values: Any) -> Int64:
         values = values.view(pa.int64() if kind.bit_width == 64 else pa.int32())
     ints: Int64 = numpy_of(values).astype(np.int64, copy=False)
     return ints
-
-
-def packed_varints(values: Int64) -> tuple[npt.NDArray[np.uint8], Int64]:
-    """Encodes numbers as varints, negative ones in ten bytes.
-
-    Returns:
-        uint8 [bytes], the varints end to end, and int64 [values], bytes of each.
-    """
-    blocks = [
-        _varint_block(values[at : at + _BLOCK].view(np.uint64))
-        for at in range(0, max(1, len(values)), _BLOCK)
-    ]
-    data, sizes = zip(*blocks, strict=True)
-    return np.concatenate(data), np.concatenate(sizes)
-
-
-def _varint_block(
-    numbers: npt.NDArray[Any],
-) -> tuple[npt.NDArray[np.uint8], Int64]:
-    largest = int(numbers.max(initial=0))
-    if largest < 0x80:
-        return numbers.astype(np.uint8), np.ones(len(numbers), np.int64)
-    width = min(-(-largest.bit_length() // 7), _MOST_VARINT_BYTES)
-    if width <= 4:  # With four bytes a number, the work is halved.
-        numbers = numbers.astype(np.uint32)
-    table = np.empty((len(numbers), width), np.uint8)
-    used = np.ones((len(numbers), width), bool)
-    sizes = np.ones(len(numbers), np.int64)
-    for index in range(width):
-        low = (numbers & 0x7F).astype(np.uint8)
-        numbers = numbers >> 7
-        if index + 1 < width:
-            more = numbers > 0
-            low |= more.view(np.uint8) << 7
-            used[:, index + 1] = more
-            sizes += more
-        table[:, index] = low
-    # Twice as fast as `table[used]`.
-    return np.compress(used.ravel(), table.ravel()), sizes
 
 
 # Rows that are encoded at once: enough for C++ code to do the work, few enough for the
