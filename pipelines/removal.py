@@ -172,10 +172,7 @@ def _find_records(
     for number, one in enumerate(parsed):
         if isinstance(one, int) and one < int(table.records.sum()):
             yield number, one
-    begin = 0
-    for split in part.editions:
-        shards = range(begin, begin + split.shards)
-        begin = shards.stop
+    for split, shards in part.shards_of_editions():
         files = read_sources(part.path, split)
         if files is None or not places:
             continue

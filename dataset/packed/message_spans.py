@@ -8,7 +8,7 @@ spans take two or three bytes. A batch of rows is encoded and decoded at once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -88,6 +88,22 @@ class MessageSpans(NamedTuple):
     def stops(self) -> Int64:
         """The token after the last of each span, in its document: int64 [spans]."""
         return self.begins.astype(np.int64) + self.lengths
+
+    def of_document(self, number: int) -> Iterator[dict[str, Any]]:
+        """Yields the spans of a document for JSON, by its tokens."""
+        begin = int(self.ends[number - 1]) if number else 0
+        for span in range(begin, int(self.ends[number])):
+            first = int(self.begins[span])
+            found = {
+                "begin": first,
+                "end": first + int(self.lengths[span]),
+                "role": ROLES[self.roles[span]],
+                "message": int(self.messages[span]),
+                "trained": bool(self.trained[span]),
+            }
+            if self.weights[span] != 1:
+                found["weight"] = float(self.weights[span])
+            yield found
 
     @classmethod
     def of_stored(cls, ends: Int64, stored: npt.NDArray[Any]) -> Self:

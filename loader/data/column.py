@@ -257,7 +257,7 @@ def column_of(
         for part, columns in zip(parts, types, strict=True):
             if name not in columns:
                 split = part.committed
-                raise missing_column(split, name, where=part.name, known=known)
+                raise missing_column(split, name, where=part.shards.name, known=known)
         raise InputError(
             f"joined datasets have the column {name!r} with other types",
             where=where,
@@ -270,12 +270,10 @@ def column_of(
 
 def _files(part: Part, column: str) -> Iterator[ColumnFiles]:
     """Yields the files of a column of each edition, compared with its shards."""
-    first = 0
-    for edition in part.editions:
+    for edition, shards in part.shards_of_editions():
         entry = column_entries(edition, part.path)[column]
-        rows = slice(first, first + edition.shards)
+        rows = slice(shards.start, shards.stop)
         table = read_column_table(part.path, entry, part.table, rows)
         yield ColumnFiles(
             part.path, str(part.split), edition.edition, entry.table, table
         )
-        first += edition.shards

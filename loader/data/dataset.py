@@ -166,7 +166,6 @@ class Stored:
 
     Args:
         parts: The splits that were joined, or the only one.
-        shards: Their shards.
         how: How they are read.
         reopen: Opens the dataset again, in the given editions if any.
         chosen: Which of the records it has; None for all.
@@ -175,13 +174,17 @@ class Stored:
     def __init__(
         self,
         parts: Sequence[Part],
-        shards: ShardList,
         how: HowToRead,
         reopen: Callable[..., Dataset] | None = None,
         chosen: Chosen | None = None,
     ):
-        self.parts, self.shards, self.how = tuple(parts), shards, how
+        self.parts, self.how = tuple(parts), how
         self.reopen, self.chosen = reopen, chosen
+        self.shards: ShardList = (
+            ShardList.joined([part.shards for part in parts])
+            if chosen is None
+            else chosen.whole.stored.shards
+        )
         self._editions: Callable[..., Dataset] | None = None
         known = any(part.edition is not None for part in parts)
         if reopen is not None and known:
@@ -278,7 +281,7 @@ class Stored:
         for part in self.parts:
             if left > 0 or not tables:
                 tables.append((part.table, slice(left)))
-            left -= part.shards
+            left -= len(part.shards)
         columns = [np.diff(self.shards.ends[:shards], prepend=0)]
         known = [(table, rows) for table, rows in tables if table is not None]
         digest = None
@@ -557,7 +560,7 @@ class Dataset(Sequence[bytes]):
 
 def _selected(whole: Dataset, places: npt.NDArray[Any], text: str) -> Dataset:
     own, chosen = whole.stored, Chosen(whole, places, text)
-    return Dataset(Stored(own.parts, own.shards, own.how, chosen=chosen))
+    return Dataset(Stored(own.parts, own.how, chosen=chosen))
 
 
 def _open_again(reopen: Callable[..., Dataset], expected: Content) -> Dataset:
@@ -606,7 +609,7 @@ class _Gone(Stored):
         how = HowToRead(
             verify=None, read_options=None, cache_dir=None, cache_bytes=None
         )
-        super().__init__([Part(path=path, name=path, shards=0)], shards, how)
+        super().__init__([Part(path=path, shards=shards)], how)
         self.content = content
 
     def __len__(self) -> int:

@@ -13,7 +13,7 @@ import functools
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -53,13 +53,8 @@ from gristmill.loader.remote.read_options import ReadOptions
 _log = logging.getLogger(__name__)
 _TRIES = 10  # A dataset may be replaced while it is opened.
 
-
-class _Opened(NamedTuple):
-    """A part, its shards, and the plain files that were opened to count records."""
-
-    part: Part
-    shards: ShardList
-    files: Mapping[int, ShardFile] = {}
+_Opened: TypeAlias = tuple[Part, Mapping[int, ShardFile]]
+"""A part, and the plain files that were opened to count its records."""
 
 
 class _Place(NamedTuple):
@@ -183,9 +178,9 @@ def _dataset(
             for place, number in zip(places, numbers, strict=False)
         ]
     opened = [_opened(place, how, again=again) for place in places]
-    if len(opened) == 1 and opened[0].part.split is None:
+    parts = [part for part, _ in opened]
+    if len(opened) == 1 and parts[0].split is None:
         return _of_files(*opened[0], how)
-    parts = [one.part for one in opened]
     # Whoever opens it again gets the same editions.
     places = [
         place._replace(split=part.split, edition=part.edition)
@@ -201,7 +196,9 @@ def _dataset(
                 cure="name each split once; to see records more often, make a mixture "
                 "with weights, or more epochs",
             )
-    known = [(part.name, one.packed) for part in parts if (one := part.committed)]
+    known = [
+        (part.shards.name, one.packed) for part in parts if (one := part.committed)
+    ]
     rows = [name for name, packed in known if packed is not None]
     others = [name for name, packed in known if packed is None]
     if rows and others and not again:
@@ -209,11 +206,7 @@ def _dataset(
             "packed rows are joined with other records: %s has rows, %s has none",
             *map(some_of, (rows, others)),
         )
-    shards = opened[0].shards
-    if len(opened) > 1:
-        shards = ShardList.joined([one.shards for one in opened])
-    reopen = functools.partial(_dataset, places, how)
-    return Dataset(Stored(parts, shards, how, reopen))
+    return Dataset(Stored(parts, how, functools.partial(_dataset, places, how)))
 
 
 def _opened(place: _Place, how: HowToRead, *, again: bool) -> _Opened:
@@ -293,12 +286,11 @@ def _plain(patterns: Sequence[str], how: HowToRead) -> _Opened:
         footers=footer_cache(how.cache_dir),
         name=name,
     )
-    return _Opened(Part(path=paths[0], name=name, shards=len(paths)), shards, files)
+    return Part(path=paths[0], shards=shards), files
 
 
 def _of_files(
     part: Part,
-    shards: ShardList,
     files: Mapping[int, ShardFile],
     how: HowToRead,
     *,
@@ -307,8 +299,7 @@ def _of_files(
     """Returns the dataset of plain files that were counted, perhaps just now."""
     del again  # The counts of each file are compared when it is read.
     # They travel along, so that a worker reads no footer that it does not need.
-    reopen = functools.partial(_of_files, part, shards, {}, how)
-    stored = Stored([part], shards, how, reopen)
+    stored = Stored([part], how, functools.partial(_of_files, part, {}, how))
     stored.reader.open_shards.keep(files)
     return Dataset(stored)
 
@@ -406,16 +397,8 @@ def _committed(
         name=name,
         remote=remote,
     )
-    part = Part(
-        path=path,
-        name=name,
-        shards=len(table),
-        split=own,
-        edition=split.edition,
-        manifest=manifest,
-        table=table,
-    )
-    return _Opened(part, shards)
+    part = Part(path=path, shards=shards, split=own, manifest=manifest, table=table)
+    return part, {}
 
 
 def _tfds(place: _Place, how: HowToRead) -> _Opened:
@@ -454,7 +437,7 @@ def _tfds(place: _Place, how: HowToRead) -> _Opened:
         name=name,
         footers=footer_cache(how.cache_dir),
     )
-    return _Opened(Part(path=path, name=name, shards=len(counts), split=own), shards)
+    return Part(path=path, shards=shards, split=own), {}
 
 
 def _check_edition(edition: int, split: Split, where: str) -> int:

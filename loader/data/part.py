@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.metadata.column_table import common_columns
@@ -11,6 +11,7 @@ from gristmill.dataset.metadata.features import FeatureSpec, described_features
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
+from gristmill.loader.reading.shard_list import ShardList
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -19,24 +20,20 @@ class Part:
 
     Attributes:
         path: The directory, or the first of plain files.
-        name: Its name in messages.
-        shards: Number of shards.
+        shards: Its shards.
         split: The split; None for plain files.
-        edition: The newest edition that it holds, None if it has none.
         manifest: What `dataset.json` says, up to its edition; None without one.
         table: The table of its shards, None without one.
     """
 
     path: str
-    name: str
-    shards: int
+    shards: ShardList
     split: str | None = None
-    edition: int | None = None
     manifest: Manifest | None = None
     table: ShardTable | None = None
 
     def __repr__(self) -> str:
-        return f"<Dataset {self.name}>"
+        return f"<Dataset {self.shards.name}>"
 
     @property
     def committed(self) -> Split | None:
@@ -46,9 +43,20 @@ class Part:
         return self.manifest.splits[self.split]
 
     @property
+    def edition(self) -> int | None:
+        """The newest edition that it holds, None if it has none."""
+        return None if (split := self.committed) is None else split.edition
+
+    @property
     def editions(self) -> tuple[Split, ...]:
         """The editions that it holds, in the order of their records."""
         return () if (split := self.committed) is None else split.parts
+
+    def shards_of_editions(self) -> Iterator[tuple[Split, range]]:
+        """Yields its editions, with the numbers of the shards of each."""
+        first = 0
+        for split in self.editions:
+            yield split, range(first, first := first + split.shards)
 
     @property
     def features(self) -> Mapping[str, FeatureSpec] | None:

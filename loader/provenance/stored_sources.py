@@ -24,7 +24,7 @@ from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.sources import SourceFile, SourceFiles, read_sources
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedSplit
-from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
+from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.dataset.packed.row_format import (
     RowFormat,
     RowsKind,
@@ -68,19 +68,12 @@ class RowPieces(NamedTuple):
         """Returns role and message of a token of the row, as fields of `Piece`."""
         if self.spans is None:
             return {}
-        at, spans = token - int(self.begins[piece]), self.spans
-        own = spans.documents == piece
-        found = np.flatnonzero(own & (spans.begins <= at) & (at < spans.stops))
-        if not len(found):
-            return {"role": TEMPLATE, "trained": False}
-        span = int(found[0])
-        trained = bool(spans.trained[span])
-        return {
-            "role": ROLES[spans.roles[span]],
-            "message": int(spans.messages[span]),
-            "trained": trained,
-            "weight": float(spans.weights[span]) if trained else None,
-        }
+        at = token - int(self.begins[piece])
+        for span in self.spans.of_document(piece):
+            if span.pop("begin") <= at < span.pop("end"):
+                weight = span.get("weight", 1.0) if span["trained"] else None
+                return span | {"weight": weight}
+        return {"role": TEMPLATE, "trained": False}
 
 
 def packed_of(part: Part, shard: int) -> PackedSplit | None:

@@ -359,10 +359,7 @@ def _made_of(
     for number, stored in enumerate(searched):
         before = 0
         for part in stored.parts:
-            begin = 0
-            for split in part.editions:
-                shards = range(begin, begin + split.shards)
-                begin = shards.stop
+            for split, shards in part.shards_of_editions():
                 if packed and split.packed is None:
                     continue
                 files = read_sources(part.path, split) or ()
@@ -374,7 +371,7 @@ def _made_of(
                     found.append(
                         (number, _Made(part.path, before + shard, own, pieces))
                     )
-            before += part.shards
+            before += len(part.shards)
     if found:
         return found
     if path not in known:

@@ -19,7 +19,7 @@ import secrets
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.base.errors import (
@@ -33,6 +33,7 @@ from gristmill.dataset.metadata.shard_index import (
     index_of_footer,
     map_footer,
 )
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.local import open_regular
 from gristmill.dataset.storage.paths import StrPath, path_text
 
@@ -130,17 +131,17 @@ class EditionFiles:
 
     Args:
         root: The parent of the directories.
-        keys: The name of each, which differs between editions of different content.
-        shards: [editions], how many shards each edition has.
+        split: The split.
 
     Attributes:
         directories: [editions], the directory of each.
     """
 
-    def __init__(self, root: str, *, keys: Sequence[str], shards: Sequence[int]):
-        self.directories = [os.path.join(root, key) for key in keys]
-        ends = list(itertools.accumulate(shards, initial=0))
-        self._firsts = ends[: len(self.directories)]
+    def __init__(self, root: str, split: Split):
+        digests = [part.shards_digest.rpartition(":")[2] for part in split.parts]
+        self.directories = [os.path.join(root, digest[:32]) for digest in digests]
+        counts = (part.shards for part in split.parts)
+        self._firsts = [*itertools.accumulate(counts, initial=0)]
 
     def path(self, shard: int, suffix: str) -> str:
         """Returns the path of a file, given the number of its shard in the split."""

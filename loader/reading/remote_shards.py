@@ -103,12 +103,8 @@ class RemoteShards(StoredShards):
     @functools.cached_property
     def _files(self) -> EditionFiles:
         """The directories of indexes, which the first read makes."""
-        parts = self.split.parts
-        files = EditionFiles(
-            os.path.join(cache_root(self.cache_dir), "index"),
-            keys=[part.shards_digest.rpartition(":")[2][:32] for part in parts],
-            shards=[part.shards for part in parts],
-        )
+        root = os.path.join(cache_root(self.cache_dir), "index")
+        files = EditionFiles(root, self.split)
         for directory in files.directories:
             with disk_errors(directory):
                 os.makedirs(directory, exist_ok=True)

@@ -22,7 +22,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import hashlib
 import logging
 import os
 import threading
@@ -191,13 +190,7 @@ class ShardCopies:
         self._directory = directory = os.path.join(
             cache_root(stored.cache_dir), "shards"
         )
-        parts = stored.split.parts
-        known = [f"{part.shards_digest} {part.records_digest}" for part in parts]
-        self._files = files = EditionFiles(
-            directory,
-            keys=[hashlib.sha256(one.encode()).hexdigest()[:32] for one in known],
-            shards=[part.shards for part in parts],
-        )
+        self._files = files = EditionFiles(directory, stored.split)
         self._wanted: collections.Counter[int] = collections.Counter()
         self._wrong: collections.Counter[int] = collections.Counter()
         self._lock = threading.Lock()

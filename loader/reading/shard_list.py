@@ -9,7 +9,7 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -79,12 +79,14 @@ class ShardList:
     parts: tuple[ShardList, ...] = ()
 
     @classmethod
-    def joined(cls, lists: Sequence[ShardList]) -> Self:
-        """Joins lists of shards, two or more.
+    def joined(cls, lists: Sequence[ShardList]) -> ShardList:
+        """Joins lists of shards; a single one stays as it is.
 
         Raises:
             InputError: Some are read from object storage by their tables, others not.
         """
+        if len(lists) == 1:
+            return lists[0]
         remotes = [one.remote for one in lists if one.remote is not None]
         if 0 < len(remotes) < len(lists):
             raise InputError(

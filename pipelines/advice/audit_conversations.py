@@ -25,6 +25,7 @@ from gristmill.pipelines.text.supervision import (
     supervised_documents,
     supervision_facts,
     template_pieces,
+    token_texts,
 )
 from gristmill.transforms.chat.conversation_reader import AsideError, ConversationReader
 from gristmill.transforms.chat.template import with_template
@@ -175,8 +176,7 @@ def audit_conversations(options: PackingOptions, *, records: int, shown: int) ->
         own = [*supervised_documents(documents.ids, documents.lengths, spans)]
         for place, (ids, facts) in zip(places, own, strict=True):
             if len(ids) and len(examples) < shown:
-                parts = zip(ids.tolist(), texts.texts(ids.tolist()), strict=True)
-                plain = [f"<{n}>" if text is None else text for n, text in parts]
+                plain = token_texts(texts, ids.tolist())
                 text = marked(plain, facts["trained"], "")
                 examples.append(ShownConversation(place, text))
         found += own

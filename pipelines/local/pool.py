@@ -12,7 +12,6 @@ import functools
 import itertools
 import logging
 import queue
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import nullcontext
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.base.system import usable_cores
+from gristmill.dataset.base.system import daemon_call, usable_cores
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.progress import Counter, shown
 from gristmill.transforms.jobs.job import Begun, Job, list_results
@@ -175,23 +174,15 @@ def _map_in_threads(
 ) -> _Results:
     from gristmill.pipelines.local.workers import call
 
-    todo: queue.SimpleQueue[tuple[T] | None] = queue.SimpleQueue()
     done: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
 
-    def work() -> None:
-        while (item := todo.get()) is not None:
-            done.put(call(function, item[0]))
-
-    for _ in range(threads):
-        # Daemons, so that Ctrl-C ends the process.
-        threading.Thread(target=work, daemon=True).start()
-    try:
-        return (
-            yield from _spread(items, threads, lambda item: todo.put((item,)), done.get)
+    def give(item: T) -> None:
+        # A daemon, so that Ctrl-C ends the process.
+        daemon_call(
+            lambda: done.put(call(function, item)), thread_name="gristmill-step"
         )
-    finally:
-        for _ in range(threads):
-            todo.put(None)
+
+    return (yield from _spread(items, threads, give, done.get))
 
 
 def run_steps(

@@ -16,7 +16,7 @@ from gristmill.pipelines.text.supervision import (
     END,
     by_token,
     marked,
-    spans_of_piece,
+    token_texts,
 )
 
 if TYPE_CHECKING:
@@ -181,9 +181,8 @@ class _Piece(NamedTuple):
         if texts is None:
             shown = marked([*map(str, some)], trained, " ")
         else:
-            parts = zip(some, texts.texts(some), strict=True)
-            plain = [f"<{n}>" if text is None else text for n, text in parts]
-            shown = marked(plain, trained, "").replace("\n", "\\n")
+            shown = marked(token_texts(texts, some), trained, "")
+            shown = shown.replace("\n", "\\n")
         if len(self.ids) > len(some):
             shown += f" ... ({len(self.ids):,} tokens)"
         begin = f"from token {self.first:,} of its document: " if self.first else ""
@@ -200,7 +199,7 @@ def _pieces(record: bytes, row_format: RowFormat) -> list[_Piece]:
             first,
             ids.tolist(),
             by_token(spans, number, len(ids))["trained"],
-            None if spans is None else [*spans_of_piece(spans, number)],
+            None if spans is None else [*spans.of_document(number)],
         )
         for number, (first, ids) in enumerate(
             zip(row.firsts.tolist(), parts, strict=True)

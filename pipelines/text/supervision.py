@@ -104,29 +104,17 @@ def by_token(spans: MessageSpans | None, piece: int, length: int) -> dict[str, A
         `len(ROLES)`.
     """
     trained, roles = np.zeros(length, bool), np.full(length, len(ROLES))
-    for span in () if spans is None else spans_of_piece(spans, piece):
+    for span in () if spans is None else spans.of_document(piece):
         roles[span["begin"] : span["end"]] = ROLES.index(span["role"])
         trained[span["begin"] : span["end"]] = span["trained"]
     said = (roles < len(ROLES)) | (spans is None)
     return {"trained": trained, "said": said, "roles": roles}
 
 
-def spans_of_piece(spans: MessageSpans, piece: int) -> Iterator[dict[str, Any]]:
-    """Yields the spans of a piece for JSON, relative to its first token."""
-    end = int(spans.ends[piece])
-    begin = int(spans.ends[piece - 1]) if piece else 0
-    for span in range(begin, end):
-        first = int(spans.begins[span])
-        found = {
-            "begin": first,
-            "end": first + int(spans.lengths[span]),
-            "role": ROLES[spans.roles[span]],
-            "message": int(spans.messages[span]),
-            "trained": bool(spans.trained[span]),
-        }
-        if spans.weights[span] != 1:
-            found["weight"] = float(spans.weights[span])
-        yield found
+def token_texts(texts: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """Returns tokens as text; those that are no text by their ids."""
+    pairs = zip(ids, texts.texts(ids), strict=True)
+    return [f"<{token}>" if text is None else text for token, text in pairs]
 
 
 class TemplatePiece(NamedTuple):

@@ -25,7 +25,6 @@ from gristmill.pipelines.text.places import place_facts, source_facts
 from gristmill.pipelines.text.printer import fact_pairs, plural, size_text
 from gristmill.pipelines.text.split_editions import made_by
 from gristmill.pipelines.text.split_facts import feature_text, split_facts
-from gristmill.pipelines.text.supervision import spans_of_piece
 
 if TYPE_CHECKING:
     from gristmill.transforms.tokens.tokenizer import Tokenizer
@@ -394,7 +393,7 @@ def _pieces(
             "first": piece.first_token,
             "source": _source_facts(piece),
             "tokens": [*zip(ids, known, strict=True)],
-            "spans": row.spans and [*spans_of_piece(row.spans, number)],
+            "spans": row.spans and [*row.spans.of_document(number)],
         }
 
 
