@@ -8,7 +8,12 @@ from typing import NamedTuple
 import pytest
 
 from gristmill import loader
-from gristmill.dataset import NotADatasetError, ReplacedError, encode_example
+from gristmill.dataset import (
+    JobChangedError,
+    NotADatasetError,
+    ReplacedError,
+    encode_example,
+)
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.storage.lookup import storage_for
@@ -25,6 +30,7 @@ from tests.changes.changes import (
     attach,
     begun_group,
     convert,
+    files_with,
     found_by_verify,
     killed,
     remove,
@@ -183,3 +189,47 @@ def test_the_old_or_the_new_is_there_and_the_same_command_ends_it(
         if not kill.dead:
             break
     assert at > stride or kill.steps < stride
+
+
+# After which of them, killed, a record is erased: where it is again, or its value.
+KILLED = {
+    "attach": COMMANDS["attach"].run,
+    "overwrite": lambda out, given: convert(out, given["a"], overwrite=True),
+    "kept": lambda out, given: convert(out, given["a"], overwrite=True, keep=True),
+    "append": lambda out, given: append(out, given["twice"]),
+    "unique": unique,
+    "remove": lambda out, given: remove(out, [3, 8]),
+    "erase": lambda out, given: remove(out, [3, 8], erase=True),
+}
+
+
+def erase(output, record):
+    """Erases a record wherever it is; returns whether that was refused at first."""
+    numbers = [n for n, found in enumerate(opened(output)) if found == record]
+    try:
+        remove(output, numbers, erase=True)
+    except JobChangedError:
+        remove(output, numbers, erase=True, give_up=True)
+        return True
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("name", KILLED)
+def test_no_file_holds_what_is_erased_afterwards(output, given, name, stride):
+    two(output, given)
+    if name != "attach":
+        attach(output, VALUES)
+    files, refused = files_of(output), set()
+    for at in itertools.count(stride // 2 + 1, stride):
+        put(output, files)
+        with killed(output, at, after=at % 2 == 0) as kill:
+            KILLED[name](output, given)
+        refused.add(erase(output, A[2]))
+        assert files_with(output, [A[2], VALUES[2].encode()]) == []
+        assert found_by_verify(output) == ([], [])
+        assert A[2] not in records_of(opened(output))
+        if not kill.dead:
+            break
+    assert refused == {False, True}

@@ -517,6 +517,19 @@ class TestRule11:
         assert files_with(there, [A[5]]) == []
         assert found_by_verify(there) == ([], [])
 
+    def test_values_that_a_column_writer_publishes_later(self, there, monkeypatch):
+        erase = functools.partial(remove, there, [2], erase=True, give_up=True)
+        at_storage(monkeypatch, "write", "/columns/", erase)
+        with pytest.raises(JobChangedError):
+            attach(there, [record.decode() for record in A])
+        findings, leftovers = found_by_verify(there)
+        assert findings == []
+        assert any("columns/" in path for path in leftovers)
+        assert files_with(there, [A[2]])
+        clean(there)
+        assert found_by_verify(there) == ([], [])
+        assert files_with(there, [A[2]]) == []
+
 
 def conversions(output, inputs, *, appends=False, overwrite=False):
     plan = ("num_shards", 2)

@@ -10,8 +10,6 @@ import pytest
 
 from gristmill.dataset import InputError
 from gristmill.pipelines.dataflow import clients
-from gristmill.pipelines.dataflow.preflight import list_input, shards_of
-from gristmill.transforms import PlanOptions
 from tests.deploy import roles
 from tests.deploy.cloud import job_of, running, written_job
 from tests.rows.tokenizer_files import tokenizer_json
@@ -55,6 +53,7 @@ PREPARE = {
     "unseen": lambda cloud: cloud.dataflow.denied.add("compute.subnetworks.get"),
     "busy": lambda cloud: setattr(cloud.dataflow, "busy", 1),
     "always_busy": lambda cloud: setattr(cloud.dataflow, "busy", 999),
+    "always_slow": lambda cloud: slow_to_list(cloud),
     "readable": lambda cloud: grant(cloud, data=VIEW, scratch=USE),
     "unreadable": lambda cloud: grant(cloud, data=set(), scratch=USE),
 }
@@ -142,6 +141,20 @@ CONVERT --shard-size=100GiB --disk_size_gb=20
   | --disk_size_gb=21 | a smaller --shard-size
 CONVERT --map=m:f --sdk_container_image= --prebuild_sdk_container_engine=cloud_build
   2: the workers do not have the module of --map | --setup_file
+convert gs://raw/large/* gs://data/x --match-shards
+  2: the shards in progress do not fit | at least 580 GB | 8 shards of 70.00 GB
+convert gs://raw/large/* gs://data/x --num-shards=4
+  2: the shards in progress do not fit | 8 shards of 25.00 GB
+pack gs://raw/large/* gs://data/x --num-shards=4 --length=64 --column=ids
+  2: the shards in progress do not fit | 8 shards of 50.00 GB
+convert gs://raw/large/* gs://data/x --shard-size=30GiB --disk_size_gb=200
+  2: the shards in progress do not fit | 8 shards of 32.21 GB
+convert gs://raw/large/* gs://data/x --shard-size=400GiB --disk_size_gb=200
+  2: the shards in progress do not fit | 8 shards of 100.00 GB
+convert gs://raw/large/* gs://data/x --shard-size=400GiB --disk_size_gb=200 # always_slow
+  2: the shards in progress do not fit | 8 shards of 429.50 GB
+convert gs://raw/large/* gs://data/x --shard-size=25KiB --machine_type=e2-highcpu-4
+  2: the job does not fit into a worker's memory | commit of 3,906,250 shards
 CONVERT --machine_type=t2a-standard-4
   2: the image is for x86-64, and the machines are Arm | e2-standard-4
 CONVERT --streaming
@@ -211,6 +224,11 @@ CONVERT --dry_run # always_busy
   0: Private Google Access was not checked | The service is busy
 verify gs://data/done --dry_run --temp_location=gs://scratch/tmp # readable
   0: nothing was submitted
+convert gs://raw/large/* gs://data/x --num-shards=100 --dry_run
+  0: nothing was submitted
+convert gs://raw/*/d gs://data/x --dry_run # always_slow
+  0: whether a file matches gs://raw/*/d was not checked: none of the first ones does
+  | 2 objects with the prefix gs://raw/, such as gs://raw/a/1
 convert gs://raw/odd/[1] gs://data/x --dry_run
   0: nothing was submitted
 convert gs://raw/a gs://data/x --dry_run
@@ -223,6 +241,19 @@ ROWS = re.findall(r"^(\S.*)\n  (\d): ((?:.*\n  \| )*.*)$", CHECKS, re.MULTILINE)
 
 def grant(cloud, **granted):
     cloud.storage.objects.granted = granted
+
+
+def slow_to_list(cloud):
+    """Lists an object at a time, of which two take as long as a check may."""
+    cloud.storage.objects.page_size = 1
+    cloud.storage.fail("slow", "list", times=2, seconds=6)
+
+
+class Large(bytes):
+    """An object of which the service says that it has so many GB."""
+
+    def __len__(self):
+        return int(self) * 10**9
 
 
 @pytest.fixture(scope="module")
@@ -238,6 +269,8 @@ def services():
             "marked/x/1",
         ):
             put("raw", name, b"0123456789")
+        put("raw", "large/1", Large(b"30"))
+        put("raw", "large/2", Large(b"70"))
         put("raw", "models/tokenizer.json", tokenizer_json())
         done = cloud.gristmill(*CONVERT[:2], "gs://data/done", "--workers=1")
         assert done.code == 0, done.stderr
@@ -304,37 +337,6 @@ def test_missing_credentials_are_told_in_seconds(cloud, monkeypatch, tmp_path):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
     with pytest.raises(InputError, match="no credentials for Google Cloud"):
         clients.connect()
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "whole", "shards"),
-    [
-        ("match_shards", None, True, (2, 700)),
-        ("shard_bytes", 500, True, (2, 500)),
-        ("shard_bytes", 5000, True, (1, 1000)),
-        ("shard_bytes", 5000, False, (1, 5000)),
-        ("num_shards", 4, True, (4, 250)),
-    ],
-)
-def test_the_shards_of_a_job(kind, value, whole, shards):
-    plan = PlanOptions(kind=kind, value=value)
-    assert shards_of([300, 700], plan, whole=whole) == shards
-    twice = shards_of([300, 700], plan, whole=whole, copies=2)
-    assert twice == (shards[0], 2 * shards[1])
-    assert shards_of([], plan, whole=False)[0] in (0, value)
-
-
-def test_listing_ends_in_time(cloud):
-    sizes, _, whole = list_input("gs://raw/a/", ends=time.monotonic() + 60)
-    assert (sizes, whole) == ([10, 10], True)
-    cloud.storage.objects.page_size = 2
-    before = cloud.storage.requests["list"]
-    sizes, seen, whole = list_input("gs://raw/**/d", ends=0)
-    assert (sizes, whole) == ([], False)
-    assert "1 object with the prefix gs://raw/, such as gs://raw/a/1" in seen
-    sizes, _, whole = list_input("gs://raw/a/**", ends=0)
-    assert (sizes, whole) == ([10], False)
-    assert cloud.storage.requests["list"] == before + 2
 
 
 # --- Roles and permissions of deploy/iam.md.
