@@ -348,6 +348,22 @@ def test_a_tokenizer_of_another_language_is_told_by_the_first_documents(known, t
     pack(options="--tokenizer tokenizer.json --accept unknown")
 
 
+def test_the_fast_path_gives_the_rows_of_the_tokenizer_or_names_a_document():
+    """Of this tokenizer each digit is a token, which the fast path does not know."""
+    pathlib.Path("tokenizer.json").write_bytes(tokenizer_json(digits=True))
+    options = "--tokenizer tokenizer.json --length 32"
+    json_lines(["and words"] * 40)
+    pack("in.jsonl plain", options)
+    pack("in.jsonl fast", f"{options} --fast")
+    assert [*loader.open("fast")] == [*loader.open("plain")]
+    for numbers in ({0}, {12, 13}, {39}):
+        json_lines(["of 1984" if n in numbers else "and words" for n in range(40)])
+        said = pack("in.jsonl out", f"{options} --fast", code=1)
+        assert "leave out --fast" in said
+        assert "in.jsonl, byte offset" in said
+        assert not os.path.exists("out/dataset.json")
+
+
 @pytest.mark.parametrize("special", ["text", "token"])
 def test_text_like_a_special_token_is_counted(special):
     json_lines(["a <|endoftext|> b", "plain"])

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import packed_reader
 from gristmill.dataset import DecodeError, encode_example
-from gristmill.dataset.packed.message_spans import MessageSpans
+from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
 from gristmill.dataset.packed.row_format import (
     MAX_POSITIONS,
     RowFormat,
@@ -137,6 +138,15 @@ def test_golden_bytes(id_bytes, row, said, expected):
     batch = batch_of([row], said and [said])
     (record,) = encode_rows(RowFormat(12, id_bytes), batch)
     assert record.hex() == expected.replace(" ", "")
+    # The reader that a page has for other programs.
+    found = packed_reader.read_row(record, id_bytes=id_bytes)
+    assert [(first, ids.tolist()) for first, ids in found] == row
+    (spans, *_) = packed_reader.read_spans(record, id_bytes=id_bytes)
+    assert not said or [each for each in said if each] == [
+        Said(ROLES.index(role), *about)
+        for begin, end, role, *about in spans
+        for _ in range(begin, end)
+    ]
 
 
 def words(*values):

@@ -20,8 +20,6 @@ from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.records import frames_of, read_array_records
 
-PlanTuple = tuple[str, int | None]
-
 
 def job_of(
     inputs,
