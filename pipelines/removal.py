@@ -12,6 +12,7 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.base.example import INTS
+from gristmill.dataset.commit.write import id_of
 from gristmill.dataset.metadata.sources import read_sources
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
@@ -30,7 +31,6 @@ from gristmill.transforms.removal.removal_job import (
     RemovalResult,
     done_before,
     open_split,
-    request_of,
 )
 
 
@@ -66,9 +66,9 @@ def asked_records(
     manifest, name = open_split(dataset, split)
     found = manifest.splits[name]
     lines = [] if file is None else _read_lines(file)
-    request = request_of(sorted(lines), column, edition)
+    request = id_of(sorted(lines), column, edition)
     if condition is not None:
-        request = request_of(["where", condition], edition)
+        request = id_of(["where", condition], edition)
     asked = {"split": name, "request": request, "edition": edition, "records": ()}
     done = done_before(found, request)
     missing: list[str] = []

@@ -5,8 +5,11 @@ Imports nothing heavy: the command line takes its descriptions from here.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import operator
 import re
+from typing import Any
 
 from gristmill.dataset.base.errors import InputError
 
@@ -82,3 +85,17 @@ def _parse_compression(text: str) -> str:
     if levels is None:
         return name
     return f"{name}:{int(level) if level else _DEFAULT_LEVELS[name]}"
+
+
+def positive(name: str, value: Any) -> Any:
+    """Returns an option that is a positive whole number, or None; raises InputError."""
+    if value is None:
+        return None
+    with contextlib.suppress(TypeError):
+        if operator.index(value) >= 1:
+            return operator.index(value)
+    raise InputError(
+        f"{name} is not a whole number above 0",
+        got=repr(value),
+        cure=f"give 1 or more, or leave {name} out",
+    )

@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Self
 
 from gristmill.dataset.base.errors import (
@@ -77,6 +78,11 @@ class Write:
         """The path of the file that describes it."""
         return layout.join(self.output, layout.job_path(self.name, self.key))
 
+    def temporary(self) -> AbstractContextManager[str]:
+        """Gives a local path for a shard that is to be published."""
+        directory = layout.temporary_dir(self.output, self.name, self.key)
+        return storage_for(self.output).temporary(directory)
+
     def describe(self, fields: Mapping[str, Any]) -> Write:
         """Writes the description; returns the write with its final file names.
 
@@ -128,6 +134,12 @@ def id_in(description: bytes) -> str | None:
         return None
 
 
+def id_of(*values: Any) -> str:
+    """Returns 16 hex digits that identify plain values."""
+    text = json.dumps(values)
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
 def write_ids(*decides: Any) -> Iterator[str]:
     """Yields the ids of a write: the first, then those to use after it was given up.
 
@@ -135,8 +147,7 @@ def write_ids(*decides: Any) -> Iterator[str]:
         decides: All that decides the bytes, as plain values.
     """
     for times in itertools.count():
-        text = json.dumps([*decides, times])
-        yield hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+        yield id_of(*decides, times)
 
 
 class Output(NamedTuple):

@@ -419,12 +419,6 @@ class Part:
         self.shards += 1
         self.records += report.written.records
 
-    def temporary(self) -> contextlib.AbstractContextManager[str]:
-        """Gives a local path for a shard that is to be published."""
-        write = self._job.write
-        directory = layout.temporary_dir(write.output, write.name, write.key)
-        return self._storage.temporary(directory)
-
     def check_current(self) -> None:
         """Checks that the part still belongs to this writer.
 

@@ -15,7 +15,10 @@ import numpy as np
 
 from gristmill.dataset.arrayrecord.chunks import MAX_CHUNK_DECODED_BYTES
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import (
+    WriterOptions,
+    positive,
+)
 from gristmill.dataset.base.errors import DataLossError, InputError, StorageError
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata import layout
@@ -116,10 +119,8 @@ class Writer:
         self._job = PartsJob(
             write=unbegun_write(path, name, split),
             parts=count,
-            shard_bytes=_positive(shard_bytes, "shard_bytes"),
-            records_per_shard=None
-            if records_per_shard is None
-            else _positive(records_per_shard, "records_per_shard"),
+            shard_bytes=positive("shard_bytes", shard_bytes),
+            records_per_shard=positive("records_per_shard", records_per_shard),
             writer=writer or WriterOptions(),
             features=_described(features),
             sources=_checked_sources(sources),
@@ -284,8 +285,8 @@ class Writer:
         """Passes the held records to the encoder."""
         with self._or_abandoned():
             if self._shard is None:
-                assert self._part is not None
-                self._local = self._shard_files.enter_context(self._part.temporary())
+                temporary = self._job.write.temporary()
+                self._local = self._shard_files.enter_context(temporary)
                 self._shard = ShardWriter(self._local, options=self._job.writer)
             batch = self._batch
             self._shard.write(batch, list(map(google_crc32c.value, batch)))
@@ -369,17 +370,6 @@ class Writer:
             "new Writer with resume=True; to write a finished split again, "
             "overwrite=True",
         )
-
-
-def _positive(value: int, name: str) -> int:
-    with contextlib.suppress(TypeError):
-        if operator.index(value) >= 1:
-            return operator.index(value)
-    raise InputError(
-        f"{name} is not a positive whole number",
-        got=repr(value),
-        cure=f"give 1 or more, or leave {name} out",
-    )
 
 
 def _described(features: Mapping[str, FeatureSpec] | None) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import apache_beam as beam
 
+from gristmill.dataset.arrayrecord.writer_options import positive
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.storage.paths import StrPath, path_texts
 from gristmill.transforms.beam.pipeline_input import (
@@ -38,7 +39,6 @@ from gristmill.transforms.beam.read_ranges import (
 )
 from gristmill.transforms.beam.run_job import gather
 from gristmill.transforms.beam.same_code import sent
-from gristmill.transforms.planning.shard_plan import check_positive
 from gristmill.transforms.sources.find_inputs import look_at_part
 from gristmill.transforms.sources.formats import RecordOptions
 
@@ -63,7 +63,7 @@ class _Reader(FieldsShown):
         gives = SourceRecord if self.with_source else bytes
         set_types(transform, takes=takes, gives=gives)
         check_known(transform)
-        check_positive(range_bytes=self.range_bytes)
+        positive("range_bytes", self.range_bytes)
         if self.records.select:
             raise InputError(
                 "ReadRecords selects no records",

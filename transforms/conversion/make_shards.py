@@ -254,8 +254,7 @@ def convert_shard(
     lock = nullcontext() if lock is None else lock
     skipped = SkippedRegions(job.max_corrupt)
     accepted = skipped if job.on_corrupt == "skip" else None
-    temporary = layout.temporary_dir(job.output, job.name, prepared.write.key)
-    with storage_for(job.output).temporary(temporary) as local:
+    with prepared.write.temporary() as local:
         source = ShardSource(prepared, shard)
         written = _copied(source, local, lock)
         if written is None:

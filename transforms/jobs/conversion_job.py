@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import io
 import json
 import posixpath
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.columns import load_arrays
+from gristmill.dataset.base.columns import load_arrays, save_arrays
 from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
@@ -258,16 +257,13 @@ class PreparedJob:
         job = dataclasses.asdict(self.job) | {"output": None}
         write = self.write.describe({"content": self.content, "job": job})
         arrays = self.files.arrays() | {
-            "version": np.array(_VERSION),
             "cut_bytes": self.plan.cut_bytes,
             "changed": np.array(sorted(self.changed), np.int64),
         }
         if self.plan.joined is not None:
             arrays["joined"] = self.plan.joined
-        out = io.BytesIO()
-        np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
         inputs = layout.join(write.output, layout.inputs_path(write.name, write.key))
-        storage_for(write.output).write(inputs, out.getvalue())
+        storage_for(write.output).write(inputs, save_arrays(_VERSION, arrays))
         return dataclasses.replace(self, write=write)
 
     @classmethod

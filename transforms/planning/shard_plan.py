@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
-from typing import Literal, SupportsIndex
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,25 +31,6 @@ Int64 = npt.NDArray[np.int64]
 
 PlanKind = Literal["match_shards", "num_shards", "shard_bytes"]
 DEFAULT_SHARD_BYTES = 256 << 20  # 256 MiB
-
-
-def check_positive(**options: SupportsIndex | None) -> None:
-    """Raises InputError unless options are positive whole numbers, or None."""
-    for name, value in options.items():
-        try:
-            number = 1 if value is None else operator.index(value)
-        except TypeError as e:
-            raise InputError(
-                f"{name} is not a whole number",
-                got=repr(value),
-                cure=f"give 1 or more, or leave {name} out",
-            ) from e
-        if number < 1:
-            raise InputError(
-                f"{name} must be positive",
-                got=value,
-                cure=f"give 1 or more, or leave {name} out",
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -147,8 +147,7 @@ def cut_shard(task: CutTask) -> CutShard:
         return CutShard(task, report, removed, resumed=True)
     taken = np.ones(len(index.crc32cs), np.bool_)
     taken[records] = False
-    temporary = layout.temporary_dir(write.output, write.name, write.key)
-    with storage_for(write.output).temporary(temporary) as local:
+    with write.temporary() as local:
         with ShardWriter(local, options=stored.footer.options) as copier:
             _, lengths = copier.copy(stored, 0, taken)
             written = copier.finish()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import io
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.columns import Gathered
+from gristmill.dataset.base.columns import Gathered, save_arrays
 from gristmill.dataset.base.digest import RecordsDigest, lanes_of
 from gristmill.dataset.base.errors import (
     DataLossError,
@@ -42,7 +41,7 @@ from gristmill.dataset.commit.garbage import (
     write_keys,
 )
 from gristmill.dataset.commit.listings import check_no_link
-from gristmill.dataset.commit.write import Output, Write, described_writes
+from gristmill.dataset.commit.write import Output, Write, described_writes, id_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
@@ -193,7 +192,7 @@ def begin_removal(
         name=manifest.name,
         split=name,
         before=found,
-        request=request or request_of(wanted.tolist(), edition),
+        request=request or id_of(wanted.tolist(), edition),
         erase=erase,
     )
     if looked_up or not done_before(found, removal.request):
@@ -262,12 +261,6 @@ def open_split(dataset: str, split: str | None) -> tuple[Manifest, str]:
             cure=f"{cure}, with gristmill pack --overwrite",
         )
     return manifest, name
-
-
-def request_of(asked: list[Any], *more: object) -> str:
-    """Returns a digest of a request."""
-    text = json.dumps([asked, *more])
-    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def done_before(split: Split, request: str) -> bool:
@@ -520,15 +513,12 @@ def _made_table(
 
 def _write_list(one: EditionRemoval, removal: Removal, words: npt.NDArray[Any]) -> str:
     """Writes the numbers and digests of removed records; returns the file's path."""
-    out, (low, high) = io.BytesIO(), lanes_of(words)
-    lanes: Any = {"digest_low": low, "digest_high": high}
-    version = np.array(_LIST_VERSION)
-    np.savez_compressed(out, version=version, records=one.records, **lanes)
+    low, high = lanes_of(words)
+    columns = {"records": one.records, "digest_low": low, "digest_high": high}
     path = layout.removed_path(removal.name, one.write.key)
     place = layout.join(removal.dataset, path)
-    storage_for(removal.dataset).write(
-        place, out.getvalue(), replaces=version_of(place)
-    )
+    data = save_arrays(_LIST_VERSION, columns)
+    storage_for(removal.dataset).write(place, data, replaces=version_of(place))
     return path
 
 

@@ -21,10 +21,8 @@ from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.base.array_spool import ArraySpool
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, InputError
-from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.metadata.shard_report import ShardReport
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.writing.write_split import (
     GroupResult,
     GroupTask,
@@ -229,9 +227,8 @@ def write_group(job: WriteJob, group: int, elements: Iterable[bytes]) -> GroupRe
     """
     task: GroupTask | None = None
     places: list[ShardPlace] = []
-    temporary = layout.temporary_dir(job.output, job.name, job.split)
     with (
-        storage_for(job.output).temporary(temporary) as path,
+        job.write.temporary() as path,
         closing(RecordSpool(os.path.dirname(path))) as spool,
     ):
         for element in elements:
@@ -286,8 +283,7 @@ def _write_shard(
     order: npt.NDArray[np.int64],
 ) -> ShardReport:
     job = write.job
-    temporary = layout.temporary_dir(job.output, job.name, write.own.key)
-    with storage_for(job.output).temporary(temporary) as local:
+    with write.own.temporary() as local:
         with ShardWriter(local, options=job.writer) as writer:
             for records, crc32cs in spool.batches(order):
                 writer.write(records, crc32cs)

@@ -30,7 +30,10 @@ from gristmill.dataset.arrayrecord.file_writer import (
     settled,
     with_versions,
 )
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import (
+    WriterOptions,
+    positive,
+)
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import DIGEST_ROW, RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, InputError, JobChangedError
@@ -51,7 +54,7 @@ from gristmill.dataset.metadata.manifest import (
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardCollector, total_digest
 from gristmill.dataset.metadata.splits import Split
-from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES, check_positive
+from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +90,8 @@ class WriteJob:
     def __post_init__(self) -> None:
         layout.check_name(self.name)
         layout.check_split(self.split)
-        check_positive(num_shards=self.num_shards, shard_bytes=self.shard_bytes)
+        positive("num_shards", self.num_shards)
+        positive("shard_bytes", self.shard_bytes)
         if self.num_shards is None and self.shard_bytes is None:
             object.__setattr__(self, "shard_bytes", DEFAULT_SHARD_BYTES)
 
