@@ -19,7 +19,6 @@ from gristmill.dataset.columns.column_file import ColumnType
 
 Bools = npt.NDArray[np.bool_]
 Values = Mapping[str, npt.NDArray[Any]]
-Evaluate = Callable[[Values], Any]
 _ALLOWED = (
     "comparisons, and, or, not, in, numbers, texts, True, False, lists of these, and "
     "names of columns"
@@ -50,16 +49,17 @@ class Expression:
 
     def __init__(self, text: str, columns: Mapping[str, ColumnType]):
         self.text, self._columns = text, columns
-        self._used: set[str] = set()
         try:
-            tree = ast.parse(text.strip(), mode="eval")
-            self._evaluate = self._condition(tree.body)
+            self._tree = ast.parse(text.strip(), mode="eval").body
+            names = {n.id for n in ast.walk(self._tree) if isinstance(n, ast.Name)}
+            self.names = sorted(names)
+            # What is not allowed is refused for no record, too.
+            self.evaluate({name: kind.empty() for name, kind in columns.items()})
         except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
             if isinstance(e, InputError):
                 raise
             got = e.msg if isinstance(e, SyntaxError) else str(e)
             raise self._refused("cannot be read", got) from e
-        self.names = sorted(self._used)
 
     def evaluate(self, values: Values) -> Bools:
         """Returns whether each of some records fulfils it.
@@ -67,38 +67,33 @@ class Expression:
         Args:
             values: [n], the values of each column of `names`.
         """
-        found: Bools = np.asarray(self._evaluate(values), np.bool_)
+        found: Bools = np.asarray(self._condition(self._tree, values), np.bool_)
         return found
 
-    def _refused(self, what: str, got: object, expected: str = _ALLOWED) -> InputError:
+    def _refused(
+        self, what: str, got: ast.expr | str, expected: str = _ALLOWED
+    ) -> InputError:
         return InputError(
             f"the expression {what}",
             where=self.text,
             expected=expected,
-            got=got,
+            got=got if isinstance(got, str) else ast.unparse(got),
             cure="correct it, such as: score > 0.5 and language == 'de'",
         )
 
-    def _condition(self, node: ast.expr) -> Evaluate:
+    def _condition(self, node: ast.expr, values: Values) -> Any:
         if isinstance(node, ast.BoolOp):
-            parts = [self._condition(each) for each in node.values]
             join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-            return lambda values: join.reduce([part(values) for part in parts])
+            return join.reduce([self._condition(each, values) for each in node.values])
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            inner = self._condition(node.operand)
-            return lambda values: np.logical_not(inner(values))
+            return np.logical_not(self._condition(node.operand, values))
         if isinstance(node, ast.Compare):
             terms = [node.left, *node.comparators]
-            pairs = [
-                self._comparison(left, op, right)
-                for left, op, right in zip(terms, node.ops, terms[1:], strict=False)
-            ]
-            return lambda values: np.logical_and.reduce([p(values) for p in pairs])
-        if isinstance(node, ast.Name):
-            kind = self._column(node.id)
-            if kind.dtype == "bool":
-                return operator.itemgetter(node.id)
-        raise self._refused("has a part that is no condition", ast.unparse(node))
+            pairs = zip(terms, node.ops, terms[1:], strict=False)
+            return np.logical_and.reduce([self._compared(*p, values) for p in pairs])
+        if isinstance(node, ast.Name) and self._column(node.id).dtype == "bool":
+            return values[node.id]
+        raise self._refused("has a part that is no condition", node)
 
     def _column(self, name: str) -> ColumnType:
         kind = self._columns.get(name)
@@ -111,7 +106,6 @@ class Expression:
             raise self._refused(
                 "compares arrays", f"{name}: {kind}", "columns with a single value"
             )
-        self._used.add(name)
         return kind
 
     def _constant(self, node: ast.expr) -> Any:
@@ -122,60 +116,57 @@ class Expression:
             value = None
         if isinstance(value, (bool, int, float, str)):
             return value
-        raise self._refused("has a part that is not allowed", ast.unparse(node))
+        raise self._refused("has a part that is not allowed", node)
 
-    def _term(self, node: ast.expr) -> tuple[Evaluate, bool, Any]:
-        """Returns a side of a comparison, whether it is text, and its constant."""
+    def _term(self, node: ast.expr, values: Values) -> tuple[Any, bool]:
+        """Returns a side of a comparison, and whether it is text."""
         if isinstance(node, ast.Name):
-            kind = self._column(node.id)
-            return operator.itemgetter(node.id), kind.is_text, None
+            is_text = self._column(node.id).is_text
+            return values[node.id], is_text
         value = self._constant(node)
-        return lambda values: value, isinstance(value, str), value
+        return value, isinstance(value, str)
 
-    def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Evaluate:
-        if isinstance(op, (ast.In, ast.NotIn)):
-            inner = self._membership(left, right)
-            if isinstance(op, ast.In):
-                return inner
-            return lambda values: np.logical_not(inner(values))
+    def _compared(
+        self, left: ast.expr, op: ast.cmpop, right: ast.expr, values: Values
+    ) -> Any:
+        if isinstance(op, ast.In):
+            return self._membership(left, right, values)
+        if isinstance(op, ast.NotIn):
+            return np.logical_not(self._membership(left, right, values))
         compare = _COMPARISONS.get(type(op))
-        shown = ast.unparse(ast.Compare(left, [op], [right]))
+        shown = ast.Compare(left, [op], [right])
         if compare is None:
             raise self._refused("has a part that is not allowed", shown)
-        (first, text, one), (second, other_text, other) = map(self._term, (left, right))
+        first, text = self._term(left, values)
+        second, other_text = self._term(right, values)
         if text != other_text:
             raise self._refused("compares a text with a number", shown)
-        if one is not None and other is not None:
+        if not isinstance(left, ast.Name) and not isinstance(right, ast.Name):
             raise self._refused("compares two constants", shown)
-        return lambda values: compared(compare, first(values), second(values))
+        return compared(compare, first, second)
 
-    def _membership(self, left: ast.expr, right: ast.expr) -> Evaluate:
-        shown = ast.unparse(left)
+    def _membership(self, left: ast.expr, right: ast.expr, values: Values) -> Any:
         if isinstance(right, ast.Name) and isinstance(left, ast.Constant):
             part, name = self._constant(left), right.id
             if not isinstance(part, str) or not self._column(name).is_text:
-                raise self._refused("looks for a part of what is no text", shown)
-            return lambda values: np.array([part in v for v in values[name]], np.bool_)
+                raise self._refused("looks for a part of what is no text", left)
+            return np.array([part in value for value in values[name]], np.bool_)
         if not isinstance(right, (ast.List, ast.Tuple, ast.Set)) or not isinstance(
             left, ast.Name
         ):
-            raise self._refused("has a part that is not allowed", f"in {shown}")
-        column, text, _ = self._term(left)
+            shown = f"in {ast.unparse(left)}"
+            raise self._refused("has a part that is not allowed", shown)
+        own, text = self._term(left, values)
         wanted = [self._constant(each) for each in right.elts]
         if any(isinstance(each, str) != text for each in wanted):
-            raise self._refused("compares a text with a number", shown)
+            raise self._refused("compares a text with a number", left)
         if text:
             known = frozenset(wanted)
-            return lambda values: np.array([v in known for v in column(values)], bool)
-
-        def is_one(values: Values) -> Bools:
-            own = column(values)
-            found: Bools = np.zeros(len(own), np.bool_)
-            for each in wanted:
-                found |= compared(operator.eq, own, each)
-            return found
-
-        return is_one
+            return np.array([value in known for value in own], np.bool_)
+        found: Bools = np.zeros(len(own), np.bool_)
+        for each in wanted:
+            found |= compared(operator.eq, own, each)
+        return found
 
 
 def compared(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
