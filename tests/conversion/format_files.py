@@ -1,7 +1,6 @@
 """Files of every format, whole or damaged, and ranges of them as a conversion reads."""
 
-from __future__ import annotations
-
+import collections
 import dataclasses
 import functools
 import gzip
@@ -13,7 +12,6 @@ import pathlib
 import tempfile
 import types
 import zlib
-from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -21,15 +19,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from gristmill.dataset import ShardTable
 from gristmill.dataset.formats.streams import StreamReader
-from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.transforms import RecordOptions
 from gristmill.transforms.conversion.commit_shards import check_spans
 from gristmill.transforms.conversion.shard_records import ShardSource
 from gristmill.transforms.planning.shard_plan import ShardPlan
 from gristmill.transforms.sources.find_inputs import find_inputs
-from gristmill.transforms.sources.formats import FORMATS, RecordOptions
-from gristmill.transforms.sources.source import SkippedRegions, first_records
+from gristmill.transforms.sources.formats import FORMATS
+from gristmill.transforms.sources.source import (
+    SkippedRegions,
+    first_records,
+    source_of,
+)
 from tests.order import input_files
 from tests.order.input_files import WRITERS
 from tests.support.examples import parsed, tf_example
@@ -105,13 +107,8 @@ def begin_of(name, data, key):
     return data.rindex(b"," if name == "json" else b"\n", 0, data.index(find)) + 1
 
 
-class Damaged(NamedTuple):
-    """A file with a damaged row, and what is lost: rows, and bytes where those tell."""
-
-    data: bytes
-    lost: range
-    region: tuple[int, int]
-    place: str
+# A file with a damaged row, and what is lost: rows, and bytes where those tell.
+Damaged = collections.namedtuple("Damaged", "data lost region place")
 
 
 def damaged(name, data, rows, row):
@@ -150,13 +147,8 @@ def damaged(name, data, rows, row):
     return Damaged(bad, one, (begin, end), place)
 
 
-class Read(NamedTuple):
+class Read(collections.namedtuple("Read", "records skipped spans places")):
     """Records of ranges, what was left out, the spans of each range, and places."""
-
-    records: list[bytes]
-    skipped: list[dict[str, Any]]
-    spans: list[SourceSpan]
-    places: list[int]
 
     @property
     def regions(self):
@@ -169,7 +161,8 @@ class Read(NamedTuple):
 
 
 def put(folder, files):
-    """Writes files by name: bytes, a table as Parquet, or lines, some of them JSON."""
+    """Writes files: bytes, a text, a table as Parquet, or lines, some of them JSON."""
+    folder = pathlib.Path(folder)
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,12 +170,19 @@ def put(folder, files):
             pq.write_table(content, path)
         elif isinstance(content, bytes):
             path.write_bytes(content)
+        elif isinstance(content, str):
+            path.write_text(content)
         else:
             lines = (
                 one if isinstance(one, str) else json.dumps(one) for one in content
             )
             path.write_text("".join(f"{line}\n" for line in lines))
     return folder
+
+
+def put_in(folder, content):
+    """Writes a file `in` of such content, and returns its path."""
+    return put(folder, {"in": content}) / "in"
 
 
 def write_in_place(path, data):
@@ -203,6 +203,11 @@ def in_blocks(size_bytes):
 def listed(*paths, **options):
     """Lists input files."""
     return find_inputs([*map(str, paths)], options=RecordOptions(**options))
+
+
+def features_of(*paths, **options):
+    """Returns the features that input files have together."""
+    return source_of(listed(*paths, **options).spec).features()
 
 
 def read_rows(*paths, **options):

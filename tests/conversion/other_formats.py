@@ -1,18 +1,16 @@
 """Files of other formats, as their own writers make them."""
 
 import bz2
+import contextlib
 import csv
 import gzip
 import io
 import json
 import lzma
-import pathlib
 import sqlite3
-import tarfile
-import tempfile
-import zipfile
 import zlib
 
+import cramjam
 import numpy as np
 import pyarrow as pa
 import pyarrow.feather
@@ -20,32 +18,31 @@ import pyarrow.orc
 import pyarrow.parquet
 import zstandard
 
+from tests.conversion.tars import tar_of
+
 TEXTS = [f"text {number}, with a comma" for number in range(200)]
 JSON_LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
-
-
 TABLE = pa.table({"text": TEXTS})
+TAR = tar_of(
+    [(f"{number:05d}.txt", text.encode()) for number, text in enumerate(TEXTS)]
+)
 
 
-def _at_a_path(write, *given):
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "file")
-        write(*given, str(path))
-        return path.read_bytes()
-
-
-def _in_memory(write, *given):
+def _written(write):
+    """Returns what a function writes into a file."""
     sink = io.BytesIO()
-    write(sink, *given)
+    write(sink)
     return sink.getvalue()
 
 
 def arrow_stream():
     """Returns what the package `datasets` keeps its rows in."""
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, TABLE.schema) as writer:
-        writer.write_table(TABLE)
-    return sink.getvalue()
+
+    def write(sink):
+        with pa.ipc.new_stream(sink, TABLE.schema) as writer:
+            writer.write_table(TABLE)
+
+    return _written(write)
 
 
 def _avro():
@@ -53,44 +50,24 @@ def _avro():
 
     fields = [{"name": "text", "type": "string"}]
     schema = {"type": "record", "name": "Row", "fields": fields}
-    return _in_memory(fastavro.writer, schema, [{"text": text} for text in TEXTS])
+    rows = TABLE.to_pylist()
+    return _written(lambda sink: fastavro.writer(sink, schema, rows))
 
 
 def _hdf5():
     import h5py
 
-    def write(path):
-        with h5py.File(path, "w") as file:
+    def write(sink):
+        with h5py.File(sink, "w") as file:
             file["text"] = TEXTS
 
-    return _at_a_path(write)
+    return _written(write)
 
 
 def _sqlite():
-    def write(path):
-        database = sqlite3.connect(path)
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
         database.execute("CREATE TABLE texts (text)")
-        database.commit()
-        database.close()
-
-    return _at_a_path(write)
-
-
-def _tar(mode="w"):
-    sink = io.BytesIO()
-    with tarfile.open(fileobj=sink, mode=mode) as file:  # type: ignore[call-overload]
-        for number, text in enumerate(TEXTS):
-            member = tarfile.TarInfo(f"{number:05d}.txt")
-            member.size = len(text)
-            file.addfile(member, io.BytesIO(text.encode()))
-    return sink.getvalue()
-
-
-def _zip():
-    sink = io.BytesIO()
-    with zipfile.ZipFile(sink, "w") as file:
-        file.writestr("texts.jsonl", JSON_LINES)
-    return sink.getvalue()
+        return database.serialize()
 
 
 def _table(separator):
@@ -99,24 +76,18 @@ def _table(separator):
     return sink.getvalue().encode()
 
 
-def _cramjam(codec):
-    import cramjam
-
-    return bytes(getattr(cramjam, codec).compress(JSON_LINES))
-
-
 # What makes a file of each, by the name that errors give to its format.
 MAKERS = {
-    "Parquet": lambda: _at_a_path(pa.parquet.write_table, TABLE),
-    "Arrow": lambda: _at_a_path(pa.feather.write_feather, TABLE),
-    "ORC": lambda: _at_a_path(pa.orc.write_table, TABLE),
+    "Parquet": lambda: _written(lambda sink: pa.parquet.write_table(TABLE, sink)),
+    "Arrow": lambda: _written(lambda sink: pa.feather.write_feather(TABLE, sink)),
+    "ORC": lambda: _written(lambda sink: pa.orc.write_table(TABLE, sink)),
     "Avro": _avro,
     "HDF5": _hdf5,
-    "NumPy": lambda: _in_memory(np.save, np.arange(10)),
+    "NumPy": lambda: _written(lambda sink: np.save(sink, np.arange(10))),
     "SQLite": _sqlite,
     "JSON lines": lambda: JSON_LINES,
     "JSON": lambda: json.dumps({"texts": TEXTS}, indent=2).encode(),
-    "JSON array": lambda: json.dumps([{"text": one} for one in TEXTS]).encode(),
+    "JSON array": lambda: json.dumps(TABLE.to_pylist()).encode(),
     "CSV": lambda: _table(","),
     "TSV": lambda: _table("\t"),
     "text": lambda: b"A title, and\na line.\n\n" + "\n".join(TEXTS).encode(),
@@ -128,21 +99,20 @@ MAKERS = {
         b"size 12345\n"
     ),
     "git-annex pointer": lambda: b"/annex/objects/MD5E-s10--d41d8cd98f.tfrecord\n",
-    "tar": _tar,
-    "ZIP": _zip,
+    "tar": lambda: TAR,
+    "ZIP": lambda: _written(lambda sink: np.savez(sink, np.arange(10))),
     "bzip2": lambda: bz2.compress(JSON_LINES),
     "xz": lambda: lzma.compress(JSON_LINES),
     "zstd-compressed JSON lines": lambda: zstandard.compress(JSON_LINES),
-    "LZ4": lambda: _cramjam("lz4"),
-    "Snappy": lambda: _cramjam("snappy"),
+    "LZ4": lambda: bytes(cramjam.lz4.compress(JSON_LINES)),
+    "Snappy": lambda: bytes(cramjam.snappy.compress(JSON_LINES)),
     "gzip-compressed JSON lines": lambda: gzip.compress(JSON_LINES),
-    "gzip-compressed tar": lambda: _tar("w:gz"),
+    "gzip-compressed tar": lambda: gzip.compress(TAR),
     "zlib-compressed CSV": lambda: zlib.compress(_table(",")),
 }
 # Others that have the same names.
 MORE = [
     ("Arrow", arrow_stream),
-    ("ZIP", lambda: _in_memory(np.savez, np.arange(10))),
     ("JSON lines", lambda: "\ufeff".encode() + JSON_LINES),
     ("JSON array", lambda: json.dumps(TEXTS * 100).encode()),
     ("JSON array", lambda: b"[" * 5000),

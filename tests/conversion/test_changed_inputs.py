@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from gristmill.dataset.base.errors import JobChangedError
+from gristmill.dataset import JobChangedError
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.make_shards import convert_shard
 from gristmill.transforms.conversion.shard_records import RecordSink
@@ -38,7 +38,7 @@ def inputs(tmp_path):
 
 @pytest.fixture
 def job(inputs, tmp_path):
-    return job_of(inputs, tmp_path / "out", plan=("num_shards", 6))
+    return job_of(inputs, tmp_path / "out", shards=6)
 
 
 def rewrite(path):
@@ -53,9 +53,8 @@ def restore(path):
 
 
 def damage(path):
-    data = bytearray(path.read_bytes())
-    data[20] ^= 1
-    write_in_place(path, data)
+    data = path.read_bytes()
+    write_in_place(path, data[:20] + b"?" + data[21:])
 
 
 HARMLESS = {
@@ -132,7 +131,7 @@ DAMAGED[len(frames_of(OLD[:40])) + 2] = 63
 # What is converted, how, and the records of that.
 SOURCES = {
     "damaged": (DAMAGED, {"on_corrupt": "skip"}, [*OLD[:40], *OLD[41:]]),
-    "gzip": (gzip.compress(frames_of(OLD)), {"plan": ("num_shards", 1)}, OLD),
+    "gzip": (gzip.compress(frames_of(OLD)), {"shards": 1}, OLD),
     "mapped": (frames_of(OLD), {"map": f"{__name__}:as_text"}, [*map(as_text, OLD)]),
 }
 
@@ -142,7 +141,7 @@ SOURCES = {
 def test_whatever_the_shards_were_made_of(tmp_path, source):
     data, options, records = SOURCES[source]
     (path := tmp_path / "in").write_bytes(data)
-    job = job_of(path, tmp_path / "out", **{"plan": ("num_shards", 20), **options})
+    job = job_of(path, tmp_path / "out", **{"shards": 20, **options})
     convert(job)
     path.chmod(0o444)
     convert(job)

@@ -3,15 +3,14 @@
 import shutil
 
 import pytest
-from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.pipelines.columns.attach import attach_computed
-from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.removal import remove
 from gristmill.transforms.beam.run_job import RunJob
 from gristmill.transforms.columns.attach_job import ComputeJob
 from gristmill.transforms.removal.removal_job import RemovalJob
+from tests.commands import conftest as commands
 from tests.support.columns import examples
 from tests.support.conversion import contents
 from tests.support.pipelines import counters, ended, run
@@ -30,22 +29,16 @@ def places(tmp_path):
     return here, str(tmp_path / "beam")
 
 
-def attach(words):
-    return CliRunner().invoke(cli, ["attach", *words.split()])
-
-
 def test_columns(places):
     here, there = places
     attach_computed(here, FUNCTION, workers=1)
-    words = f"{there} --map {FUNCTION} --runner FnApiRunner"
-    result = attach(words)
-    assert result.exit_code == 0, result.output
+    line = f"attach {there} --map {FUNCTION} --runner FnApiRunner"
     said = "size (int64), words (text), pair (float64 [2]) attached to 11"
-    assert said in result.output
+    assert said in commands.run(line).output
     assert contents(here) == contents(there)
     opened = loader.open(there)
     assert opened.column("size")[:].tolist() == [*map(len, opened)]
-    assert "attached before" in attach(words).output
+    assert "attached before" in commands.run(line).output
     run(RunJob(ComputeJob(there, FUNCTION, None, True)))
     assert contents(here) == contents(there)
 
@@ -58,9 +51,7 @@ def test_columns(places):
     ],
 )
 def test_what_cannot_be_attached_is_said(places, words, said):
-    result = attach(f"{places[0]} {words}")
-    assert result.exit_code == 2
-    assert said in result.output
+    assert said in commands.refused(f"attach {places[0]} {words}")
 
 
 @pytest.mark.slow

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset import ColumnWriter, commit_columns
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
+    ColumnWriter,
     DataLossError,
     InputError,
     JobChangedError,
+    commit_columns,
 )
 from gristmill.dataset.commit.clean import clean
 from tests.support.columns import example, examples

@@ -7,18 +7,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gristmill.dataset.base.errors import (
-    CorruptRecordError,
-    InputError,
-    JobChangedError,
-)
+from gristmill.dataset import CorruptRecordError, InputError, JobChangedError
 from gristmill.pipelines.convert import convert as run
-from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.sources.source import source_of
-from tests.conversion.format_files import listed, put, read_rows
+from gristmill.transforms import PackOptions, RecordOptions
+from tests.conversion.format_files import features_of, listed, put, put_in, read_rows
 from tests.support.conversion import convert, job_of, read_output
 
+pytestmark = pytest.mark.usefixtures("here")
 BIG = 16_777_217  # The least whole number that a float32 does not hold.
 TABLES = ["jsonl", "csv", "parquet"]
 
@@ -37,7 +32,7 @@ def content(name, rows):
     "columns", [("d",), ("d:int", "e:string"), ("a", "d"), ("a:decimal",)]
 )
 def test_columns_that_are_not_there(tmp_path, name, columns):
-    path = put(tmp_path, {"in": content(name, [{"a": 1, "b": "x"}])}) / "in"
+    path = put_in(tmp_path, content(name, [{"a": 1, "b": "x"}]))
     with pytest.raises(InputError, match=r"no (such )?column|unknown type"):
         listed(path, input_format=name, columns=columns)
 
@@ -84,9 +79,8 @@ WHOLE = {
 @pytest.mark.parametrize("case", WHOLE)
 def test_whole_numbers_stay_whole(tmp_path, case):
     name, rows = WHOLE[case]
-    path = put(tmp_path, {"in": rows}) / "in"
-    spec = listed(path, input_format=name).spec
-    column, feature = next(iter(source_of(spec).features().items()))
+    path = put_in(tmp_path, rows)
+    column, feature = next(iter(features_of(path, input_format=name).items()))
     assert feature["dtype"] == "int64"
     rows = read_rows(path, input_format=name)
     found = [value for row in rows for value in row.get(column, [])]
@@ -95,7 +89,7 @@ def test_whole_numbers_stay_whole(tmp_path, case):
 
 def test_doubles_that_are_no_integers(tmp_path):
     for other in (2.5, math.nan, math.inf, 1e19):
-        path = put(tmp_path, {"in": pa.table({"a": [BIG * 1.0, other]})}) / "in"
+        path = put_in(tmp_path, pa.table({"a": [BIG * 1.0, other]}))
         with pytest.raises(CorruptRecordError, match="is not an integer") as error:
             read_rows(path, columns=("a:int",))
         assert error.value.where == f"{path}, row group 0, row 1"
@@ -113,7 +107,7 @@ TEXT = RecordOptions(record="column:text", nulls="skip")
 def with_nulls(request, tmp_path):
     path = tmp_path / "in"
     if request.param == "jsonl":
-        put(tmp_path, {"in": NULLS})
+        put_in(tmp_path, NULLS)
     else:
         pq.write_table(pa.Table.from_pylist(NULLS), path, row_group_size=300)
     return path
@@ -129,7 +123,7 @@ def with_nulls(request, tmp_path):
 )
 @pytest.mark.parametrize("on_corrupt", ["fail", "skip"])
 def test_nulls_are_named_before_the_work(tmp_path, with_nulls, on_corrupt, asked):
-    job = job_of(with_nulls, tmp_path / "out", on_corrupt=on_corrupt, **asked)
+    job = job_of(with_nulls, "out", on_corrupt=on_corrupt, **asked)
     with pytest.raises(InputError, match="'text' is null in some rows") as error:
         convert(job)
     assert error.value.got == "null in 200 of 1,000 rows"
@@ -139,42 +133,42 @@ def test_nulls_are_named_before_the_work(tmp_path, with_nulls, on_corrupt, asked
 
 @pytest.mark.parametrize("plan", [("num_shards", 7), ("shard_bytes", 3_000)])
 def test_rows_with_nulls_are_left_out_and_counted(tmp_path, with_nulls, plan):
-    job = job_of(with_nulls, tmp_path / "out", plan=plan, records=TEXT)
+    job = job_of(with_nulls, "out", plan=plan, records=TEXT)
     assert "nulls     200 rows left out" in run([job]).text()
     texts = [row["text"].encode() for row in NULLS if row["text"] is not None]
-    assert read_output(tmp_path / "out") == texts
+    assert read_output("out") == texts
     with pytest.raises((InputError, JobChangedError)):
         convert(dataclasses.replace(job, records=RecordOptions(record="column:text")))
 
 
 def test_tokens_without_nulls(tmp_path, with_nulls):
     pack, records = PackOptions(length=64, column="ids"), RecordOptions(nulls="skip")
-    job = job_of(with_nulls, tmp_path / "rows", records=records, pack=pack)
+    job = job_of(with_nulls, "rows", records=records, pack=pack)
     split = convert(job).manifest.splits["train"]
     nulls = sum(row["ids"] is None for row in NULLS)
     assert split.packed["documents"] == len(NULLS) - nulls
     assert split.source["null_rows"] == nulls
     with pytest.raises(InputError, match="no feature 'ids'") as error:
-        convert(job_of(with_nulls, tmp_path / "refused", pack=pack))
+        convert(job_of(with_nulls, "refused", pack=pack))
     assert "--nulls skip" in error.value.cure
 
 
 def test_a_null_that_no_sample_has(tmp_path):
     row = f'{{"text": "{"a" * 20_000}"}}'  # More than a sample of 256 KiB has.
     lines = [*[row] * 30, '{"text": null}', '{"text": "b"}']
-    path = put(tmp_path, {"in": lines}) / "in"
+    path = put_in(tmp_path, lines)
     late = RecordOptions(record="column:text")
     with pytest.raises(CorruptRecordError, match="no value in a row") as error:
-        convert(job_of(path, tmp_path / "fails", records=late))
+        convert(job_of(path, "fails", records=late))
     assert "line 31," in error.value.where
     assert "skip" in error.value.cure
-    convert(job_of(path, tmp_path / "out", records=TEXT))
-    assert len(read_output(tmp_path / "out")) == 31
+    convert(job_of(path, "out", records=TEXT))
+    assert len(read_output("out")) == 31
 
 
 @pytest.mark.parametrize("asked", [{"input_format": "csv"}, {"record": "line"}, {}])
 def test_formats_without_nulls(tmp_path, asked):
-    (tmp_path / "in").write_bytes(b'{"a": 1}\n' if "record" in asked else b"a,b\n1,2\n")
+    put_in(tmp_path, b'{"a": 1}\n' if "record" in asked else b"a,b\n1,2\n")
     records = RecordOptions(nulls="skip", **asked)
     with pytest.raises(InputError, match="`nulls` skip is for columns"):
-        convert(job_of(tmp_path / "in", tmp_path / "out", records=records))
+        convert(job_of("in", "out", records=records))

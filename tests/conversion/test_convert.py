@@ -11,15 +11,15 @@ import pytest
 from apache_beam.metrics.metric import Lineage
 
 from gristmill import loader
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     CorruptInputError,
     DataLossError,
     StorageError,
     TransposedChunkError,
+    WriterOptions,
+    open_manifest,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.transforms import (
     ConvertFiles,
@@ -38,7 +38,7 @@ from gristmill.transforms.conversion.make_shards import (
     shard_tasks,
 )
 from gristmill.transforms.sources.shards import open_shard as open_shard_module
-from tests.conversion.format_files import put
+from tests.conversion.format_files import put, put_in
 from tests.servers.buckets import upload
 from tests.support.conversion import (
     contents,
@@ -68,6 +68,7 @@ from tests.support.records import (
     write_tfrecords,
 )
 
+pytestmark = pytest.mark.usefixtures("here")
 PLANS = [
     *(("match_shards", None), ("num_shards", 1)),
     *(("num_shards", 9), ("shard_bytes", 40_000)),
@@ -115,24 +116,24 @@ def made(inputs, tmp_path_factory):
 class TestTheSameBytes:
     @pytest.mark.parametrize("plan", PLANS, ids=str)
     def test_in_another_order_and_some_twice(self, inputs, made, tmp_path, plan):
-        job = job_of(inputs[0], tmp_path / "out", plan=plan)
+        job = job_of(inputs[0], "out", plan=plan)
         tasks = list(shard_tasks(prepared_of(job)))
         random.Random(7).shuffle(tasks)
         convert(job, tasks=[*tasks, *tasks[::3]])
-        assert contents(tmp_path / "out") == made[plan]
+        assert contents("out") == made[plan]
 
     @pytest.mark.slow
     @pytest.mark.one_in(3)
     @pytest.mark.parametrize("plan", PLANS[2:], ids=str)
     @pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE, WORKER_PROCESSES])
     def test_on_beam(self, inputs, made, tmp_path, argv, plan):
-        job = job_of(inputs[0], tmp_path / "out", plan=plan)
+        job = job_of(inputs[0], "out", plan=plan)
         ended(ConvertFiles(jobs=(job,)), argv=argv)
-        assert contents(tmp_path / "out") == made[plan]
+        assert contents("out") == made[plan]
 
     @pytest.mark.parametrize("most", [1, 4, 100])
     def test_few_elements_stand_for_many(self, inputs, tmp_path, most):
-        work = work_of(job_of(inputs[0], tmp_path / "out", plan=PLANS[2]))
+        work = work_of(job_of(inputs[0], "out", plan=PLANS[2]))
         strides = work.strides(most)
         tasks = [task for stride in strides for task in stride.begin().tasks]
         assert sorted(tasks) == sorted(shard_tasks(work.begun[0].prepared))
@@ -148,7 +149,7 @@ class TestOnBeam:
         }
         put(tmp_path, {split: frames_of(each) for split, each in records.items()})
         jobs = [
-            job_of(tmp_path / split, tmp_path / "out", plan=PLANS[2], split=split)
+            job_of(tmp_path / split, "out", plan=PLANS[2], split=split)
             for split in records
         ]
         # Of the last one, some is left out.
@@ -158,9 +159,9 @@ class TestOnBeam:
         even = (record for record in records["validation"] if len(record) % 2 == 0)
         records["validation"] = [*even]
         result = ended(ConvertFiles(jobs=tuple(jobs)))
-        splits = open_manifest(str(tmp_path / "out")).splits
+        splits = open_manifest("out").splits
         for split, expected in records.items():
-            assert read_output(tmp_path / "out", split) == expected
+            assert read_output("out", split) == expected
         shards = sum(split.shards for split in splits.values())
         left = [*itertools.chain(*records.values())]
         assert counters(result) == {
@@ -176,14 +177,14 @@ class TestOnBeam:
 
         # All again: nothing is done but a split that comes with it.
         put(tmp_path, {"more": frames_of([b"more"])})
-        jobs.append(job_of(tmp_path / "more", tmp_path / "out", split="more"))
+        jobs.append(job_of("more", "out", split="more"))
         counted = counters(ended(ConvertFiles(jobs=tuple(jobs))))
         assert counted["planned-shards"] == counted["made-shards"] == 1
 
     def test_a_rerun_counts_and_logs_what_it_finds(self, tmp_path, caplog):
         caplog.set_level(logging.INFO, "gristmill")
-        write_tfrecords(tmp_path / "in", varied_records(60, seed=1))
-        job = job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 6))
+        write_tfrecords("in", varied_records(60, seed=1))
+        job = job_of("in", "out", shards=6)
         results = list(map(make_shard, shard_tasks(prepared_of(job))))
         lost = [results[shard].report for shard in (0, 3)]
         for report in lost:
@@ -255,8 +256,8 @@ class TestCommit:
         ids=["shard", "index", "result", "all results"],
     )
     def test_a_shard_that_is_not_there(self, tmp_path, lost, said):
-        write_tfrecords(tmp_path / "in", varied_records(60, seed=1))
-        job = job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 5))
+        write_tfrecords("in", varied_records(60, seed=1))
+        job = job_of("in", "out", shards=5)
         results = [make_shard(task) for task in shard_tasks(prepared_of(job))]
         if isinstance(lost, slice):
             del results[lost]
@@ -268,11 +269,8 @@ class TestCommit:
 
     def test_a_split_that_was_there_and_is_gone(self, tmp_path):
         """Somebody may delete it, once it was found that nothing is to do."""
-        (tmp_path / "in").write_bytes(frames_of([b"one", b"two"]))
-        train, test = (
-            job_of(tmp_path / "in", tmp_path / "out", split=split)
-            for split in ("train", "test")
-        )
+        put_in(tmp_path, frames_of([b"one", b"two"]))
+        train, test = (job_of("in", "out", split=split) for split in ("train", "test"))
         convert(train)
         results = [ShardResult(next(shard_tasks(begin_job(train).prepared)), None)]
         results.append(make_shard(next(shard_tasks(prepared_of(test)))))
@@ -282,10 +280,10 @@ class TestCommit:
         assert not (tmp_path / "out" / "dataset.json").exists()
 
     def test_of_a_shard_that_fails_nothing_is_left(self, tmp_path):
-        (tmp_path / "in").write_bytes(frames_of([b"a" * 99] * 50)[:-1])
+        put_in(tmp_path, frames_of([b"a" * 99] * 50)[:-1])
         with pytest.raises(CorruptInputError):
-            convert(job_of(tmp_path / "in", tmp_path / "out"))
-        left = {name.split("/")[0] for name in contents(tmp_path / "out")}
+            convert(job_of("in", "out"))
+        left = {name.split("/")[0] for name in contents("out")}
         assert left == {"index"}
         assert not list((tmp_path / "out" / "tmp-data-train").iterdir())
 
@@ -319,7 +317,7 @@ class TestBuckets:
         place = {"gs": "gs://bucket/in", "local": local}[source]
         output = {"gs": "gs://out/sets/c4", "local": f"{local}/c4"}[target]
         for inputs, to in ((place, output), (local, f"{local}/expected")):
-            job = job_of(f"{inputs}/{PATTERN}", to, plan=("num_shards", 4))
+            job = job_of(f"{inputs}/{PATTERN}", to, shards=4)
             run_conversion([job], workers=1)
         found = self.stored(server) if target == "gs" else contents(output)
         expected = contents(f"{local}/expected")
@@ -356,7 +354,7 @@ class TestBuckets:
         watcher = threading.Thread(target=watch)
         watcher.start()
         try:
-            job = job_of("gs://bucket/in/**", "gs://out/c4", plan=("num_shards", 12))
+            job = job_of("gs://bucket/in/**", "gs://out/c4", shards=12)
             run_conversion([job], workers=workers)
         finally:
             done.set()
@@ -368,7 +366,7 @@ class TestBuckets:
     @pytest.mark.slow
     def test_transforms_read_write_and_verify(self, server, tmp_path):
         options = {"num_shards": 3, "shard_bytes": 50_000}
-        local = WriteArrayRecords(tmp_path / "c4", **options)
+        local = WriteArrayRecords("c4", **options)
         run(beam.Create(RECORDS), local)
         (result,) = run(
             ReadTFRecords(f"gs://bucket/in/{PATTERN}", range_bytes=20_000),
@@ -376,7 +374,7 @@ class TestBuckets:
             argv=BUNDLES_TWICE,
         )
         assert result.records == len(RECORDS)
-        assert self.stored(server) == contents(tmp_path / "c4")
+        assert self.stored(server) == contents("c4")
         reading = ReadArrayRecords("gs://out/sets/c4", range_bytes=20_000)
         assert sorted(run(reading)) == sorted(RECORDS)
         (verified,) = run(VerifyDataset("gs://out/sets/c4"))
@@ -391,32 +389,35 @@ class TestCopies:
     def test_all_records_are_there(self, tmp_path, shards, group_size):
         """At a border within a chunk, records are encoded again."""
         source = dataset_of(tmp_path, TEXTS, group_size=group_size)
-        plan, options = ("num_shards", shards), WriterOptions(group_size=group_size)
-        convert(job_of(str(source), tmp_path / "new", plan=plan, writer=options))
-        assert read_output(tmp_path / "new") == TEXTS
+        options = {"shards": shards, "writer": WriterOptions(group_size=group_size)}
+        convert(job_of(str(source), "new", **options))
+        assert read_output("new") == TEXTS
         if (shards, group_size) == (1, 1):
             # As if they had been converted from the files of the source.
-            convert(job_of(tmp_path / "train.tfrecord", tmp_path / "anew"))
-            (name,) = shards_of(tmp_path / "anew")
+            convert(job_of("train.tfrecord", "anew"))
+            (name,) = shards_of("anew")
             made, anew = (tmp_path / folder / name for folder in ("new", "anew"))
             assert made.read_bytes() == anew.read_bytes()
 
     @pytest.mark.parametrize("policy", ["fail", "skip"])
     def test_transposed_chunks_are_refused(self, tmp_path, policy):
-        path, options = tmp_path / "a.array_record", "group_size:1,transpose:true"
+        path, options = "a.array_record", "group_size:1,transpose:true"
         write_array_records(path, TEXTS, options=options)
         with pytest.raises(TransposedChunkError, match=r"dataset\.Writer"):
-            convert(job_of(path, tmp_path / "b", on_corrupt=policy))
+            convert(job_of(path, "b", on_corrupt=policy))
 
-    def test_damage_on_the_way_changes_no_byte(self, tmp_path, server):
+    @pytest.mark.parametrize("group_size", [1, 2])
+    def test_damage_on_the_way_changes_no_byte(self, tmp_path, server, group_size):
+        """Whether chunks are copied or their records encoded again."""
         dataset = dataset_of(tmp_path, TEXTS)
+        writer = WriterOptions(group_size=group_size)
         upload(server, dataset, "d")
-        convert(job_of(str(dataset), tmp_path / "whole"))
-        (name,) = shards_of(tmp_path / "whole")
+        convert(job_of(str(dataset), "whole", writer=writer))
+        (name,) = shards_of("whole")
         for skip in range(3):
             open_shard_module.kept_shard.cache_clear()
             server.faults.clear()
             server.fail("flip", "media", name="-00000-of-", skip=skip)
-            convert(job_of("gs://bucket/d", tmp_path / f"{skip}"))
+            convert(job_of("gs://bucket/d", f"{skip}", writer=writer))
             made, whole = (tmp_path / one / name for one in (f"{skip}", "whole"))
             assert made.read_bytes() == whole.read_bytes()

@@ -1,5 +1,6 @@
 """CSV, TSV and lines of text against Python's csv, and all that is refused."""
 
+import codecs
 import csv
 import dataclasses
 import gzip
@@ -9,13 +10,15 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from gristmill.dataset.base.errors import CorruptRecordError, InputError
-from gristmill.transforms.sources.source import first_records, source_of
+from gristmill.dataset import CorruptRecordError, InputError
+from gristmill.transforms.sources.source import first_records
 from tests.conversion.format_files import (
     check_meets,
+    features_of,
     in_blocks,
     listed,
     put,
+    put_in,
     read_cut,
     read_rows,
 )
@@ -25,11 +28,6 @@ MARK = b"\xef\xbb\xbf"
 LINE = st.text(st.characters(exclude_characters="\n\0", codec="utf-8"), max_size=12)
 LINES = st.lists(st.tuples(LINE, st.sampled_from(["\n", "\r\n"])), max_size=12)
 ASKED = {"input_format": "csv"}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("lines")
 
 
 @given(
@@ -45,7 +43,7 @@ def test_ranges_own_the_lines_that_begin_in_them(
 ):
     text = ("".join(map("".join, lines)) + last).encode()
     assume(text)
-    files = listed(put(folder, {"in": mark + text}) / "in", input_format="text")
+    files = listed(put_in(folder, mark + text), input_format="text")
     with in_blocks(block_bytes):
         read = read_cut(files, [int(cut * len(mark + text)) for cut in cuts])
     # Bare returns are content, empty lines are records.
@@ -72,32 +70,38 @@ def test_values_of_cells(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("row", "what", "got"),
-    [
-        (b"1,a\n", "number of fields", "2"),
-        (b"1,a,2,\n", "number of fields", "4"),
-        (b'1,"a"b,2\n', "quotes", "after the quote"),
-        (b'1,"a,2\n"5,6"', "quotes", "after the quote"),
-        (b"1,\xff,2\n", "UTF-8", "0xff"),
-        (b"1,a\0,2\n", "zero bytes", "1 of them"),
-        *((row, "carriage return", "alone") for row in (b"1,a\rb,2\n", b"1,a,2\r\r\n")),
-        *(
-            (b"%s,a,2\n" % value, "types", f"'{value.decode()}'")
-            for value in (b"007", b"1.5", b" 1", b"1\xd9\xa3", b"9223372036854775808")
-        ),
-        *(
-            (b"1,a,%s\n" % value, "types", f"'{value.decode()}'")
-            for value in (b"x", b"1_0", b"1e400", b"nan", b"-9007199254740993.0")
-        ),
-        *(
-            (row, "never closed", "")
-            for row in (b'1,"a,2\n3,b,4\n', b'1,"a""', b'"', b'1,"a""\n')
-        ),
-    ],
-)
+# A row, what is wrong with it, and what the error shows of it.
+BAD = r"""
+1,a\n                     | number of fields | 2
+1,a,2,\n                  | number of fields | 4
+1,"a"b,2\n                | quotes           | after the quote
+1,"a,2\n"5,6"             | quotes           | after the quote
+1,\xff,2\n                | UTF-8            | 0xff
+1,a\0,2\n                 | zero bytes       | 1 of them
+1,a\rb,2\n                | carriage return  | alone
+1,a,2\r\r\n               | carriage return  | alone
+007,a,2\n                 | types            | '007'
+1.5,a,2\n                 | types            | '1.5'
+\x201,a,2\n               | types            | ' 1'
+1\xd9\xa3,a,2\n           | types            | '1
+9223372036854775808,a,2\n | types            | '9223372036854775808'
+1,a,x\n                   | types            | 'x'
+1,a,1_0\n                 | types            | '1_0'
+1,a,1e400\n               | types            | '1e400'
+1,a,nan\n                 | types            | 'nan'
+1,a,-9007199254740993.0\n | types            | '-9007199254740993.0'
+1,"a,2\n3,b,4\n           | never closed     |
+1,"a""                    | never closed     |
+"                         | never closed     |
+1,"a""\n                  | never closed     |
+"""
+
+
+@pytest.mark.parametrize("case", BAD.strip().splitlines())
 @pytest.mark.parametrize("before", [0, 5])
-def test_a_bad_row_is_named(tmp_path, row, what, got, before):
+def test_a_bad_row_is_named(tmp_path, case, before):
+    row, what, got = map(str.strip, case.split("|"))
+    row = codecs.escape_decode(row)[0]
     after = b"" if what == "never closed" else b"3,c,4\n" * 3
     with pytest.raises(CorruptRecordError, match=what) as error:
         read(tmp_path, b'1,"a\n""b""",2.5\n' * before + row + after)
@@ -125,7 +129,7 @@ def test_what_is_left_out_of_damaged_files_leaves_rows_of_csv(
         begin = int(at * len(data))
         data = data[:begin] + piece + data[begin + length :]
     data = b"n,s,f\n" + data
-    put(folder, {"in": data})
+    put_in(folder, data)
     columns = ("n:string", "s:string", "f:string")
     with in_blocks(block_bytes):
         read = read_cut(listed(folder / "in", columns=columns, **ASKED), keep=True)
@@ -141,8 +145,7 @@ def test_what_is_left_out_of_damaged_files_leaves_rows_of_csv(
 def test_types_are_those_of_all_files(tmp_path):
     head = MARK + b'id,"zip code",x\r\n1,00501,\r\n,"a\nb",2\r\n'
     put(tmp_path, {"0": head, "1": b"id,zip code,x\n3,,2.5"})
-    files = listed(f"{tmp_path}/*", **ASKED)
-    features = source_of(files.spec).features()
+    features = features_of(f"{tmp_path}/*", **ASKED)
     types = {name: spec["dtype"] for name, spec in features.items()}
     assert types == {"id": "int64", "zip code": "bytes", "x": "float32"}
     assert read_rows(f"{tmp_path}/*", **ASKED) == [
@@ -169,14 +172,14 @@ def test_files_of_another_header(tmp_path, other):
 )
 def test_files_without_a_header(tmp_path, data):
     with pytest.raises(InputError, match="does not name its columns"):
-        listed(put(tmp_path, {"in": data}) / "in", **ASKED)
+        listed(put_in(tmp_path, data), **ASKED)
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
 @pytest.mark.parametrize("end", [b',"abc\n1,d\n2,e\n', b'3,"the last cell,\ncut'])
 def test_what_is_behind_a_quote_that_is_never_closed_is_no_row(tmp_path, end, compress):
     good = b"n,t\n" + b"".join(b"%d,x\n" % number for number in range(39))
-    path = put(tmp_path, {"in": compress(good + end)}) / "in"
+    path = put_in(tmp_path, compress(good + end))
     with pytest.raises(CorruptRecordError, match="never closed") as error:
         read_cut(listed(path, **ASKED))
     assert error.value.where == f"{path}, line 41, byte offset {len(good)}"

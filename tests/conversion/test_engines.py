@@ -12,15 +12,14 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.convert import convert as run_conversion
-from gristmill.transforms.beam.job_transforms import ConvertFiles, MakePlanned
+from gristmill.transforms import ConvertFiles
+from gristmill.transforms.beam.job_transforms import MakePlanned
 from tests.support.conversion import (
     contents,
     convert,
@@ -29,6 +28,7 @@ from tests.support.conversion import (
     work_of,
 )
 from tests.support.records import write_tfrecords
+from tests.support.waiting import until
 
 DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
 
@@ -49,9 +49,9 @@ def free_port():
         return listener.getsockname()[1]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("engines")
+def listens(port):
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +81,8 @@ def start(folder):
             process = subprocess.Popen(argv, cwd=folder, env=environment, **options)
             stack.enter_context(process)
             stack.callback(process.kill)
-            deadline = time.monotonic() + 60
-            while port is not None:
-                with contextlib.suppress(OSError):
-                    socket.create_connection(("127.0.0.1", port), 1).close()
-                    break
-                assert process.poll() is None, pathlib.Path(log.name).read_text()
-                assert time.monotonic() < deadline, "does not listen"
-                time.sleep(0.1)
+            until(lambda: port is None or listens(port) or process.poll() is not None)
+            assert process.poll() is None, pathlib.Path(log.name).read_text()
             return process
 
         yield start
@@ -157,8 +151,7 @@ def run(transform, *options):
 def test_the_same_bytes(options, planned, inputs, tmp_path):
     """Where it is planned before, the result comes back too."""
     here, there = (
-        job_of(inputs, tmp_path / name, plan=("num_shards", 7))
-        for name in ("here", "there")
+        job_of(inputs, tmp_path / name, shards=7) for name in ("here", "there")
     )
     expected = run_conversion([here])
     if planned:
@@ -167,23 +160,6 @@ def test_the_same_bytes(options, planned, inputs, tmp_path):
     else:
         run(ConvertFiles(jobs=(there,)), *options)
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["dask", "job service"])
-def test_an_error_reaches_whoever_waits(options, inputs, tmp_path):
-    """And nothing is committed."""
-    (tmp_path / "in").mkdir()
-    path = tmp_path / "in" / "0"
-    data = bytearray((inputs / "0").read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    job = job_of(path, tmp_path / "out", plan=("num_shards", 3))
-    with pytest.raises((GristmillError, RuntimeError), match="record") as caught:
-        run(MakePlanned(work_of(job)), *options)
-    assert str(path) in str(caught.value)
-    assert not (tmp_path / "out" / "dataset.json").exists()
 
 
 @pytest.mark.slow
@@ -196,7 +172,7 @@ def test_a_dask_worker_that_is_killed(
     first, second = dask_workers[1]
     monkeypatch.syspath_prepend(str(folder))
     reference, job = (
-        job_of(inputs, out, plan=("num_shards", 12), map="engine_functions:slow")
+        job_of(inputs, out, shards=12, map="engine_functions:slow")
         for out in (tmp_path / "reference", tmp_path / "out")
     )
     convert(reference)
@@ -204,8 +180,7 @@ def test_a_dask_worker_that_is_killed(
 
     def kill_when_both_work():
         pids = folder / "pids"
-        while not all((pids / str(each.pid)).exists() for each in (first, second)):
-            time.sleep(0.01)
+        until(lambda: all((pids / str(each.pid)).exists() for each in (first, second)))
         first.send_signal(signal.SIGKILL)
 
     threading.Thread(target=kill_when_both_work, daemon=True).start()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     DataLossError,
     GristmillError,
     InputError,
@@ -22,6 +22,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_files import ShardPlace
+from gristmill.transforms import RecordOptions
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import (
     convert_shard,
@@ -31,7 +32,6 @@ from gristmill.transforms.conversion.make_shards import (
 )
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
-from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.source import (
     KeptPass,
     ReadRequest,
@@ -49,6 +49,7 @@ from tests.conversion.format_files import (
     file_of,
     listed,
     put,
+    put_in,
     read_cut,
     records_of,
     rows_of,
@@ -80,11 +81,6 @@ def damaged_file(name, seed):
     lost = {number for one in found for number in one.lost}
     records = records_of(name, rows)
     return data, [r for n, r in enumerate(records) if n not in lost], found
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("formats")
 
 
 @functools.cache
@@ -190,7 +186,7 @@ def test_damage_is_named_or_left_out_and_listed(tmp_path, name, plan):
 @pytest.mark.parametrize("name", NAMES)
 def test_damage_at_a_cut_belongs_to_the_range_before(tmp_path, name):
     data, kept, bad = damaged_file(name, 1)
-    files = listed(put(tmp_path, {"in": data}) / "in", input_format=name)
+    files = listed(put_in(tmp_path, data), input_format=name)
     begin, end = bad[0].region
     for cut in (begin, (begin + end) // 2, end):
         read = read_cut(files, [cut], keep=True)
@@ -218,7 +214,7 @@ def picky(record):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_error_of_a_function_names_the_record(tmp_path, name):
-    (path := tmp_path / "in").write_bytes(data := file_of(name, 1))
+    path = put_in(tmp_path, data := file_of(name, 1))
     nouns = {"parquet": "row", "arrayrecord": "record"}
     place = f"{nouns[name]} 17" if name in nouns else ""
     place = place or f"byte offset {begin_of(name, data, '1-17'):,}"
@@ -242,7 +238,7 @@ CHANGES = [write_in_place, as_another, lambda path, _: path.unlink()]
 @pytest.mark.parametrize("change", CHANGES, ids=["in place", "another", "deleted"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_that_is_written_meanwhile(tmp_path, name, change):
-    (path := tmp_path / "in").write_bytes(data := file_of(name, 1))
+    path = put_in(tmp_path, data := file_of(name, 1))
     os.utime(path, ns=(0, 0))
     files = listed(path, input_format=name)
     whole = SourceRange(file_index=0, begin_bytes=0, end_bytes=len(data))
@@ -301,8 +297,7 @@ def large(request, tmp_path, server):
     large_file(tmp_path / "large", name, kind)
     server.objects.put("in", "a", (tmp_path / "large").read_bytes())
     records = RecordOptions(input_format=name)
-    plan = ("num_shards", 8)
-    return job_of("gs://in/a", tmp_path / "out", plan=plan, records=records)
+    return job_of("gs://in/a", tmp_path / "out", shards=8, records=records)
 
 
 def test_one_pass_makes_many_shards(large, server, tmp_path):

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     CorruptInputError,
     InputError,
+    RecordsDigest,
     UserFunctionError,
 )
 from tests.support.conversion import convert, job_of, read_output
@@ -109,7 +109,7 @@ def digest(records):
 
 @pytest.mark.parametrize("shards", [4, 5])
 def test_records_counts_and_digests(place, shards):
-    split = made(place, "mixed", plan=("num_shards", shards))
+    split = made(place, "mixed", shards=shards)
     # Of five, two are dropped, two stay, and one becomes three.
     expected = []
     for number, record in enumerate(RECORDS):

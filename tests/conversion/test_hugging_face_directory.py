@@ -5,7 +5,7 @@ import glob
 import pyarrow as pa
 import pytest
 
-from gristmill.dataset.base.errors import InputError
+from gristmill.dataset import InputError
 from gristmill.transforms.directories.hugging_face_directory import (
     is_repository,
     repository_inputs,

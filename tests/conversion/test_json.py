@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     CorruptRecordError,
     GristmillError,
     InputError,
@@ -21,7 +21,14 @@ from gristmill.transforms.sources.lines.line_source import (
     newline_ends,
 )
 from gristmill.transforms.sources.source import source_of
-from tests.conversion.format_files import in_blocks, listed, put, read_rows
+from tests.conversion.format_files import (
+    features_of,
+    in_blocks,
+    listed,
+    put,
+    put_in,
+    read_rows,
+)
 
 SCHEMA = pa.schema(
     {
@@ -59,10 +66,10 @@ def values_of(kind):
 
 
 PIECES = [
-    *(b"{", b"}", b"[", b"]", b",", b":", b'"', b"null", b"true", b"1", b"1.5", b"-0"),
-    *(b"NaN", b"Infinity", b"-Infinity", b'"a"', b'"q"', b" ", b"\t", b"\r", b"\0"),
-    *(b"\xff", b"\\", b"\\ud800", b"\xc3\xa9", b"99999999999999999999", b"01", b"{}"),
-    *(b'"a":1', b'{"a":2}', b"} {", b"}{", b'{"x":"q","y":[1,2.5]}'),
+    *rb'{ } [ ] {} }{ , : " "a" "q" \ \ud800 null true 1 1.5 -0 01'.split(),
+    *b"99999999999999999999 NaN Infinity -Infinity".split(),
+    *b'"a":1 {"a":2} {"x":"q","y":[1,2.5]}'.split(),
+    *(b" ", b"\t", b"\r", b"\0", b"\xff", b"\xc3\xa9", b"} {"),
 ]
 CHANGES = st.lists(
     st.tuples(st.floats(0, 1), st.integers(0, 3), st.sampled_from(PIECES)), max_size=1
@@ -197,7 +204,7 @@ def test_types_are_those_of_all_files(tmp_path):
     lines = ['{"a": 1, "s": null}', "", '{"a": 2, "d": {"x": []}}']
     more = ['{"s": "t", "a": 2.5, "d": {"x": [true]}}']
     folder = put(tmp_path, {"0": [*lines, "{", "[1]"], "1": more})
-    features = source_of(listed(f"{folder}/*", input_format="jsonl").spec).features()
+    features = features_of(f"{folder}/*", input_format="jsonl")
     assert {n: (one["dtype"], one["shape"]) for n, one in features.items()} == {
         "a": ("float32", []),
         "s": ("bytes", []),
@@ -231,7 +238,7 @@ def test_a_value_beyond_the_sample_that_its_type_does_not_hold(
     tmp_path, first, late, what, cure
 ):
     lines = [json.dumps({"a": first}) + " " * 9000] * 40  # A sample has 256 KiB.
-    path = put(tmp_path, {"in": [*lines, {"a": late}]}) / "in"
+    path = put_in(tmp_path, [*lines, {"a": late}])
     with pytest.raises(CorruptRecordError, match=what) as error:
         read(path)
     assert "line 41" in error.value.where
@@ -242,7 +249,7 @@ def test_a_value_beyond_the_sample_that_its_type_does_not_hold(
 
 def test_numbers_and_texts_of_one_field(tmp_path):
     lines = ['{"id": 7, "t": "x"}', '{"id": "x7", "t": "y"}', '{"t": 1, "id": 1.50}']
-    path = put(tmp_path, {"in": lines}) / "in"
+    path = put_in(tmp_path, lines)
     with pytest.raises(InputError, match="'id' have no common type") as error:
         read(path)
     assert "--columns '*,id:string'" in error.value.cure
@@ -265,7 +272,7 @@ NESTED = {
 @pytest.mark.parametrize("values", NESTED.values(), ids=NESTED)
 def test_nested_values_that_no_feature_holds_are_kept_as_json(tmp_path, values):
     lines = [f'{{"a": {text}}}' for text in values]
-    path = put(tmp_path, {"in": lines}) / "in"
+    path = put_in(tmp_path, lines)
     spec = listed(path, input_format="jsonl").spec
     assert "a: kept as JSON text" in source_of(spec).notes()[0]
     # Who wants it gets any field so, and is told nothing.
@@ -285,7 +292,7 @@ def test_nested_values_that_no_feature_holds_are_kept_as_json(tmp_path, values):
     ids=["nested too deeply", "half a surrogate as a name", "more than 64 bits"],
 )
 def test_fields_that_no_column_can_be(tmp_path, lines, words):
-    put(tmp_path, {"in": lines})
+    put_in(tmp_path, lines)
     with pytest.raises((InputError, CorruptRecordError), match=words):
         read(tmp_path / "in")
 
@@ -300,16 +307,10 @@ VALUE = st.recursive(
     ),
     max_leaves=5,
 )
-ARRAY_PIECES = [*(b"[", b"]", b"{", b"}", b",", b"\\", b" ", b"\n", b'"', b"1")]
-ARRAY_PIECES += ["\ufeff".encode()]
+ARRAY_PIECES = [*rb'[ ] { } , \ " 1'.split(), b" ", b"\n", "\ufeff".encode()]
 ARRAY_CHANGE = st.tuples(
     st.floats(0, 1), st.integers(0, 2), st.sampled_from(ARRAY_PIECES)
 )
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("arrays")
 
 
 @given(
@@ -324,7 +325,7 @@ def test_records_are_the_elements_or_it_is_an_error(
     objects = [{"a": value} for value in values]
     text = json.dumps(objects, indent=indent, ensure_ascii=False)
     data = changed(text.encode(), changes)
-    put(folder, {"in": data})
+    put_in(folder, data)
     elements = strict(data.removeprefix(codecs.BOM_UTF8))
     try:
         with in_blocks(block_bytes):

@@ -10,16 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gristmill.dataset.base.errors import (
-    CorruptRecordError,
-    GristmillError,
-    InputError,
-)
+from gristmill.dataset import CorruptRecordError, GristmillError, InputError
 from gristmill.dataset.formats.parquet_file import ParquetFile
-from gristmill.transforms.sources.source import source_of
-from tests.conversion.format_files import listed, put, read_cut, read_rows
+from tests.conversion.format_files import features_of, listed, put, read_cut, read_rows
 from tests.support.conversion import convert, job_of, read_output, skipped_in
 from tests.support.examples import parsed
+from tests.support.records import flip
+
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def some_table(rows):
@@ -42,12 +40,6 @@ def write(path, table, **options):
     return path
 
 
-def flip(path, offset):
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 2
-    path.write_bytes(data)
-
-
 def rows_of(table):
     """Returns the rows as values of features, by pyarrow."""
     return [
@@ -58,18 +50,6 @@ def rows_of(table):
         }
         for row in table.to_pylist()
     ]
-
-
-@pytest.mark.parametrize(
-    "compression", ["none", "snappy", "gzip", "zstd", "brotli", "lz4"]
-)
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_every_way_to_store_pages(tmp_path, compression, version):
-    words = pa.array([b"a", b"bb", None] * 100).dictionary_encode()
-    table = some_table(300).append_column("words", words)
-    options = {"compression": compression, "data_page_version": version}
-    path = write(tmp_path / "a", table, row_group_size=70, **options)
-    assert read_rows(path) == rows_of(table)
 
 
 def test_a_damaged_page_costs_the_rest_of_its_row_group(tmp_path):
@@ -111,7 +91,7 @@ REQUIRED = pa.table({"n": [2]}, pa.schema([pa.field("n", pa.int64(), nullable=Fa
 )
 def test_a_column_that_is_nullable_in_one_file_is_so_in_all(tmp_path, tables, values):
     put(tmp_path, dict(zip("ab", tables, strict=True)))
-    features = source_of(listed(f"{tmp_path}/*").spec).features()
+    features = features_of(f"{tmp_path}/*")
     assert features["n"]["optional"]
     assert [row.get("n") for row in read_rows(f"{tmp_path}/*")] == values
 
@@ -147,10 +127,10 @@ def test_a_damaged_footer_loses_its_file(tmp_path, change, words):
     with pytest.raises(CorruptRecordError, match=r"footer|its end"):
         listed(path)
     with pytest.raises(CorruptRecordError, match=words):
-        convert(job_of(tmp_path / "in", tmp_path / "fails"))
-    convert(job_of(tmp_path / "in", tmp_path / "out", on_corrupt="skip"))
-    assert [*map(parsed, read_output(tmp_path / "out"))] == rows_of(some_table(500))
-    (region,) = skipped_in(tmp_path / "out")
+        convert(job_of(path.parent, "fails"))
+    convert(job_of(path.parent, "out", on_corrupt="skip"))
+    assert [*map(parsed, read_output("out"))] == rows_of(some_table(500))
+    (region,) = skipped_in("out")
     assert (region["file"], region["reason"]) == (str(path), "footer")
     assert region["end_bytes"] == path.stat().st_size
 

@@ -11,12 +11,12 @@ import struct
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from gristmill import loader
-from gristmill.pipelines.commands.main import cli
+from tests.commands.conftest import run
 from tests.support.watched import at_storage
 
+pytestmark = pytest.mark.usefixtures("here")
 END = 2
 RNG = random.Random(0)
 DOCUMENTS = [
@@ -105,20 +105,9 @@ WRITERS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def run(*words, code=0):
-    done = CliRunner().invoke(cli, [*words])
-    assert done.exit_code == code, done.output
-    return done.output
-
-
 def pack(given, *more, code=0):
-    options = ("--length", "512", "--workers", "1", *more)
-    return run("pack", *given, "out", *options, code=code)
+    line = "pack --length 512 --workers 1"
+    return run(line, *given, "out", *more, code=code).output
 
 
 def packed():
@@ -137,64 +126,63 @@ def test_documents_are_those_of_the_file(name, shards):
     data, found = packed()
     assert found == DOCUMENTS
     assert data.facts.shards == shards
-    run("verify", "out")
-    text = run("trace", "out", "--records", "199")
+    run("verify out")
+    text = run("trace out --records 199").output
     assert given[0] in text
     assert "offset" in text
 
 
 LIST = b"0,9\n9,5\n5,%d\n" % (len(flat("<u4")) // 4)
 OTHER = b'"shards": [{"raw_data": {"basename": "other.mds"}}, '
-# What is written, a file of it, what it becomes, and what the error says.
+# What is written, a file of it, what it becomes; the exit code, and what is said.
 WRONG = {
-    "no index": (megatron, "in.idx", None, "in.idx"),
-    "a shorter file": (megatron, "in.bin", flat("<u2")[:-2], "one after the other"),
+    "no index": (megatron, "in.idx", None, "2: in.idx"),
+    "a shorter file": (megatron, "in.bin", flat("<u2")[:-2], "3: one after the other"),
     "another index": (
         *(megatron, "in.idx", b"MMIDIDX\0\1" + bytes(40)),
-        "no index of version 1",
+        "3: no index of version 1",
     ),
-    "half an id": (nano, "in.bin", flat("<u2") + b"\0", "bytes of uint16"),
+    "half an id": (nano, "in.bin", flat("<u2") + b"\0", "3: bytes of uint16"),
     "another list": (
         *(olmo, "in.csv.gz", gzip.compress(b"0,4\n5,9\n")),
-        "do not follow one another",
+        "3: do not follow one another",
     ),
     "a list that goes back": (
         *(olmo, "in.csv.gz", gzip.compress(LIST)),
-        "do not follow one another",
+        "3: do not follow one another",
     ),
-    "a list that is cut": (olmo, "in.csv.gz", lambda data: data[:-9], "in.csv.gz"),
+    "a list that is cut": (olmo, "in.csv.gz", lambda data: data[:-9], "3: in.csv.gz"),
     "a shard that is cut": (
         *(mds, "in.mds", lambda data: data[:-1]),
-        "samples up to byte",
+        "3: samples up to byte",
     ),
     "an array that is cut": (
         *(numpy_file, "in.npy", lambda data: data[:-40]),
-        "by its header",
+        "3: by its header",
     ),
     "no end of documents": (
         *(nano, "in.bin", flat("<u2").replace(b"\2\0", b"")),
-        "--accept no-end",
+        "2: --accept no-end",
     ),
     "a shard that is missing": (
         *(mds, "index.json", lambda data: data.replace(b'"shards": [', OTHER)),
-        "shard that the index lists",
+        "2: shard that the index lists",
     ),
-    "no index of shards": (mds, "index.json", None, "MDS"),
+    "no index of shards": (mds, "index.json", None, "2: MDS"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_files_that_do_not_fit_one_another(name):
-    writer, path, becomes, what = WRONG[name]
+    writer, path, becomes, said = WRONG[name]
+    code, what = said.split(": ")
     given, file = writer(), pathlib.Path(path)
     if becomes is None:
         file.unlink()
     else:
         data = becomes(file.read_bytes()) if callable(becomes) else becomes
         file.write_bytes(data)
-    done = CliRunner().invoke(cli, ["pack", *given, "out", "--workers", "1"])
-    assert done.exit_code in (2, 3), done.output
-    assert what in done.output
+    assert what in pack(given, code=int(code))
 
 
 def test_options_that_are_missing_or_do_not_go():
@@ -221,7 +209,7 @@ def test_a_file_without_the_last_id_is_one_document_if_that_is_accepted():
 def test_documents_without_tokens_take_no_place(shards, monkeypatch):
     monkeypatch.setattr(f"{__name__}.DOCUMENTS", [[], [5, END], [], [], [7, 9], []])
     pack([*megatron(), "--pack", "none"], "--num-shards", str(shards))
-    assert "4 empty documents left out" in run("inspect", "out")
+    assert "4 empty documents left out" in run("inspect out").output
     assert packed()[1] == [[5, END], [7, 9]]
 
 
@@ -254,7 +242,7 @@ def test_another_file_beside_the_tokens_makes_another_job(writer, beside):
     changed(beside)
     assert f"file {beside} was" in pack(given, code=2)
     pack(given, "--overwrite")
-    run("verify", "out")
+    run("verify out")
 
 
 def test_a_file_beside_the_tokens_that_changes_while_they_are_packed(

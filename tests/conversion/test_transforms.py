@@ -34,6 +34,7 @@ from gristmill.transforms import (
     Finding,
     IndexArrayRecords,
     PackOptions,
+    PlanOptions,
     ReadAllRecords,
     ReadArrayRecords,
     ReadRecords,
@@ -96,27 +97,6 @@ class TestTypes:
             return
         with pytest.raises(TypeCheckError, match="at WriteArrayRecords: expected"):
             beam.Pipeline() | records | write
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "checks",
-        [
-            ["--runtime_type_check"],
-            ["--performance_runtime_type_check", "--type_check_additional=all"],
-        ],
-    )
-    def test_hold_where_the_pipeline_runs(self, tmp_path, checks):
-        place, out = tmp_path / "in", tmp_path / "out"
-        place.write_bytes(frames_of([b"a", b"b"]))
-        for chain, count in (
-            ([ReadRecords(place, with_source=True)], 2),
-            ([beam.Create([str(place)]), ReadAllRecords()], 2),
-            ([ReadTFRecords(place), WriteArrayRecords(out, num_shards=1)], 1),
-            ([ReadArrayRecords(out)], 2),
-            ([VerifyDataset(out)], 1),
-            ([ConvertFiles(jobs=(job(inputs=(place,), output=tmp_path / "c"),))], 1),
-        ):
-            assert len(run(*chain, argv=checks)) == count
 
     @pytest.mark.slow
     def test_tagged_outputs_work_and_results_are_rows(self, tmp_path):
@@ -258,7 +238,11 @@ REFUSED = [
     (ConvertFiles, {"jobs": (job(), job())}, "write the same split"),
     (ConvertFiles, {"jobs": (job(), job(name="x"))}, "must share output and name"),
     *((RecordOptions, {name: "x"}, "") for name in ("input_format", "nulls", "record")),
-    (RecordOptions, {"columns": ("a", "a")}, ""),
+    *((RecordOptions, {"record": one}, "") for one in ("column:", "line:a")),
+    *((RecordOptions, {"columns": one}, "") for one in (("a", ""), ("a", "a"))),
+    (PlanOptions, {"kind": "num_shards"}, "num_shards"),
+    (PlanOptions, {"kind": "num_shards", "value": 0}, "num_shards"),
+    (PlanOptions, {"kind": "match_shards", "value": 3}, "match_shards"),
     (WriterOptions, {"group_size": 0}, ""),
     (WriterOptions, {"compression": "x"}, ""),
     *((pack, {"length": one}, "`length` is out of") for one in (1, (1 << 24) + 1)),

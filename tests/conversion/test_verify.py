@@ -1,31 +1,25 @@
 """Verifying: every file that is damaged is named, on a disk and in a bucket."""
 
+import collections
 import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
-from typing import NamedTuple
 
 import pytest
 
-from gristmill.dataset.base.errors import StorageError
-from gristmill.dataset.base.findings import Finding
+from gristmill.dataset import StorageError
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.text.printer import text_of
-from gristmill.transforms.beam.job_transforms import VerifyDataset
-from gristmill.transforms.checking.verification import VerifyResult, plan_verify
+from gristmill.transforms import Finding, VerifyDataset, VerifyResult
+from gristmill.transforms.checking.verification import plan_verify
 from gristmill.transforms.checking.verify_shard import verify_shard
 from tests.changes.changes import attach
 from tests.servers.buckets import upload
-from tests.servers.gcs_server import Fault, GcsServer
 from tests.support.conversion import dataset_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
-from tests.support.records import (
-    array_record_bytes,
-    text_records,
-)
+from tests.support.records import array_record_bytes, text_records
 from tests.support.watched import at_storage
 
 RECORDS = text_records(1500)
@@ -49,12 +43,14 @@ def dataset(whole, tmp_path):
 
 
 @pytest.fixture
-def server(whole, monkeypatch):
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        upload(server, whole, "sets/data")
-        server.objects.page_size = 3
-        yield server
+def server(server, whole):
+    upload(server, whole, "sets/data")
+    server.objects.page_size = 3
+    return server
+
+
+def check(place, **options):
+    return verify(str(place), workers=1, **options)
 
 
 def flip(at=None):
@@ -84,13 +80,8 @@ def harm(place, name, change):
         place.objects.put("bucket", f"sets/data/{name}", changed)
 
 
-class Harm(NamedTuple):
-    """A file, what is done to it, what is said, and which listings tell it."""
-
-    path: str
-    change: Callable
-    what: str
-    told_by: str = ""
+# A file, what is done to it, what is said, and which listings tell it.
+Harm = collections.namedtuple("Harm", "path change what told_by", defaults=[""])
 
 
 def others(_):
@@ -134,10 +125,10 @@ HARMS = {
 def test_a_harmed_file_is_named(request, where, harmed):
     place = request.getfixturevalue("dataset" if where == "disk" else "server")
     harm(place, harmed.path, harmed.change)
-    path = str(place) if where == "disk" else CLOUD
+    path = place if where == "disk" else CLOUD
     named = TABLE if harmed.path == "dataset.json" else harmed.path
     for quick in (False, True):
-        found = verify(path, workers=1, quick=quick)
+        found = check(path, quick=quick)
         if not quick or where in harmed.told_by:
             (finding,) = found.findings
             assert finding.path == named
@@ -150,7 +141,7 @@ def test_a_harmed_file_is_named(request, where, harmed):
 
 def test_an_index_of_another_shard_is_named(dataset):
     shutil.copyfile(dataset / INDEXES[0], dataset / INDEXES[1])
-    (finding,) = verify(str(dataset), workers=1).findings
+    (finding,) = check(dataset).findings
     assert finding.path == INDEXES[1]
     assert finding.what == "shard index is not the one of this shard"
 
@@ -162,7 +153,7 @@ def test_a_damaged_record_is_named_by_its_number(tmp_path, decoding, indexed):
     if not indexed:  # It is compared by its chunk.
         (dataset / INDEXES[0]).unlink()
     harm(dataset, SHARDS[0], lambda data: flip(data.index(RECORDS[7]))(data))
-    damaged, *missing = (f.what for f in verify(str(dataset), workers=1).findings)
+    damaged, *missing = (f.what for f in check(dataset).findings)
     said = "record 7 is not the one" if indexed else "record 7 cannot be decoded"
     assert damaged.startswith(said)
     assert missing == ([] if indexed else ["shard index is missing"])
@@ -176,7 +167,7 @@ def test_a_table_that_cannot_be_read_for_a_moment(dataset, monkeypatch, failing)
         raise StorageError("cannot read the file", where=str(dataset / TABLE))
 
     at_storage(monkeypatch, "read", str(dataset / TABLE), fail, skip=failing)
-    found = verify(str(dataset), workers=1)
+    found = check(dataset)
     assert found.findings or found.records == len(RECORDS)
 
 
@@ -185,7 +176,7 @@ def test_leftovers_are_counted(dataset):
     place.mkdir()
     for number in range(1_203):
         (place / f"{number:05d}").touch()
-    found = verify(str(dataset), quick=True)
+    found = check(dataset, quick=True)
     assert found.leftovers[0] == "tmp-data-train/00000"
     assert (len(found.leftovers), found.more_leftovers) == (1_000, 203)
     assert "1,203 files of a command" in text_of(found)
@@ -197,36 +188,36 @@ def test_a_damaged_column_is_attached_again_and_a_shard_is_another_matter(datase
     (path, *_) = sorted((dataset / "columns").iterdir())
     harm(dataset, f"columns/{path.name}", flip(-9))
     harm(dataset, SHARDS[0], flip())
-    found = verify(str(dataset), workers=1)
+    found = check(dataset)
     assert f"columns/{path.name}" in [finding.path for finding in found.findings]
     cures = found.facts["to do"]
     assert len(cures) == 2
     assert "`gristmill attach --overwrite`" in cures[-1]
     attach(str(dataset), [*values[1:], "another"])
-    assert len(verify(str(dataset), workers=1).findings) == 1
+    assert len(check(dataset).findings) == 1
 
 
 @pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED])
 def test_on_beam(whole, dataset, tmp_path, argv):
-    assert run(VerifyDataset(str(whole)), argv=argv) == [
+    assert run(VerifyDataset(whole), argv=argv) == [
         VerifyResult(str(whole), 3, len(RECORDS), sum(map(len, RECORDS)), ())
     ]
     harm(dataset, SHARDS[1], flip())
     (dataset / SHARDS[2]).unlink()
     for quick in (True, False):
-        (result,) = run(VerifyDataset(str(dataset), quick=quick), argv=argv)
-        assert result.findings == verify(str(dataset), quick=quick, workers=1).findings
+        (result,) = run(VerifyDataset(dataset, quick=quick), argv=argv)
+        assert result.findings == check(dataset, quick=quick).findings
         assert (result.shards, result.records is None) == (3, quick)
     first, second = result.findings
     assert (first.path, "record" in first.what) == (SHARDS[1], True)
     assert second == Finding(SHARDS[2], "shard is missing")
     with pytest.raises(Exception, match="not a committed dataset"):
-        run(VerifyDataset(str(tmp_path / "in")), argv=argv)
+        run(VerifyDataset(tmp_path / "in"), argv=argv)
 
 
 class TestInABucket:
     def test_a_listing_proves_all_shards(self, server):
-        found = verify(CLOUD, quick=True)
+        found = check(CLOUD, quick=True)
         assert (found.findings, found.shards) == ((), 3)
         assert found.not_checked == ("contents of indexes",)
         # Nothing but listings and the dataset's own small files.
@@ -241,9 +232,9 @@ class TestInABucket:
     def test_every_byte_is_read_in_few_requests(self, server):
         tasks = plan_verify(CLOUD).tasks
         server.requests.clear()
-        checks = [verify_shard(task) for task in tasks]
-        assert [check.findings for check in checks] == [()] * 3
-        assert sum(check.records for check in checks) == len(RECORDS)
+        found = [verify_shard(task) for task in tasks]
+        assert [one.findings for one in found] == [()] * 3
+        assert sum(one.records for one in found) == len(RECORDS)
         # The index, the end of the shard with its footer, and the shard.
         assert server.requests == {"media": 3 * 3}
 
@@ -264,9 +255,7 @@ class TestInABucket:
         """It is verified as it is at its turn, maybe hours after the listing."""
         task = [*plan_verify(CLOUD).tasks][1]
         if isinstance(change, str):
-            server.faults.append(
-                Fault(change, "media", f"sets/data/{SHARDS[1]}", skip=1)
-            )
+            server.fail(change, "media", name=f"data/{SHARDS[1]}", skip=1)
         else:
             harm(server, SHARDS[1], change)
         found = [str(finding) for finding in verify_shard(task).findings]

@@ -10,15 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gristmill import loader
-from gristmill.dataset import encode_example
-from gristmill.dataset.base.errors import CorruptRecordError, InputError
+from gristmill.dataset import CorruptRecordError, InputError, encode_example
 from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.formats.tar_samples import SampleReader, example_maker
 from gristmill.loader.provenance.trace import locate
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.source import SkippedRegions, source_of
+from gristmill.transforms.sources.source import SkippedRegions
 from gristmill.transforms.sources.stream_range import StreamPass
-from tests.conversion.format_files import Read, listed, put
+from tests.conversion.format_files import Read, features_of, listed, put
 from tests.conversion.tars import (
     FORMATS,
     header_offsets,
@@ -229,28 +228,24 @@ def test_a_record_is_traced_to_its_sample_and_byte(tmp_path, pack):
     # The first header of a sample is that of its times, two blocks before.
     begins = [at - 1024 for at, info in header_offsets(data) if "cls" in info.name]
     path = put(tmp_path, {"in.tar": pack(data)}) / "in.tar"
-    convert(job_of(path, tmp_path / "out", plan=("num_shards", 4)))
+    convert(job_of(path, tmp_path / "out", shards=4))
     dataset = loader.open(tmp_path / "out")
     batches = loader.global_batches(dataset, batch_size=1, shuffle="none")
     for record, key in enumerate(keys(dataset[:])):
         found = locate(batches, record, 0)
         assert (found.source_sample, found.source_note) == (key, None)
         assert found.source_offset_bytes == begins[record]
-    path.write_bytes(tar_of([("other.cls", bytes(len(data)))]))
-    found = locate(batches, 3, 0)
-    assert (found.source_sample, found.source_offset_bytes) == (None, begins[3])
-    assert "is not as it was" in found.source_note
 
 
 def test_features_are_the_members_of_all_files(tmp_path):
     tars = {"1.tar": members_of(3), "2.tar": members_of(3, ("jpg", "Txt"))}
     put(tmp_path, {name: tar_of(members) for name, members in tars.items()})
-    features = source_of(listed(f"{tmp_path}/*").spec).features()
+    features = features_of(f"{tmp_path}/*")
     assert [*features] == ["__key__", "cls", "jpg", "json", "txt"]
     assert features["__key__"] == {"kind": "bytes", "dtype": "bytes", "shape": []}
     assert features["cls"]["optional"]
-    some = source_of(listed(f"{tmp_path}/*", columns=("txt", "__key__")).spec)
-    assert [*some.features()] == ["txt", "__key__"]
+    some = features_of(f"{tmp_path}/*", columns=("txt", "__key__"))
+    assert [*some] == ["txt", "__key__"]
 
 
 @pytest.mark.parametrize(

@@ -10,21 +10,20 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.testing.test_stream import TestStream as FakeStream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 
-from gristmill.dataset.arrayrecord.file_writer import with_versions
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     DataLossError,
     InputError,
+    RecordsDigest,
     StorageError,
+    WriterOptions,
+    open_manifest,
+    read_table,
 )
+from gristmill.dataset.arrayrecord.file_writer import with_versions
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import open_manifest, read_table
 from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.pipelines.anywhere import verify
 from gristmill.transforms import WriteArrayRecords
@@ -58,14 +57,14 @@ RECORDS = [*text_records(700), b"", b"", bytes(range(256)), bytes(100_000)]
 
 
 def write(output, records=RECORDS, *, argv=IN_MEMORY, **options):
-    transform = WriteArrayRecords(str(output), **options)
+    transform = WriteArrayRecords(output, **options)
     (result,) = run(beam.Create(records), transform, argv=argv)
     return result
 
 
 def shard_contents(output):
     """Reads the shards of a split one by one, with the official reader."""
-    table = read_table(str(output), open_manifest(str(output)).splits["train"])
+    table = read_table(output, open_manifest(output).splits["train"])
     return [read_array_records(output / path) for path in table.paths]
 
 
@@ -141,9 +140,6 @@ class TestWhatItLeaves:
         sizes = [sum(map(len, records)) for records in shard_contents(out)]
         assert max(sizes) <= most + max(map(len, records))
         assert sum(sizes) / most <= result.shards == len(sizes) < 2 * sum(sizes) / most
-        assert sorted(path.name for path in out.glob("*.array_record*")) == [
-            layout.shard_name("data", "train", n, len(sizes)) for n in range(len(sizes))
-        ]
         # No hash divides equal records, yet no shard gets more than its share.
         same = [b"same" * 25] * 1000
         write(tmp_path / "same", same, num_shards=2, shard_bytes=10_000)
@@ -164,7 +160,7 @@ class TestWhatItLeaves:
         writer = WriterOptions(group_size=8, compression="snappy")
         write(out, writer=writer, name="c4", split="test", num_shards=1)
         write(out, [b"a"], name="c4", split="more", num_shards=1)
-        split = open_manifest(str(out)).splits["test"]
+        split = open_manifest(out).splits["test"]
         assert split.writer_options == with_versions(writer).described
         path = layout.index_path("c4-test.array_record-00000-of-00001")
         assert map_index(str(out / path)).group_size == 8
@@ -176,11 +172,10 @@ class TestWhatItLeaves:
 
 class TestWhatItRefuses:
     def test_unbounded_input(self, out):
-        pipeline = beam.Pipeline(options=PipelineOptions(["--streaming"]))
-        endless = pipeline | FakeStream()
+        endless = beam.Pipeline() | beam.Create([b"a"])
         endless.is_bounded = False
         with pytest.raises(InputError, match="without end"):
-            endless | WriteArrayRecords(str(out))
+            endless | WriteArrayRecords(out)
 
     @pytest.mark.parametrize(
         ("element", "keyed", "said"),

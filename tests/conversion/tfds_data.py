@@ -14,62 +14,51 @@ SPLIT_RECORDS = {"train": 23, "validation": 8}
 SHARDS = 3
 
 
+def _examples(split, count):
+    chance = np.random.default_rng(len(split))
+    return [
+        {
+            "text": f"{split} Nº {number} " + "x" * int(chance.integers(300)),
+            "label": number % len(LABELS),
+            "numbers": chance.integers(-(2**60), 2**60, 3),
+            "image": chance.integers(0, 256, (4, 5, 3), dtype=np.uint8),
+            "tags": ["a", "", "ß"][: number % 4],
+        }
+        for number in range(count)
+    ]
+
+
 @with_tensorflow
 def make_tfds(directory):
     """Lets TFDS prepare a dataset, and returns the directory that holds its files."""
     import tensorflow_datasets as tfds
 
-    # Several tests of a process may make one.
-    class OddBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-        """Examples of every kind that TFDS stores in its own way."""
-
-        name = NAME
-        VERSION = tfds.core.Version("1.2.3")
-
-        def _info(self):
-            features = tfds.features.FeaturesDict(
-                {
-                    "text": tfds.features.Text(),
-                    "label": tfds.features.ClassLabel(names=list(LABELS)),
-                    "numbers": tfds.features.Tensor(shape=(3,), dtype=np.int64),
-                    "image": tfds.features.Image(shape=(4, 5, 3)),
-                    "tags": tfds.features.Sequence(tfds.features.Text()),
-                }
-            )
-            return self.dataset_info_from_configs(
-                features=features,
-                description='Grüße, with a "quote".',
-                homepage="https://example.org/",
-                metadata=tfds.core.MetadataDict(made_by="hand"),
-                license="nobody's",
-            )
-
-        def _split_generators(self, dl_manager):
-            return {
-                split: self._generate_examples(split, count)
-                for split, count in SPLIT_RECORDS.items()
-            }
-
-        def _generate_examples(self, split, count):
-            random = np.random.default_rng(len(split))
-            for number in range(count):
-                yield (
-                    number,
-                    {
-                        "text": f"{split} Nº {number} "
-                        + "x" * int(random.integers(300)),
-                        "label": number % len(LABELS),
-                        "numbers": random.integers(-(2**60), 2**60, 3),
-                        "image": random.integers(0, 256, (4, 5, 3), dtype=np.uint8),
-                        "tags": ["a", "", "ß"][: number % 4],
-                    },
-                )
-
-    builder = OddBuilder(data_dir=str(directory))
-    builder.download_and_prepare(
-        download_config=tfds.download.DownloadConfig(num_shards=SHARDS)
+    # Examples of every kind that TFDS stores in its own way.
+    features = {
+        "text": tfds.features.Text(),
+        "label": tfds.features.ClassLabel(names=list(LABELS)),
+        "numbers": tfds.features.Tensor(shape=(3,), dtype=np.int64),
+        "image": tfds.features.Image(shape=(4, 5, 3)),
+        "tags": tfds.features.Sequence(tfds.features.Text()),
+    }
+    builder = tfds.dataset_builders.store_as_tfds_dataset(
+        name=NAME,
+        version="1.2.3",
+        features=tfds.features.FeaturesDict(features),
+        split_datasets={
+            split: [*enumerate(_examples(split, count))]
+            for split, count in SPLIT_RECORDS.items()
+        },
+        data_dir=directory,
+        description='Grüße, with a "quote".',
+        homepage="https://example.org/",
+        download_config=tfds.download.DownloadConfig(num_shards=SHARDS),
     )
-    return pathlib.Path(builder.data_dir)
+    made = pathlib.Path(builder.data_dir)
+    # What the class of a builder adds.
+    (made / "metadata.json").write_text('{"made_by": "hand"}')
+    (made / "LICENSE").write_text("nobody's")
+    return made
 
 
 @with_tensorflow
@@ -77,7 +66,7 @@ def read_in_order(directory, split):
     """Reads the examples of a TFRecord dataset with TFDS, file by file."""
     import tensorflow_datasets as tfds
 
-    examples = tfds.builder_from_directory(str(directory)).as_dataset(
+    examples = tfds.builder_from_directory(directory).as_dataset(
         split=split,
         read_config=tfds.ReadConfig(interleave_cycle_length=1),
     )
@@ -85,21 +74,11 @@ def read_in_order(directory, split):
 
 
 @with_tensorflow
-def read_split(directory, split):
-    """Reads the examples of an ArrayRecord dataset with TFDS."""
-    import tensorflow_datasets as tfds
-
-    builder = tfds.builder_from_directory(str(directory))
-    source = builder.as_data_source(split=split)
-    return [plain(source[index]) for index in range(len(source))]
-
-
-@with_tensorflow
 def read_splits(directory):
     """Reads the examples of all splits of an ArrayRecord dataset with TFDS."""
     import tensorflow_datasets as tfds
 
-    splits = tfds.builder_from_directory(str(directory)).as_data_source()
+    splits = tfds.builder_from_directory(directory).as_data_source()
     return {
         split: [plain(source[index]) for index in range(len(source))]
         for split, source in splits.items()
@@ -111,7 +90,7 @@ def read_info(directory):
     """Returns what TFDS says of a dataset."""
     import tensorflow_datasets as tfds
 
-    info = tfds.builder_from_directory(str(directory)).info
+    info = tfds.builder_from_directory(directory).info
     fields = ("name", "description", "homepage")
     return {
         **{field: getattr(info, field) for field in fields},

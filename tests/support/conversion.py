@@ -25,14 +25,15 @@ def job_of(
     inputs,
     output,
     *,
-    plan=("num_shards", 1),
+    shards=1,
+    plan=None,
     **options,
 ):
     """Returns a job; `inputs` is a pattern, patterns, or a directory of files."""
     if isinstance(inputs, pathlib.Path):
         inputs = f"{inputs}/*" if inputs.is_dir() else str(inputs)
     patterns = (inputs,) if isinstance(inputs, str) else tuple(inputs)
-    kind, value = plan
+    kind, value = plan or ("num_shards", shards)
     return ConversionJob(
         inputs=patterns,
         output=str(output),
