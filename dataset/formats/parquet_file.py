@@ -18,9 +18,9 @@ from __future__ import annotations
 import base64
 import bisect
 import contextlib
-import dataclasses
 import functools
 import itertools
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -65,8 +65,11 @@ class RowGroup(NamedTuple):
         return self.first_row + self.rows
 
 
-@dataclasses.dataclass(frozen=True)
-class RowPlaces:
+_BEGIN = operator.attrgetter("begin_bytes")
+_FIRST_ROW = operator.attrgetter("first_row")
+
+
+class RowPlaces(NamedTuple):
     """The places of the rows of a file.
 
     Attributes:
@@ -110,21 +113,13 @@ class RowPlaces:
         """Number of rows of the file."""
         return self.groups[-1].end_row if self.groups else 0
 
-    @functools.cached_property
-    def _begins(self) -> list[int]:
-        return [group.begin_bytes for group in self.groups]
-
-    @functools.cached_property
-    def _first_rows(self) -> list[int]:
-        return [group.first_row for group in self.groups]
-
     def rows_before(self, offset: int) -> int:
         """Returns the number of rows that have a place before a byte offset.
 
         The place of row i of the n rows of a row group in bytes [b, e) is
         b + i * (e - b) // n.
         """
-        at = bisect.bisect_left(self._begins, offset) - 1
+        at = bisect.bisect_left(self.groups, offset, key=_BEGIN) - 1
         if at < 0:
             return 0
         group = self.groups[at]
@@ -138,7 +133,8 @@ class RowPlaces:
     def groups_from(self, row: int) -> Iterator[RowGroup]:
         """Yields the row groups with rows after it, in order."""
         if row < self.rows:
-            yield from self.groups[bisect.bisect_right(self._first_rows, row) - 1 :]
+            after = bisect.bisect_right(self.groups, row, key=_FIRST_ROW)
+            yield from self.groups[after - 1 :]
 
     def cuts(self, range_bytes: int) -> Iterator[int]:
         """Yields the places where row groups begin, at some distance from each other.
@@ -147,7 +143,7 @@ class RowPlaces:
             range_bytes: Minimum bytes between two of them, and from 0 to the first.
         """
         last = 0
-        for begin in self._begins:
+        for begin in map(_BEGIN, self.groups):
             if begin - last >= range_bytes:
                 yield begin
                 last = begin

@@ -81,10 +81,6 @@ class RandomReader(io.RawIOBase):
         """Returns True."""
         return True
 
-    def tell(self) -> int:
-        """Returns the byte offset of the next read."""
-        return self._position
-
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         """Moves to a byte offset; see `io.IOBase.seek`."""
         bases = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}

@@ -302,6 +302,11 @@ class InflatedStream:
 End = int | Callable[[], int | None] | None
 
 
+def end_of(end: End) -> int | None:
+    """Returns the place of an end, None if there is none, or it is not yet known."""
+    return end() if callable(end) else end
+
+
 OR_SKIP = ", or keep what can be read with --on-corrupt skip"
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import CorruptFrameError, CorruptRecordError
-from gristmill.dataset.formats.streams import End, RecordBatch, StreamReader
+from gristmill.dataset.formats.streams import End, RecordBatch, StreamReader, end_of
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -201,8 +201,7 @@ class FrameReader(StreamReader):
                 self._check_no_tail()
                 return
             stop = len(self._buffer) - HEADER_BYTES + 1
-            known = end() if callable(end) else end
-            if known is not None:
+            if (known := end_of(end)) is not None:
                 stop = min(stop, known - self._buffer_offset)
             borders = frame_borders(self._buffer, self._position, stop)
             batch, error = self._parse(borders)
@@ -214,7 +213,7 @@ class FrameReader(StreamReader):
                 self._fill_record(borders[-1] - borders[-2] - FRAME_OVERHEAD_BYTES)
 
     def _is_before(self, end: End) -> bool:
-        known = end() if callable(end) else end
+        known = end_of(end)
         return known is None or self.offset < known
 
     def _parse(
@@ -298,20 +297,9 @@ class FrameReader(StreamReader):
                 got=f"{left} bytes up to the end of the file",
             )
 
-    def _corrupt(
-        self,
-        reason: str,
-        what: str,
-        *,
-        expected: str,
-        got: str,
-        offset: int | None = None,
-        end: int | None = None,
-    ) -> CorruptRecordError:
-        """Returns the error of a frame that begins at `offset`, by default here."""
-        error = self.corrupt(
-            reason, what, expected=expected, got=got, offset=offset, end=end
-        )
+    def _corrupt(self, reason: str, what: str, **facts: Any) -> CorruptRecordError:
+        """Returns the error of a frame, with the facts as for `corrupt`."""
+        error = self.corrupt(reason, what, **facts)
         if error.offset == 0:
             error.cure = (
                 f"if it is a TFRecord file, {error.cure}; if it is of another format, "

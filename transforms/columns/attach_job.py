@@ -35,7 +35,6 @@ from gristmill.transforms.jobs.job import Begun, Step
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.shards.arrayrecord import ShardRangeReader
-from gristmill.transforms.sources.shards.open_shard import ListedShard
 from gristmill.transforms.sources.source import ReadRequest
 
 
@@ -109,10 +108,9 @@ class WriteColumns:
 def batches_of(task: ShardTask) -> Iterator[RecordBatch]:
     """Yields the records of a shard."""
     path, size = layout.join(task.attachment.write.output, task.shard), task.file_bytes
-    shard = ListedShard(path, size, len(path) - len(task.shard))
     whole = SourceRange(file_index=0, begin_bytes=0, end_bytes=size)
     request = ReadRequest(InputFile(path, size), whole)
-    return ShardRangeReader(request, shard).good()
+    return ShardRangeReader(request, len(path) - len(task.shard)).good()
 
 
 _CURE = "fix the function, and run the same command again"

@@ -8,7 +8,7 @@ import operator
 import posixpath
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from gristmill.dataset.base.places import Int64, Places
 from gristmill.dataset.formats.file_formats import JoinedFiles
 from gristmill.dataset.formats.streams import COMPRESSIONS, Compression
 from gristmill.dataset.metadata.sources import SOURCES_PREFIX
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import FORMATS, TFRECORD, SourceSpec
 
 
@@ -41,6 +42,19 @@ class InputFile(NamedTuple):
     compression: Compression = "none"
     noted_ns: int = 0
     spec: SourceSpec | None = None
+
+    @property
+    def remote(self) -> bool:
+        """Whether it is in object storage."""
+        return storage_for(self.path).remote
+
+    def open(
+        self, begin: int = 0, end: int | None = None, *, wait: bool = True
+    ) -> BinaryIO:
+        """Opens the listed version for reading forward; see `Storage.open`."""
+        return storage_for(self.path).open(
+            self.path, offset=begin, end=end, version=self.version, wait=wait
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,6 @@ from gristmill.dataset.metadata.features import (
 )
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.base import map_all
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.planning.shard_plan import ShardPlan
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
@@ -371,7 +370,7 @@ class ParquetRange(RangeReader[ParquetFile]):
             return self._coming()
         except CorruptRecordError as error:
             self._check_unchanged()
-            if storage_for(self.path).remote:
+            if self._file.remote:
                 # It may have been damaged in transit.
                 with contextlib.suppress(CorruptRecordError):
                     return self._open()
@@ -450,7 +449,7 @@ class ParquetRange(RangeReader[ParquetFile]):
                     row += batch.num_rows
             except CorruptRecordError:
                 self._check_unchanged()
-                if doubted == reached or not storage_for(self.path).remote:
+                if doubted == reached or not self._file.remote:
                     raise
                 doubted = reached
                 table.forget()

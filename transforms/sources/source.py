@@ -256,7 +256,7 @@ class RangeReader(abc.ABC, Generic[Opened]):
             The maximum number of bytes that wait in memory.
         """
         goes_on = self._kept is not None and self._kept.has(self._source)
-        if storage_for(self.path).remote and not goes_on:
+        if self._file.remote and not goes_on:
             self._coming = self._begin_open()
             self.ahead_bytes = self._waiting_bytes()
         return self.ahead_bytes
@@ -309,12 +309,12 @@ class RangeReader(abc.ABC, Generic[Opened]):
 
     def _check_unchanged(self) -> None:
         """Raises StorageChangedError if the file was written while it was read."""
-        file, storage = self._file, storage_for(self.path)
+        file = self._file
         # An object is read by its version. A local file can be overwritten in place, so
         # that old and new parts were read, all with valid checksums.
-        if file.version is None or storage.remote:
+        if file.version is None or file.remote:
             return
-        found = storage.stat(file.path)
+        found = storage_for(file.path).stat(file.path)
         expected = file.size_bytes, file.version
         if found is None or (found.size_bytes, found.version) != expected:
             raise changed_error(

@@ -13,7 +13,6 @@ from gristmill.dataset.formats.streams import (
     RecordBatch,
     StreamReader,
 )
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.source import (
     RangeReader,
@@ -123,11 +122,6 @@ class StreamPass:
             else:
                 return
 
-    def _open(self, offset: int = 0, end: int | None = None) -> BinaryIO:
-        return storage_for(self._file.path).open(
-            self._file.path, offset=offset, end=end, version=self._file.version
-        )
-
     def _inflating(self, file: BinaryIO, marks: Sequence[int] = ()) -> InflatedStream:
         path, compression = self._file.path, self._file.compression
         return InflatedStream(file, path=path, compression=compression, marks=marks)
@@ -139,14 +133,14 @@ class StreamPass:
         object.
         """
         offset = self.reader.offset
-        if offset == self._doubted or not storage_for(self._file.path).remote:
+        if offset == self._doubted or not self._file.remote:
             return False
         self._doubted = offset
         if self._plain:
             end = None if self._end is None else max(offset, self._end)
-            self.reader.restart(self._open(offset, end))
+            self.reader.restart(self._file.open(offset, end))
             return True
-        stream = self._inflating(self._open(), self._marks)
+        stream = self._inflating(self._file.open(), self._marks)
         try:
             while offset and (piece := stream.read(min(offset, _CHECK_BYTES))):
                 offset -= len(piece)
@@ -186,7 +180,7 @@ class StreamPass:
         """
         if self._plain or self._intact:
             return None
-        with self._open() as file:
+        with self._file.open() as file:
             stream = self._inflating(file)
             position = begin = 0
             try:
@@ -228,13 +222,7 @@ class StreamRange(RangeReader[BinaryIO]):
         return None if self._from_start or end < 0 else end
 
     def _open(self, *, wait: bool = True) -> BinaryIO:
-        return storage_for(self.path).open(
-            self.path,
-            offset=self._begin,
-            end=self._end,
-            version=self._file.version,
-            wait=wait,
-        )
+        return self._file.open(self._begin, self._end, wait=wait)
 
     def batches(self) -> Iterator[RecordBatch]:
         reading: StreamPass | None = None

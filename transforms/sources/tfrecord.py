@@ -20,7 +20,6 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO
 
 from gristmill.dataset.formats.tfrecord_frames import (
     FRAME_OVERHEAD_BYTES,
@@ -33,7 +32,6 @@ from gristmill.dataset.formats.tfrecord_frames import (
     mask,
 )
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import READER_BYTES
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.stream_range import StreamSource
@@ -55,15 +53,16 @@ def _hops(file: InputFile, offset: int, end: int) -> Iterator[list[int]]:
         end: Where to stop.
     """
     # A request takes as long as many megabytes of data.
-    far_bytes = READER_BYTES if storage_for(file.path).remote else BLOCK_BYTES
-    stream = _open(file, offset, end)
+    far_bytes = READER_BYTES if file.remote else BLOCK_BYTES
+    last = min(end + HEADER_BYTES, file.size_bytes)
+    stream = file.open(offset, last)
     try:
         buffer, base = b"", offset  # The offset of the buffer's first byte.
         while offset < end:
             # A long record is not read.
             if offset - base - len(buffer) > far_bytes:
                 stream.close()
-                stream = _open(file, offset, end)
+                stream = file.open(offset, last)
                 buffer, base = b"", offset
             while base + len(buffer) < offset + HEADER_BYTES:
                 left = max(base + len(buffer) - offset, 0)
@@ -189,18 +188,11 @@ def _search(file: InputFile, offset: int, limit: int) -> int | None:
     """Returns the likely start of a frame at or after an offset."""
     if offset >= limit:
         return None
-    with _open(file, offset, limit) as stream:
+    with file.open(offset, min(limit + HEADER_BYTES, file.size_bytes)) as stream:
         reader = FrameReader(
             stream, path=file.path, offset=offset, size_bytes=file.size_bytes
         )
         return reader.offset if reader.resync(limit=limit) else None
-
-
-def _open(file: InputFile, offset: int, end: int) -> BinaryIO:
-    end = min(end + HEADER_BYTES, file.size_bytes)
-    return storage_for(file.path).open(
-        file.path, offset=offset, end=end, version=file.version
-    )
 
 
 class TFRecordSource(StreamSource):

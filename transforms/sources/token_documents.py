@@ -217,9 +217,7 @@ def plain_options(options: RecordOptions, name: str) -> None:
 
 def read_part(file: InputFile, begin: int, end: int) -> bytes:
     """Returns bytes of a file, in the version that was listed."""
-    with storage_for(file.path).open(
-        file.path, offset=begin, end=end, version=file.version
-    ) as opened:
+    with file.open(begin, end) as opened:
         data = opened.read(end - begin)
     if len(data) < end - begin:
         got = f"{len(data):,} bytes of {end - begin:,}"

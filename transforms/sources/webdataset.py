@@ -23,7 +23,6 @@ from gristmill.dataset.formats.tar_samples import (
 )
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.storage.base import map_all
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.source import SkippedRegions
@@ -123,8 +122,7 @@ def _look(file: InputFile) -> tuple[set[str], CorruptRecordError | None]:
         found.append(members.keys())
         return b""
 
-    storage = storage_for(file.path)
-    opened = storage.open(file.path, end=0, version=file.version)  # Nothing ahead.
+    opened = file.open(end=0)  # Nothing ahead.
     open_reader = functools.partial(SampleReader, make=note)
     with closing(StreamPass(file, opened, open_reader)) as reading:
         for batch in reading.good(skipped=damage):

@@ -167,7 +167,8 @@ def _below(at: Leaf, *, column: pa.Field) -> Iterator[Leaf]:
         if pa.types.is_fixed_size_list(kind):
             size = kind.list_size
         if at.shape and size is None:
-            raise _refused(at, column, "lists of lists whose length varies")
+            what = "lists of lists whose length varies"
+            raise _refused(at.name, column.name, column.type, what)
         below = dataclasses.replace(
             at,
             path=(*at.path, ITEMS),
@@ -177,7 +178,8 @@ def _below(at: Leaf, *, column: pa.Field) -> Iterator[Leaf]:
         )
         yield from _below(below, column=column)
     elif pa.types.is_nested(kind):
-        raise _refused(at, column, "a map" if pa.types.is_map(kind) else "a union")
+        what = "a map" if pa.types.is_map(kind) else "a union"
+        raise _refused(at.name, column.name, column.type, what)
     else:
         yield dataclasses.replace(at, type=kind)
 
@@ -187,11 +189,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _refused(at: Leaf, column: pa.Field, what: str) -> InputError:
-    return refused(at.name, column.type, what=what, column=column.name)
-
-
-def refused(name: str, got: object, *, what: str, column: str) -> InputError:
+def _refused(name: str, column: str, got: object, what: str) -> InputError:
     """Returns the error for a type that no `tf.train.Example` holds."""
     return InputError(
         f"column {name!r} cannot become a feature: no tf.train.Example holds {what}",
@@ -518,7 +516,7 @@ def spec_of(leaf: Leaf, column: str) -> FeatureSpec:
     fits = (rule for rule in _RULES if any(test(leaf.type) for test in rule[0]))
     rule = next(fits, None)
     if rule is None:
-        raise refused(leaf.name, leaf.type, what="such values", column=column)
+        raise _refused(leaf.name, column, leaf.type, "such values")
     _, kind, dtype, name = rule
     meaning, names = name or str(leaf.type), class_names(leaf.described)
     if names is not None and kind == "int64":

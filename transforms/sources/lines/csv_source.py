@@ -498,10 +498,10 @@ _SPLITTERS = {
 class CsvSource(TableSource):
     """Rows of CSV and TSV; see `Source`. The format decides the delimiter."""
 
-    def make_parser(self) -> CsvLines:
-        fields, header = LineSchema.from_text(self.spec.schema)
-        splitter = _SPLITTERS[self.spec.format]
-        return CsvLines(header, fields, splitter, self.spec.record)
+    def __init__(self, spec: SourceSpec):
+        fields, header = LineSchema.from_text(spec.schema)
+        splitter = _SPLITTERS[spec.format]
+        super().__init__(spec, CsvLines(header, fields, splitter, spec.record))
 
     @classmethod
     def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:

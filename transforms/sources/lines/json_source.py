@@ -227,11 +227,8 @@ def _object_lines(lines: Lines) -> Positions:
     followed by the other ends between objects.
     """
     data = np.frombuffer(lines.data, np.uint8)
-    last = lines.ends - 1
-    starts = lines.starts
-    first = starts.copy()
-    last = _moved(data, last, -1, starts)
-    first = _moved(data, first, 1, lines.ends - 1)
+    last = _moved(data, lines.ends - 1, -1, lines.starts)
+    first = _moved(data, lines.starts, 1, lines.ends - 1)
     kept = np.flatnonzero(~_BLANK[data[last]])
     wrong = (data[first[kept]] != ord("{")) | (data[last[kept]] != ord("}"))
     if wrong.any():
@@ -271,19 +268,16 @@ class JsonSource(TableSource):
     """Objects of JSON; see `Source`."""
 
     def __init__(self, spec: SourceSpec):
-        super().__init__(spec)
         self.reader = _READERS[spec.format]
-
-    def make_parser(self) -> JsonLines:
-        spec = self.spec
         named = wanted_columns(spec.columns).names is not None
-        return JsonLines(
+        parser = JsonLines(
             LineSchema.from_text(spec.schema).fields,
             spec.record,
             skip_nulls=spec.nulls == "skip",
             only=named or spec.record != "example",
             strips=spec.format == "json",
         )
+        super().__init__(spec, parser)
 
     def notes(self) -> list[str]:
         """Returns a note on the fields that become texts, too."""

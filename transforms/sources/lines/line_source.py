@@ -20,6 +20,7 @@ from gristmill.dataset.formats.streams import (
     Readable,
     RecordBatch,
     StreamReader,
+    end_of,
 )
 from gristmill.dataset.formats.tfrecord_frames import MAX_RECORD_BYTES
 from gristmill.dataset.storage.lookup import storage_for
@@ -51,11 +52,6 @@ class Lines(NamedTuple):
     def starts(self) -> Positions:
         """Where each line begins: int64 [lines]."""
         return np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
-
-    def first(self, count: int) -> Lines:
-        """Returns at most `count` first lines."""
-        ends = self.ends[:count]
-        return Lines(self.data[: int(ends[-1])] if len(ends) else b"", ends)
 
     def part(self, begin: int, end: int) -> Lines:
         """Returns the lines of a half-open range."""
@@ -242,7 +238,7 @@ class LineReader(StreamReader):
             (records, rows, nulls), bad = self._parsed(given)
             stop = len(lines.ends) if bad is None else header + bad.row
             starts = lines.starts
-            self._pass(lines.first(stop).data)
+            self._pass(lines.part(0, stop).data)
             if records or nulls:
                 places = (base + starts[header + rows]).tolist()
                 yield RecordBatch(places, records, list(map(_crc32c, records)), nulls)
@@ -259,7 +255,7 @@ class LineReader(StreamReader):
                 return self._parser.records(lines), bad
             except RowError as error:
                 # An earlier one may be found later.
-                bad, lines = error, lines.first(error.row)
+                bad, lines = error, lines.part(0, error.row)
         return Made([], np.zeros(0, np.int64)), bad
 
     def _lines(self, end: End) -> Lines | None:
@@ -267,7 +263,7 @@ class LineReader(StreamReader):
         wanted_bytes = self._block_bytes
         while True:
             filled = self._fill(wanted_bytes)
-            known = end() if callable(end) else end
+            known = end_of(end)
             if known is not None and self.offset >= known:
                 if self.offset == self.size_bytes:
                     self.check_stream()  # All lines are there, and not their end.
@@ -297,7 +293,7 @@ class LineReader(StreamReader):
             starts = Lines(data, ends).starts
             ends = ends[: int(starts.searchsorted(known - self.offset))]
         together = max(1, int(ends.searchsorted(_MOST_BYTES, "right")))
-        return Lines(data, ends).first(min(self._lines_at_once, together))
+        return Lines(data, ends).part(0, min(self._lines_at_once, together))
 
     def _pass(self, data: bytes) -> None:
         super()._pass(data)
@@ -377,13 +373,9 @@ class LineSource(StreamSource):
     lookback_bytes = 1  # The previous byte tells whether a line begins at a byte.
     sure = True
 
-    def __init__(self, spec: SourceSpec):
+    def __init__(self, spec: SourceSpec, parser: LineParser):
         super().__init__(spec)
-        self._parser = self.make_parser()
-
-    @abc.abstractmethod
-    def make_parser(self) -> LineParser:
-        """Returns the parser that makes records of the lines."""
+        self._parser = parser
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges that begin and end at lines."""
@@ -403,9 +395,7 @@ class LineSource(StreamSource):
     def _next_line(self, file: InputFile, offset: int) -> int:
         """Returns where the first line at or after an offset begins."""
         offset -= self.lookback_bytes
-        with storage_for(file.path).open(
-            file.path, offset=offset, end=offset + 1, version=file.version
-        ) as stream:
+        with file.open(offset, offset + 1) as stream:
             reader = self.open_reader(
                 stream, path=file.path, offset=offset, size_bytes=file.size_bytes
             )
@@ -430,8 +420,8 @@ class LineSource(StreamSource):
 class TextSource(LineSource):
     """Text: a record is a line."""
 
-    def make_parser(self) -> LineParser:
-        return TextLines()
+    def __init__(self, spec: SourceSpec):
+        super().__init__(spec, TextLines())
 
 
 class TextLines(LineParser):

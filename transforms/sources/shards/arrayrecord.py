@@ -27,11 +27,9 @@ from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
 from gristmill.dataset.base.places import Int64, Places
 from gristmill.dataset.formats.streams import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.shards.open_shard import (
-    ListedShard,
     OpenShard,
     open_shard,
 )
@@ -43,7 +41,6 @@ from gristmill.transforms.sources.shards.source_split import (
 from gristmill.transforms.sources.source import (
     RangeReader,
     ReadRequest,
-    SkippedRegions,
     Source,
 )
 
@@ -58,24 +55,22 @@ class ShardRangeReader(RangeReader[tuple[OpenShard, BinaryIO | None]]):
     def __init__(
         self,
         request: ReadRequest,
-        shard: ListedShard,
+        dataset_chars: int,
         selected: Callable[[], BoolArray | None] = lambda: None,
     ):
         super().__init__(request)
         self._selected = selected
-        self._shard = shard
+        self._dataset_chars = dataset_chars
         self._opened: OpenShard | None = None
         self._chunks = 0, 0
         self._start = self._stop = 0
 
     def _open(self) -> tuple[OpenShard, BinaryIO | None]:
         """Opens the shard, and the file where the chunks begin, if there are any."""
-        source, path = self._source, self.path
-        opened = self._opened = open_shard(
-            self._shard,
-            version=self._file.version,
-            rebuild=self._skipped is not None,
-        )
+        source = self._source
+        rebuild = self._skipped is not None
+        opened = open_shard(self._file, self._dataset_chars, rebuild=rebuild)
+        self._opened = opened
         offsets = opened.footer.chunk_offsets
         first = opened.chunks_before(source.begin_bytes)
         # Chunks that were cut off are lost with the last range.
@@ -87,9 +82,7 @@ class ShardRangeReader(RangeReader[tuple[OpenShard, BinaryIO | None]]):
         if self._start == self._stop:
             return opened, None
         begin, end = offsets[[first, last]].tolist()
-        return opened, storage_for(path).open(
-            path, offset=begin, end=end, version=opened.version, wait=False
-        )
+        return opened, opened.file.open(begin, end, wait=False)
 
     @property
     def stored_places(self) -> Places | None:
@@ -106,7 +99,11 @@ class ShardRangeReader(RangeReader[tuple[OpenShard, BinaryIO | None]]):
         except CorruptShardError as error:
             if self._skipped is None:
                 raise
-            self._lose(error, self._skipped)
+            # Without a readable footer, the range is lost.
+            begin, end = self._source.begin_bytes, self._source.end_bytes
+            self._whole = end == self._file.size_bytes
+            if begin < end:
+                self._leave_out(error, "footer", region=(begin, end))
             return
         if file is not None:
             first, last = self._chunks
@@ -133,7 +130,7 @@ class ShardRangeReader(RangeReader[tuple[OpenShard, BinaryIO | None]]):
         except CorruptShardError:
             # It may have been damaged in transit: a bucket gives no checksum for a part
             # of an object. Data that are good the second time are used.
-            if not again and storage_for(chunks.path).remote:
+            if not again and self._file.remote:
                 yield from self._good(opened, _fetched(opened, chunks), again=True)
                 return
             if self._skipped is None:
@@ -142,7 +139,11 @@ class ShardRangeReader(RangeReader[tuple[OpenShard, BinaryIO | None]]):
                 try:
                     yield from _decoded(opened, chunk)
                 except CorruptShardError as error:
-                    _skip(self._skipped, opened, chunk, error)
+                    end_bytes = opened.file.size_bytes
+                    region = np.minimum(_edges(chunk), end_bytes).tolist()
+                    first = chunk.first_record
+                    rows = first, first + int(chunk.chunk_records.sum())
+                    self._leave_out(error, "chunk", region=region, rows=rows)
 
     def taken(self, batch: RecordBatch) -> RecordBatch:
         if (selected := self._selected()) is None or not batch.records:
@@ -205,34 +206,25 @@ class ShardRangeReader(RangeReader[tuple[OpenShard, BinaryIO | None]]):
                 error.add_cure("or keep what can be read with --on-corrupt skip")
             raise
 
-    def _lose(self, error: CorruptShardError, skipped: SkippedRegions) -> None:
-        """Skips a range of a file without a readable footer."""
-        begin, end = self._source.begin_bytes, self._source.end_bytes
-        self._whole = end == self._file.size_bytes
-        if begin >= end:
-            return
+    def _leave_out(self, error: CorruptShardError, reason: str, **place: Any) -> None:
+        """Notes damage as left out; `place` is as for `SkippedRegions.add`."""
+        assert self._skipped is not None
         damage = CorruptRecordError(**error.facts())
-        damage.reason, damage.detail = "footer", error.got or error.what
-        skipped.add(damage, self.path, region=(begin, end))
+        damage.reason, damage.detail = reason, error.got or error.what
+        self._skipped.add(damage, self.path, **place)
 
 
-def _skip(
-    skipped: SkippedRegions,
-    opened: OpenShard,
-    chunk: ChunkRange,
-    error: CorruptShardError,
-) -> None:
-    first = chunk.first_record
-    edges = opened.footer.chunk_offsets[[chunk.first_chunk, chunk.last_chunk]]
-    begin, end = np.minimum(edges, opened.shard.size_bytes).tolist()
-    damage = CorruptRecordError(**error.facts())
-    damage.reason, damage.detail = "chunk", error.got or error.what
-    skipped.add(
-        damage,
-        chunk.path,
-        region=(begin, end),
-        rows=(first, first + int(chunk.chunk_records.sum())),
-    )
+def _edges(chunks: ChunkRange) -> Int64:
+    """Returns where chunks begin, and where they end."""
+    offsets: Int64 = chunks.footer.chunk_offsets
+    return offsets[[chunks.first_chunk, chunks.last_chunk]]
+
+
+def _fetched(opened: OpenShard, chunks: ChunkRange) -> ChunkRange:
+    """Returns chunks that were fetched once more."""
+    begin, end = _edges(chunks).tolist()
+    with opened.file.open(begin, end) as file:
+        return dataclasses.replace(chunks, data=read_bytes(file, end - begin))
 
 
 def _decoded(opened: OpenShard, chunks: ChunkRange) -> list[RecordBatch]:
@@ -246,17 +238,6 @@ def _decoded(opened: OpenShard, chunks: ChunkRange) -> list[RecordBatch]:
         return []
     first = chunks.first_record
     return [RecordBatch(range(first, first + len(records)), records, found)]
-
-
-def _fetched(opened: OpenShard, chunks: ChunkRange) -> ChunkRange:
-    """Returns chunks that were fetched once more."""
-    offsets = opened.footer.chunk_offsets
-    begin, end = offsets[[chunks.first_chunk, chunks.last_chunk]].tolist()
-    with storage_for(chunks.path).open(
-        chunks.path, offset=begin, end=end, version=opened.version
-    ) as file:
-        data = read_bytes(file, end - begin)
-    return dataclasses.replace(chunks, data=data)
 
 
 def _one_by_one(chunks: ChunkRange) -> Iterator[ChunkRange]:
@@ -299,17 +280,14 @@ class ArrayRecordSource(Source):
         self._split = SourceSplit.of_spec(spec) if spec.of_dataset else None
         self._dataset_chars = 0 if self._split is None else len(self._split.directory)
 
-    def _shard(self, file: InputFile) -> ListedShard:
-        return ListedShard(file.path, file.size_bytes, self._dataset_chars)
-
     def read(self, request: ReadRequest) -> ShardRangeReader:
         shard = request.source.file_index
         selected = functools.partial(selected_records, self.spec, shard)
-        return ShardRangeReader(request, self._shard(request.file), selected)
+        return ShardRangeReader(request, self._dataset_chars, selected)
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin and end at chunks."""
-        footer = open_shard(self._shard(file), version=file.version).footer
+        footer = open_shard(file, self._dataset_chars).footer
         ranges = list(chunk_ranges(footer, range_bytes=range_bytes))
         firsts = [first for first, _ in ranges[1:]]
         edges = footer.chunk_offsets[firsts].tolist()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,52 +21,34 @@ from gristmill.dataset.metadata.shard_files import (
 )
 from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
 from gristmill.dataset.storage.lookup import storage_for
-
-
-class ListedShard(NamedTuple):
-    """A file to be read.
-
-    Attributes:
-        path: Its path.
-        size_bytes: Its size.
-        dataset_chars: Length of the part of the path that is its dataset's directory,
-            slash included; 0 without a dataset.
-    """
-
-    path: str
-    size_bytes: int
-    dataset_chars: int = 0
-
-    @property
-    def index_path(self) -> str | None:
-        """Its index, if it belongs to a dataset."""
-        at = self.dataset_chars
-        return self.path[:at] + layout.index_path(self.path[at:]) if at else None
-
+from gristmill.transforms.sources.input_files import InputFile
 
 # A range of a file is often followed by the next one of the same file. Each takes about
 # 35 bytes a record.
 _KEPT_SHARDS = 2
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class OpenShard:
     """The facts about a file needed before its records are read.
 
     Attributes:
-        shard: The file.
-        version: The version to read.
+        file: The file, in the version to read.
         footer: Its footer.
-        crc32cs: uint32 [records], the checksum of each record; None if no index has
-            them: then the hashes of the chunks are compared.
         index: Its index, None if it belongs to no dataset.
     """
 
-    shard: ListedShard
-    version: str
+    file: InputFile
     footer: Footer
-    crc32cs: npt.NDArray[np.uint32] | None
     index: ShardIndex | None = None
+
+    @property
+    def crc32cs(self) -> npt.NDArray[np.uint32] | None:
+        """uint32 [records], the checksum of each record.
+
+        None if no index has them: then the hashes of the chunks are compared.
+        """
+        return None if self.index is None else self.index.crc32cs
 
     @functools.cached_property
     def places(self) -> Places | None:
@@ -91,13 +72,14 @@ class OpenShard:
 
 
 def open_shard(
-    shard: ListedShard, *, version: str | None = None, rebuild: bool = False
+    file: InputFile, dataset_chars: int, *, rebuild: bool = False
 ) -> OpenShard:
     """Opens a file: reads its footer and checksums.
 
     Args:
-        shard: The file.
-        version: The version that it was listed with; None for any.
+        file: The file.
+        dataset_chars: Length of the part of its path that is its dataset's directory,
+            slash included; 0 without a dataset.
         rebuild: Whether the index of a shard stands in for a footer that is damaged, or
             was cut off.
 
@@ -107,30 +89,31 @@ def open_shard(
         InvalidDatasetError: Its index is damaged.
         StorageError: Its index cannot be read.
     """
-    if version is None:
-        info = storage_for(shard.path).stat(shard.path)
-        if info is None or info.size_bytes != shard.size_bytes:
+    if file.version is None:
+        info = storage_for(file.path).stat(file.path)
+        if info is None or info.size_bytes != file.size_bytes:
             raise CorruptShardError(
                 "shard is missing, or has the wrong size",
-                where=shard.path,
-                expected=f"{shard.size_bytes:,} bytes",
+                where=file.path,
+                expected=f"{file.size_bytes:,} bytes",
                 got="no file" if info is None else f"{info.size_bytes:,} bytes",
                 cure="restore it from a copy, or run the conversion again",
             )
-        version = info.version
-    return kept_shard(shard, version, rebuild)
+        file = file._replace(version=info.version)
+    return kept_shard(file, dataset_chars, rebuild)
 
 
 @functools.lru_cache(maxsize=_KEPT_SHARDS)
-def kept_shard(shard: ListedShard, version: str, rebuild: bool) -> OpenShard:
+def kept_shard(file: InputFile, dataset_chars: int, rebuild: bool) -> OpenShard:
     """Returns an open shard, which stays open for the next ranges of it."""
     # Meanwhile the footer arrives, in two reads.
     coming = daemon_call(
-        lambda: _index_of(shard, any_size=rebuild), thread_name="shard-index"
+        lambda: _index_of(file, dataset_chars, any_size=rebuild),
+        thread_name="shard-index",
     )
     footer = damage = None
     try:
-        footer = _read_footer(shard)
+        footer = _read_footer(file, hashed=not dataset_chars)
     except CorruptShardError as error:
         damage = error
     index = coming.result()
@@ -140,23 +123,18 @@ def kept_shard(shard: ListedShard, version: str, rebuild: bool) -> OpenShard:
         footer = _footer_of_index(index)
     assert footer is not None
     described = ShardFacts(None if index is None else index.records)
-    check_shard(described, ShardFacts(footer.records), where=shard.path)
-    crc32cs = None if index is None else index.crc32cs
-    return OpenShard(
-        shard=shard, version=version, footer=footer, crc32cs=crc32cs, index=index
-    )
+    check_shard(described, ShardFacts(footer.records), where=file.path)
+    return OpenShard(file, footer, index)
 
 
-def _read_footer(shard: ListedShard) -> Footer:
-    read = functools.partial(
-        stored_footer, shard.path, shard.size_bytes, hashed=shard.index_path is None
-    )
+def _read_footer(file: InputFile, *, hashed: bool) -> Footer:
     try:
-        return read()
+        return stored_footer(file.path, file.size_bytes, hashed=hashed)
     except CorruptShardError:
-        if not storage_for(shard.path).remote:
+        if not file.remote:
             raise
-        return read()  # It may have been damaged in transit.
+        # It may have been damaged in transit.
+        return stored_footer(file.path, file.size_bytes, hashed=hashed)
 
 
 def _footer_of_index(index: ShardIndex) -> Footer:
@@ -173,14 +151,17 @@ def _footer_of_index(index: ShardIndex) -> Footer:
     )
 
 
-def _index_of(shard: ListedShard, *, any_size: bool) -> ShardIndex | None:
+def _index_of(
+    file: InputFile, dataset_chars: int, *, any_size: bool
+) -> ShardIndex | None:
     """Returns a shard's index, None if it belongs to no dataset.
 
     With `any_size`, the shard may have been cut.
     """
-    path = shard.index_path
-    if path is None:
+    if not dataset_chars:
         return None
+    own = file.path[dataset_chars:]
+    path = file.path[:dataset_chars] + layout.index_path(own)
     try:
         data = storage_for(path).read(path)
     except StorageError as error:
@@ -193,9 +174,8 @@ def _index_of(shard: ListedShard, *, any_size: bool) -> ShardIndex | None:
         ) from error
     index = parse_index(data, path=path)
     index.check()
-    check_index(index, ShardFacts(file_bytes=None if any_size else shard.size_bytes))
+    check_index(index, ShardFacts(file_bytes=None if any_size else file.size_bytes))
     # The path identifies it: swapped indexes would swap two shards.
-    own = shard.path[shard.dataset_chars :]
     if (named := index.report().path) != own:
         raise CorruptShardError(
             "shard index is that of another shard",
