@@ -44,6 +44,7 @@ from tests.support.conversion import job_of
 from tests.support.open_files import files_of_at_most
 from tests.support.pipelines import run
 from tests.support.records import array_record_bytes
+from tests.support.told import told
 from tests.support.watched import at_storage
 
 OUT = "gs://bucket/out"
@@ -103,11 +104,11 @@ def test_of_two_at_once_the_later_is_told(
     if maker == "writer":  # Of the same id.
         other = functools.partial(write, output, C, overwrite=True)
     at_storage(monkeypatch, "write", at, other)
-    with pytest.raises((InputError, JobChangedError, StorageChangedError)) as told:
+    with pytest.raises((InputError, JobChangedError, StorageChangedError)) as caught:
         MAKERS[maker](output, b, False)
     if maker == "convert":
-        assert "gristmill inspect" in str(told.value)
-        assert "gristmill clean" in str(told.value)
+        assert "gristmill inspect" in str(caught.value)
+        assert "gristmill clean" in str(caught.value)
     assert found_by_verify(output)[0] == []
     clean(output, unfinished=True)
     split = assert_whole(output, C)
@@ -155,10 +156,12 @@ def test_a_reader_of_what_is_deleted_is_told_by_what_it_was_replaced(there, b, b
     if begun and "://" not in there:  # The shard is open.
         assert held.read([0]) == A[:1]
         return
-    with pytest.raises(ReplacedError) as caught:
+    with told(
+        ReplacedError,
+        "expected: edition 1, sha256:",
+        "got:      edition 2, made by gristmill",
+    ):
         held.read([0])
-    assert "expected: edition 1, sha256:" in str(caught.value)
-    assert "got:      edition 2, made by gristmill" in str(caught.value)
 
 
 @pytest.mark.parametrize("quick", [True, False])

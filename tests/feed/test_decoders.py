@@ -22,6 +22,7 @@ from tests.support.conversion import convert, job_of
 from tests.support.datasets import convert as convert_records
 from tests.support.examples import UNUSUAL, entry, example, message, parsed, tf_example
 from tests.support.tensorflow_process import with_tensorflow
+from tests.support.told import told
 
 Fixed, Ragged = loader.FixedFeature, loader.RaggedFeature
 
@@ -190,13 +191,11 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("features", "bad", "told"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize(("features", "bad", "says"), BAD.values(), ids=BAD)
 @pytest.mark.parametrize("others", [2, 20])
-def test_errors_name_record_feature_expected_and_got(features, bad, told, others):
-    with pytest.raises(DecodeError, match=f"(?s){told}") as caught:
+def test_errors_name_record_feature_expected_and_got(features, bad, says, others):
+    with told(DecodeError, "record 2 of the batch", match=f"(?s){says}", row=2):
         decode(features, [USUAL, USUAL, bad, *[USUAL] * others])
-    assert "record 2 of the batch" in str(caught.value)
-    assert caught.value.row == 2
 
 
 @pytest.mark.parametrize(
@@ -365,9 +364,8 @@ def test_a_row_of_another_length_is_named():
         r"number of tokens(.|\n)*record 1 of the batch\n"
         r"  expected: 4 bytes: 2 tokens as uint16\n  got:      3 bytes"
     )
-    with pytest.raises(DecodeError, match=message) as caught:
+    with told(DecodeError, match=message, row=1):
         loader.TokenDecoder(length=2, stored="uint16")([bytes(4), bytes(3)])
-    assert caught.value.row == 1
     for stored in ("uint32", "int64", "float16"):
         with pytest.raises(InputError, match="fit into int32"):
             loader.TokenDecoder(length=1, stored=stored)

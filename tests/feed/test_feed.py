@@ -24,6 +24,7 @@ from gristmill.dataset import (
 from tests.feed.conftest import FILES
 from tests.support.datasets import convert
 from tests.support.records import text_records
+from tests.support.told import told
 
 RECORDS = [*FILES[0], *FILES[1]]
 CODE = text_records(11, seed=3)
@@ -247,10 +248,9 @@ def test_a_record_that_does_not_decode_is_named(tmp_path, workers):
     decode = loader.TokenDecoder(length=2)
     with (
         batches.feed(decode=decode, workers=workers, host=(1, 2)) as feed,
-        pytest.raises(DecodeError, match=message) as caught,
+        told(DecodeError, match=message, row=5),
     ):
         next(feed)
-    assert caught.value.row == 5
 
 
 def test_also_where_a_host_has_padding_alone(web):
@@ -299,8 +299,8 @@ def test_a_slow_decode_makes_the_trainer_wait(web, workers):
     assert min(stats.decode_seconds, 2 * stats.wait_seconds) >= 8 * 0.05
     assert stats.read_seconds > 0
     assert before + stats == feed.stats
-    told = "1,234 batches, 0 records, 1.5 MiB; waited 0.0 s, read 0.0 s, decoded 0.0 s"
-    assert str(loader.FeedStats(batches=1234, record_bytes=3 << 19)) == told
+    said = "1,234 batches, 0 records, 1.5 MiB; waited 0.0 s, read 0.0 s, decoded 0.0 s"
+    assert str(loader.FeedStats(batches=1234, record_bytes=3 << 19)) == said
 
 
 def spans(folder):

@@ -43,6 +43,7 @@ from tests.support.records import (
     text_records,
     write_array_records,
 )
+from tests.support.told import told
 
 FILES = (text_records(30, seed=1), [], text_records(25, seed=2), text_records(1), [])
 RECORDS = [record for file in FILES for record in file]
@@ -237,11 +238,13 @@ def test_files_of_other_formats_are_named(tmp_path, name):
         path = tmp_path / "in"
         path.write_bytes(data.ljust(size, b" "))
         for open_it in (loader.open, loader.ArrayRecordDataSource):
-            with pytest.raises(CorruptShardError) as caught:
+            with told(
+                CorruptShardError,
+                f"not an ArrayRecord file, but {name}",
+                "`gristmill convert`",
+                where=str(path),
+            ):
                 open_it(str(path))
-            assert f"not an ArrayRecord file, but {name}" in str(caught.value)
-            assert caught.value.where == str(path)
-            assert "`gristmill convert`" in str(caught.value.cure)
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../d", "a/../../b", "gs://b/c", ""])

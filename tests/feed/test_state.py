@@ -21,6 +21,7 @@ from tests.feed.json_changes import ODD_VALUES, VALUES, changes
 from tests.support.datasets import convert
 from tests.support.records import text_records
 from tests.support.removals import remove
+from tests.support.told import told
 
 WEB = [text_records(40, seed=1), text_records(29, seed=2)]
 MORE = [text_records(31, seed=4)]
@@ -168,10 +169,10 @@ def test_other_records_are_refused_and_named(web, tmp_path):
             continue
         with pytest.raises(StateMismatchError) as caught:
             feed.set_state(state)
-        told = str(caught.value)
-        assert "phases[0].datasets[0].order_digest" in told
-        assert ("records_digest" in told) == (name == "changed")
-        assert "datasets[0].records " not in told
+        said = str(caught.value)
+        assert "phases[0].datasets[0].order_digest" in said
+        assert ("records_digest" in said) == (name == "changed")
+        assert "datasets[0].records " not in said
 
 
 def test_what_is_no_state_of_this_version_or_was_cut_is_named(web):
@@ -203,7 +204,7 @@ def test_a_run_goes_on_with_its_edition_after_an_append(grown, web, caplog):
         next(before)
         records.set_state(json.loads(json.dumps(before.get_state())))
         assert [*records] == [*before]
-    assert all("edition 1" in told.getMessage() for told in caplog.records)
+    assert all("edition 1" in line.getMessage() for line in caplog.records)
     assert len(caplog.records) == 2
     # The batches take the newer one when they say so.
     with feed_of(latest.then(loader.open(grown), step=4)) as feed:
@@ -250,7 +251,7 @@ def test_another_past_or_a_forgotten_phase_is_refused(grown, web):
     changed = plain.then(loader.open(grown), step=4)
     smaller = plain.then(batch_size=6, step=3)
     latest = loader.global_batches(loader.open(grown), **OPTIONS)
-    for batches, writer, step, told in (
+    for batches, writer, step, says in (
         (changed, changed, 7, None),
         (changed, plain, 4, None),  # It changes at this very step.
         (changed, plain, 2, None),
@@ -265,12 +266,11 @@ def test_another_past_or_a_forgotten_phase_is_refused(grown, web):
         (changed.then(batch_size=6, step=6), changed, 7, ""),
     ):
         feed = feed_of(batches)
-        if told is None:
+        if says is None:
             feed.set_state(state_of(writer, step))
             continue
-        with pytest.raises(StateMismatchError) as caught:
+        with told(StateMismatchError, says):
             feed.set_state(state_of(writer, step))
-        assert told in str(caught.value)
 
 
 def test_hosts_must_divide_the_sizes_from_the_step_on(web):

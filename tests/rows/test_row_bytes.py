@@ -25,6 +25,7 @@ from tests.rows.packed_rows import (
     some_rows,
     spans_of,
 )
+from tests.support.told import told
 
 USER, ASSISTANT, HALF = (
     Said(2, 0, False, 1),
@@ -203,10 +204,8 @@ def spanned(behind, marks, _=""):
 )
 def test_damaged_rows_are_named(record, message):
     good = [GOOD, spanned("01 01 1b", SUPERVISED)]
-    with pytest.raises(DecodeError, match=message) as caught:
+    with told(DecodeError, "record 2 of the batch", match=message, row=2):
         decode_rows(RowFormat(12), [*good, record, *good])
-    assert caught.value.row == 2
-    assert "record 2 of the batch" in str(caught.value)
 
 
 def example(inputs, positions, segments):
@@ -231,6 +230,5 @@ EXAMPLES = RowFormat(2, rows="example")
 )
 def test_damaged_examples_are_named(record, message):
     good = example([1, 0], [7, 0], [1, 0])
-    with pytest.raises(DecodeError, match=message) as caught:
+    with told(DecodeError, match=message, row=1):
         decode_rows(EXAMPLES, [good, record])
-    assert caught.value.row == 1

@@ -30,6 +30,7 @@ from tests.rows.tokenizer_files import (
     tokenizer_json,
 )
 from tests.servers.gcs_server import GcsServer
+from tests.support.told import told
 
 JSON, PIECE, UNIGRAM = (
     tokenizer_json(),
@@ -201,9 +202,8 @@ def test_another_file_or_library_than_planned(written):
         (load_tokenizer, "digest", "sha256:00", "not the one that the job"),
     ):
         other = dataclasses.replace(spec, **{name: value})
-        with pytest.raises(InputError, match=message) as raised:
+        with told(InputError, match=message, expected=value):
             load(dataclasses.replace(options, found=other))
-        assert raised.value.expected == value
     written(tokenizer_json(4_000))
     # Planned again, it is the one that is there.
     again = find_tokenizer(dataclasses.replace(options, found=spec))
@@ -232,10 +232,12 @@ def test_a_tokenizer_in_a_bucket(monkeypatch):
 )
 def test_missing_packages(written, monkeypatch, package, content, extra):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingPackageError) as raised:
+    with told(
+        MissingPackageError,
+        f"the package {package} is not installed",
+        f"pip install '.[{extra}]', in the clone",
+    ):
         find_tokenizer(written(content, fast=package == "gigatoken"))
-    assert f"the package {package} is not installed" in str(raised.value)
-    assert f"pip install '.[{extra}]', in the clone" in str(raised.value)
 
 
 MODULE = """
@@ -320,10 +322,10 @@ def test_a_function(module):
     ],
 )
 def test_what_a_function_must_tell_and_return(module, name, what, fact):
-    with pytest.raises((InputError, UserFunctionError), match=what) as raised:
+    with told(
+        (InputError, UserFunctionError), fact, match=what, where=f"{module}:{name}"
+    ):
         encoded(options_of(f"{module}:{name}"), ["a", "b"])
-    assert fact in str(raised.value)
-    assert raised.value.where == f"{module}:{name}"
 
 
 @pytest.mark.parametrize("kind", ["huggingface", "tiktoken", "bpe"])

@@ -53,6 +53,7 @@ from tests.support.records import (
     official_options,
     text_records,
 )
+from tests.support.told import told
 
 CODECS = ["zstd:3", "zstd:-5", "brotli:6", "snappy", "uncompressed"]
 RECORD_SETS = {
@@ -218,9 +219,8 @@ def test_an_option_is_spelled_in_one_way():
         options = WriterOptions(compression=text)
         assert options == WriterOptions(compression=means)
     for text in (*REFUSED.split(), "", " zstd"):
-        with pytest.raises(InputError, match="`compression`") as caught:
+        with told(InputError, "`compression`", repr(text)):
             WriterOptions(compression=text)
-        assert repr(text) in str(caught.value)
     for group_size in (0, -1, (1 << 20) + 1):
         with pytest.raises(InputError, match="group size"):
             WriterOptions(group_size=group_size)
@@ -298,10 +298,9 @@ def test_fields_that_contradict_each_other(compression, lie, says):
     for method in (some.decode, some.checksum):
         with (
             limited_memory(1 << 29),
-            pytest.raises(error, match="shard, chunk 2") as caught,
+            told(error, "shard, chunk 2", says),
         ):
             method()
-        assert says in str(caught.value)
 
 
 @every_compression
@@ -314,8 +313,8 @@ def test_chunks_have_as_many_records_as_the_footer_says(compression):
     # Without the footer's count, this one passes as a single record.
     joined = chunk([b"abc", b"de"], compression=compression, record_count=1)
     assert encoded([joined]).decode() == [b"abcde"]
-    told = encoded([joined], records=2)
-    for method in (told.decode, told.checksum, told.lengths):
+    counted = encoded([joined], records=2)
+    for method in (counted.decode, counted.checksum, counted.lengths):
         with pytest.raises(CorruptShardError, match="1 records instead of 2"):
             method()
 
@@ -391,11 +390,9 @@ def test_footers_that_contradict_the_file(place, record, says):
     else:
         postscript = record
     bad = array_record_file(CHUNKS, footer, postscript=postscript or None)
-    for data in (array_record_file(CHUNKS, []), bad):
-        with pytest.raises(CorruptShardError, match="footer cannot be read") as caught:
-            footer_of(data, path="x.array_record")
-        assert caught.value.where == "x.array_record"
-    assert says in str(caught.value)
+    for data, part in ((array_record_file(CHUNKS, []), ""), (bad, says)):
+        with told(CorruptShardError, "footer cannot be read", part, where="x"):
+            footer_of(data, path="x")
 
 
 def test_a_footer_that_claims_gibibytes_allocates_nothing():

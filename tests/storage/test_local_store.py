@@ -49,6 +49,7 @@ from gristmill.pipelines.text.unfinished import read_unfinished
 from tests.support.conversion import convert, job_of
 from tests.support.open_files import files_of_at_most, open_files
 from tests.support.records import frames_of, text_records
+from tests.support.told import told
 from tests.support.watched import failing, watched
 
 DATA = bytes(range(251)) * 40
@@ -140,17 +141,23 @@ def test_an_open_file_that_was_truncated_or_lies_on_a_broken_disk(path):
     file = OpenFile(str(path))
     os.truncate(path, 100)
     assert file[50:100] == DATA[50:100]
-    with pytest.raises(CorruptShardError) as raised:
+    with told(
+        CorruptShardError,
+        expected=f"{len(DATA):,} bytes, as when it was opened",
+        where=str(path),
+        got="100 bytes",
+    ):
         file[90:110]
-    assert raised.value.expected == f"{len(DATA):,} bytes, as when it was opened"
-    assert (raised.value.where, raised.value.got) == (str(path), "100 bytes")
     # Memory that is not there, as the first page of a process never is: EIO.
     with open("/proc/self/mem", "rb", buffering=0) as memory:
         os.dup2(memory.fileno(), file.descriptor)
-    with pytest.raises(StorageError, match=r"(?s)the disk cannot.*dmesg") as broken:
+    with told(
+        StorageError,
+        match=r"(?s)the disk cannot.*dmesg",
+        where=str(path),
+        got=os.strerror(errno.EIO),
+    ):
         file[50:60]
-    assert broken.value.where == str(path)
-    assert broken.value.got == os.strerror(errno.EIO)
 
 
 def test_a_file_that_is_larger_than_memory(path):
@@ -205,10 +212,13 @@ def test_what_is_no_regular_file_is_refused(path, kind):
         *(STORAGE.open, STORAGE.read, STORAGE.load, STORAGE.stat, STORAGE.match),
         functools.partial(STORAGE.write, data=b"new"),
     ):
-        with pytest.raises(StorageError, match="not a regular file") as caught:
+        with told(
+            StorageError,
+            "not a regular file",
+            where=str(path),
+            got=kind.removeprefix("a link to "),
+        ):
             call(str(path))
-        assert caught.value.where == str(path)
-        assert caught.value.got == kind.removeprefix("a link to ")
     assert [name for name in os.listdir(path.parent) if "tmp" in name] == []
     with pytest.raises(StorageError, match="not a regular file"):
         STORAGE.match(f"{path.parent}/*")
