@@ -213,8 +213,7 @@ def serve(directory, latency_ms):
 def counters(url):
     """Returns how many requests a server got, and how many bytes of objects it sent."""
     with urllib.request.urlopen(f"{url}/counters") as answer:
-        found = json.load(answer)
-    return found
+        return json.load(answer)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
-import importlib.util
 import inspect
 import json
 import os
@@ -87,6 +86,7 @@ class Contest:
         columns: More of a run that the page shows: its key, with a label.
         options: Options of its own: their values, those of `--quick`, and their help.
         packages: Whose versions are kept.
+        elsewhere: Packages of other environments: the option that names the Python.
         peers: What the page of peers says of this contest.
         args: The command line.
         work: A folder for the time being.
@@ -96,6 +96,7 @@ class Contest:
     columns = {}
     options = {}
     packages = ()
+    elsewhere = {}
     peers = ()
 
     def __init__(self, args, work):
@@ -115,7 +116,11 @@ class Contest:
 
     def environment(self):
         """Returns the conditions of the numbers, and versions in other environments."""
-        return describe_environment(self.packages)
+        found = describe_environment(self.packages)
+        for option, package in self.elsewhere.items():
+            if python := getattr(self.args, option):
+                found["packages"][package] = version_in(python, package)
+        return found
 
     def program(self, name, *arguments):
         """Returns the command of a program of the contest's module."""
@@ -300,7 +305,7 @@ def main(contest, *programs, argv=None):
     args = _parse(contest, argv)
     with tempfile.TemporaryDirectory(prefix="bench-") as work:
         results = hold(contest(args, pathlib.Path(work)))
-    print(report.page(results))
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")
+    print(report.page(results))
     return int(any(key.startswith("gristmill") for key in results["failed"]))

@@ -18,7 +18,6 @@ from benchmarks.contest import (
     main,
     make,
     said_by,
-    version_in,
 )
 from benchmarks.frames import read_frames
 
@@ -56,9 +55,7 @@ class Pack(Contest):
         "bare": Contestant("bare pool", bound=True),
         "gristmill_fast": Contestant("`gristmill pack --fast`"),
         "bare_fast": Contestant("bare pool of gigatoken", bound=True),
-        "datatrove": Contestant(
-            "datatrove, `DocumentTokenizer`, one process", option="datatrove"
-        ),
+        "datatrove": Contestant("datatrove, `DocumentTokenizer`", option="datatrove"),
         "megatron": Contestant("Megatron-LM, `preprocess_data.py`", option="megatron"),
         "megatron_fast": Contestant(
             "Megatron-LM, `preprocess_data_fast.py`", option="megatron"
@@ -73,6 +70,7 @@ class Pack(Contest):
         "megatron_checkout": (None, None, "a checkout of Megatron-LM"),
     }
     packages = ("gigatoken", "numpy", "tokenizers", "zstandard")
+    elsewhere = {"datatrove": "datatrove"}
     peers = (
         Peer(
             "Megatron-LM's `preprocess_data_fast.py`",
@@ -94,7 +92,7 @@ class Pack(Contest):
         Peer(
             "datatrove's `DocumentTokenizer`",
             "datatrove",
-            "the same, in one process",
+            "the same",
             "gristmill_fast",
             "datatrove",
             _CASES[1],
@@ -102,11 +100,8 @@ class Pack(Contest):
     )
 
     def environment(self):
-        """Returns the versions of datatrove and Megatron-LM, too."""
+        """Returns the commit of Megatron-LM, too."""
         found, checkout = super().environment(), self.args.megatron_checkout
-        if self.args.datatrove:
-            version = version_in(self.args.datatrove, "datatrove")
-            found["packages"]["datatrove"] = version
         if checkout:
             command = ("git", "-C", checkout, "rev-parse", "--short=12", "HEAD")
             found["packages"]["Megatron-LM"] = said_by(*command)
@@ -117,16 +112,21 @@ class Pack(Contest):
         self._tokenizer = train_tokenizer(self.work, self.args.bytes)
         self._tokens = None
         self._bytes = write_texts(self.work / "in", self.args.bytes)
-        self._lines = self.work / "lines" / "all.jsonl"
-        self._lines.parent.mkdir()
-        texts = map(_texts_of, sorted((self.work / "in").iterdir()))
-        lines = [_line({"text": text}) for text in itertools.chain(*texts)]
-        self._lines.write_bytes(b"".join(lines))
+        self._write_lines()
         yield _CASES[0], ["gristmill", "bare"]
         peers = ("datatrove", "megatron", "megatron_fast")
         yield _CASES[1], ["gristmill_fast", "bare_fast", *peers]
         self._bytes = _write_conversations(self.work, self.args.bytes)
         yield _CASES[2], ["gristmill_chat", "gristmill_text"]
+
+    def _write_lines(self):
+        """Writes the documents as JSON lines: in as many files, and in one."""
+        (self.work / "lines").mkdir()
+        with open(self.work / "all.jsonl", "wb") as every:
+            for path in sorted((self.work / "in").iterdir()):
+                lines = b"".join(_line({"text": text}) for text in _texts_of(path))
+                (self.work / "lines" / f"{path.name}.jsonl").write_bytes(lines)
+                every.write(lines)
 
     def _command(self, key, output):
         name, _, way = key.partition("_")
@@ -135,14 +135,13 @@ class Pack(Contest):
             return self.program("bare", way, self._tokenizer, *sorted(inputs.iterdir()))
         if key == "datatrove":
             start = [self.args.datatrove, "-m", "benchmarks.peers", "pack_datatrove"]
-            words = self._tokenizer, self._lines.parent, output
-            return [*start, *map(str, words)]
+            return [*start, self._tokenizer, self.work / "lines", output]
         if name == "megatron":
             how = ["--use-gigatoken"] if way else ["--workers=2"]
             program = "preprocess_data_fast.py" if way else "preprocess_data.py"
             return [
                 *(self.args.megatron, f"{self.args.megatron_checkout}/tools/{program}"),
-                *(f"--input={self._lines}", f"--output-prefix={output / 'c4'}"),
+                *(f"--input={self.work}/all.jsonl", f"--output-prefix={output / 'c4'}"),
                 *("--tokenizer-type=HuggingFaceTokenizer", *how),
                 f"--tokenizer-model={self.work}",
             ]
