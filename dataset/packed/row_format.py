@@ -54,7 +54,7 @@ class RowFormat:
 
     length: int
     id_bytes: int = 2
-    rows: RowsKind = "packed"
+    rows: str = "packed"
 
     def __post_init__(self) -> None:
         kinds = get_args(RowsKind)

@@ -39,6 +39,11 @@ class NamedPhase(NamedTuple):
     mixture: Mixture | None
     batch_size: int
 
+    def mixture_of(self, datasets: Mapping[str, Dataset]) -> Mixture | None:
+        """Returns its mixture for others of these names: by lengths if it is so."""
+        by_length = self.mixture == by_lengths(self.datasets)
+        return by_lengths(datasets) if by_length else self.mixture
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Batches:
@@ -294,15 +299,14 @@ class Batches:
                     cure='make a mixture: global_batches({"a": a, "b": b})',
                 )
             return Mixture.of(ordered_weights(weights, tuple(named)))
-        if before.mixture == by_lengths(before.datasets):
-            return by_lengths(named)
-        if before.mixture is not None and named.keys() != before.datasets.keys():
+        mixture = before.mixture_of(named)
+        if mixture == before.mixture and named.keys() != before.datasets.keys():
             raise InputError(
                 "a dataset is added to a mixture, and its weight is not given",
                 expected=f"weights of {', '.join(named)}",
                 cure="give weights too",
             )
-        return before.mixture
+        return mixture
 
 
 AnyBatches = TypeVar("AnyBatches", bound=Batches)

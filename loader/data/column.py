@@ -22,10 +22,9 @@ from gristmill.dataset.metadata.column_table import (
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.base.indices import IntArray, counted_from_end
+from gristmill.loader.base.indices import AnyArray, IntArray, counted_from_end
 from gristmill.loader.data.part import Part
 
-Values = npt.NDArray[Any]
 _MOST_GAP_BYTES = 4 << 20  # Read through smaller gaps.
 _HEAD_BYTES = 64 << 10  # The first read: all of a small file.
 _AT_ONCE = 32
@@ -81,7 +80,7 @@ class Column:
         files: Sequence[ColumnFiles],
         ends: IntArray,
         *,
-        numbers: npt.NDArray[Any] | None = None,
+        numbers: AnyArray | None = None,
     ):
         self.name, self.kind = name, kind
         self._files, self._ends, self._numbers = files, ends, numbers
@@ -120,7 +119,7 @@ class Column:
 
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
-    ) -> Values:
+    ) -> AnyArray:
         if copy is False:
             raise ValueError("the values of a column are always copied")
         found = [self.kind.empty()]
@@ -128,7 +127,7 @@ class Column:
             found.append(self[begin : begin + _BLOCK_RECORDS])
         return np.concatenate(found).astype(self.dtype if dtype is None else dtype)
 
-    def read(self, records: IntArray) -> Values:
+    def read(self, records: IntArray) -> AnyArray:
         """Returns the values of records, int64 [n] numbers in range: `[n, *shape]`.
 
         Raises:
@@ -144,7 +143,7 @@ class Column:
         starts = np.flatnonzero(np.diff(shards, prepend=-1))
         bounds = [*starts.tolist(), len(records)]
 
-        def read(run: tuple[int, int]) -> Values:
+        def read(run: tuple[int, int]) -> AnyArray:
             begin, end = run
             shard = int(shards[begin])
             first = int(self._ends[shard - 1]) if shard else 0
@@ -157,7 +156,7 @@ class Column:
             out[order[begin:end]] = values
         return out
 
-    def _read_shard(self, shard: int, rows: IntArray) -> Values:
+    def _read_shard(self, shard: int, rows: IntArray) -> AnyArray:
         """Returns values of a shard, of ascending numbers in it."""
         path, file, whole = self._open(shard)
         storage = storage_for(path)
@@ -236,7 +235,7 @@ def column_of(
     *,
     known: Mapping[str, ColumnType],
     where: str,
-    numbers: npt.NDArray[Any] | None,
+    numbers: AnyArray | None,
 ) -> Column:
     """Returns a column of all parts.
 

@@ -6,20 +6,21 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.base.system import usable_cores
 from gristmill.dataset.metadata.features import FeatureSpec, joined_features
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.shard_table import WRITTEN_DIGEST, total_digest
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.loader.base.indices import (
+    AnyArray,
     IntArray,
     checked_index,
     checked_indices,
@@ -145,7 +146,7 @@ class Chosen(NamedTuple):
     """
 
     whole: Dataset
-    numbers: npt.NDArray[Any]
+    numbers: AnyArray
     text: str
 
     def digest(self) -> bytes:
@@ -276,21 +277,19 @@ class Stored:
 
     def _first_shards(self, shards: int) -> Content:
         """Returns the identity of the records of the first shards, in their order."""
-        tables: list[tuple[ShardTable | None, slice]] = []
-        left = shards
-        for part in self.parts:
-            if left > 0 or not tables:
-                tables.append((part.table, slice(left)))
-            left -= len(part.shards)
-        columns = [np.diff(self.shards.ends[:shards], prepend=0)]
-        known = [(table, rows) for table, rows in tables if table is not None]
+        firsts = itertools.accumulate(len(part.shards) for part in self.parts[:-1])
+        own = zip(self.parts, (-1, *firsts), strict=True)
+        tables = [part.table for part, first in own if first < shards]
+        known = [table.columns for table in tables if table is not None]
+        columns: list[Any] = [np.diff(self.shards.ends[:shards], prepend=0)]
         digest = None
         if len(known) == len(tables):
-            for name in ("digest_low", "digest_high"):
-                found = [table.columns[name][rows] for table, rows in known]
-                columns.append(np.concatenate(found))
-            total = sum((t.digest(rows) for t, rows in known), RecordsDigest())
-            digest = total.hex
+            every = (
+                np.concatenate([one[name] for one in known]) for name in WRITTEN_DIGEST
+            )
+            written = [column[:shards] for column in every]
+            columns += written[2:]
+            digest = total_digest(*written).hex
         else:
             sizes = self.shards.starts, self.shards.file_bytes
             columns += [column[:shards] for column in sizes]
@@ -535,9 +534,7 @@ class Dataset(Sequence[bytes]):
     def __getitem__(self, index: int | np.integer[Any]) -> bytes: ...
 
     @overload
-    def __getitem__(
-        self, index: slice | Sequence[int] | npt.NDArray[Any]
-    ) -> list[bytes]: ...
+    def __getitem__(self, index: slice | Sequence[int] | AnyArray) -> list[bytes]: ...
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -558,7 +555,7 @@ class Dataset(Sequence[bytes]):
         return _open_again, (self.stored.reopen, self.stored.content)
 
 
-def _selected(whole: Dataset, places: npt.NDArray[Any], text: str) -> Dataset:
+def _selected(whole: Dataset, places: AnyArray, text: str) -> Dataset:
     own, chosen = whole.stored, Chosen(whole, places, text)
     return Dataset(Stored(own.parts, own.how, chosen=chosen))
 

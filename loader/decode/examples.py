@@ -21,7 +21,13 @@ import numpy.typing as npt
 from gristmill.dataset.base.errors import DecodeError, InputError, some_of
 from gristmill.dataset.base.example import NO_KIND
 from gristmill.dataset.metadata.features import FeatureSpec
-from gristmill.loader.base.indices import IntArray, checked_count, not_opened
+from gristmill.loader.base.indices import (
+    AnyArray,
+    BoolArray,
+    IntArray,
+    checked_count,
+    not_opened,
+)
 from gristmill.loader.decode.scan import (
     BrokenListError,
     Scan,
@@ -49,13 +55,13 @@ class Ragged(NamedTuple):
             [row_splits[i], row_splits[i + 1]).
     """
 
-    values: npt.NDArray[Any]
+    values: AnyArray
     row_splits: IntArray
 
 
 def _decode(
     name: str, scan: Scan, dtype: np.dtype[Any], *, optional: bool
-) -> tuple[Values, npt.NDArray[np.bool_]]:
+) -> tuple[Values, BoolArray]:
     """Returns the values of a feature as `dtype`, and whether each record has it."""
     column = scan.column(name.encode())
     kind = kind_of(dtype)
@@ -151,7 +157,7 @@ class FixedFeature:
         if self.default is not None:
             self._default(dtype)
 
-    def _default(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def _default(self, dtype: np.dtype[Any]) -> AnyArray:
         return constant(self.default, dtype, shape=self.shape)
 
     def array(self, name: str, scan: Scan) -> Any:

@@ -23,9 +23,9 @@ from gristmill.dataset.base.example import (
     NO_KIND,
     canonical_example,
 )
-from gristmill.loader.base.indices import IntArray
+from gristmill.loader.base.indices import AnyArray, BoolArray, IntArray
 
-BoolArray = npt.NDArray[np.bool_]
+ByteArray = npt.NDArray[np.uint8]
 
 # Varints and tags are read before the check that they lie within the record.
 PADDING = bytes(16)
@@ -65,7 +65,7 @@ class Scan(NamedTuple):
     """
 
     buffer: bytes
-    data: npt.NDArray[np.uint8]
+    data: ByteArray
     records: int
     rows: IntArray
     names: IntArray
@@ -94,7 +94,7 @@ class Scan(NamedTuple):
         return sorted(self.buffer[b:e].decode(errors="replace") for b, e in spans)
 
 
-def _words(data: npt.NDArray[np.uint8], names: IntArray) -> npt.NDArray[np.uint64]:
+def _words(data: ByteArray, names: IntArray) -> npt.NDArray[np.uint64]:
     """Returns a hash of each name: from its length, first and last letters."""
     begins, ends = names.T
     words: npt.NDArray[np.uint64] = (ends - begins).astype(np.uint64)
@@ -138,9 +138,7 @@ def scan_examples(records: Sequence[bytes]) -> Scan:
     return scan
 
 
-def lengths_at(
-    data: npt.NDArray[np.uint8], at: IntArray
-) -> tuple[IntArray, IntArray, BoolArray]:
+def lengths_at(data: ByteArray, at: IntArray) -> tuple[IntArray, IntArray, BoolArray]:
     """Reads the varint at each position.
 
     Returns values, the positions after them, and whether each is below 2^28; otherwise
@@ -203,7 +201,7 @@ def _scan(records: Sequence[bytes]) -> tuple[Scan, IntArray]:
 
 
 def _entries(
-    data: npt.NDArray[np.uint8], at: IntArray, limits: IntArray
+    data: ByteArray, at: IntArray, limits: IntArray
 ) -> tuple[IntArray, BoolArray]:
     """Reads the entry of the map of features that begins at each position.
 
@@ -271,9 +269,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
     return "bytes" if dtype.kind == "O" else dtype.name
 
 
-def constant(
-    value: Any, dtype: np.dtype[Any], *, shape: tuple[int, ...]
-) -> npt.NDArray[Any]:
+def constant(value: Any, dtype: np.dtype[Any], *, shape: tuple[int, ...]) -> AnyArray:
     """Returns a value, or values of the shape, as an array of the dtype."""
     try:
         given = np.array(value, object)
@@ -301,7 +297,7 @@ def limits_of(dtype: np.dtype[Any]) -> tuple[int, int]:
     return int(info.min), min(int(info.max), (1 << 63) - 1)
 
 
-def first_outside(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> int | None:
+def first_outside(values: AnyArray, dtype: np.dtype[Any]) -> int | None:
     """Returns the number of the first value that a dtype cannot hold, or None.
 
     Values are int64, float32, or int32 in [0, 2^28); the dtype is of the same kind.
@@ -316,7 +312,7 @@ def first_outside(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> int | None:
     return int(np.argmax((values < least) | (values > most)))
 
 
-def cast(values: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def cast(values: Any, dtype: np.dtype[Any]) -> AnyArray:
     """Returns values, a list if they are bytes, as an array of a dtype."""
     if dtype.kind == "O":
         out = np.empty(len(values), object)
@@ -324,7 +320,7 @@ def cast(values: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         return out
     # Overflow of floats gives infinity, as any conversion to such a type does.
     with np.errstate(over="ignore"):
-        array: npt.NDArray[Any] = values.astype(dtype, copy=False)
+        array: AnyArray = values.astype(dtype, copy=False)
     return array
 
 
@@ -377,7 +373,7 @@ def values_of(scan: Scan, column: FeatureColumn, kind: int) -> Values:
     return _ints(payload, sizes)
 
 
-def _gather(scan: Scan, begins: IntArray, sizes: IntArray) -> npt.NDArray[np.uint8]:
+def _gather(scan: Scan, begins: IntArray, sizes: IntArray) -> ByteArray:
     """Returns the payloads of all records end to end."""
     total = int(sizes.sum())
     if total <= _SMALL_BYTES * len(sizes):
@@ -392,7 +388,7 @@ def _gather(scan: Scan, begins: IntArray, sizes: IntArray) -> npt.NDArray[np.uin
     return np.frombuffer(joined, np.uint8)
 
 
-def _ints(payload: npt.NDArray[np.uint8], sizes: IntArray) -> Values:
+def _ints(payload: ByteArray, sizes: IntArray) -> Values:
     bounds = np.cumsum(sizes)
     ends = np.flatnonzero(payload < 0x80)
     filled = sizes > 0
@@ -413,9 +409,9 @@ def _ints(payload: npt.NDArray[np.uint8], sizes: IntArray) -> Values:
     return Values(values, counts)
 
 
-def _varints(payload: npt.NDArray[np.uint8], ends: IntArray) -> Any:
+def _varints(payload: ByteArray, ends: IntArray) -> Any:
     """Decodes varints, given where they end; None if one is too long."""
-    values: npt.NDArray[Any] = np.empty(len(ends), np.int32)
+    values: AnyArray = np.empty(len(ends), np.int32)
     for at in range(0, len(ends), _BLOCK):
         block = ends[at : at + _BLOCK]
         if values.dtype == np.int32 and not _varint_block(
@@ -430,14 +426,14 @@ def _varints(payload: npt.NDArray[np.uint8], ends: IntArray) -> Any:
 
 
 def _varint_block(
-    payload: npt.NDArray[np.uint8],
+    payload: ByteArray,
     ends: IntArray,
     most_bytes: int,
-    out: npt.NDArray[Any],
+    out: AnyArray,
 ) -> bool:
     """Decodes varints into `out`, from their last byte to their first."""
     out[:] = payload.take(ends)
-    going: npt.NDArray[np.bool_] | None = None
+    going: BoolArray | None = None
     for index in range(1, most_bytes + 1):
         # Before the first byte this wraps around; no varint continues there.
         byte = payload.take(ends - index, mode="wrap")

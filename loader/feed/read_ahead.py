@@ -22,14 +22,13 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system import daemon_call
-from gristmill.loader.base.indices import IntArray, Rows
+from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.feed.stats import BatchesRead, ReadBatch
-from gristmill.loader.order.schedule import RowsBySize, Schedule
+from gristmill.loader.order.schedule import RowsBySize, Schedule, rows_of
 from gristmill.loader.order.shuffle import BlockShuffle
 
 # Limits of a pass: more time, records or steps save little.
@@ -141,15 +140,12 @@ class WindowReads:
         dataset: Dataset,
         schedule: Schedule,
         shuffle: BlockShuffle,
-        rows: Rows | Callable[[int], Rows],
+        rows: RowsBySize,
         steps: range,
     ):
         self._dataset, self._schedule, self._rows = dataset, schedule, rows
-        self._first_step, self._every = steps.start, steps.step
+        self._steps = steps
         self._order, self._shuffle = schedule.phases[0].orders[0], shuffle
-        self._batch_size = schedule.batch_size(0)
-        self._wanted = _among(rows, self._batch_size)
-        self._wanted_last = _among(rows, schedule.remainder or self._batch_size)
         self._windows: collections.OrderedDict[int, Future[_Window]] = (
             collections.OrderedDict()
         )
@@ -182,7 +178,9 @@ class WindowReads:
         window_records = min(
             shuffle.block_records * shuffle.window_blocks, max(len(dataset), 1)
         )
-        share = reads._wanted.mean() / reads._every * record_bytes
+        size = schedule.batch_size(0)
+        own = np.arange(size)[rows_of(rows, size, size)].size
+        share = own / size / steps.step * record_bytes
         if _WINDOWS * window_records * share > remote.fetcher.options.window_bytes:
             return None
         return reads
@@ -218,7 +216,7 @@ class WindowReads:
         with self._lock:
             found = self._keep(begin, end)
             # Not at once: other threads may still read the end of the previous window.
-            if position - begin >= (end - begin) // 4 and end < self._stop:
+            if position - begin >= (end - begin) // 4 and end < self._schedule.stop:
                 self._keep(*self._bounds(end))
         return found
 
@@ -236,30 +234,17 @@ class WindowReads:
             self._windows.popitem(last=False)
         return found
 
-    @property
-    def _stop(self) -> int:
-        steps, stop = self._schedule.steps, self._schedule.stop
-        return stop if steps is None else min(stop, steps * self._batch_size)
-
     def _load(self, begin: int, end: int) -> _Window:
-        positions = np.arange(begin, min(end, self._stop), dtype=np.int64)
-        steps, rows = np.divmod(positions, self._batch_size)
-        wanted = self._wanted[rows]
-        if self._schedule.remainder:
-            last = steps == self._schedule.step_limit - 1
-            wanted[last] = self._wanted_last[rows[last]]
-        if self._every > 1:
-            wanted &= (steps - self._first_step) % self._every == 0
-        positions = positions[wanted]
+        schedule, steps = self._schedule, self._steps
+        first, last = (schedule.find_step(place)[0] for place in (begin, end - 1))
+        # Those of this reader, which takes every n-th step.
+        first += (steps.start - first) % steps.step
+        last = min(last, schedule.step_limit - 1)
+        found = [
+            schedule.positions(step, self._rows)
+            for step in range(first, last + 1, steps.step)
+        ]
+        positions = np.sort(np.concatenate([np.empty(0, np.int64), *found]))
+        positions = positions[(positions >= begin) & (positions < end)]
         numbers = self._order.records(positions)
         return _Window(positions, self._dataset.stored.read(numbers))
-
-
-def _among(rows: Rows | Callable[[int], Rows], count: int) -> npt.NDArray[np.bool_]:
-    """Returns whether each of some rows belongs to a reader, bool [count]."""
-    found = np.zeros(count, bool)
-    taken = rows(count) if callable(rows) else rows
-    if not isinstance(taken, slice):
-        taken = taken[taken < count]
-    found[taken] = True
-    return found

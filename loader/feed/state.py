@@ -25,7 +25,6 @@ from gristmill.loader.data.batches import (
     AnyBatches,
     Batches,
     NamedPhase,
-    by_lengths,
     named_datasets,
 )
 from gristmill.loader.data.dataset import Content, Dataset, GoneDataset
@@ -215,15 +214,9 @@ def _matched(part: NamedPhase, phase: Mapping[str, Any]) -> NamedPhase | None:
     if [*part.datasets] != [*found.datasets] or _has_gone(found):
         return None
     own = part._replace(
-        datasets=found.datasets, mixture=_mixture_with(part, found.datasets)
+        datasets=found.datasets, mixture=part.mixture_of(found.datasets)
     )
     return own if own._replace(step=found.step) == found else None
-
-
-def _mixture_with(part: NamedPhase, datasets: dict[str, Dataset]) -> Mixture | None:
-    """Returns the mixture of a phase for other datasets of the same names."""
-    own = part.mixture
-    return by_lengths(datasets) if own == by_lengths(part.datasets) else own
 
 
 def _has_gone(part: NamedPhase) -> bool:
@@ -381,7 +374,7 @@ def continued_batches(
     if _has_gone(last):
         return batches
     if _matched(part, saved.phases[-1]) is None:
-        mixture = _mixture_with(part, last.datasets)
+        mixture = part.mixture_of(last.datasets)
         changes = {}
         if part.batch_size != last.batch_size:
             changes["batch size"] = f"{part.batch_size:,} rows"

@@ -17,21 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from gristmill.dataset.base.errors import (
     DecodeError,
     InputError,
     UserFunctionError,
 )
-from gristmill.loader.base.indices import by_value
+from gristmill.loader.base.indices import AnyArray, BoolArray, by_value
 from gristmill.loader.data.batches import Batches, describe_row, noted, read_batch
 from gristmill.loader.data.column import Column
 from gristmill.loader.feed.read_ahead import WindowReads
 from gristmill.loader.feed.stats import BatchesRead, ReadBatch
-from gristmill.loader.order.schedule import MixedBatch, RowsBySize, Schedule
-
-Values = npt.NDArray[Any]
+from gristmill.loader.order.schedule import MixedBatch, RowsBySize, Schedule, rows_of
 
 
 def checked_columns(
@@ -91,7 +88,7 @@ def takes_columns(decode: object) -> bool:
     return wanted is not None and wanted.default is wanted.empty
 
 
-def with_columns(batch: Any, columns: Mapping[str, Values]) -> Any:
+def with_columns(batch: Any, columns: Mapping[str, AnyArray]) -> Any:
     """Returns the result of decode with columns added.
 
     Raises:
@@ -200,7 +197,7 @@ class StepReads:
 
     def _read(
         self, steps: Sequence[int]
-    ) -> tuple[list[list[bytes]], list[dict[str, Values]]]:
+    ) -> tuple[list[list[bytes]], list[dict[str, AnyArray]]]:
         """Returns the records of each step, and their columns."""
         parts: list[list[bytes]] = []
         if self._windows is not None:
@@ -228,7 +225,7 @@ class StepReads:
     def _opened(self, number: int, name: str) -> Column:
         return self._batches.datasets[number].column(name)
 
-    def _values(self, batch: MixedBatch) -> dict[str, Values]:
+    def _values(self, batch: MixedBatch) -> dict[str, AnyArray]:
         """Returns the columns of a batch's records, each `[rows, *shape]`, by name."""
         found = {}
         first = int(batch.datasets[0]) if len(batch.datasets) else 0
@@ -243,7 +240,7 @@ class StepReads:
         self,
         step: int,
         records: list[bytes],
-        columns: Mapping[str, npt.NDArray[Any]],
+        columns: Mapping[str, AnyArray],
     ) -> Any:
         if self._decode is None:
             return records
@@ -316,18 +313,11 @@ class BatchesAhead:
         return dict(zip(steps, batches, strict=True))
 
 
-BoolArray = npt.NDArray[np.bool_]
-
-
 def rows_there(schedule: Schedule, step: int, rows: RowsBySize) -> BoolArray:
     """Returns which rows of a host exist in a step: all but in a partial last batch."""
     full, first = schedule.batch_size(step), schedule.start(step)
-    if isinstance(rows, Mapping):
-        rows = rows[full]
-    elif callable(rows):
-        rows = rows(full)
-    there: BoolArray = (np.arange(full) < schedule.stop - first)[rows]
-    return there
+    there: BoolArray = np.arange(full) < schedule.stop - first
+    return there[rows_of(rows, full, full)]
 
 
 def filled_up(batch: Any, there: BoolArray, *, mask: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.shared_memory import SharedMemory
-from typing import Any
+from typing import Any, TypeAlias
 
 import cloudpickle
 
@@ -44,8 +44,10 @@ from gristmill.loader.feed.step_reads import StepReads
 _POLL_SECONDS = 0.5
 # How long workers may take for the batches that they are making.
 _PATIENCE_SECONDS = 5
+Packed: TypeAlias = tuple[str, list[tuple[int, int]]]
+"""The name of a block of shared memory, and the parts in it."""
+
 _READ, _STOP = b"read", b"stop"
-_BATCH, _ERROR = b"B", b"E"
 
 _ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -230,9 +232,10 @@ def _end_with_trainer() -> None:
 
 def batch_of(message: bytes) -> ReadBatch:
     """Returns the batch that a worker sent, or raises its error."""
-    if message[:1] == _ERROR:
-        raise pickle.loads(message[1:])
-    read: ReadBatch = unpack(message[1:])
+    sent = pickle.loads(message)
+    if isinstance(sent, BaseException):
+        raise sent
+    read: ReadBatch = unpack(sent)
     return read
 
 
@@ -242,7 +245,7 @@ def message_of(reads: StepReads, step: int, *, prefix: str) -> bytes:
     error = read.error
     if error is None:
         try:
-            return _BATCH + pack(read.batches[0], prefix=prefix)
+            return pickle.dumps(pack(read.batches[0], prefix=prefix))
         except Exception as e:
             error = noted(e, step)
     if not isinstance(error, Exception):
@@ -262,15 +265,15 @@ def message_of(reads: StepReads, step: int, *, prefix: str) -> bytes:
                 cure="see the traceback; with workers=0 the error itself is raised",
             )
         )
-    return _ERROR + sent
+    return sent
 
 
 # The alignment that processors and devices need for arrays.
 _ALIGNMENT_BYTES = 64
 
 
-def pack(batch: Any, *, prefix: str) -> bytes:
-    """Returns a message that `unpack` turns into the batch, once.
+def pack(batch: Any, *, prefix: str) -> Packed:
+    """Puts a batch into a block, from which `unpack` takes it, once.
 
     The block holds a pickle, and the arrays that it refers to. A batch that does not
     pickle is a UserFunctionError; one without room, a StorageError.
@@ -296,7 +299,7 @@ def pack(batch: Any, *, prefix: str) -> bytes:
     for (begin, stop), part in zip(spans, parts, strict=True):
         memory.buf[begin:stop] = part  # type: ignore[index]
     memory.close()
-    return pickle.dumps((memory.name, spans))
+    return memory.name, spans
 
 
 def _new_block(name: str, size_bytes: int) -> SharedMemory:
@@ -322,9 +325,9 @@ def _new_block(name: str, size_bytes: int) -> SharedMemory:
     return memory
 
 
-def unpack(message: bytes) -> Any:
-    """Returns the batch of a message. Its arrays are in the block, without a copy."""
-    name, spans = pickle.loads(message)
+def unpack(packed: Packed) -> Any:
+    """Returns the batch in a block. Its arrays stay there, without a copy."""
+    name, spans = packed
     memory = SharedMemory(name)
     # Python closes its own mapping; the arrays keep this one. The name goes at once.
     view = memoryview(mmap.mmap(memory._fd, memory.size))  # type: ignore[attr-defined]

@@ -37,6 +37,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.errors import FormatVersionError, InputError
 from gristmill.loader.base.indices import (
     POSITION_LIMIT,
+    AnyArray,
     IntArray,
 )
 
@@ -211,7 +212,7 @@ class Mixture:
         tree, node = self._tree, dataset
         wanted = np.asarray(dataset_positions, np.int64)
         reached = wanted <= self.counts(POSITION_LIMIT)[dataset] - 1
-        values: npt.NDArray[Any] = wanted[reached]
+        values: AnyArray = wanted[reached]
         while values.size and node != tree.root:
             fork = tree.fork_of[node]
             weight, own = tree.weights[fork], tree.weights[node]

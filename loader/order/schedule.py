@@ -124,6 +124,14 @@ class DatasetOrder:
 RowsBySize: TypeAlias = Rows | Mapping[int, Rows] | Callable[[int], Rows]
 """Rows of every batch; rows by batch size; or a function of the number of rows."""
 
+
+def rows_of(rows: RowsBySize, full: int, size: int) -> Rows:
+    """Returns the rows of a batch that has `size` of `full` rows."""
+    if isinstance(rows, Mapping):
+        return rows[full]
+    return rows(size) if callable(rows) else rows
+
+
 _ONE_DATASET = Mixture.of([1])
 
 
@@ -396,13 +404,10 @@ class Schedule:
             )
         first, full = self.start(step), self.batch_size(step)
         size = min(full, self.stop - first)
-        if isinstance(rows, Mapping):
-            rows = rows[full]
-        elif callable(rows):
-            rows = rows(size)
-        if isinstance(rows, slice):
-            return first + np.arange(*rows.indices(size), dtype=np.int64)
-        taken = checked_indices(rows, stop=full, what="row")
+        own = rows_of(rows, full, size)
+        if isinstance(own, slice):
+            return first + np.arange(*own.indices(size), dtype=np.int64)
+        taken = checked_indices(own, stop=full, what="row")
         return first + taken[taken < size]
 
     def batch(self, step: int, rows: RowsBySize = ALL_ROWS) -> MixedBatch:

@@ -23,7 +23,7 @@ from gristmill.dataset.packed.row_format import (
     read_spans,
     read_tokens,
 )
-from gristmill.loader.base.indices import checked_count, not_opened
+from gristmill.loader.base.indices import AnyArray, checked_count, not_opened
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.data.part import Part
 from gristmill.loader.decode.examples import ExampleDecoder, FixedFeature, TokenDecoder
@@ -184,7 +184,7 @@ class PackedRows:
             tokenizer=tokenizer,
         )
 
-    def __call__(self, records: Sequence[bytes]) -> dict[str, npt.NDArray[Any]]:
+    def __call__(self, records: Sequence[bytes]) -> dict[str, AnyArray]:
         """Decodes a batch.
 
         Raises:
@@ -192,7 +192,7 @@ class PackedRows:
                 that int32 cannot hold.
         """
         inputs, layout, firsts, spans = self._read(records)
-        out: dict[str, npt.NDArray[Any]] = {"inputs": inputs}
+        out: dict[str, AnyArray] = {"inputs": inputs}
         if self._has("targets", "labels"):
             out["targets"] = layout.successors(inputs)
         if self._has("inputs_position", "targets_position"):
@@ -215,7 +215,7 @@ class PackedRows:
 
     def _add_masks(
         self,
-        out: dict[str, npt.NDArray[Any]],
+        out: dict[str, AnyArray],
         layout: RowLayout,
         spans: MessageSpans | None,
     ) -> None:

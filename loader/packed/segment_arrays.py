@@ -6,13 +6,13 @@ fill the array, and all rows are done at once.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.packed.message_spans import MessageSpans, counts_of
-from gristmill.loader.base.indices import IntArray
+from gristmill.loader.base.indices import AnyArray, BoolArray, IntArray
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -99,7 +99,7 @@ class RowLayout(NamedTuple):
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             flat[start:stop] = 0
 
-    def is_token(self) -> npt.NDArray[np.bool_]:
+    def is_token(self) -> BoolArray:
         """Returns the places of tokens in the flat array, bool [rows * length]."""
         filled = np.zeros(len(self.spans), np.bool_)
         filled[self.pieces] = True
@@ -131,8 +131,8 @@ class RowLayout(NamedTuple):
         return out
 
     def spread(
-        self, spans: MessageSpans | None, values: npt.NDArray[Any], *, shift: int = 0
-    ) -> npt.NDArray[Any]:
+        self, spans: MessageSpans | None, values: AnyArray, *, shift: int = 0
+    ) -> AnyArray:
         """Returns an array with a value at each target that is trained, 0 elsewhere.
 
         A target is the successor of its place: it is trained if the token after that

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -25,12 +25,7 @@ from gristmill.dataset.metadata.sources import SourceFile, SourceFiles, read_sou
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.message_spans import MessageSpans
-from gristmill.dataset.packed.row_format import (
-    RowFormat,
-    RowsKind,
-    decode_rows,
-    read_heads,
-)
+from gristmill.dataset.packed.row_format import RowFormat, decode_rows, read_heads
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.base.indices import IntArray
@@ -108,8 +103,7 @@ class PackedShard:
         if packed is None or table is None:
             raise ValueError(f"shard {number} of {part!r} has no packed rows")
         self._reader, self._first = stored.reader, stored.shards.first_record(number)
-        rows = cast(RowsKind, packed.rows)
-        self._format = RowFormat(packed.length, packed.id_bytes, rows)
+        self._format = RowFormat(packed.length, packed.id_bytes, packed.rows)
         self._place = layout.join(part.path, layout.segments_path(table.paths[own]))
         crc32c = int(table.columns["segments_crc32c"][own])
         self.segments = segments_at(self._place, crc32c)

@@ -15,18 +15,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.columns.column_file import ColumnType, check_column_name
 from gristmill.dataset.commit.attached_split import AttachedSplit
+from gristmill.loader.base.indices import AnyArray, BoolArray, IntArray
 from gristmill.pipelines.columns.table_files import Rows, TypedValues, filled
 
-Int64 = npt.NDArray[np.int64]
 _NONE = -1
 
 
-def key_numbers(kind: ColumnType, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def key_numbers(kind: ColumnType, values: AnyArray) -> AnyArray:
     """Returns keys as numbers that are equal if the keys are: [n].
 
     Args:
@@ -84,8 +83,8 @@ class RowWriter:
         self.kinds: dict[str, ColumnType | None] = {}
         self.key_kind: ColumnType | None = None
         self._where: dict[str, str] = {}
-        self._keys: list[npt.NDArray[Any]] = []
-        self._lost: list[npt.NDArray[np.bool_]] = []
+        self._keys: list[AnyArray] = []
+        self._lost: list[BoolArray] = []
 
     def add(self, rows: Rows) -> None:
         """Adds rows; raises InputError if a column has another type than before."""
@@ -162,13 +161,13 @@ class RowWriter:
             lengths = np.fromiter(map(len, texts), np.int64, len(texts))
             file.write((begin + np.cumsum(lengths)).astype(np.int64).tobytes())
 
-    def keys(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    def keys(self) -> tuple[AnyArray, BoolArray]:
         """Returns the key of each row, and whether it lacks one: bool [rows]."""
         nothing = np.zeros(0, bool)
         lost = np.concatenate([nothing, *self._lost])
         return np.concatenate(self._keys or [nothing]), lost
 
-    def finish(self, numbers: npt.NDArray[Any], rows: Int64) -> Unjoined:
+    def finish(self, numbers: AnyArray, rows: IntArray) -> Unjoined:
         """Sorts the rows by their keys; returns those with the key of another.
 
         Args:
@@ -214,7 +213,7 @@ class RowStore:
             described: Mapping[str, Any] = json.load(file)
         self.kinds = {n: ColumnType.parse(fields) for n, fields in described.items()}
 
-    def find(self, numbers: npt.NDArray[Any]) -> Int64:
+    def find(self, numbers: AnyArray) -> IntArray:
         """Returns the row of each key, -1 for none, and marks the rows as seen."""
         found = np.full(len(numbers), _NONE, np.int64)
         if not len(self._keys):
@@ -227,7 +226,7 @@ class RowStore:
         self._seen[found[same]] = True
         return found
 
-    def unmatched(self) -> Int64:
+    def unmatched(self) -> IntArray:
         """Returns the rows whose keys were never searched for: int64, ascending."""
         keys, rows = np.asarray(self._keys), np.asarray(self._rows)
         if not len(keys):
@@ -237,14 +236,14 @@ class RowStore:
         counts = np.diff(np.append(starts, len(keys)))
         return np.sort(rows[~np.repeat(seen, counts)])
 
-    def lost(self, rows: Int64) -> npt.NDArray[np.bool_]:
+    def lost(self, rows: IntArray) -> BoolArray:
         """Returns whether each row is -1 or lacks a value in some column."""
-        missing: npt.NDArray[np.bool_] = rows == _NONE
+        missing: BoolArray = rows == _NONE
         for name in self.kinds:
             missing |= self._mapped(name, "missing", np.bool_)[rows] & (rows != _NONE)
         return missing
 
-    def values(self, name: str, rows: Int64, instead: Any) -> npt.NDArray[Any]:
+    def values(self, name: str, rows: IntArray, instead: Any) -> AnyArray:
         """Returns the values of a column.
 
         Args:
@@ -277,7 +276,7 @@ class RowStore:
             out[missing] = instead
         return out
 
-    def _mapped(self, name: str, kind: str, dtype: Any) -> npt.NDArray[Any]:
+    def _mapped(self, name: str, kind: str, dtype: Any) -> AnyArray:
         path = os.path.join(self._directory, f"{name}.{kind}")
         if not os.path.getsize(path):
             return np.zeros(0, dtype)

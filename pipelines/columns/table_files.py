@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gristmill.dataset.base.errors import (
     InputError,
@@ -27,6 +26,7 @@ from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader import Dataset
 from gristmill.loader import open as open_dataset
+from gristmill.loader.base.indices import AnyArray, BoolArray
 from gristmill.loader.decode.examples import RaggedFeature
 from gristmill.loader.decode.scan import scan_examples
 from gristmill.transforms.sources.find_inputs import match_inputs
@@ -52,8 +52,8 @@ class TypedValues(NamedTuple):
     """
 
     kind: ColumnType | None
-    values: npt.NDArray[Any]
-    missing: npt.NDArray[np.bool_]
+    values: AnyArray
+    missing: BoolArray
 
 
 def of_arrow(array: pa.Array, *, column: str, where: str) -> TypedValues:
@@ -199,7 +199,7 @@ def _check_numbers(
             )
 
 
-def _objects(values: Sequence[Any]) -> npt.NDArray[Any]:
+def _objects(values: Sequence[Any]) -> AnyArray:
     out = np.empty(len(values), object)
     out[:] = values
     return out

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from gristmill.dataset.base.errors import GristmillError, some_of
 from gristmill.dataset.base.example import Values, decode_example
 from gristmill.dataset.metadata.sources import read_sources
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.packed.row_format import RowFormat, RowsKind, decode_rows
+from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.data.part import Part
@@ -346,7 +346,7 @@ def _shown(
         texts_in = (one["shown"][0] for one in fields if one["kind"] == "text")
         text = max(texts_in, key=len, default="")
         return found | {"fields": fields, "preview": _line(text)}
-    row_format = RowFormat(packed.length, packed.id_bytes, cast(RowsKind, packed.rows))
+    row_format = RowFormat(packed.length, packed.id_bytes, packed.rows)
     pieces = [*_pieces(data, row_format, location, texts)]
     first = pieces[0]["tokens"][:_PREVIEW_TOKENS] if pieces else []
     told = "".join(text if text is not None else f"{token} " for token, text in first)

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import logging
 from collections.abc import Container, Iterator, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,7 +45,7 @@ from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.recount import Ends
-from gristmill.dataset.packed.row_format import RowFormat, RowsKind
+from gristmill.dataset.packed.row_format import RowFormat
 from gristmill.transforms.checking.verify_shard import (
     GatheredChecks,
     PackedShard,
@@ -248,8 +248,7 @@ def _rows_of(
     if packed is None:
         return None, (None, None)
     try:
-        rows = cast("RowsKind", packed.rows)
-        row_format = RowFormat(packed.length, packed.id_bytes, rows)
+        row_format = RowFormat(packed.length, packed.id_bytes, packed.rows)
     except InputError as error:
         raise InvalidDatasetError(
             "packed rows of an unknown kind",
