@@ -140,7 +140,7 @@ def write_inputs(folder, name, records):
     return str(place / "in.tfrecord")
 
 
-def convert(
+def begun_conversion(
     output,
     inputs,
     *,
@@ -152,9 +152,8 @@ def convert(
     select="",
     split="train",
     pack=None,
-    meanwhile=lambda: None,
 ):
-    """Does what `convert`, `append` and `pack` do.
+    """Does what `convert`, `append` and `pack` do; returns what commits it.
 
     Args:
         output: The dataset.
@@ -167,7 +166,6 @@ def convert(
         select: A condition on the columns of a dataset, which is the inputs.
         split: The split.
         pack: How the documents become rows.
-        meanwhile: Called when all is made, and nothing is committed.
     """
     job = job_of(
         inputs,
@@ -182,34 +180,36 @@ def convert(
     )
     taken = begin_job(job, overwrite=overwrite)
     if taken.committed is not None:
-        return taken.committed
+        return lambda: None
     tasks = shard_tasks(taken.prepared)
     results = [made for task in tasks for made in make_shards(task)]
+    return functools.partial(commit_shards, [job], results, keep_replaced=keep)
+
+
+def convert(output, inputs, *, meanwhile=lambda: None, **options):
+    """Does all of it; `meanwhile` is called when nothing is committed yet."""
+    commit = begun_conversion(output, inputs, **options)
     meanwhile()
-    return commit_shards([job], results, keep_replaced=keep).manifest
+    commit()
 
 
 append = functools.partial(convert, appends=True)
 
 
-def remove(
-    output,
-    numbers,
-    edition=None,
-    *,
-    erase=False,
-    give_up=False,
-    meanwhile=lambda: None,
-):
-    """Does what `remove` does; arguments are as for `begin_removal` and `convert`."""
-    begun = begin_removal(
-        output, sorted(numbers), edition=edition, erase=erase, give_up=give_up
-    )
+def begun_removal(output, numbers, edition=None, **options):
+    """Does what `remove` does; returns what commits it."""
+    begun = begin_removal(output, sorted(numbers), edition=edition, **options)
     cuts = Gathered.of([begun])
     for task in begun.tasks():
         cut_shard(task).gather(cuts)
+    return functools.partial(commit_removal, cuts)
+
+
+def remove(output, numbers, edition=None, *, meanwhile=lambda: None, **options):
+    """Does all of it, as `convert` does."""
+    commit = begun_removal(output, numbers, edition, **options)
     meanwhile()
-    commit_removal(cuts)
+    commit()
 
 
 def write(output, records, *, parts=0, **options):

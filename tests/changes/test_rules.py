@@ -19,20 +19,13 @@ from gristmill.dataset import (
     Writer,
     read_manifest,
 )
-from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import roll_back
 from gristmill.dataset.metadata.layout import JOB
 from gristmill.dataset.metadata.manifest import read_versioned_manifest, states_of
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.begin import begin_job
-from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
-from gristmill.transforms.removal.cut_shard import cut_shard
-from gristmill.transforms.removal.removal_job import (
-    begin_removal,
-    commit_removal,
-)
 from tests.changes.changes import (
     NAME,
     PLAIN,
@@ -43,7 +36,9 @@ from tests.changes.changes import (
     append,
     assert_whole,
     attach,
+    begun_conversion,
     begun_group,
+    begun_removal,
     convert,
     files_with,
     found_by_verify,
@@ -435,7 +430,7 @@ class TestRule9:
         assert seen == [()]
 
     def test_what_is_committed_while_it_cleans_stays(self, there, b, monkeypatch):
-        commit = next(conversions(there, b, appends=True))
+        commit = begun_conversion(there, b, appends=True)
         at_storage(monkeypatch, "write", "dataset.json", commit)
         clean(there, unfinished=True)
         assert records_of(there) == [*A, *B]
@@ -531,31 +526,15 @@ class TestRule11:
         assert files_with(there, [A[2]]) == []
 
 
-def conversions(output, inputs, *, appends=False, overwrite=False):
-    plan = ("num_shards", 2)
-    job = job_of(inputs, output, name=NAME, plan=plan, writer=PLAIN, appends=appends)
-    for _ in range(2):
-        tasks = shard_tasks(begin_job(job, overwrite=overwrite).prepared)
-        results = [made for task in tasks for made in make_shards(task)]
-        yield functools.partial(commit_shards, [job], results, keep_replaced=True)
-
-
-def removals(output, numbers, edition):
-    for _ in range(2):
-        removal = begin_removal(output, numbers, edition=edition)
-        gathered = Gathered.of([removal])
-        for task in removal.tasks():
-            cut_shard(task).gather(gathered)
-        yield functools.partial(commit_removal, gathered)
-
-
-ELEMENTS = {
-    "convert": lambda output, inputs: conversions(output, inputs["b"], overwrite=True),
-    "append": lambda output, inputs: conversions(output, inputs["b"], appends=True),
-    "remove": lambda output, inputs: removals(output, [1, 3], 1),
-    "group": lambda output, inputs: (
-        begun_group(output, B, overwrite=True) for _ in range(2)
+BEGUN = {
+    "convert": lambda output, inputs: begun_conversion(
+        output, inputs["b"], overwrite=True, keep=True
     ),
+    "append": lambda output, inputs: begun_conversion(
+        output, inputs["b"], appends=True
+    ),
+    "remove": lambda output, inputs: begun_removal(output, [1, 3], 1),
+    "group": lambda output, inputs: begun_group(output, B, overwrite=True),
 }
 RESULTS = {
     "convert": B,
@@ -569,10 +548,10 @@ class TestRule12:
     """Each step may be repeated, or run twice at once, as on Beam."""
 
     @pytest.mark.parametrize("at_once", [False, True])
-    @pytest.mark.parametrize("command", ELEMENTS)
+    @pytest.mark.parametrize("command", BEGUN)
     def test_every_step_runs_twice(self, output, inputs, command, at_once, monkeypatch):
         convert(output, inputs["a"])
-        first, second = ELEMENTS[command](output, inputs)
+        first, second = (BEGUN[command](output, inputs) for _ in range(2))
         if at_once:
             at_storage(monkeypatch, "write", "dataset.json", second)
         first()

@@ -93,6 +93,7 @@ def test_removed_records_leave_their_values(tmp_path):
     now = loader.open(output)
     assert now.column("score")[:].tolist() == left
     assert len(now.select("score >= 0.5")) == 6
+    assert len([*pathlib.Path(output, "columns").iterdir()]) == 2 * (3 + 2)
     old = loader.open(output, edition=1)
     assert len(old.select("score >= 0.5")) == 7
     assert old.column("score")[7] == 7 / 15

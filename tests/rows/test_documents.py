@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 from unittest import mock
 
-import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given
@@ -26,10 +25,8 @@ from gristmill.transforms.tokens.document_column import OneFeature
 from gristmill.transforms.tokens.documents import ComparedEncoder, DocumentReader
 from gristmill.transforms.tokens.load_tokenizer import (
     find_tokenizer,
-    load_fast,
     load_tokenizer,
 )
-from gristmill.transforms.tokens.tokenizer import Encoded
 from tests.rows.tokenizer_files import TEXTS, tokenizer_json
 from tests.support.conversion import job_of
 from tests.support.examples import FLOATS, INT64S, UNUSUAL
@@ -137,45 +134,6 @@ def test_documents_that_cannot_be_used(named, tokenizer, options, bad, what, fac
 def test_a_tokenizer_that_fails_on_several_names_the_first(named):
     with pytest.raises(UserFunctionError, match="0, or a document after it"):
         read([b"together", b"good"], named["function"], TEXT)
-
-
-class Wrong:
-    """The fast path, with another token in some documents."""
-
-    library = "wrong 1.0"
-
-    def __init__(self, fast, documents):
-        self.fast, self.documents, self.seen = fast, documents, 0
-
-    def encode(self, texts):
-        ids, lengths = self.fast.encode(texts)
-        ids, starts = ids.copy(), np.cumsum(lengths) - lengths
-        for number, start in enumerate(starts, self.seen):
-            ids[start] += number in self.documents
-        self.seen += len(texts)
-        return Encoded(ids, lengths)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "batch", "noticed"),
-    [
-        (range(100, 3000, 100), 70, 500),
-        ([15], 7, 15),
-        ([16, 450, 499, 501, 999], 450, None),
-        ([1500], 1000, 1500),
-    ],
-)
-def test_which_documents_are_compared(named, wrong, batch, noticed):
-    """The first 16 of a shard and one in 500 after these, in batches of any size."""
-    options, where = options_of(named["file"]), None
-    encoder = ComparedEncoder(load_tokenizer(options), Wrong(load_fast(options), wrong))
-    try:
-        for at in range(0, 2000, batch):
-            texts = [b"document %d" % n for n in range(at, min(at + batch, 2000))]
-            encoder.encode(texts, lambda number, at=at: f"place {at + number}")
-    except FastTokenizerDiffersError as error:
-        where = error.where
-    assert where == (noticed and f"document {noticed:,} of the shard, place {noticed}")
 
 
 def test_a_fast_path_that_fails_differs(named):

@@ -349,19 +349,27 @@ def test_a_tokenizer_of_another_language_is_told_by_the_first_documents(known, t
 
 
 def test_the_fast_path_gives_the_rows_of_the_tokenizer_or_names_a_document():
-    """Of this tokenizer each digit is a token, which the fast path does not know."""
+    """Of this tokenizer each digit is a token, which the fast path does not know.
+
+    The first 16 documents of a shard are compared, and one in 500 after these.
+    """
     pathlib.Path("tokenizer.json").write_bytes(tokenizer_json(digits=True))
-    options = "--tokenizer tokenizer.json --length 32"
-    json_lines(["and words"] * 40)
+    options = "--tokenizer tokenizer.json --num-shards 1"
+    json_lines(["and words"] * 1_600)
     pack("in.jsonl plain", options)
     pack("in.jsonl fast", f"{options} --fast")
     assert [*loader.open("fast")] == [*loader.open("plain")]
-    for numbers in ({0}, {12, 13}, {39}):
-        json_lines(["of 1984" if n in numbers else "and words" for n in range(40)])
-        said = pack("in.jsonl out", f"{options} --fast", code=1)
+    for number, first in ((0, 0), (15, 15), (16, 500), (501, 1_000), (1_501, None)):
+        wrong = range(number, 1_600)
+        json_lines(["of 1984" if n in wrong else "and words" for n in range(1_600)])
+        found = f"in.jsonl out{number}"
+        if first is None:
+            pack(found, f"{options} --fast")
+            continue
+        said = pack(found, f"{options} --fast", code=1)
         assert "leave out --fast" in said
-        assert "in.jsonl, byte offset" in said
-        assert not os.path.exists("out/dataset.json")
+        assert f"document {first:,} of the shard, in.jsonl, byte offset" in said
+        assert not os.path.exists(f"out{number}/dataset.json")
 
 
 @pytest.mark.parametrize("special", ["text", "token"])
