@@ -8,7 +8,7 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 from gristmill.dataset.base.errors import (
@@ -371,22 +371,8 @@ def not_a_dataset(path: str) -> NotADatasetError:
         found = _format(file)
         got = "a file" if found is None else f"a file: {found.name}"
         cure = "give a directory" if found is None else found.cure
-    elif begun := storage.list(layout.join(path, layout.INDEX_DIR)):
-        got = "an unfinished conversion"
-        cure = (
-            "run the same `gristmill convert`, or other command, again: it does what "
-            "is missing; if that was refused, gristmill clean --unfinished deletes "
-            "what is there"
-        )
-        own = layout.join(path, "")
-        lists = (LIST.parse(info.path.removeprefix(own)) for info in begun)
-        if any(one and one["LIST"].startswith("part-") for one in lists):
-            got = "a split that is not committed"
-            cure = (
-                "run the program that writes it again, a Writer with resume=True; "
-                "where it writes several parts, commit them with "
-                "gristmill.dataset.commit_parts"
-            )
+    elif begun := files_of_index(path):
+        got, cure = _begun(begun, path)
     elif datasets := _datasets_in(path):
         got, cure = f"a folder of {some_of(datasets)}", "give one of the datasets in it"
     else:
@@ -404,6 +390,38 @@ def not_a_dataset(path: str) -> NotADatasetError:
         expected=f"a file {layout.DATASET_JSON}, which is written last",
         got=got,
         cure=cure,
+    )
+
+
+def files_of_index(dataset: str) -> list[str]:
+    """Returns the files that describe shards or jobs, relative to the dataset."""
+    own = layout.join(dataset, "")
+    listed = storage_for(dataset).list(layout.join(dataset, layout.INDEX_DIR))
+    paths = [info.path.removeprefix(own) for info in listed]
+    kinds = (layout.INDEX, *layout.DESCRIBING)
+    return [path for path in paths if any(kind.parse(path) for kind in kinds)]
+
+
+def _begun(described: Sequence[str], dataset: str) -> tuple[str, str]:
+    """Returns the state of a directory with such files, and the cure."""
+    lists = map(LIST.parse, described)
+    if any(one and one["LIST"].startswith("part-") for one in lists):
+        return (
+            "a split that is not committed",
+            "run the program that writes it again, a Writer with resume=True; where it "
+            "writes several parts, commit them with gristmill.dataset.commit_parts",
+        )
+    if any(map(layout.JOB.parse, described)):
+        return (
+            "an unfinished conversion",
+            "run the same `gristmill convert`, or other command, again: it does what "
+            "is missing; if that was refused, gristmill clean --unfinished deletes "
+            "what is there",
+        )
+    return (
+        f"what describes shards, such as {described[0]}, without a dataset.json",
+        "restore that from a copy, or make the dataset again; to read the shards as "
+        f"plain files, give {layout.join(dataset, '*array_record*')}",
     )
 
 

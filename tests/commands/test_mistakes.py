@@ -485,6 +485,11 @@ index d2/*
 convert files/d-* d2 --name d2
   convert files/d-* d2 --split lines
   convert files/d-* other
+$ mkdir lost; cp d/*array_record-* lost
+index lost/*
+$ rm lost/dataset.json
+convert lost out
+  convert lost/*array_record* out
 $ mkdir files; cp data/demo/*array_record-* files; rm files/*00002-of-00008
 index files/*
   index files/* --split train

@@ -232,6 +232,8 @@ def test_another_table_is_refused(tmp_path):
         ("raw-x/a", "(?s)there is no such directory.*raw-x"),
         ("raw_x/.hidden", "gristmill index"),
         ("raw_x/index/c4-train.job.json", "(?s)unfinished conversion.*gristmill conv"),
+        ("raw_x/index/c4-train.shards.npz", "without a dataset.json(.|\n)*plain files"),
+        ("raw_x/index/notes.txt", "got:      none\n"),
         ("TFRecord", "(?s)a file: TFRecord.*`gristmill convert`"),
         ("ArrayRecord", "(?s)a file: ArrayRecord.*`gristmill index`"),
         ("zeros", "(?s)got:      a file\n.*give a directory"),

@@ -19,7 +19,7 @@ from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.errors import DataLossError, InputError, some_of
 from gristmill.dataset.formats.streams import COMPRESSIONS
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import not_a_dataset
+from gristmill.dataset.metadata.manifest import files_of_index, not_a_dataset
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import (
@@ -85,10 +85,9 @@ def match_inputs(pattern: str) -> list[FileInfo]:
     found = [info for info in there if not _base(info).startswith((".", "_"))]
     found = [info for info in found if not is_document(info.path)] or found
     # Some shards of a dataset that was not committed may exist, as readable files.
-    if not found or any(".array_record" in name for name in names):
-        index = storage.list(layout.join(directory, layout.INDEX_DIR))
-        if any(info.path.endswith(layout.JOB.suffix) for info in index):
-            raise not_a_dataset(directory)
+    may_be = not found or any(".array_record" in name for name in names)
+    if may_be and files_of_index(directory):
+        raise not_a_dataset(directory)
     if not found and there:
         raise InputError(
             "no input file matches",
