@@ -200,7 +200,8 @@ class Gathered:
     """The results of any number of workers, in any order; it pickles compactly.
 
     Attributes:
-        rows: Rows as columns, by the part of the job that they belong to.
+        rows: Rows as columns, by the part of the job that they belong to: of a type
+            that has `extend`, and is empty at first.
         notes: Single values, by kind, then by key. One of each is kept.
     """
 
@@ -219,6 +220,6 @@ class Gathered:
     def extend(self, other: Gathered) -> None:
         """Takes all results of another collection."""
         for part, rows in other.rows.items():
-            self.rows.setdefault(part, rows.emptied()).extend(rows)
+            self.rows.setdefault(part, type(rows)()).extend(rows)
         for kind, notes in other.notes.items():
             self.notes[kind] |= notes

@@ -7,7 +7,6 @@ first file and deleted after the commit.
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping
@@ -107,6 +106,12 @@ class Attachment(NamedTuple):
         delete_leftovers(write.output, write.name, ())
 
 
+Facts = tuple[tuple[Any, ...], ...]
+"""Names and numpy types of facts about a shard."""
+
+_SHARD = (("edition", "<i4"), ("number", "<i4"))
+
+
 class ShardTask(NamedTuple):
     """A shard whose records get values.
 
@@ -134,50 +139,38 @@ class ShardTask(NamedTuple):
         return self.first_record + self.digest.records
 
 
-class ShardRows:
-    """Numbers about the shards of a split, gathered as rows in any order.
+def gather_row(
+    gathered: Gathered, name: str, facts: Facts, task: ShardTask, *row: Any
+) -> None:
+    """Adds facts about a shard. A later row of the same shard replaces it."""
+    packed = np.array((task.edition, task.number, *row), [*_SHARD, *facts])
+    gathered.rows.setdefault(name, bytearray()).extend(packed.tobytes())
 
-    Args:
-        facts: Names and numpy types of the further columns of a row.
+
+def gathered_rows(
+    gathered: Gathered, name: str, facts: Facts, part: Split
+) -> npt.NDArray[Any]:
+    """Returns the facts about the shards of an edition, by the number of the shard.
+
+    Raises:
+        DataLossError: A shard has none.
     """
+    rows = np.frombuffer(gathered.rows.get(name, b""), [*_SHARD, *facts])
+    rows = rows[rows["edition"] == part.edition]
+    found: npt.NDArray[Any] = rows[last_of_each(rows["number"])]
+    if len(found) != part.shards:
+        raise DataLossError(
+            "not all shards of the split have got their values",
+            where=f"edition {part.edition}",
+            expected=f"{part.shards:,} shards",
+            got=f"{len(found):,}",
+            cure="run the same command again",
+        )
+    return found
 
-    def __init__(self, *facts: tuple[Any, ...]):
-        self._type = np.dtype([("edition", "<i4"), ("number", "<i4"), *facts])
-        self._data = bytearray()
 
-    def add(self, task: ShardTask, *facts: Any) -> None:
-        """Adds the row of a shard. A later one of the same shard replaces it."""
-        row = np.array((task.edition, task.number, *facts), self._type)
-        self._data += row.tobytes()
-
-    def extend(self, other: ShardRows) -> None:
-        """Adds all rows of another collection."""
-        self._data += other._data
-
-    def emptied(self) -> ShardRows:
-        """Returns a collection of such rows without any."""
-        other = copy.copy(self)
-        other._data = bytearray()
-        return other
-
-    def of(self, part: Split) -> npt.NDArray[Any]:
-        """Returns the rows of an edition, by the number of the shard.
-
-        Raises:
-            DataLossError: A shard has none.
-        """
-        rows = np.frombuffer(self._data, self._type)
-        rows = rows[rows["edition"] == part.edition]
-        found: npt.NDArray[Any] = rows[last_of_each(rows["number"])]
-        if len(found) != part.shards:
-            raise DataLossError(
-                "not all shards of the split have got their values",
-                where=f"edition {part.edition}",
-                expected=f"{part.shards:,} shards",
-                got=f"{len(found):,}",
-                cure="run the same command again",
-            )
-        return found
+def _file_facts(columns: int) -> Facts:
+    return ("bytes", "<i8", (columns,)), ("crc32c", "<u4", (columns,))
 
 
 class Written(NamedTuple):
@@ -194,10 +187,8 @@ class Written(NamedTuple):
     def gather(self, gathered: Gathered) -> None:
         """Adds the sizes and checksums of the files."""
         files = [self.files[name] for name in self.task.attachment.kinds]
-        count = (len(files),)
-        rows = ShardRows(("bytes", "<i8", count), ("crc32c", "<u4", count))
-        gathered.rows.setdefault("files", rows).add(
-            self.task,
+        gather_row(
+            *(gathered, "files", _file_facts(len(files)), self.task),
             [file.file_bytes for file in files],
             [file.file_crc32c for file in files],
         )
@@ -385,11 +376,12 @@ class AttachedSplit:
         """
         attachment.check_current()
         self.check_editions(attachment)
-        files: ShardRows = gathered.rows.get("files") or ShardRows()
+        facts = _file_facts(len(attachment.kinds))
         source = {**attachment.source, **more, "gristmill_version": __version__}
         made: dict[int, dict[str, Any]] = {}
         for part in self.split.parts:
-            shards, rows = self.table(part.edition), files.of(part)
+            shards = self.table(part.edition)
+            rows = gathered_rows(gathered, "files", facts, part)
             columns = made[part.edition] = {}
             for at, (name, kind) in enumerate(attachment.kinds.items()):
                 sizes = rows["bytes"][:, at].tolist(), rows["crc32c"][:, at].tolist()

@@ -7,7 +7,6 @@ object, about 200 bytes as a row of a table, and about 80 compressed.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import hashlib
 import itertools
@@ -467,12 +466,10 @@ class ShardCollector:
     """Collects reports of one job in any order, and pickles compactly.
 
     Args:
-        job: Fingerprint of the job.
         block_reports: How many reports are compressed together.
     """
 
-    def __init__(self, job: str, *, block_reports: int = 4096):
-        self.job = job
+    def __init__(self, *, block_reports: int = 4096):
         self._block_reports = block_reports
         self._pending: list[ShardReport] = []
         self._blocks: list[bytes] = []
@@ -489,17 +486,10 @@ class ShardCollector:
         for report in other._pending:
             self.add(report)
 
-    def emptied(self) -> Self:
-        """Returns a collector of the same job without reports."""
-        other = copy.copy(self)
-        other._pending, other._blocks = [], []
-        return other
-
     def table(self) -> ShardTable:
         """Returns the table of the shards, with one row of each, by number."""
         self._pack()
-        where = f"reports of job {self.job}"
-        blocks = [ShardTable.decode(block, where=where) for block in self._blocks]
+        blocks = [ShardTable.decode(one, where="reports") for one in self._blocks]
         for block in blocks:
             for read, written in zip(_READ_DIGEST, WRITTEN_DIGEST, strict=True):
                 block.columns[read] += block.columns[written]

@@ -349,7 +349,7 @@ class Part:
     def __init__(self, job: PartsJob, part: int, *, resume: bool, overwrite: bool):
         self._job, self._part = job, part
         self._storage = storage_for(job.write.output)
-        self._reports = ShardCollector(job.write.id)
+        self._reports = ShardCollector()
         self.shards = self.records = 0
         (found,) = PartState.load_all(job, [part])
         done = None if found is None else found.table

@@ -72,11 +72,10 @@ def test_columns_come_back_also_unknown_ones(count):
     block=st.integers(1, 5),
 )
 def test_reports_are_gathered_in_any_order_and_any_parts(order, parts, block):
-    job = REPORTS[0].job
-    whole = ShardCollector(job, block_reports=block)
+    whole = ShardCollector(block_reports=block)
     for part in np.array_split(order, parts):
         reports = [REPORTS[shard] for shard in part]
-        one = collected(reports, job=job, block_reports=block)
+        one = collected(reports, block_reports=block)
         whole.extend(pickle.loads(pickle.dumps(one)))
     again = dataclasses.replace(REPORTS[1], file_bytes=7)
     for reports in (REPORTS, [REPORTS[0], again, *REPORTS[2:]]):

@@ -63,9 +63,9 @@ def footer_with(counts, offsets=None):
     )
 
 
-def collected(reports, *, job, **options):
+def collected(reports, **options):
     """Returns a collector that holds reports."""
-    collector = ShardCollector(job, **options)
+    collector = ShardCollector(**options)
     for each in reports:
         collector.add(each)
     return collector

@@ -159,10 +159,6 @@ class GatheredChecks:
         """Adds itself to the gathered checks."""
         gathered.rows.setdefault("checks", GatheredChecks()).extend(self)
 
-    def emptied(self) -> GatheredChecks:
-        """Returns one with nothing."""
-        return GatheredChecks()
-
     def extend(self, other: GatheredChecks) -> None:
         """Adds the checks of another part."""
         self.shards += other.shards

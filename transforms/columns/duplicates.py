@@ -24,8 +24,9 @@ from gristmill.dataset.columns.column_file import ColumnType
 from gristmill.dataset.commit.attached_split import (
     AttachedSplit,
     Attachment,
-    ShardRows,
     ShardTask,
+    gather_row,
+    gathered_rows,
     write_values,
 )
 from gristmill.dataset.commit.listings import walk
@@ -157,6 +158,9 @@ class DuplicatesResult(NamedTuple):
         return self.records - self.duplicates
 
 
+_FACTS = (("entries", "<i8"),)
+
+
 class Digested(NamedTuple):
     """A shard whose digests are written, and their number of entries."""
 
@@ -165,8 +169,7 @@ class Digested(NamedTuple):
 
     def gather(self, gathered: Gathered) -> None:
         """Adds the number of entries."""
-        rows = gathered.rows.setdefault("digests", ShardRows(("entries", "<i8")))
-        rows.add(self.shard, self.entries)
+        gather_row(gathered, "digests", _FACTS, self.shard, self.entries)
 
     @property
     def done(self) -> Done:
@@ -343,9 +346,10 @@ def commit_duplicates(gathered: Gathered, *, block_bits: int) -> DuplicatesResul
     if target.is_done(attachment):
         return _result(target, target.manifest, done_before=True)
     target.check_editions(attachment)
-    rows: ShardRows = gathered.rows.get("digests") or ShardRows()
-    counts = [rows.of(part)["entries"] for part in target.split.parts]
-    entries = np.concatenate([np.empty(0, np.int64), *counts])
+    rows = [
+        gathered_rows(gathered, "digests", _FACTS, part) for part in target.split.parts
+    ]
+    entries = np.concatenate([np.empty(0, np.int64), *(one["entries"] for one in rows)])
     read = np.zeros_like(entries)
     # Digests are partitioned by their upper bits.
     bits = (max(target.split.records - 1, 0) >> block_bits).bit_length()

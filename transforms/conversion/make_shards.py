@@ -113,7 +113,7 @@ class ShardResult(NamedTuple):
             gathered.notes["committed"][write.key] = True
             return
         gathered.notes["task"][write.key] = self.task
-        gathered.rows.setdefault(write.key, ShardCollector(write.id)).add(self.report)
+        gathered.rows.setdefault(write.key, ShardCollector()).add(self.report)
 
     @property
     def done(self) -> Done:

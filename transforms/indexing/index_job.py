@@ -275,8 +275,7 @@ class IndexedShard(NamedTuple):
     def gather(self, gathered: Gathered) -> None:
         """Adds the report to its split, and notes the file's writer options."""
         split = self.task.split
-        empty = ShardCollector(INDEXED_JOB)
-        gathered.rows.setdefault(split, empty).add(self.report)
+        gathered.rows.setdefault(split, ShardCollector()).add(self.report)
         gathered.notes["task"][split] = self.task
         gathered.notes["writer_options"][split, self.writer_options] = True
 

@@ -76,7 +76,7 @@ class CutShard(NamedTuple):
     def gather(self, gathered: Gathered) -> None:
         """Adds the report to the new edition, and notes the removed records."""
         write = self.task.write.id
-        gathered.rows.setdefault(write, ShardCollector(write)).add(self.report)
+        gathered.rows.setdefault(write, ShardCollector()).add(self.report)
         gathered.notes["removed"][write, self.task.shard] = self.removed
 
     @property

@@ -59,7 +59,7 @@ from gristmill.dataset.metadata.manifest import (
     read_table,
     read_versioned_manifest,
 )
-from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.shard_table import ShardCollector, ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.jobs.job import Begun
@@ -497,15 +497,14 @@ def _made_table(
     one: EditionRemoval, tasks: Sequence[CutTask], removal: Removal, cuts: Gathered
 ) -> ShardTable:
     """Returns the table of the shards that were written again; raises DataLossError."""
-    made: ShardTable | None = None
-    if one.write.id in cuts.rows:
-        made = cuts.rows[one.write.id].table()
-    if made is None or made.numbers.tolist() != [task.shard for task in tasks]:
+    rows: ShardCollector = cuts.rows.get(one.write.id) or ShardCollector()
+    made = rows.table()
+    if made.numbers.tolist() != [task.shard for task in tasks]:
         raise DataLossError(
             "not all shards that lose records were written again",
             where=f"{removal.dataset}, split {one.write.key}",
             expected=f"{len(tasks):,} shards",
-            got=f"{0 if made is None else len(made):,}",
+            got=f"{len(made):,}",
             cure="run the same command again: finished shards are kept",
         )
     return made
@@ -526,15 +525,15 @@ def _cut_columns(
     one: EditionRemoval, removal: Removal, new: ShardTable, tasks: Sequence[CutTask]
 ) -> dict[str, Mapping[str, Any]]:
     """Writes the columns of an edition without the removed records."""
-    columns: dict[str, Mapping[str, Any]] = {}
+    if not one.base.columns:
+        return {}
     with removal.change_told():
-        if one.base.columns:
-            # The first one was consumed by the join.
-            table = read_table(removal.dataset, one.base)
-        for name, entry in column_entries(one.base, removal.dataset).items():
-            values = _left(entry, table, tasks)
-            columns[name] = made_column(one.write, name, entry, new, values)
-    return columns
+        # The first one was consumed by the join.
+        table = read_table(removal.dataset, one.base)
+        return {
+            name: made_column(one.write, name, entry, new, _left(entry, table, tasks))
+            for name, entry in column_entries(one.base, removal.dataset).items()
+        }
 
 
 def _left(

@@ -359,7 +359,7 @@ class GroupResult(NamedTuple):
     def gather(self, gathered: Gathered) -> None:
         """Adds the reports, and notes the write."""
         gathered.notes["write"][""] = self.write
-        collector = gathered.rows.setdefault("", ShardCollector(self.write.own.id))
+        collector = gathered.rows.setdefault("", ShardCollector())
         for report in self.reports:
             collector.add(report)
 
