@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
+
+from gristmill.dataset.base.errors import DataLossError
 
 _MASK = (1 << 64) - 1
 _PACKED = struct.Struct("<qqQQ")
@@ -49,6 +52,32 @@ def words_of(
     """Returns checksum and length of each record in one number: uint64 [records]."""
     # The upper bits of lengths of 4 GiB and more are lost: no record is that long.
     return crc32cs.astype(np.uint64) | (lengths.astype(np.uint64) << np.uint64(32))
+
+
+def check_crc32cs(
+    records: Sequence[bytes], crc32cs: Sequence[int], where: Callable[[int], str]
+) -> None:
+    """Checks records on their way into a shard.
+
+    Args:
+        records: The records.
+        crc32cs: The checksum of each, as it was read.
+        where: Returns the place of a record, by its number among these.
+
+    Raises:
+        DataLossError: A record has another checksum.
+    """
+    found = [*map(google_crc32c.value, records)]
+    if found == crc32cs:
+        return
+    at = next(n for n, got in enumerate(found) if got != crc32cs[n])
+    raise DataLossError(
+        "a record changed on the way into a shard",
+        where=where(at),
+        expected=f"crc32c {crc32cs[at]:#010x} of {len(records[at]):,} bytes",
+        got=f"{found[at]:#010x}",
+        cure="check disk and memory of this machine, then run again",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

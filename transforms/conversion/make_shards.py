@@ -37,7 +37,6 @@ from gristmill.transforms.conversion.shard_records import (
     RecordSink,
     RowSink,
     ShardSource,
-    Tally,
     map_records,
 )
 from gristmill.transforms.jobs.conversion_job import (
@@ -255,11 +254,8 @@ def convert_shard(
     skipped = SkippedRegions(job.max_corrupt)
     accepted = skipped if job.on_corrupt == "skip" else None
     with prepared.write.temporary() as local:
-        source = ShardSource(prepared, shard)
-        written = _copied(source, local, lock)
-        if written is None:
-            source = ShardSource(prepared, shard, skipped=accepted, kept=kept)
-            written = _written(source, local, lock)
+        source = ShardSource(prepared, shard, skipped=accepted, kept=kept)
+        written = _copied(source, local, lock) or _written(source, local, lock)
         tally = source.tally
         report = ShardReport(
             path=place.path,
@@ -326,7 +322,6 @@ def _copied(
     # A second read repairs damage in transit. Without it the shard's bytes could depend
     # on the damage, since chunks that are encoded again may differ.
     for _ in range(1 + storage_for(files[0].path).remote):
-        source.tally = Tally()
         with (
             contextlib.suppress(CorruptShardError, TransposedChunkError),
             lock,

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
-from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.digest import RecordsDigest, check_crc32cs
 from gristmill.dataset.base.errors import (
     CorruptRecordError,
     DataLossError,
@@ -68,18 +68,7 @@ class Batch(NamedTuple):
 
     def check(self) -> None:
         """Raises DataLossError if a record does not have the checksum that was read."""
-        found = list(map(google_crc32c.value, self.batch.records))
-        if found == self.batch.crc32cs:
-            return
-        both = enumerate(zip(self.batch.crc32cs, found, strict=True))
-        at, (expected, got) = next((n, one) for n, one in both if len({*one}) > 1)
-        raise DataLossError(
-            "a record changed on the way into a shard",
-            where=self.place_of(at),
-            expected=f"crc32c {expected:#010x}",
-            got=f"{got:#010x}",
-            cure="check the memory of this machine, then run again",
-        )
+        check_crc32cs(self.batch.records, self.batch.crc32cs, self.place_of)
 
 
 @dataclasses.dataclass
@@ -127,7 +116,7 @@ class ShardSource:
         kept: As in `convert_shard`.
 
     Attributes:
-        tally: The counts.
+        tally: The counts of the last pass over the records.
     """
 
     def __init__(
@@ -150,8 +139,9 @@ class ShardSource:
             CorruptInputError: A range is damaged, and there is no `skipped`.
             DataLossError: Records did not come once each, in order.
         """
-        tally, files = self.tally, self.prepared.files
-        for reader in self._opened_ahead():
+        self.tally = tally = Tally()
+        files = self.prepared.files
+        for reader in self._opened_ahead(self.skipped, self._kept):
             check = SpanCheck(self._source, reader.path, self.skipped)
             for batch in reader.batches():
                 places = check.follow(batch)
@@ -170,8 +160,9 @@ class ShardSource:
             TransposedChunkError: A range holds transposed chunks.
             DataLossError: Not all were copied.
         """
-        tally, prepared = self.tally, self.prepared
-        for reader in self._opened_ahead():
+        self.tally = tally = Tally()
+        prepared = self.prepared
+        for reader in self._opened_ahead(None, None):
             copied = reader.copy(copier, prepared.job.writer)
             if copied is not None:
                 digest, places = copied
@@ -187,21 +178,18 @@ class ShardSource:
         self.tally.left_out += reader.left_out
         self.tally.spans.append(reader.span)
 
-    def _readers(self) -> Iterator[RangeReader[Any]]:
-        plan = self.prepared.plan
-        for part in plan.ranges(self._shard):
-            file, cuts = part.file_index, plan.cuts_within(part.file_index)
-            yield self._source.read(
-                ReadRequest(
-                    self.prepared.files[file], part, self.skipped, cuts, self._kept
-                )
-            )
-
-    def _opened_ahead(self) -> Iterator[RangeReader[Any]]:
+    def _opened_ahead(
+        self, skipped: SkippedRegions | None, kept: KeptPass | None
+    ) -> Iterator[RangeReader[Any]]:
         """Yields readers, while later ones fetch up to 8 MiB ahead from a bucket."""
         ready: deque[RangeReader[Any]] = deque()
         ahead_bytes = 0
-        for reader in self._readers():
+        plan, files = self.prepared.plan, self.prepared.files
+        for part in plan.ranges(self._shard):
+            cuts = plan.cuts_within(part.file_index)
+            reader = self._source.read(
+                ReadRequest(files[part.file_index], part, skipped, cuts, kept)
+            )
             ahead_bytes += reader.open_ahead()
             ready.append(reader)
             while (

@@ -7,9 +7,10 @@ attempts write the same bytes under the same names.
 from __future__ import annotations
 
 import array
+import functools
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.base.array_spool import ArraySpool
-from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.digest import RecordsDigest, check_crc32cs
 from gristmill.dataset.base.errors import DataLossError, InputError
 from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.metadata.shard_report import ShardReport
@@ -141,18 +142,13 @@ class RecordSpool:
             rows = slice(begin, min(end, begin + _BATCH_RECORDS))
             records = self._data.runs(begins[rows], begins[rows] + lengths[rows])
             expected = crc32cs[rows].tolist()
-            if (found := [*map(google_crc32c.value, records)]) != expected:
-                wrong = next(n for n, c in enumerate(found) if c != expected[n])
-                size, place = len(records[wrong]), int(begins[rows][wrong])
-                raise DataLossError(
-                    "records changed on the way into a shard",
-                    where=f"a file in {self._directory}, byte offset {place:,}",
-                    expected=f"crc32c {expected[wrong]:#010x} of {size:,} bytes",
-                    got=f"{found[wrong]:#010x}",
-                    cure="check disk and memory of this machine, then run again",
-                )
+            place_of = functools.partial(self._place_of, begins[rows].tolist())
+            check_crc32cs(records, expected, place_of)
             yield records, expected
             begin += len(records)
+
+    def _place_of(self, offsets: Sequence[int], record: int) -> str:
+        return f"a file in {self._directory}, byte offset {offsets[record]:,}"
 
 
 Element = bytes | tuple[Key, bytes]
