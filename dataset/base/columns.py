@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import FormatVersionError, InvalidDatasetError
 
 # Python 3.11.7, for example, fails now and then when several threads parse the headers
@@ -175,16 +176,14 @@ class Done(NamedTuple):
         path: The file that was done.
         said: The text for the log.
         stored_bytes: Size of the files that were read.
-        records: Records in them.
-        raw_bytes: Size of these.
+        read: Digest of the records in them.
         counts: Additions to `run_job.COUNTERS` and `DISTRIBUTIONS`.
     """
 
     path: str
     said: str
-    stored_bytes: int
-    records: int
-    raw_bytes: int
+    stored_bytes: int = 0
+    read: RecordsDigest = RecordsDigest()
     counts: Mapping[str, int] = {}
 
 

@@ -196,11 +196,8 @@ class Written(NamedTuple):
     @property
     def done(self) -> Done:
         """What was done."""
-        task, digest = self.task, self.task.digest
-        said = f"values of {digest.records} records"
-        return Done(
-            *(task.shard, said, task.file_bytes, digest.records, digest.raw_bytes)
-        )
+        task, said = self.task, f"values of {self.task.digest.records} records"
+        return Done(task.shard, said, task.file_bytes, task.digest)
 
 
 def write_values(task: ShardTask, values: Mapping[str, Values]) -> Written:

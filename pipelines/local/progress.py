@@ -36,8 +36,8 @@ class Counter:
         self.done.update(
             items=1,
             stored_bytes=done.stored_bytes,
-            records=done.records,
-            raw_bytes=done.raw_bytes,
+            records=done.read.records,
+            raw_bytes=done.read.raw_bytes,
             tokens=done.counts.get("tokens", 0),
         )
 

@@ -17,6 +17,7 @@ import click
 import pytest
 
 from gristmill.dataset.base.columns import Done
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.commands.command import errors_reported
 from gristmill.pipelines.commands.main import COMMANDS, find_command, main
@@ -326,7 +327,8 @@ def test_progress_in_lines_without_a_terminal(capfd):
 
     counter = Counter("shards", 2, 400)
     with shown("verifying", counter, line_seconds=0.01):
-        counter.add(Done("", "", 300, 12_000, 2_000_000))
+        read = RecordsDigest(records=12_000, raw_bytes=2_000_000)
+        counter.add(Done("", "", 300, read))
         speed = r"[\d,.]+ MB/s  0:00:\d\d elapsed$"
         shards = rf"^verifying  75%  1/2 shards  12,000 records  {speed}"
         until(lambda: is_there(shards))

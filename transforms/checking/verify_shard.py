@@ -127,8 +127,8 @@ class ShardCheck(NamedTuple):
             **{"findings": len(self.findings), "shard-bytes": self.file_bytes},
         }
         said = f"{self.records} records compared"
-        numbers = self.file_bytes, self.records, self.raw_bytes
-        return Done(self.path, said, *numbers, counts)
+        read = RecordsDigest(records=self.records, raw_bytes=self.raw_bytes)
+        return Done(self.path, said, self.file_bytes, read, counts)
 
 
 @dataclasses.dataclass

@@ -174,11 +174,8 @@ class Digested(NamedTuple):
     @property
     def done(self) -> Done:
         """The work done, for progress and metrics."""
-        shard, digest = self.shard, self.shard.digest
-        said = f"digests of {digest.records} records"
-        return Done(
-            *(shard.shard, said, shard.file_bytes, digest.records, digest.raw_bytes)
-        )
+        shard, said = self.shard, f"digests of {self.shard.digest.records} records"
+        return Done(shard.shard, said, shard.file_bytes, shard.digest)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -119,7 +119,7 @@ class ShardResult(NamedTuple):
         """The work done, for progress and metrics."""
         report = self.report
         if report is None:
-            return Done(self.task.write.output, "committed before", 0, 0, 0)
+            return Done(self.task.write.output, "committed before")
         counts = report.counts(resumed=self.resumed)
         said, read = "there already", RecordsDigest()
         if not self.resumed:
@@ -131,7 +131,8 @@ class ShardResult(NamedTuple):
         return Done(
             report.path,
             f"{report.written.records} records {said}",
-            *(self.stored_bytes, read.records, read.raw_bytes),
+            self.stored_bytes,
+            read,
             counts,
         )
 

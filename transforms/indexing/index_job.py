@@ -282,13 +282,9 @@ class IndexedShard(NamedTuple):
     @property
     def done(self) -> Done:
         """The work done, for progress and metrics."""
-        report, read = self.report, self.report.read
-        return Done(
-            report.path,
-            f"{read.records} records indexed",
-            *(self.task.file_bytes, read.records, read.raw_bytes),
-            report.counts(),
-        )
+        report, said = self.report, f"{self.report.read.records} records indexed"
+        size = self.task.file_bytes
+        return Done(report.path, said, size, report.read, report.counts())
 
 
 def index_shard(task: IndexTask) -> IndexedShard:

@@ -82,13 +82,9 @@ class CutShard(NamedTuple):
     @property
     def done(self) -> Done:
         """The work done, for progress and metrics."""
-        report, left = self.report, self.report.written
-        return Done(
-            report.path,
-            f"{left.records} records left",
-            *(self.task.file_bytes, left.records, left.raw_bytes),
-            report.counts(resumed=self.resumed),
-        )
+        report, said = self.report, f"{self.report.written.records} records left"
+        counts = report.counts(resumed=self.resumed)
+        return Done(report.path, said, self.task.file_bytes, report.written, counts)
 
 
 def _opened(task: CutTask) -> tuple[StoredShard, ShardIndex]:

@@ -233,7 +233,7 @@ class LookedPart(NamedTuple):
     def done(self) -> Done:
         """That files were looked into."""
         said = f"part {self.number + 1} of {self.parts} of the inputs looked into"
-        return Done(f"split {self.split}", said, 0, 0, 0)
+        return Done(f"split {self.split}", said)
 
 
 def look_tasks(
