@@ -294,13 +294,6 @@ def sample_at(path: str, place: int, compression: Compression = "none") -> bytes
     if known is None:
         return None
     plain = compression == "none"
-    found: list[bytes] = []
-
-    def note(key: bytes, members: Mapping[str, bytes]) -> bytes:
-        del members
-        found.append(key)
-        return b""
-
     with storage.open(path, offset=place if plain else 0) as file:
         stream: Readable | BinaryIO = file
         if not plain:
@@ -308,10 +301,10 @@ def sample_at(path: str, place: int, compression: Compression = "none") -> bytes
         reader = SampleReader(
             stream,
             path=path,
-            make=note,
+            make=lambda key, members: key,
             offset=place if plain else 0,
             size_bytes=known.size_bytes if plain else None,
         )
         reader.skip(place)
-        sample = reader.next_sample()
-    return found[0] if sample is not None and sample[0] == place else None
+        member = None if reader.at_end() else reader.member(place)
+    return None if member is None else member.key

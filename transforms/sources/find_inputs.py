@@ -28,7 +28,7 @@ from gristmill.dataset.storage.paths import (
     near_paths,
     path_texts,
 )
-from gristmill.transforms.sources.formats import RecordOptions, check_options
+from gristmill.transforms.sources.formats import FORMATS, RecordOptions, check_options
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.input_formats import (
     Look,
@@ -336,8 +336,9 @@ def find_inputs(
     options = dataclasses.replace(options, input_format=chosen)
     options = options if adapt is None else adapt(options)
     check_options(options, chosen)
+    record = options.record or "".join(FORMATS[chosen].records[:1])
+    options = dataclasses.replace(options, record=record)
     spec = source_type(chosen).find_spec(listed, options)
-    spec = spec._replace(nulls=options.nulls)
     return dataclasses.replace(listed, spec=spec)
 
 

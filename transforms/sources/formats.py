@@ -178,6 +178,11 @@ class RecordOptions:
                 cure="give one of these, or leave it out",
             )
 
+    def spec(self, schema: str = "") -> SourceSpec:
+        """Returns the rules for making records, with these facts found in the files."""
+        record, columns = self.record, self.columns
+        return SourceSpec(self.input_format, record, columns, schema, self.nulls)
+
 
 class SourceSpec(NamedTuple):
     """The rules for making records from files: all that a reader needs.

@@ -508,13 +508,11 @@ class ParquetSource(Source):
     @classmethod
     def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
         """Returns the rules for making records, with the columns of all files."""
-        record = options.record or "example"
-        if record == "example":
+        if options.record == "example":
             features = _features_of_files(files, options.columns)
-            schema = json.dumps(encode_features(features))
-            return SourceSpec("parquet", record, options.columns, schema)
-        spec = SourceSpec("parquet", record, options.columns)
-        checked = "" if options.nulls == "skip" else record.partition(":")[2]
+            return options.spec(json.dumps(encode_features(features)))
+        spec, column = options.spec(), options.record.partition(":")[2]
+        checked = "" if options.nulls == "skip" else column
         for path, schema in _schemas(files, checked):
             cls(spec).columns(schema, path)
         return spec

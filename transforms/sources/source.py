@@ -357,8 +357,7 @@ class Source(abc.ABC):
             MissingPackageError: A package of an extra is missing.
         """
         del files
-        kinds = FORMATS[options.input_format].records
-        return SourceSpec(options.input_format, "".join(kinds[:1]))
+        return options.spec()
 
     @abc.abstractmethod
     def read(self, request: ReadRequest) -> RangeReader[Any]:

@@ -48,7 +48,7 @@ class MegatronSource(TokenSource):
     def find_spec(cls, files: InputFiles, options: RecordOptions) -> SourceSpec:
         plain_options(options, "Megatron's")
         beside = list_beside(map(_idx_of, files.paths), "the index of Megatron")
-        return SourceSpec(format="megatron", schema=beside)
+        return options.spec(beside)
 
     def layout(self, file: InputFile, begin: int, end: int) -> Layout:
         dtype, places = self._index(_idx_of(file.path), file.size_bytes)
@@ -103,7 +103,7 @@ class FlatSource(TokenSource):
         del files
         if options.columns or kind_of(options.record, "flat")[1] is None:
             raise no_kind(options.record, "flat")
-        return SourceSpec(format="flat", record=options.record)
+        return options.spec()
 
     def layout(self, file: InputFile, begin: int, end: int) -> Layout:
         """Returns the documents that begin in a range, by the id that ends each."""
@@ -176,7 +176,7 @@ class OlmoSource(FlatSource):
         needed = kind_of(options.record, "OLMo's")[1] is None
         paths = map(_bounds_of, files.paths)
         beside = list_beside(paths, "the list of documents", needed=needed)
-        return SourceSpec(format="olmo", record=options.record, schema=beside)
+        return options.spec(beside)
 
     def layout(self, file: InputFile, begin: int, end: int) -> Layout:
         dtype, _ = kind_of(self.spec.record, "OLMo's")
@@ -221,7 +221,7 @@ class MdsSource(TokenSource):
             InputError: There is no such column, or a shard is missing.
         """
         beside = list_beside(map(_index_of, files.paths), "the index of MDS")
-        spec = SourceSpec(format="mds", schema=beside)
+        spec = options.spec(beside)
         source, given = cls(spec), {*files.paths}
         for path in {_index_of(each): each for each in files.paths}.values():
             for name in source._described(path):

@@ -59,7 +59,6 @@ class WebDatasetSource(StreamSource):
         Raises:
             InputError: The first samples lack a chosen member, or have none at all.
         """
-        record = options.record or "example"
         found, damage = _members(files)
         if not found:
             if damage is not None:
@@ -71,7 +70,7 @@ class WebDatasetSource(StreamSource):
                 got=f"none, where the first {_LOOKED_SAMPLES} samples would be",
                 cure="extract them with tar -xf, then give the files in them",
             )
-        member = record.partition(":")[2]
+        member = options.record.partition(":")[2]
         wanted = [member] if member else list(options.columns)
         missing = [name for name in wanted if name not in (KEY, *found)]
         if missing:
@@ -83,8 +82,7 @@ class WebDatasetSource(StreamSource):
                 cure="name members by their extensions, in lower case",
             )
         # Other members do not matter for records made from chosen ones.
-        schema = json.dumps([] if wanted else found)
-        return SourceSpec("webdataset", record, options.columns, schema)
+        return options.spec(json.dumps([] if wanted else found))
 
 
 def _maker(spec: SourceSpec) -> RecordMaker:

@@ -511,7 +511,7 @@ class CsvSource(TableSource):
             InputError: A file has another header than the first, or none, or there is
                 no such column.
         """
-        record, splitter = options.record or "example", _SPLITTERS[options.input_format]
+        record, splitter = options.record, _SPLITTERS[options.input_format]
         header, cells = _sampled(files, splitter)
         fields = pa.schema([])
         if record != "line":
@@ -532,8 +532,7 @@ class CsvSource(TableSource):
         CsvLines(
             header, fields, splitter, record
         )  # Refuses types that no record holds.
-        schema = LineSchema(fields, tuple(header)).to_text()
-        return SourceSpec(options.input_format, record, options.columns, schema)
+        return options.spec(LineSchema(fields, tuple(header)).to_text())
 
 
 def _sampled(

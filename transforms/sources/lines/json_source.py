@@ -302,13 +302,14 @@ class JsonSource(TableSource):
         Raises:
             InputError: These lines have no types in common, or no such column.
         """
-        record, name = options.record or "example", options.input_format
+        record = options.record
         fields, column = pa.schema([]), column_of(record)
         if record != "line":
             wanted = wanted_columns(options.columns)
             if column:
                 wanted = wanted._replace(names=(column, column.partition(".")[0]))
-            samples = sample_lines(files, newline_ends, _READERS[name])
+            reader = _READERS[options.input_format]
+            samples = sample_lines(files, newline_ends, reader)
             found = _common_types(
                 samples,
                 lambda name: wanted.has(name) and name not in wanted.types,
@@ -329,8 +330,7 @@ class JsonSource(TableSource):
             raise InputError(**{**error.facts(), "cure": cure}) from error
         if column and options.nulls == "fail":
             _check_nulls(samples, column)
-        schema = LineSchema(fields).to_text()
-        return SourceSpec(name, record, options.columns, schema)
+        return options.spec(LineSchema(fields).to_text())
 
 
 def _objects(
