@@ -276,6 +276,10 @@ REFUSED = {
         {"a.tsv": 'n\ttext\n1\t"a\n2\tb"\n'},
         "a.tsv | line 2 | whole rows | --input-format tsv-unquoted",
     ),
+    "rows that quotes join at the end of a file": (
+        {"a.tsv": 'n\ttext\n0\tx\n1\t"a\n2\tb"'},
+        "a.tsv | line 3 | whole rows | --input-format tsv-unquoted",
+    ),
     "a quote that is a plain character": (
         {"a.tsv": 'n\ttext\n1\t"a\n2\tb\n'},
         "a.tsv | never closed | --input-format tsv-unquoted",

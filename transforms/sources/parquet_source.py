@@ -53,6 +53,7 @@ from gristmill.transforms.tables.table_features import (
     DOUBLE,
     as_integers,
     common_type,
+    holds,
     read_as,
     seen_numbers,
     typed_features,
@@ -69,11 +70,6 @@ Features = Mapping[str, FeatureSpec]
 def open_table(file: InputFile) -> ParquetFile:
     """Opens a file; see `ParquetFile`."""
     return ParquetFile(file.path, file.size_bytes, file.version)
-
-
-def _holds(column: str, feature: str) -> bool:
-    """Returns whether a feature comes from a column or a field of it."""
-    return feature == column or feature.startswith(f"{column}.")
 
 
 def _schemas(files: InputFiles, column: str = "") -> list[tuple[str, pa.Schema]]:
@@ -131,7 +127,7 @@ def _features_of_files(files: InputFiles, columns: Sequence[str]) -> Features:
     for _, _, mine in found[1:]:
         for name, spec in mine.items():
             # A column that has no value in the first file has no type there either.
-            if name not in features and any(_holds(column, name) for column in empty):
+            if name not in features and any(holds(column, name) for column in empty):
                 features[name] = dataclasses.replace(spec, optional=True)
             elif name in features:
                 known = common_type(features[name], spec) or features[name]
@@ -180,7 +176,7 @@ def _first_rows(file: InputFile, features: Features) -> pa.RecordBatch | None:
         names = [
             name
             for name in table.schema.names
-            if any(_holds(name, each) for each in features)
+            if any(holds(name, each) for each in features)
         ]
         for group in table.places.groups_from(0) if names else ():
             for batch in table.batches(group, names):
@@ -223,7 +219,7 @@ def _compare(features: Features, found: Features, schema: pa.Schema, path: str) 
         expected, got = features.get(name), found.get(name)
         if expected is None or got is None:
             may_lack = expected is not None and expected.optional
-            same = may_lack and any(_holds(column, name) for column in empty)
+            same = may_lack and any(holds(column, name) for column in empty)
         else:
             same = _same(expected, got)
         if not same:
@@ -541,9 +537,9 @@ class ParquetSource(Source):
                 check_column(schema, column)
             except InputError as error:
                 raise _in_file(error, path) from error
-            return [name for name in names if _holds(name, column)]
+            return [name for name in names if holds(name, column)]
         _compare(self._features, _features(schema, columns, path), schema, path)
-        return [name for name in names if any(_holds(name, f) for f in self._features)]
+        return [name for name in names if any(holds(name, f) for f in self._features)]
 
     def read(self, request: ReadRequest) -> ParquetRange:
         return ParquetRange(request, self)

@@ -25,6 +25,7 @@ from gristmill.transforms.tables.table_features import (
     are_integers,
     are_lost,
     ends_of,
+    holds,
     leaf_values,
     leaves_of,
     numbers_cure,
@@ -325,16 +326,11 @@ def _size_bytes(batch: pa.RecordBatch) -> int:
 def _leaves(schema: pa.Schema, features: Features) -> list[Leaf]:
     """Returns the places of the features in a batch, in the order of their bytes."""
     leaves = {}
-    for leaf in leaves_of(schema, functools.partial(_has_features, features)):
+    for leaf in leaves_of(schema, lambda name: any(holds(name, f) for f in features)):
         spec = features.get(leaf.name)
         if spec is not None:
             leaves[leaf.name] = dataclasses.replace(leaf, shape=spec.shape)
     return [leaves[name] for _, name in ordered_names(leaves)]
-
-
-def _has_features(features: Features, column: str) -> bool:
-    fields = f"{column}."
-    return any(name == column or name.startswith(fields) for name in features)
 
 
 def _encoded(
@@ -537,10 +533,8 @@ NO_RECORDS_CURE = (
 
 
 def _leaf(schema: pa.Schema, name: str) -> Leaf:
-    def wanted(column: str) -> bool:
-        return name == column or name.startswith(f"{column}.")
-
-    found = [leaf for leaf in leaves_of(schema, wanted) if leaf.name == name]
+    leaves = leaves_of(schema, lambda column: holds(column, name))
+    found = [leaf for leaf in leaves if leaf.name == name]
     # A column without values, or of several fields, has no leaf of its name.
     if len(found) != 1 and (found or name not in schema.names):
         raise InputError(

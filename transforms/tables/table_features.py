@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +18,8 @@ from pyarrow import types
 from gristmill.dataset.base.errors import InputError, RowError, some_of
 from gristmill.dataset.base.places import Int64
 from gristmill.dataset.metadata.features import Features, FeatureSpec, Kind
+
+Bools = npt.NDArray[np.bool_]
 
 CLASS_LABEL = "class_label"
 _KEY = b"huggingface"
@@ -85,6 +87,11 @@ def _array_shape(described: Any) -> list[Any]:
 def _kind(described: Any) -> str:
     kind = described.get("_type") if isinstance(described, dict) else None
     return kind if isinstance(kind, str) else ""
+
+
+def holds(column: str, feature: str) -> bool:
+    """Returns whether a feature comes from a column or a field of it."""
+    return feature == column or feature.startswith(f"{column}.")
 
 
 ITEMS = -1
@@ -331,9 +338,8 @@ def rows_without_nulls(batch: pa.RecordBatch, wanted: Callable[[str], bool]) -> 
     return np.flatnonzero(kept)
 
 
-def _valid(values: Any) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = numpy_of(pc.is_valid(values))
-    return found
+def _valid(values: Any) -> Bools:
+    return numpy_of(pc.is_valid(values))
 
 
 INT64 = range(-(1 << 63), 1 << 63)
@@ -371,54 +377,59 @@ def is_lost(number: int) -> bool:
     return abs(number) > 1 << 24 and int(np.float32(number)) != number
 
 
-def are_lost(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def are_lost(values: npt.NDArray[Any]) -> Bools:
     """Returns `is_lost` of each of some floats: only whole 64-bit ones count."""
     with np.errstate(over="ignore"):
         others = values.astype(np.float32) != values
-    lost: npt.NDArray[np.bool_] = (
-        others & (np.abs(values) < INT64.stop) & (np.trunc(values) == values)
-    )
+    lost: Bools = others & (np.abs(values) < INT64.stop) & (np.trunc(values) == values)
     return lost
 
 
-def are_integers(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def are_integers(values: npt.NDArray[Any]) -> Bools:
     """Returns whether floats are 64-bit integers."""
-    found: npt.NDArray[np.bool_] = (np.trunc(values) == values) & (
+    found: Bools = (np.trunc(values) == values) & (
         (values >= INT64.start) & (values < INT64.stop)
     )
     return found
 
 
 class NumbersSeen:
-    """The evidence of a sample whether a column's numbers are kept as integers."""
+    """The evidence of a sample which columns of numbers are kept as integers."""
 
     def __init__(self) -> None:
-        self._lost: tuple[object, str] | None = None
-        self._fraction: tuple[object, str] | None = None
+        self._lost: dict[str, tuple[object, str]] = {}
+        self._fractions: dict[str, tuple[object, str]] = {}
 
     def add(
-        self, lost: Iterable[object], fractions: Iterable[object], where: str
+        self,
+        name: str,
+        lost: Iterable[object],
+        fractions: Iterable[object],
+        where: str,
     ) -> None:
-        """Adds numbers; one of each kind is remembered.
+        """Adds numbers of a column; the first of each kind is remembered.
 
         Args:
+            name: The column.
             lost: Whole numbers that a float32 cannot hold.
             fractions: Numbers that are not 64-bit integers.
             where: The files or the line that they are from.
         """
-        if self._lost is None:
-            self._lost = next(((one, where) for one in lost), None)
-        if self._fraction is None:
-            self._fraction = next(((one, where) for one in fractions), None)
+        for known, numbers in ((self._lost, lost), (self._fractions, fractions)):
+            if name not in known:
+                known.update(
+                    (name, (one, where)) for one in itertools.islice(numbers, 1)
+                )
 
-    def are_integers(self, name: str) -> bool:
-        """Returns whether all are whole and some must be kept as integers.
+    def integers(self) -> set[str]:
+        """Returns the columns of whole numbers of which some must be kept as integers.
 
         Raises:
-            InputError: Some have to be, and others are not whole.
+            InputError: Some of a column have to be, and others are not whole.
         """
-        if self._lost is not None and self._fraction is not None:
-            (lost, *places), (fraction, place) = self._lost, self._fraction
+        if mixed := sorted(self._lost.keys() & self._fractions.keys()):
+            name = mixed[0]
+            (lost, *places), (fraction, place) = self._lost[name], self._fractions[name]
             raise InputError(
                 f"column {name!r} has whole numbers that a float32 does not hold, and "
                 "fractions",
@@ -428,7 +439,7 @@ class NumbersSeen:
                 cure=f"round all to 32 bits, with --columns '*,{name}:float', or leave "
                 "the column out",
             )
-        return self._lost is not None
+        return {*self._lost}
 
 
 def numbers_cure(name: str) -> str:
@@ -628,7 +639,7 @@ def seen_numbers(
     Raises:
         InputError: One of these has fractions as well.
     """
-    seen: defaultdict[str, NumbersSeen] = defaultdict(NumbersSeen)
+    seen = NumbersSeen()
     for path, batch in batches:
         for leaf in () if batch is None else leaves_of(batch.schema):
             if leaf.name not in doubles or not pa.types.is_float64(leaf.type):
@@ -639,9 +650,10 @@ def seen_numbers(
                 continue  # The maker of records reports the fault.
             given = numpy_of(values.drop_null())
             lost, whole = are_lost(given), are_integers(given)
-            seen[leaf.name].add(
+            seen.add(
+                leaf.name,
                 (int(number) for number in given[lost][:1]),
                 given[~whole][:1],
                 path,
             )
-    return {name for name, numbers in seen.items() if numbers.are_integers(name)}
+    return seen.integers()

@@ -171,16 +171,22 @@ class CsvSplitter:
             return np.zeros(0, np.int64)
         return np.flatnonzero(np.frombuffer(data, np.uint8) == _QUOTE)
 
-    def merged(self, row: bytes, columns: int) -> bool:
+    def merges(self, lines: Lines, columns: int) -> bool:
         """Returns whether a quoted field of a row seems to be several rows.
 
         Files of tabs often have quotes as plain characters: then each line of the row
         has the tabs of one.
         """
-        lines = row.strip(b"\r\n").split(b"\n")
-        counts = {line.count(self.delimiter) for line in lines}
-        several = len(lines) > 1 and columns > 1
-        return self.delimiter == b"\t" and several and counts == {columns - 1}
+        # The last row of a file may lack its newline.
+        newlines = lines.data.count(b"\n", 0, len(lines.data) - 1)
+        if self.delimiter != b"\t" or columns < 2 or newlines < len(lines.ends):
+            return False
+        for number in range(len(lines.ends)):
+            parts = lines.line(number).strip(b"\r\n").split(b"\n")
+            counts = {part.count(b"\t") for part in parts}
+            if len(parts) > 1 and counts == {columns - 1}:
+                return True
+        return False
 
 
 # As JSON writes them: other texts, such as 007, are strings.
@@ -283,15 +289,7 @@ class CsvLines(TableLines):
             raise ValueError("quotes that do not pair")
         if self._splitter.has_bare_return(data):
             raise ValueError("bare carriage returns")
-        quoted = self._splitter.delimiter == b"\t" and b'"' in data
-        if (
-            quoted
-            and data.count(b"\n") > len(lines.ends)
-            and any(
-                self._splitter.merged(lines.part(row, row + 1).data, len(self._header))
-                for row in range(len(lines.ends))
-            )
-        ):
+        if self._splitter.merges(lines, len(self._header)):
             raise ValueError("rows in a quoted field")
         table = pyarrow.csv.read_csv(
             pa.py_buffer(data),
@@ -367,11 +365,11 @@ class CsvLines(TableLines):
                 f"{len(self._header):,} fields",
                 f"{len(cells):,}",
             )
-        if self._splitter.merged(row.data, len(self._header)):
+        if self._splitter.merges(row, len(self._header)):
             return bad(
                 "quoted field seems to hold whole rows",
                 "a field whose lines have other numbers of tabs than rows",
-                f"{row.data.count(NEWLINE):,} lines, each like a row",
+                f"{row.line(0).count(NEWLINE) + 1:,} lines, each like a row",
             )
         wrong = self._wrong_cell(index, cells)
         if wrong is not None:
@@ -469,11 +467,12 @@ def column_type(name: str, cells: Mapping[str, Sequence[str]]) -> pa.DataType:
     for where, some in cells.items():
         pairs = [(cell, whole_number(cell)) for cell in some if cell]
         seen.add(
+            name,
             (cell for cell, whole in pairs if whole is not None and is_lost(whole)),
             (cell for cell, whole in pairs if whole is None),
             where,
         )
-    return pa.int64() if seen.are_integers(name) else pa.float64()
+    return pa.int64() if seen.integers() else pa.float64()
 
 
 def other_header(where: str, expected: Sequence[str], got: Sequence[str]) -> InputError:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from gristmill.transforms.sources.lines.json_values import (
     joined,
     leaf_types,
     type_of,
+    with_leaves,
 )
 from gristmill.transforms.sources.lines.line_schema import (
     LineSchema,
@@ -108,7 +108,7 @@ class JsonLines(TableLines):
         types = leaf_types(self._kind)
         self._at_once = JSON_TEXT not in types
         self._doubtful = (*_NO_NUMBERS, *[_LONG] * (pa.float64() in types))
-        self._read = pa.schema([(one.name, _read_type(one.type)) for one in fields])
+        self._read = with_leaves(fields, _read_type)
         self._options = pyarrow.json.ParseOptions(
             explicit_schema=self._read,
             newlines_in_values=False,
@@ -249,12 +249,9 @@ def _moved(
     return places
 
 
-def _read_type(kind: pa.DataType) -> pa.DataType:
-    """Returns the type in which a column is read."""
-    if pa.types.is_list(kind):
-        return pa.list_(_read_type(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([(one.name, _read_type(one.type)) for one in kind])
+def _read_type(kind: pa.DataType, name: str) -> pa.DataType:
+    """Returns the type in which values are read."""
+    del name
     if kind == JSON_TEXT:
         return pa.large_string()
     # pyarrow takes infinity for a number of 32 bits.
@@ -426,28 +423,21 @@ def _with_integers(fields: pa.Schema, samples: Iterable[Sample]) -> pa.Schema:
     """
     if pa.float64() not in leaf_types(pa.struct(fields)):
         return fields
-    seen: defaultdict[str, NumbersSeen] = defaultdict(NumbersSeen)
+    seen = NumbersSeen()
     for where, found in _objects(samples, Number):
         for field in fields:
             _see(found.get(field.name), field.type, field.name, seen, where)
-    integers = {name for name, numbers in seen.items() if numbers.are_integers(name)}
-
-    def typed(kind: pa.DataType, name: str) -> pa.DataType:
-        if pa.types.is_list(kind):
-            return pa.list_(typed(kind.value_type, name))
-        if pa.types.is_struct(kind):
-            inner = ((one.name, one.type) for one in kind)
-            return pa.struct([(n, typed(of, f"{name}.{n}")) for n, of in inner])
-        return pa.int64() if name in integers else kind
-
-    return pa.schema([(one.name, typed(one.type, one.name)) for one in fields])
+    integers = seen.integers()
+    return with_leaves(
+        fields, lambda kind, name: pa.int64() if name in integers else kind
+    )
 
 
 def _see(
     value: Any,
     kind: pa.DataType,
     name: str,
-    seen: Mapping[str, NumbersSeen],
+    seen: NumbersSeen,
     where: str,
 ) -> None:
     if pa.types.is_struct(kind) and isinstance(value, dict):
@@ -459,7 +449,7 @@ def _see(
     elif kind == pa.float64() and isinstance(value, Number):
         whole = whole_number(value)
         lost = whole is not None and is_lost(whole)
-        seen[name].add([value] * lost, [value] * (whole is None), where)
+        seen.add(name, [value] * lost, [value] * (whole is None), where)
 
 
 def _no_type(field: str, got: str, where: str) -> InputError:

@@ -7,6 +7,7 @@ import contextlib
 import io
 import math
 import re
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -230,10 +231,9 @@ def joined(a: pa.DataType, b: pa.DataType, field: str) -> pa.DataType:
     if pa.types.is_list(a) and pa.types.is_list(b):
         return pa.list_(joined(a.value_type, b.value_type, field))
     if pa.types.is_struct(a) and pa.types.is_struct(b):
-        types = {one.name: one.type for one in a}
-        for one in b:
-            known = types.get(one.name, pa.null())
-            types[one.name] = joined(known, one.type, f"{field}.{one.name}")
+        types = dict(_fields(a))
+        for name, kind in _fields(b):
+            types[name] = joined(types.get(name, pa.null()), kind, f"{field}.{name}")
         return pa.struct(types.items())
     raise DifferentTypesError(field, f"{type_name(a)} and {type_name(b)}")
 
@@ -251,8 +251,8 @@ def has_gap(value: Any, kind: pa.DataType, *, inside: bool = False) -> bool:
             return None in value and not pa.types.is_null(item)
         return any(has_gap(each, item, inside=True) for each in value)
     if isinstance(value, dict) and pa.types.is_struct(kind):
-        fields = ((value.get(one.name), one.type) for one in kind)
-        return any(has_gap(each, of, inside=inside) for each, of in fields)
+        fields = _fields(kind)
+        return any(has_gap(value.get(n), of, inside=inside) for n, of in fields)
     return False
 
 
@@ -278,7 +278,7 @@ def column_value(
     named = f"field {field[1:]!r}: " if field else ""
     is_number = isinstance(value, Number)
     if pa.types.is_struct(kind) and isinstance(value, dict):
-        types = {one.name: one.type for one in kind}
+        types = dict(_fields(kind))
         new = next((name for name in value if name not in types), None)
         if new is not None and not only:
             known = ", ".join(map(repr, types))
@@ -295,7 +295,7 @@ def column_value(
         return value
     if pa.types.is_large_string(kind) and is_number:
         return str(value)
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    is_text = kind in (pa.string(), pa.large_string())
     if is_text and isinstance(value, str) and not is_number:
         value.encode()
         return value
@@ -337,3 +337,27 @@ def leaf_types(kind: pa.DataType) -> set[pa.DataType]:
     if pa.types.is_struct(kind):
         return set().union(*(leaf_types(one.type) for one in kind))
     return {kind}
+
+
+def with_leaves(
+    fields: pa.Schema, changed: Callable[[pa.DataType, str], pa.DataType]
+) -> pa.Schema:
+    """Returns fields with other types of the values in lists and objects.
+
+    Args:
+        fields: The fields.
+        changed: Returns the type for one and its name, such as `a.b`.
+    """
+
+    def of(kind: pa.DataType, name: str) -> pa.DataType:
+        if pa.types.is_list(kind):
+            return pa.list_(of(kind.value_type, name))
+        if pa.types.is_struct(kind):
+            return pa.struct([(n, of(t, f"{name}.{n}")) for n, t in _fields(kind)])
+        return changed(kind, name)
+
+    return pa.schema([(name, of(kind, name)) for name, kind in _fields(fields)])
+
+
+def _fields(kind: Any) -> Iterator[tuple[str, pa.DataType]]:
+    return ((one.name, one.type) for one in kind)
