@@ -409,12 +409,12 @@ class TestCopies:
     @pytest.mark.parametrize("group_size", [1, 2])
     def test_damage_on_the_way_changes_no_byte(self, tmp_path, server, group_size):
         """Whether chunks are copied or their records encoded again."""
-        dataset = dataset_of(tmp_path, TEXTS)
+        dataset = dataset_of(tmp_path, RECORDS)
         writer = WriterOptions(group_size=group_size)
         upload(server, dataset, "d")
         convert(job_of(str(dataset), "whole", writer=writer))
         (name,) = shards_of("whole")
-        for skip in range(3):
+        for skip in range(5):
             open_shard_module.kept_shard.cache_clear()
             server.faults.clear()
             server.fail("flip", "media", name="-00000-of-", skip=skip)
