@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import json
 import random
@@ -12,7 +13,7 @@ import time
 from typing import NamedTuple
 
 from gristmill import loader
-from gristmill.dataset import NotADatasetError, ReplacedError
+from gristmill.dataset import NotADatasetError, ReplacedError, open_manifest
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.anywhere import verify
@@ -39,6 +40,22 @@ _KINDS = {
     "unfinished": 2,
 }
 _REPLACE = {"overwrite", "writer", "write", "index", "rollback"}
+_OPTIONS = ("overwrite", "keep_replaced", "erase")
+_CONVERT = (
+    f"convert {{folder}}/{{tag}} {{output}} --name={NAME} --num-shards=2 --workers=1"
+)
+# The lines of commands; others are Python's.
+_LINES = {
+    "convert": _CONVERT,
+    "overwrite": f"{_CONVERT} --overwrite",
+    "append": "append {output} {folder}/{tag} --num-shards=2 --workers=1",
+    "attach": "attach {output} --map=tests.changes.race_commands:text_of --overwrite",
+    "index": f"index {{files}} --name={NAME} --split=train --workers=1 --overwrite "
+    "--keep-replaced",
+    "rollback": "rollback {output} {edition}",
+    "clean": "clean {output}",
+    "unfinished": "clean {output} --unfinished",
+}
 # Beside the dataset, of no command: `index` takes them.
 FILES = ("x0", "x1")
 
@@ -72,7 +89,7 @@ class Race:
         self._log = folder / "removed.jsonl"
         self._log.touch()
         self._chance = random.Random(seed)
-        self._kinds = [*_KINDS] if unfinished else [k for k in _KINDS][:-1]
+        self._kinds = [*_KINDS][: None if unfinished else -1]
         self._lock = threading.Lock()
         for source in range(SOURCES):
             inputs = folder / f"s{source}"
@@ -111,42 +128,37 @@ class Race:
 
     def _one(self, killer, count):
         with self._lock:
-            kinds = self._kinds
-            chosen = self._chance.choices(kinds, [_KINDS[k] for k in kinds])
-            kind = chosen[0]
-            kill_at = self._chance.choice((0, self._chance.randrange(1, 50)))
-            options = [
-                name
-                for name in ("overwrite", "keep_replaced", "erase")
-                if self._chance.random() < 0.6
-            ]
-            tag = f"s{self._chance.randrange(SOURCES)}"
-            files = self._chance.sample(FILES, self._chance.randrange(1, 3))
-        with_options = "--num-shards=2 --workers=1"
+            chance, kinds = self._chance, self._kinds
+            (kind,) = chance.choices(kinds, [_KINDS[k] for k in kinds])
+            kill_at = chance.choice((0, chance.randrange(1, 50)))
+            options = [name for name in _OPTIONS if chance.random() < 0.6]
+            tag, edition = f"s{chance.randrange(SOURCES)}", 1
+            files = chance.sample(FILES, chance.randrange(1, 3))
+        line = _LINES.get(kind, "{file} {kind} {output} {log} {tag} {options}")
         if kind == "index":
             # What is not kept could never be replaced by anything but an index.
             tag = files[0]
-            paths = " ".join(f"{self.output}/{file}.array_record" for file in files)
-            line = f"index {paths} --name={NAME} --split=train --workers=1 "
-            line += "--overwrite --keep-replaced"
-        elif kind in ("writer", "write", "remove", "attach", "rollback"):
+        elif kind == "rollback":
+            with contextlib.suppress(NotADatasetError):
+                known = open_manifest(self.output).splits["train"].known
+                edition = chance.choice([*known])
+        elif kind not in _LINES:
             tag = f"{kind[:2]}{count}"
-            given = f"{self.output} {self._log} {tag} {' '.join(options)}"
-            line = f"{race_commands.__file__} {kind} {given}"
-        elif kind == "clean":
-            line = f"clean {self.output}"
-        elif kind == "unfinished":
-            line = f"clean {self.output} --unfinished"
-        elif kind == "append":
-            line = f"append {self.output} {self.folder}/{tag} {with_options}"
-        else:
-            line = f"convert {self.folder}/{tag} {self.output} --name={NAME} "
-            line += with_options
-            if kind == "overwrite":
-                line += " --overwrite"
-                line += " --keep-replaced" * ("keep_replaced" in options)
+        if kind == "overwrite" and "keep_replaced" in options:
+            line += " --keep-replaced"
+        given = {
+            "files": " ".join(f"{self.output}/{file}.array_record" for file in files),
+            "file": race_commands.__file__,
+            "kind": kind,
+            "output": self.output,
+            "folder": self.folder,
+            "log": self._log,
+            "tag": tag,
+            "edition": edition,
+            "options": " ".join(options),
+        }
         begin = time.monotonic()
-        ended = killer.run(line.split(), kill_at=kill_at)
+        ended = killer.run(line.format(**given).split(), kill_at=kill_at)
         end = time.monotonic()
         self.ran.append(Ran(kind, tag, begin, end, ended.status, ended.error))
 
@@ -227,6 +239,7 @@ _TOLD = re.compile(
             "inputs are in the dataset already|records were removed from the split",
             "another job has written a file",
             "is not the newest one|there is no such edition|no such split",
+            "no state of the split is known",
             "a split that was there is gone|the split is gone",
             "has been written already, and not committed|a finished part again",
             "was replaced while",
