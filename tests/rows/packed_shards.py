@@ -6,27 +6,16 @@ shards and `dataset.json`. So only a ledger of documents can tell.
 
 import contextlib
 import dataclasses
+import pathlib
 import random
 import tempfile
 from typing import NamedTuple
+from unittest import mock
 
-import google_crc32c
 import numpy as np
 
-from gristmill.dataset import (
-    PackedCounts,
-    RecordsDigest,
-    ShardReport,
-    ShardTable,
-    SourceSpan,
-    WriterOptions,
-)
-from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
+from gristmill.dataset import PackedCounts, encode_example
 from gristmill.dataset.base.places import Places
-from gristmill.dataset.commit.commit import commit_dataset, write_table
-from gristmill.dataset.commit.write import Write
-from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.shard_files import ShardPlace
 from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.row_format import (
     RowBatch,
@@ -35,12 +24,14 @@ from gristmill.dataset.packed.row_format import (
     encode_rows,
 )
 from gristmill.dataset.packed.segment_index import SegmentIndex
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms import ChatOptions, PackOptions, TokenizerSpec
+from gristmill.transforms.conversion import shard_records
 from gristmill.transforms.tokens.documents import Documents, counts_of_documents
 from gristmill.transforms.tokens.row_packer import RowPacker, described_rows
 from gristmill.transforms.tokens.tokenizer import end_to_end
 from tests.rows.packed_rows import Said, spans_of
+from tests.support.conversion import convert, job_of
+from tests.support.records import frames_of
 
 PLACE_BYTES = 100  # From one document to the next.
 CHAT = {"chat": ChatOptions(template="t"), "tokenizer": "t"}
@@ -94,58 +85,37 @@ def packed_shard(*parts, vocabulary_size=60_000, **options):
 
 
 def commit_packed(output, shards, *, name="d", described=None):
-    """Commits a dataset of one split of these shards.
+    """Commits a dataset of one split of these shards: the packer of its job gives them.
 
     Args:
-        output: Its directory.
+        output: Its directory; its inputs are beside it.
         shards: The shards.
         name: Of the dataset.
         described: What `dataset.json` says; by default what is true.
     """
-    output, reports, writer_options = str(output), [], WriterOptions()
-    temporary = layout.temporary_dir(output, name, "train")
+    inputs = pathlib.Path(f"{output}-in")
+    inputs.mkdir(parents=True)
+    packers = []
     for number, shard in enumerate(shards):
-        path = layout.shard_name(name, "train", number, len(shards))
         documents = shard.counts.documents + shard.counts.empty_documents
-        span = SourceSpan(
-            file_index=number,
-            records=documents,
-            begin_bytes=0,
-            end_bytes=PLACE_BYTES * documents,
-            start_bytes=0,
-            stop_bytes=PLACE_BYTES * documents,
-        )
-        rows = encode_rows(shard.form, shard.rows)
-        with storage_for(output).temporary(temporary) as local:
-            with ShardWriter(local, options=writer_options) as writer:
-                writer.write(rows, [google_crc32c.value(row) for row in rows])
-                written = writer.finish()
-            report = ShardReport(
-                path=path,
-                shard_index=number,
-                job="made by a test",
-                file_bytes=written.file_bytes,
-                file_crc32c=written.file_crc32c,
-                read=RecordsDigest(records=documents),
-                written=written.digest,
-                spans=(span,),
-                packed=shard.counts,
-            )
-            place = ShardPlace.at(output, path, packed=True)
-            segments = shard.index.encode()
-            reports.append(place.publish(local, written, report, segments=segments))
-    if described is None:
-        total = sum((shard.counts for shard in shards), PackedCounts())
-        described = dataclasses.replace(shards[0].described, counts=total)
-    write = Write(output=output, name=name, split="train", id="made by a test")
-    split = write_table(
-        write,
-        ShardTable.of(reports),
-        writer_options=writer_options.described,
-        source={"format": "tfrecord"},
-    )
-    split = dataclasses.replace(split, packed=described.encode())
-    commit_dataset(output, name, {write: split})
+        records = [encode_example({"ids": [1]})] * documents
+        (inputs / f"{number}.tfrecord").write_bytes(frames_of(records))
+        packer = mock.Mock()
+        packer.rows.return_value = [encode_rows(shard.form, shard.rows)]
+        packer.segments.return_value = shard.index
+        packer.counts.return_value = shard.counts
+        packers.append(packer)
+    packed = shards[0].described
+    sizes = {"length": packed.length, "vocabulary_size": packed.vocabulary_size}
+    pack = PackOptions(column="ids", **sizes)
+    job = job_of(inputs, output, name=name, plan=("match_shards", None), pack=pack)
+    with mock.patch.object(shard_records, "RowPacker", side_effect=packers):
+        manifest = convert(job).manifest
+    if described is not None:
+        split = manifest.splits["train"]
+        split = dataclasses.replace(split, packed=described.encode())
+        changed = dataclasses.replace(manifest, splits={"train": split}).encode()
+        pathlib.Path(output, "dataset.json").write_bytes(changed)
 
 
 SYSTEM, USER, ASSISTANT = 0, 2, 3
