@@ -43,17 +43,6 @@ def test_columns(places):
     assert contents(here) == contents(there)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("rows.jsonl --number n --runner FnApiRunner", "only --map runs on Beam"),
-        (f"--map {FUNCTION} --runner DataflowRunner", "on Dataflow by this command"),
-    ],
-)
-def test_what_cannot_be_attached_is_said(places, words, said):
-    assert said in commands.refused(f"attach {places[0]} {words}")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("erase", [False, True])
 def test_removals(places, erase):

@@ -2,14 +2,14 @@
 
 import json
 import os
+import re
 import shutil
 
 import pytest
 
-from gristmill.dataset import InputError
-from gristmill.pipelines.anywhere import index
-from gristmill.pipelines.options.job_options import IndexOptions
+from gristmill.dataset import open_manifest
 from gristmill.transforms import IndexArrayRecords
+from tests.commands import conftest as commands
 from tests.conversion.other_formats import MAKERS
 from tests.support.conversion import contents
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
@@ -20,12 +20,8 @@ from tests.support.records import (
 )
 
 
-def index_of(*patterns, **options):
-    files = tuple(map(str, patterns))
-    return index(IndexOptions(files=files, **options), workers=1)[0]
-
-
-def shards_of(manifest):
+def shards_of(dataset):
+    manifest = open_manifest(dataset)
     splits = sorted(manifest.splits.items())
     return ", ".join(f"{manifest.name}/{n} {split.shards}" for n, split in splits)
 
@@ -59,41 +55,40 @@ FILES = {
 # Files of a directory, what is given behind it, options, and the splits or the error.
 # What names keep apart is joined where it is said.
 SPLITS = r"""
-c4       | /*     |                     | c4/test 1, c4/train 2
-c4       |        |                     | c4/test 1, c4/train 2
-c4       | /      |                     | c4/test 1, c4/train 2
-c4       |        | name=x split=all    | x/all 3
-numbered | /*     |                     | dir/train 2
-part     |        |                     | error: not all shards
-part     |        | split=train         | c4/train 2
-mixed    | /*     |                     | error: (?s)by their names.*got: *digits-0
-mixed    | /*     | split=all           | dir/all 2
-two      |        |                     | error: got:      a, b
-two      |        | name=ab split=train | ab/train 2
-plain    |        |                     | error: got: *train \(2 files\), val \(1 file\)
-plain    |        | split=a             | dir/a 3
-plain    | /val-* | split=val           | dir/val 1
-beams    |        |                     | error: got: *a \(1 file\), b \(1 file\)
+c4       | /*     |                         | c4/test 1, c4/train 2
+c4       |        |                         | c4/test 1, c4/train 2
+c4       | /      |                         | c4/test 1, c4/train 2
+c4       |        | --name x --split all    | x/all 3
+numbered | /*     |                         | dir/train 2
+part     |        |                         | error: not all shards
+part     |        | --split train           | c4/train 2
+mixed    | /*     |                         | error: (?s)by their names.*got: *digits-0
+mixed    | /*     | --split all             | dir/all 2
+two      |        |                         | error: got:      a, b
+two      |        | --name ab --split train | ab/train 2
+plain    |        |                         | error: got: *train \(2 files\), val
+plain    |        | --split a               | dir/a 3
+plain    | /val-* | --split val             | dir/val 1
+beams    |        |                         | error: got: *a \(1 file\), b \(1 file\)
 """
 
 
 @pytest.mark.parametrize("case", SPLITS.strip().splitlines())
 def test_splits_by_names(folder, data, case):
     files, pattern, options, expected = map(str.strip, case.split("|"))
-    options = dict(option.split("=") for option in options.split())
+    line = f"index {folder}{pattern} {options} --workers 1"
     for name in FILES[files]:
         (folder / name).write_bytes(data)
     if expected.startswith("error: "):
-        with pytest.raises(InputError, match=expected.removeprefix("error: ")):
-            index_of(f"{folder}{pattern}", **options)
+        assert re.search(expected.removeprefix("error: "), commands.refused(line))
         assert not (folder / "dataset.json").exists()
         return
-    assert shards_of(index_of(f"{folder}{pattern}", **options)) == expected
+    commands.run(line)
+    assert shards_of(folder) == expected
     # A second time, what the first wrote is left out.
-    for again in (f"{folder}{pattern}", f"{folder}/**"):
-        with pytest.raises(InputError, match="already"):
-            index_of(again, **options)
-    assert index_of(f"{folder}{pattern}", overwrite=True, **options) is not None
+    for again in (line, f"index {folder}/** {options}"):
+        assert "already" in commands.refused(again)
+    commands.run(f"{line} --overwrite")
 
 
 def test_splits_of_a_tfds_directory_with_names_of_its_own(folder, data):
@@ -108,16 +103,17 @@ def test_splits_of_a_tfds_directory_with_names_of_its_own(folder, data):
     (folder / "dataset_info.json").write_text(json.dumps(info))
     (folder / "features.json").write_text("{}")
     (folder / "label.labels.txt").write_text("cat\ndog\n")
-    assert shards_of(index_of(folder)) == "c4/test 1, c4/train 2"
+    commands.run(f"index {folder} --workers 1")
+    assert shards_of(folder) == "c4/test 1, c4/train 2"
 
 
 def test_a_format_that_cannot_be_converted(folder, data):
     (folder / "a.array_record").write_bytes(data)
     (folder / "b").write_bytes(MAKERS["Avro"]())
-    with pytest.raises(InputError, match="not an ArrayRecord file, but Avro") as e:
-        index_of(folder)
-    assert e.value.where == f"{folder}/b"
-    assert "`gristmill convert`" not in str(e.value)
+    said = commands.refused(f"index {folder}")
+    assert "not an ArrayRecord file, but Avro" in said
+    assert f"{folder}/b\n" in said
+    assert "gristmill convert" not in said
 
 
 def test_a_file_of_another_format_among_thousands(folder, data):
@@ -126,8 +122,8 @@ def test_a_file_of_another_format_among_thousands(folder, data):
     (folder / "0001").write_bytes(frames_of(text_records(50)))
     for number in range(2, 2100):
         os.link(folder / "0000", folder / f"{number:04}")
-    with pytest.raises(InputError, match=r"(?s)TFRecord.*/0001"):
-        index_of(f"{folder}/*")
+    said = commands.refused(f"index {folder}/* --workers 1")
+    assert re.search(r"(?s)TFRecord.*/0001", said)
     assert not (folder / "dataset.json").exists()
 
 
@@ -139,5 +135,6 @@ def test_same_bytes_on_beam(folder, data, monkeypatch, options):
     monkeypatch.chdir(folder.parent)  # dataset.json holds the pattern as it was given.
     (manifest,) = run(IndexArrayRecords(files=("dir/*",)), argv=options)
     monkeypatch.chdir("there")
-    assert manifest == index_of("dir/*")
+    commands.run("index dir/* --workers 1")
+    assert manifest == open_manifest("dir")
     assert contents(folder) == contents("dir")

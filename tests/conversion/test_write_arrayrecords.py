@@ -78,137 +78,147 @@ def out(tmp_path):
     return tmp_path / "data"
 
 
-class TestWhatItLeaves:
-    @pytest.mark.slow
-    @pytest.mark.parametrize(
-        ("options", "argv"),
-        [
-            ({"num_shards": 4}, IN_MEMORY),
-            ({"shard_bytes": 90_000}, BUNDLES_TWICE),
-            ({"num_shards": 4}, BUNDLE_BASED),
-            ({"shard_bytes": 90_000}, BUNDLE_BASED),
-        ],
-    )
-    def test_same_bytes_from_every_runner(self, tmp_path, out, argv, options):
-        records = RECORDS.copy()
-        expected = write(out, records, **options)
-        random.Random(1).shuffle(records)
-        transform = WriteArrayRecords(tmp_path / "b", name="data", **options)
-        # Windows are ignored.
-        stamp = beam.Map(lambda record: TimestampedValue(record, len(record)))
-        windows = (beam.Create(records), stamp, beam.WindowInto(FixedWindows(10)))
-        (result,) = run(*windows, transform, argv=argv)
-        assert result == expected._replace(output=str(tmp_path / "b"))
-        assert contents(tmp_path / "b") == contents(out)
-        assert sorted(read_output(out)) == sorted(RECORDS)
-        assert result.records == len(RECORDS)
-        assert result.raw_bytes == sum(map(len, RECORDS))
-        assert_whole(out)
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "keys",
-        [
-            [-(1 << 63), -300, -1, 0, 7, 65_536, (1 << 63) - 1],
-            ["", "a", "aa", "b", "\uffff", "\U00010000"],
-            [b"", b"\0", b"a", b"a\0", b"b"],
-            [None],
-        ],
-        ids=["int", "text", "bytes", "none"],
-    )
-    def test_keys_decide_shard_and_order(self, out, keys):
-        """Records of one key come in the order of their hashes."""
-        keyed = keys != [None]
-        keys = {b"%04d" % i: keys[i % len(keys)] for i in range(700)}
-        elements = [(key, record) if keyed else record for record, key in keys.items()]
-        random.Random(2).shuffle(elements)
-        write(out, elements, keyed=keyed, num_shards=4)
-        shards = shard_contents(out)
-        assert sorted(itertools.chain(*shards)) == sorted(keys)
-        for records in shards:
-            by_hash = sorted(records, key=content_hash)
-            assert records == (sorted(by_hash, key=keys.get) if keyed else by_hash)
-        of_keys = [{keys[record] for record in records} for records in shards]
-        if keyed:
-            assert sum(map(len, of_keys)) == len(set(keys.values()))
-        else:  # The hash spreads the records evenly enough.
-            assert all(120 < len(records) < 240 for records in shards)
-
-    def test_the_bytes_of_a_shard_are_bounded(self, tmp_path, out):
-        records, most = RECORDS[:700], 20_000
-        result = write(out, records, shard_bytes=most)
-        sizes = [sum(map(len, records)) for records in shard_contents(out)]
-        assert max(sizes) <= most + max(map(len, records))
-        assert sum(sizes) / most <= result.shards == len(sizes) < 2 * sum(sizes) / most
-        # No hash divides equal records, yet no shard gets more than its share.
-        same = [b"same" * 25] * 1000
-        write(tmp_path / "same", same, num_shards=2, shard_bytes=10_000)
-        found = shard_contents(tmp_path / "same")
-        assert sorted(map(len, found)) == [0, *[100] * 10]
-        options = {"num_shards": 1, "shard_bytes": most}
-        assert write(tmp_path / "large", [bytes(9 * most)], **options).shards == 1
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("options", [{"num_shards": 2}, {}])
-    def test_no_records(self, out, options):
-        result = write(out, [], **options)
-        assert (result.shards, result.records) == (options.get("num_shards", 1), 0)
-        assert_whole(out)
-
-    @pytest.mark.slow
-    def test_writer_options_name_and_split(self, out):
-        writer = WriterOptions(group_size=8, compression="snappy")
-        write(out, writer=writer, name="c4", split="test", num_shards=1)
-        write(out, [b"a"], name="c4", split="more", num_shards=1)
-        split = open_manifest(out).splits["test"]
-        assert split.writer_options == with_versions(writer).described
-        path = layout.index_path("c4-test.array_record-00000-of-00001")
-        assert map_index(str(out / path)).group_size == 8
-        assert sorted(read_output(out, "test")) == sorted(RECORDS)
-        assert_whole(out)
-        with pytest.raises(Exception, match="dataset of another name"):
-            write(out, [b"d"], name="other", split="last", num_shards=1)
+# What it leaves.
 
 
-class TestWhatItRefuses:
-    def test_unbounded_input(self, out):
-        endless = beam.Pipeline() | beam.Create([b"a"])
-        endless.is_bounded = False
-        with pytest.raises(InputError, match="without end"):
-            endless | WriteArrayRecords(out)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "argv"),
+    [
+        ({"num_shards": 4}, IN_MEMORY),
+        ({"shard_bytes": 90_000}, BUNDLES_TWICE),
+        ({"num_shards": 4}, BUNDLE_BASED),
+        ({"shard_bytes": 90_000}, BUNDLE_BASED),
+    ],
+)
+def test_same_bytes_from_every_runner(tmp_path, out, argv, options):
+    records = RECORDS.copy()
+    expected = write(out, records, **options)
+    random.Random(1).shuffle(records)
+    transform = WriteArrayRecords(tmp_path / "b", name="data", **options)
+    # Windows are ignored.
+    stamp = beam.Map(lambda record: TimestampedValue(record, len(record)))
+    windows = (beam.Create(records), stamp, beam.WindowInto(FixedWindows(10)))
+    (result,) = run(*windows, transform, argv=argv)
+    assert result == expected._replace(output=str(tmp_path / "b"))
+    assert contents(tmp_path / "b") == contents(out)
+    assert sorted(read_output(out)) == sorted(RECORDS)
+    assert result.records == len(RECORDS)
+    assert result.raw_bytes == sum(map(len, RECORDS))
+    assert_whole(out)
 
-    @pytest.mark.parametrize(
-        ("element", "keyed", "said"),
-        [
-            *(("text", False, "as a record.*map"), ((1, b"a"), False, "as a record")),
-            *((b"a", True, "as a record.*map"), (7, True, "as a record.*map")),
-            *(((key, b"a"), True, "key cannot decide") for key in (1.5, None, (1,))),
-        ],
-    )
-    def test_elements_that_are_no_records(self, out, element, keyed, said):
-        # Where Beam knows no type.
-        untyped = beam.Map(lambda element: element).with_output_types(Any)
-        transform = WriteArrayRecords(out, keyed=keyed, num_shards=1)
-        with pytest.raises(Exception, match=f"(?s){said}"):
-            run(beam.Create([element]), untyped, transform)
-        assert not (out / "dataset.json").exists()
 
-    @pytest.mark.slow
-    def test_other_records_without_overwrite(self, out):
-        first = write(out, num_shards=3)
-        kept = contents(out)
-        for overwrite in (False, True):
-            again = write(out, RECORDS[::-1], num_shards=3, overwrite=overwrite)
-            assert again == first._replace(committed_before=True)
-        with pytest.raises(Exception, match=r"(?s)704 records.*there are 703"):
-            write(out, RECORDS[:-1], num_shards=3)
-        with pytest.raises(Exception, match="num_shards was 3, is 2"):
-            write(out, num_shards=2)
-        assert contents(out) == kept
-        assert write(out, RECORDS[:-1], num_shards=2, overwrite=True).records == 703
-        assert sorted(read_output(out)) == sorted(RECORDS[:-1])
-        assert len(list(out.glob("*.array_record*"))) == 2
-        assert_whole(out)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [-(1 << 63), -300, -1, 0, 7, 65_536, (1 << 63) - 1],
+        ["", "a", "aa", "b", "\uffff", "\U00010000"],
+        [b"", b"\0", b"a", b"a\0", b"b"],
+        [None],
+    ],
+    ids=["int", "text", "bytes", "none"],
+)
+def test_keys_decide_shard_and_order(out, keys):
+    """Records of one key come in the order of their hashes."""
+    keyed = keys != [None]
+    keys = {b"%04d" % i: keys[i % len(keys)] for i in range(700)}
+    elements = [(key, record) if keyed else record for record, key in keys.items()]
+    random.Random(2).shuffle(elements)
+    write(out, elements, keyed=keyed, num_shards=4)
+    shards = shard_contents(out)
+    assert sorted(itertools.chain(*shards)) == sorted(keys)
+    for records in shards:
+        by_hash = sorted(records, key=content_hash)
+        assert records == (sorted(by_hash, key=keys.get) if keyed else by_hash)
+    of_keys = [{keys[record] for record in records} for records in shards]
+    if keyed:
+        assert sum(map(len, of_keys)) == len(set(keys.values()))
+    else:  # The hash spreads the records evenly enough.
+        assert all(120 < len(records) < 240 for records in shards)
+
+
+def test_the_bytes_of_a_shard_are_bounded(tmp_path, out):
+    records, most = RECORDS[:700], 20_000
+    result = write(out, records, shard_bytes=most)
+    sizes = [sum(map(len, records)) for records in shard_contents(out)]
+    assert max(sizes) <= most + max(map(len, records))
+    assert sum(sizes) / most <= result.shards == len(sizes) < 2 * sum(sizes) / most
+    # No hash divides equal records, yet no shard gets more than its share.
+    same = [b"same" * 25] * 1000
+    write(tmp_path / "same", same, num_shards=2, shard_bytes=10_000)
+    found = shard_contents(tmp_path / "same")
+    assert sorted(map(len, found)) == [0, *[100] * 10]
+    options = {"num_shards": 1, "shard_bytes": most}
+    assert write(tmp_path / "large", [bytes(9 * most)], **options).shards == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"num_shards": 2}, {}])
+def test_no_records(out, options):
+    result = write(out, [], **options)
+    assert (result.shards, result.records) == (options.get("num_shards", 1), 0)
+    assert_whole(out)
+
+
+@pytest.mark.slow
+def test_writer_options_name_and_split(out):
+    writer = WriterOptions(group_size=8, compression="snappy")
+    write(out, writer=writer, name="c4", split="test", num_shards=1)
+    write(out, [b"a"], name="c4", split="more", num_shards=1)
+    split = open_manifest(out).splits["test"]
+    assert split.writer_options == with_versions(writer).described
+    path = layout.index_path("c4-test.array_record-00000-of-00001")
+    assert map_index(str(out / path)).group_size == 8
+    assert sorted(read_output(out, "test")) == sorted(RECORDS)
+    assert_whole(out)
+    with pytest.raises(Exception, match="dataset of another name"):
+        write(out, [b"d"], name="other", split="last", num_shards=1)
+
+
+# What it refuses.
+
+
+def test_unbounded_input(out):
+    endless = beam.Pipeline() | beam.Create([b"a"])
+    endless.is_bounded = False
+    with pytest.raises(InputError, match="without end"):
+        endless | WriteArrayRecords(out)
+
+
+@pytest.mark.parametrize(
+    ("element", "keyed", "said"),
+    [
+        *(("text", False, "as a record.*map"), ((1, b"a"), False, "as a record")),
+        *((b"a", True, "as a record.*map"), (7, True, "as a record.*map")),
+        *(((key, b"a"), True, "key cannot decide") for key in (1.5, None, (1,))),
+    ],
+)
+def test_elements_that_are_no_records(out, element, keyed, said):
+    # Where Beam knows no type.
+    untyped = beam.Map(lambda element: element).with_output_types(Any)
+    transform = WriteArrayRecords(out, keyed=keyed, num_shards=1)
+    with pytest.raises(Exception, match=f"(?s){said}"):
+        run(beam.Create([element]), untyped, transform)
+    assert not (out / "dataset.json").exists()
+
+
+@pytest.mark.slow
+def test_other_records_without_overwrite(out):
+    first = write(out, num_shards=3)
+    kept = contents(out)
+    for overwrite in (False, True):
+        again = write(out, RECORDS[::-1], num_shards=3, overwrite=overwrite)
+        assert again == first._replace(committed_before=True)
+    with pytest.raises(Exception, match=r"(?s)704 records.*there are 703"):
+        write(out, RECORDS[:-1], num_shards=3)
+    with pytest.raises(Exception, match="num_shards was 3, is 2"):
+        write(out, num_shards=2)
+    assert contents(out) == kept
+    assert write(out, RECORDS[:-1], num_shards=2, overwrite=True).records == 703
+    assert sorted(read_output(out)) == sorted(RECORDS[:-1])
+    assert len(list(out.glob("*.array_record*"))) == 2
+    assert_whole(out)
 
 
 # What workers do, one call after the other.
