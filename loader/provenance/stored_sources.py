@@ -289,27 +289,13 @@ def stored_sources(part: Part, shard: int) -> StoredSources | str:
     return StoredSources(files, places)
 
 
-class Match(NamedTuple):
-    """A record, or a document of packed rows, that was made from a source place.
-
-    Attributes:
-        wanted: The number of the place.
-        shard: The number of the shard in the part.
-        record: The number of the record or document in the shard.
-    """
-
-    wanted: int
-    shard: int
-    record: int
-
-
 def find_places(
     part: Part,
     split: Split,
     shards: range,
     wanted: Sequence[tuple[str, int]],
     near: list[int] | None = None,
-) -> Iterator[Match]:
+) -> Iterator[tuple[int, int, int]]:
     """Yields the records and documents that were made from places of source files.
 
     Args:
@@ -318,6 +304,10 @@ def find_places(
         shards: The shards of the edition, among those of the part.
         wanted: Paths of files, as they were given, and places in them.
         near: Receives the nearest places of the same files, for messages.
+
+    Yields:
+        The number of a wanted place, that of the shard in the part, and that of the
+        record or document in the shard.
 
     Raises:
         InvalidDatasetError: Stored places are damaged.
@@ -342,7 +332,7 @@ def find_places(
         keys = zip(found.files[rows].tolist(), found.places[rows].tolist(), strict=True)
         for row, key in zip(rows.tolist(), keys, strict=True):
             for number in by_place.get(key, ()):
-                yield Match(number, shard, row)
+                yield number, shard, row
         if near is not None:
             near += _near(found, asked)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -157,7 +157,7 @@ class DocumentPiece:
     begin_token: int
     end_token: int
     first_token: int
-    sightings: tuple[Sighting, ...]
+    sightings: tuple[Sighting, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -284,31 +284,20 @@ def find_document(
             where=repr(batches),
             cure="give the number of the record, to find(record) or as --records",
         )
-    return [
-        FoundDocument(
-            dataset=batches.names[number] if batches.names else one.dataset,
-            shard=batches.datasets[number].shard(one.shard).path,
-            document=one.number,
-            pieces=tuple(
-                DocumentPiece(
-                    record=record,
-                    begin_token=begin,
-                    end_token=end,
-                    first_token=first,
-                    sightings=tuple(
-                        batches.schedule.find(
-                            record,
-                            dataset=number,
-                            first_epoch=first_epoch,
-                            stop_epoch=stop_epoch,
-                        )
-                    ),
-                )
-                for record, begin, end, first in one.pieces
-            ),
-        )
-        for number, one in _made_of(searched, path, place, packed=True)
-    ]
+    found = []
+    for number, one in _made_of(searched, path, place, packed=True):
+        pieces = []
+        for piece in one.pieces:
+            seen = batches.schedule.find(
+                piece.record,
+                dataset=numbers[number],
+                first_epoch=first_epoch,
+                stop_epoch=stop_epoch,
+            )
+            pieces.append(dataclasses.replace(piece, sightings=tuple(seen)))
+        name = batches.names[numbers[number]] if batches.names else one.dataset
+        found.append(dataclasses.replace(one, dataset=name, pieces=tuple(pieces)))
+    return found
 
 
 def find_records(dataset: Dataset, path: str, place: int) -> list[int]:
@@ -325,20 +314,7 @@ def find_records(dataset: Dataset, path: str, place: int) -> list[int]:
         InputError: There is no such file, or no document begins there.
     """
     found = _made_of([dataset.stored], path, place)
-    return sorted({record for _, one in found for record, *_ in one.pieces})
-
-
-class _Made(NamedTuple):
-    """A record or document that was made from a place, by its number in a shard.
-
-    A piece is a record of the dataset, with its tokens if rows are packed; records that
-    are not selected have none.
-    """
-
-    dataset: str
-    shard: int
-    number: int
-    pieces: list[tuple[int, int, int, int]]
+    return sorted({piece.record for _, one in found for piece in one.pieces})
 
 
 def _editions(stored: Stored) -> list[Split]:
@@ -347,13 +323,15 @@ def _editions(stored: Stored) -> list[Split]:
 
 def _made_of(
     searched: Sequence[Stored], path: str, place: int, *, packed: bool = False
-) -> list[tuple[int, _Made]]:
+) -> list[tuple[int, FoundDocument]]:
     """Returns the records and documents of a place, with the number of a dataset.
 
-    With `packed`, it searches only packed rows. It raises InputError if none is found.
+    Their pieces have no sightings; a record that is not packed is one, without tokens.
+    Records that are not selected are in no piece. With `packed`, it searches only
+    packed rows. It raises InputError if none is found.
     """
     place = checked_count(place, what="place", least=0)
-    found: list[tuple[int, _Made]] = []
+    found: list[tuple[int, FoundDocument]] = []
     known: set[str] = set()
     near: list[int] = []
     for number, stored in enumerate(searched):
@@ -367,10 +345,13 @@ def _made_of(
                 for _, shard, own in find_places(
                     part, split, shards, [(path, place)], near
                 ):
-                    pieces = _pieces(stored, before + shard, split, own)
-                    found.append(
-                        (number, _Made(part.path, before + shard, own, pieces))
+                    made = FoundDocument(
+                        dataset=part.path,
+                        shard=stored.shards.path(before + shard),
+                        document=own,
+                        pieces=tuple(_pieces(stored, before + shard, split, own)),
                     )
+                    found.append((number, made))
             before += len(part.shards)
     if found:
         return found
@@ -401,8 +382,8 @@ def _made_of(
 
 def _pieces(
     stored: Stored, shard: int, split: Split, number: int
-) -> list[tuple[int, int, int, int]]:
-    """Returns the pieces of `_Made`."""
+) -> Iterator[DocumentPiece]:
+    """Yields the pieces of a record or document that are selected."""
     pieces = [(number, 0, 0, 0)]
     if split.packed is not None:
         pieces = PackedShard(stored, shard).document(number)
@@ -410,4 +391,8 @@ def _pieces(
     rows += stored.shards.first_record(shard)
     here, later = map(stored.counts_before, (rows, rows + 1))
     counted = zip(here.tolist(), later.tolist(), pieces, strict=True)
-    return [(record, *piece[1:]) for record, end, piece in counted if record != end]
+    for record, end_record, (_, begin, end, first) in counted:
+        if record != end_record:
+            yield DocumentPiece(
+                record=record, begin_token=begin, end_token=end, first_token=first
+            )

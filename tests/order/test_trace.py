@@ -299,6 +299,18 @@ def test_what_is_no_document_names_the_nearest(packed):
         batches.find_document(path, kept[0], "other")
 
 
+def test_a_document_is_found_in_the_named_dataset_of_a_mixture(packed):
+    opened = dict.fromkeys(("a", "b"), loader.open(packed / "out"))
+    batches = loader.global_batches(opened, batch_size=4, epochs=1)
+    key = key_of(batches.locate(0, 0).pieces[0])
+    found = batches.find_document(*key, stop_epoch=1)
+    assert [one.dataset for one in found] == ["a", "b"]
+    assert found[0].pieces != found[1].pieces
+    assert found == [
+        one for name in "ab" for one in batches.find_document(*key, name, stop_epoch=1)
+    ]
+
+
 def test_a_row_of_parquet_has_its_row_group(tmp_path):
     make, options = of_table("parquet")
     convert(job_of(make(tmp_path), tmp_path / "out", **options))
