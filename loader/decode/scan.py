@@ -8,6 +8,7 @@ encoded again first.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from gristmill.dataset.base.example import (
     NO_KIND,
     canonical_example,
 )
+from gristmill.dataset.base.varints import varint_at
 from gristmill.loader.base.indices import AnyArray, BoolArray, IntArray
 
 ByteArray = npt.NDArray[np.uint8]
@@ -482,16 +484,11 @@ def _bytes(scan: Scan, column: FeatureColumn) -> Values:
 def _bytes_of(scan: Scan, row: int, at: int, limit: int) -> IntArray:
     """Returns the row, start and end of each value of a record: int64 [3, values]."""
     data, found = scan.buffer, []
-    while at < limit and data[at] == 0x0A:
-        size = shift = 0
-        while True:
-            at += 1
-            size |= (data[at] & 0x7F) << shift
-            shift += 7
-            if data[at] < 0x80 or shift > 28:
-                break
-        at += 1 + size
-        found.append((row, at - size, at))
+    with contextlib.suppress(ValueError):  # A length of 2^35 or more.
+        while at < limit and data[at] == 0x0A:
+            size, begin = varint_at(data, at + 1, bits=35)
+            at = begin + size
+            found.append((row, begin, at))
     if at != limit:
         raise BrokenListError(row, "a broken list of bytes")
     return np.array(found, np.int64).T

@@ -57,7 +57,7 @@ class ShownRecord(NamedTuple):
             return self._row_text(head, self.row_format, full)
         if self.source is not None:
             head += f", {self.source.path}, {self.source.place_text}"
-        features = sorted(_features(record).items())
+        features = sorted(features_of(record).items())
         lines = [f"  {name}: {_values_text(some, full)}" for name, some in features]
         return "\n".join([head, *(lines or [f"  {_value_text(record, full)}"])])
 
@@ -78,7 +78,7 @@ class ShownRecord(NamedTuple):
             return fields
         if self.source is not None:
             fields |= {"file": self.source.path, "place": self.source.place}
-        features = _features(self.record)
+        features = features_of(self.record)
         fields["features"] = features or None
         if not features:
             value = json_value(self.record)
@@ -107,7 +107,7 @@ def shown_record(dataset: Dataset, number: int, texts: Tokenizer | None) -> Show
     return ShownRecord(number, record, packed_format(part.committed), texts=texts)
 
 
-def _features(record: bytes) -> dict[str, Values]:
+def features_of(record: bytes) -> dict[str, Values]:
     """Returns the features of a tf.train.Example, none of another record."""
     try:
         return decode_example(record)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gristmill.dataset.base.errors import GristmillError, some_of
-from gristmill.dataset.base.example import Values, decode_example
+from gristmill.dataset.base.example import Values
 from gristmill.dataset.metadata.sources import read_sources
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
@@ -23,6 +23,7 @@ from gristmill.loader.provenance.stored_sources import PackedShard, packed_of
 from gristmill.loader.provenance.trace import Location, SourcePlace, locate_record
 from gristmill.pipelines.text.places import place_facts, source_facts
 from gristmill.pipelines.text.printer import fact_pairs, plural, size_text
+from gristmill.pipelines.text.records import features_of
 from gristmill.pipelines.text.split_editions import made_by
 from gristmill.pipelines.text.split_facts import feature_text, split_facts
 
@@ -399,11 +400,7 @@ def _pieces(
 
 def _fields(record: bytes, image_bytes: int) -> Iterator[dict[str, Any]]:
     """Yields the features of a `tf.train.Example`, or one field of another record."""
-    try:
-        features = decode_example(record)
-    except ValueError:
-        features = {}
-    for name, values in sorted(features.items()) or [("", [record])]:
+    for name, values in sorted(features_of(record).items()) or [("", [record])]:
         kind, shown, cut = _values(values, image_bytes)
         cut = _more(len(values) - len(shown), "value") or cut
         found = {"values": len(values), "kind": kind, "shown": shown, "cut": cut}
