@@ -135,30 +135,20 @@ def header_positions(window: npt.NDArray[np.uint8], longest: int) -> Iterator[in
 
     A frame header may begin there. Records longer than `longest` bytes cannot fit.
     """
-    count = len(window) - HEADER_BYTES + 1
     if longest < 0:
         return
-    for begin in range(0, count, _SEARCH_BYTES):
-        end = min(begin + _SEARCH_BYTES, count)
-        found = _header_positions_in(window[begin : end + HEADER_BYTES - 1], longest)
-        for position in found.tolist():
-            yield begin + position
-
-
-def _header_positions_in(
-    window: npt.NDArray[np.uint8], longest: int
-) -> npt.NDArray[np.int64]:
-    count = len(window) - HEADER_BYTES + 1
     # Most bytes of a length are zero: that alone rules out nearly every position.
     zero_from = (longest.bit_length() + 7) // 8
-    plausible = np.ones(count, bool)
-    for index in range(zero_from, 8):
-        plausible &= window[index : index + count] == 0
-    positions = np.flatnonzero(plausible)
-    headers = headers_at(window, positions)
-    fits = mask(header_crc32cs(headers)) == headers["masked_crc32c"]
-    hits: npt.NDArray[np.int64] = positions[fits]
-    return hits
+    count = len(window) - HEADER_BYTES + 1
+    for begin in range(0, count, _SEARCH_BYTES):
+        end = min(begin + _SEARCH_BYTES, count)
+        plausible = np.ones(end - begin, bool)
+        for index in range(zero_from, 8):
+            plausible &= window[begin + index : end + index] == 0
+        positions = begin + np.flatnonzero(plausible)
+        headers = headers_at(window, positions)
+        fits = mask(header_crc32cs(headers)) == headers["masked_crc32c"]
+        yield from positions[fits].tolist()
 
 
 def count_equal(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> int:

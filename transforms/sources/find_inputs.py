@@ -318,12 +318,7 @@ def find_inputs(
         raise _empty([info.path for info in files], "blanks alone")
     chosen = choose_format(filled, options.input_format)
     compressions = check_formats(
-        files,
-        looks,
-        chosen,
-        allow_some=allow_other_formats,
-        asked=not auto,
-        auto=auto,
+        files, looks, chosen, allow_some=allow_other_formats, auto=auto
     )
     listed = InputFiles(
         paths=tuple(info.path for info in files),

@@ -7,8 +7,8 @@ import hashlib
 import operator
 import posixpath
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,12 @@ from gristmill.dataset.base.places import Int64, Places
 from gristmill.dataset.formats.file_formats import JoinedFiles
 from gristmill.dataset.formats.streams import COMPRESSIONS, Compression
 from gristmill.dataset.metadata.sources import SOURCES_PREFIX
+from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import FORMATS, TFRECORD, SourceSpec
+
+R = TypeVar("R")
+_AT_ONCE = 16
 
 
 class InputFile(NamedTuple):
@@ -104,6 +108,14 @@ class InputFiles:
         """Returns at most `count` files, spread over all."""
         count = min(len(self), count)
         return [self[at * len(self) // count] for at in range(count)]
+
+    def looked(
+        self, look: Callable[[InputFile], R], count: int
+    ) -> list[tuple[InputFile, R]]:
+        """Calls a function on `count` files, spread over all, several at a time."""
+        chosen = self.spread(count)
+        found = map_all(look, chosen, at_once=_AT_ONCE)
+        return list(zip(chosen, found, strict=True))
 
     @property
     def splittable(self) -> npt.NDArray[np.bool_]:

@@ -94,8 +94,7 @@ def check_formats(
     wanted: str,
     *,
     allow_some: bool = False,
-    asked: bool = False,
-    auto: bool = False,
+    auto: bool | None = None,
 ) -> list[Compression]:
     """Checks the format of files, and returns how they are compressed.
 
@@ -107,13 +106,13 @@ def check_formats(
         looks: Looks at their first bytes.
         wanted: The expected format, one of `FORMATS`.
         allow_some: Whether some of them, but not all, may be of other formats.
-        asked: Whether the user requests this format, whatever files look like.
-        auto: Whether the format was chosen as that of most files.
+        auto: Whether the format was chosen as that of most files; False if the user
+            requests it, whatever files look like.
 
     Raises:
         InputError: A file has another format.
     """
-    known = FORMATS[wanted]
+    known, asked = FORMATS[wanted], auto is False
     if known.tokens:  # Their first bytes can look like anything.
         return ["none"] * len(files)
     others = {
@@ -124,9 +123,7 @@ def check_formats(
     some = 0 < len(others) < len(files)
     in_doubt = some and wanted == "tfrecord" and not asked and _in_doubt(looks)
     if others and (in_doubt or not (allow_some and some)):
-        raise _other_formats(
-            others, known, of=len(files), auto=auto, asked=asked, in_doubt=in_doubt
-        )
+        raise _other_formats(others, known, of=len(files), auto=auto, in_doubt=in_doubt)
     return [look.compression for look in looks]
 
 
@@ -170,8 +167,7 @@ def _other_formats(
     known: SourceFormat,
     *,
     of: int,
-    auto: bool,
-    asked: bool,
+    auto: bool | None,
     in_doubt: bool,
 ) -> InputError:
     name, kinds = known.found_as, Counter(others.values())
@@ -180,7 +176,7 @@ def _other_formats(
     named = [f"{kind.name} ({count:,})" for kind, count in kinds.most_common()]
     got = kind.name if len(others) == 1 else some_of(named)
     cure = kind.cure
-    if asked and cure == CONVERT:
+    if auto is False and cure == CONVERT:
         cure = "leave out --input-format, which is then recognised"
     if in_doubt:
         cure = (

@@ -34,7 +34,6 @@ from gristmill.dataset.metadata.features import (
     encode_features,
     parse_features,
 )
-from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.base import map_all
 from gristmill.transforms.planning.shard_plan import ShardPlan
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
@@ -84,18 +83,12 @@ def _schemas(files: InputFiles, column: str = "") -> list[tuple[str, pa.Schema]]
     Raises:
         InputError: It is null in some rows, by the footer of a file.
     """
-    some = files.spread(_MOST_FOOTERS)
-    whole = [file for file in some if file.size_bytes]
-    damaged = None
-    found = []
-    for file, schema in zip(
-        whole,
-        map_all(functools.partial(_schema, column), whole, at_once=_AT_ONCE),
-        strict=True,
-    ):
+    damaged, found = None, []
+    look = functools.partial(_schema, column)
+    for file, schema in files.looked(look, _MOST_FOOTERS):
         if isinstance(schema, CorruptRecordError):
             damaged = schema
-        else:
+        elif schema is not None:
             found.append((file.path, schema))
     if damaged is not None and not found:
         raise CorruptRecordError(
@@ -106,7 +99,9 @@ def _schemas(files: InputFiles, column: str = "") -> list[tuple[str, pa.Schema]]
     return found
 
 
-def _schema(column: str, file: InputFile) -> pa.Schema | CorruptRecordError:
+def _schema(column: str, file: InputFile) -> pa.Schema | CorruptRecordError | None:
+    if not file.size_bytes:
+        return None
     try:
         with open_table(file) as table:
             if column and (nulls := table.null_rows(column)):
@@ -161,10 +156,8 @@ def _integers(files: InputFiles, features: Features) -> set[str]:
     }
     if not doubles:
         return set()
-    chosen = files.spread(_SAMPLED_FILES)
-    batches = map_all(lambda file: _first_rows(file, doubles), chosen, at_once=_AT_ONCE)
-    paths = (file.path for file in chosen)
-    return seen_numbers(zip(paths, batches, strict=True), doubles)
+    found = files.looked(lambda file: _first_rows(file, doubles), _SAMPLED_FILES)
+    return seen_numbers(((file.path, batch) for file, batch in found), doubles)
 
 
 def _first_rows(file: InputFile, features: Features) -> pa.RecordBatch | None:
@@ -549,16 +542,6 @@ class ParquetSource(Source):
         places = _places(file)  # A damaged file has one range.
         cuts = () if places is None else places.cuts(range_bytes)
         yield from itertools.pairwise((0, *cuts, file.size_bytes))
-
-    def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
-        """Returns whether there is a record for each row of the range."""
-        del raw_bytes
-        if span.start_bytes is None or span.stop_bytes is None:
-            return False
-        rows = span.stop_bytes - span.start_bytes
-        return rows == span.records or (
-            self.spec.nulls == "skip" and rows > span.records
-        )
 
     def described(self) -> dict[str, Any]:
         columns = {"columns": list(self.spec.columns)} if self.spec.columns else {}

@@ -61,9 +61,11 @@ class TokenSource(Source):
         columns = {"columns": list(self.spec.columns)} if self.spec.columns else {}
         return super().described() | columns
 
-    def has_beside(self, path: str) -> bool:
-        """Returns whether a file that describes others was listed."""
-        return path in json.loads(self.spec.schema)["beside"]
+    @property
+    def beside(self) -> dict[str, str]:
+        """The checksums of listed files that describe others, by path."""
+        found: dict[str, str] = json.loads(self.spec.schema)["beside"]
+        return found
 
     def read_beside(self, path: str) -> bytes:
         """Returns a file that describes others.
@@ -71,7 +73,7 @@ class TokenSource(Source):
         Raises:
             StorageChangedError: It was written again since it was listed.
         """
-        expected = json.loads(self.spec.schema)["beside"][path]
+        expected = self.beside[path]
         data = storage_for(path).read(path)
         found = f"{google_crc32c.value(data):08x}"
         if found != expected:

@@ -181,7 +181,7 @@ class OlmoSource(FlatSource):
     def layout(self, file: InputFile, begin: int, end: int) -> Layout:
         dtype, _ = kind_of(self.spec.record, "OLMo's")
         beside = _bounds_of(file.path)
-        if not self.has_beside(beside):
+        if beside not in self.beside:
             return super().layout(file, begin, end)
         data = self.read_beside(beside)
         try:

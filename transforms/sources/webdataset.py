@@ -22,7 +22,6 @@ from gristmill.dataset.formats.tar_samples import (
     member_maker,
 )
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
-from gristmill.dataset.storage.base import map_all
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.source import SkippedRegions
@@ -105,8 +104,7 @@ class _FirstDamage(SkippedRegions):
 
 def _members(files: InputFiles) -> tuple[list[str], CorruptRecordError | None]:
     """Returns the extensions of the members of some samples, and the first damage."""
-    chosen = files.spread(_LOOKED_FILES)
-    looked = list(map_all(_look, chosen, at_once=_LOOKED_FILES))
+    looked = [found for _, found in files.looked(_look, _LOOKED_FILES)]
     damage = next((error for _, error in looked if error is not None), None)
     return sorted(set().union(*(found for found, _ in looked))), damage
 

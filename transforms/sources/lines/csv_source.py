@@ -26,7 +26,6 @@ from gristmill.transforms.sources.lines.line_schema import (
     wanted_columns,
 )
 from gristmill.transforms.sources.lines.line_source import (
-    MOST_BYTES,
     NEWLINE,
     Lines,
     Positions,
@@ -281,8 +280,6 @@ class CsvLines(TableLines):
         short = np.flatnonzero(lengths <= 2).tolist()
         empty = [row for row in short if not lines.line(row)]
         rows = np.delete(np.arange(len(lengths)), empty)
-        if len(data) > MOST_BYTES:
-            raise ValueError("too long")
         if not len(rows):
             return pa.RecordBatch.from_pylist([], schema=self._schema), rows
         if not self._splitter.all_rows(data, lines.ends):
@@ -336,9 +333,6 @@ class CsvLines(TableLines):
             cure = _UNQUOTED if quotes and self._splitter.quoted else None
             return RowError(what, expected=expected, got=got, cure=cure, row=index)
 
-        if len(row.data) > MOST_BYTES:
-            expected = f"at most {MOST_BYTES:,} bytes"
-            return bad("row is too long", expected, f"{len(row.data):,} bytes")
         if self._splitter.has_bare_return(row.data):
             return bad(
                 "row has a carriage return outside of quotes",

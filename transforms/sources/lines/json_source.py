@@ -38,7 +38,6 @@ from gristmill.transforms.sources.lines.line_schema import (
     wanted_columns,
 )
 from gristmill.transforms.sources.lines.line_source import (
-    MOST_BYTES,
     NEWLINE,
     RETURN,
     SPACE,
@@ -153,8 +152,6 @@ class JsonLines(TableLines):
         check_text(lines)
         rows = _object_lines(lines)
         data = lines.data
-        if len(data) > MOST_BYTES:
-            raise ValueError("too long")
         if not len(rows):
             return pa.RecordBatch.from_pylist([], self._read), rows
         for pattern in self._doubtful:
@@ -181,9 +178,6 @@ class JsonLines(TableLines):
     def _row(self, line: Lines) -> Any:
         """Returns the values of one line; raises RowError."""
         check_text(line)
-        if len(line.data) > MOST_BYTES:
-            expected, got = f"at most {MOST_BYTES:,} bytes", f"{len(line.data):,} bytes"
-            raise RowError("JSON line is too long", expected=expected, got=got)
         try:
             return self._value(line.line(0))
         except (ValueError, RecursionError, UnfitError) as error:

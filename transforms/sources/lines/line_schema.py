@@ -13,7 +13,6 @@ import pyarrow as pa
 from gristmill.dataset.base.errors import InputError, RowError, some_of
 from gristmill.dataset.formats.streams import inflated_head
 from gristmill.dataset.metadata.features import encode_features
-from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.lines.json_values import JSON_TEXT
@@ -45,7 +44,7 @@ class Sample(NamedTuple):
 
     path: str
     lines: list[bytes]
-    item: str = "line"
+    item: str
 
 
 def sample_lines(
@@ -58,15 +57,13 @@ def sample_lines(
     The choice depends only on their number and content: 256 KiB of each of 32 files,
     spread over all, and at least one line.
     """
-    chosen = files.spread(_FILES)
-    return list(
-        map_all(lambda file: _first_lines(file, ends, reader), chosen, at_once=16)
-    )
+    found = files.looked(lambda file: _first_lines(file, ends, reader), _FILES)
+    return [Sample(file.path, lines, reader.item) for file, lines in found]
 
 
 def _first_lines(
     file: InputFile, ends: Callable[[bytes], Positions], reader: type[LineReader]
-) -> Sample:
+) -> list[bytes]:
     data = storage_for(file.path).read(file.path, 0, _FILE_BYTES)
     whole = file.size_bytes <= len(data)
     if file.compression != "none":
@@ -78,8 +75,7 @@ def _first_lines(
         # `np.union1d` would import numpy.ma, which takes a while.
         places = np.append(places, len(data))
     lines = Lines(data, places)
-    texts = [lines.line(number) for number in range(len(places))]
-    return Sample(file.path, texts, reader.item)
+    return [lines.line(number) for number in range(len(places))]
 
 
 _TYPES = {

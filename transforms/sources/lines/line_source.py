@@ -22,7 +22,6 @@ from gristmill.dataset.formats.streams import (
     StreamReader,
     end_of,
 )
-from gristmill.dataset.formats.tfrecord_frames import MAX_RECORD_BYTES
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import FORMATS, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
@@ -31,7 +30,6 @@ from gristmill.transforms.sources.stream_range import StreamSource
 Positions = npt.NDArray[np.int64]
 
 NEWLINE, RETURN, SPACE, TAB = b"\n\r \t"
-MOST_BYTES = (1 << 31) - 64  # pyarrow counts the bytes of a block in 32 bits.
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -192,7 +190,8 @@ def check_text(lines: Lines) -> None:
 
 _crc32c = google_crc32c.value
 _FEW_LINES = 16  # After a bad line others may follow.
-_MOST_BYTES = 1 << 30  # Maximum bytes of several lines: parsers count in 32 bits.
+# Maximum bytes of one line, and of several: pyarrow counts those of a block in 32 bits.
+_LONGEST_BYTES, _MOST_BYTES = (1 << 31) - 64, 1 << 30
 
 
 class LineReader(StreamReader):
@@ -279,14 +278,14 @@ class LineReader(StreamReader):
             if not filled:
                 self.check_stream()
                 return None
-            wanted_bytes = min(2 * len(data), MAX_RECORD_BYTES + 1)
-            if len(data) > MAX_RECORD_BYTES:
+            wanted_bytes = min(2 * len(data), _LONGEST_BYTES + 1)
+            if len(data) > _LONGEST_BYTES:
                 break
-        if len(data) > MAX_RECORD_BYTES and (
-            not len(ends) or int(ends[0]) > MAX_RECORD_BYTES
+        if len(data) > _LONGEST_BYTES and (
+            not len(ends) or int(ends[0]) > _LONGEST_BYTES
         ):
             what = f"line of a {self._parser.format_name} file is impossibly long"
-            expected = f"a line of at most {MAX_RECORD_BYTES:,} bytes"
+            expected = f"a line of at most {_LONGEST_BYTES:,} bytes"
             got = "more bytes without its end"
             raise self._bad(RowError(what, expected=expected, got=got), None)
         if known is not None:

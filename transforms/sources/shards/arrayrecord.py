@@ -26,7 +26,6 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
 from gristmill.dataset.base.places import Int64, Places
 from gristmill.dataset.formats.streams import RecordBatch
-from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.shards.open_shard import (
@@ -292,13 +291,6 @@ class ArrayRecordSource(Source):
         firsts = [first for first, _ in ranges[1:]]
         edges = footer.chunk_offsets[firsts].tolist()
         yield from itertools.pairwise([0, *edges, file.size_bytes])
-
-    def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
-        """Returns whether every record of the range was read."""
-        del raw_bytes
-        if span.start_bytes is None or span.stop_bytes is None:
-            return False
-        return span.stop_bytes - span.start_bytes == span.records
 
     def described(self) -> dict[str, Any]:
         if self._split is None:
