@@ -175,12 +175,6 @@ def map_all(call: Callable[[T], R], items: Iterable[T], *, at_once: int) -> Iter
             yield from pool.map(call, batch)
 
 
-def for_all(call: Callable[[T], object], items: Iterable[T], *, at_once: int) -> None:
-    """Calls a function for items, concurrently; raises the first error."""
-    for _ in map_all(call, items, at_once=at_once):
-        pass
-
-
 def is_unfinished(name: str) -> bool:
     """Returns whether a name is that of a file to be renamed when complete.
 

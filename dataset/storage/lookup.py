@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import posixpath
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +14,6 @@ from gristmill.dataset.storage.base import (
     Content,
     FileInfo,
     Storage,
-    for_all,
     map_all,
 )
 from gristmill.dataset.storage.local import LocalStorage
@@ -80,7 +80,7 @@ def delete_all(files: Iterable[FileInfo]) -> None:
 
     for remote, some in itertools.groupby(files, lambda info: is_remote(info.path)):
         if remote:
-            for_all(delete, some, at_once=_CHANGES_AT_ONCE)
+            collections.deque(map_all(delete, some, at_once=_CHANGES_AT_ONCE), 0)
         else:
             for info in some:
                 delete(info)

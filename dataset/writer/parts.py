@@ -278,7 +278,7 @@ class PartState:
     Attributes:
         attempt: How often it was begun anew before; it is in the names of shards.
         table: The shards, once the part is finished.
-        version: The version of the file.
+        version: The version of the file; "" for a part that was not begun.
     """
 
     attempt: int = 0
@@ -286,13 +286,12 @@ class PartState:
     version: str = ""
 
     @classmethod
-    def load_all(cls, job: PartsJob, parts: Sequence[int]) -> list[PartState | None]:
-        """Returns the states of parts; None for parts that were not begun."""
-        paths = [job.part_file(part) for part in parts]
-        states: list[PartState | None] = []
+    def load_all(cls, job: PartsJob, parts: Sequence[int]) -> list[PartState]:
+        """Returns the states of parts."""
+        paths, states = [job.part_file(part) for part in parts], list[PartState]()
         for path, content in zip(paths, load_all(paths), strict=True):
             if content is None:
-                states.append(None)
+                states.append(cls())
                 continue
             try:
                 arrays = load_arrays(content.data, where=path, version=_VERSION)
@@ -352,7 +351,7 @@ class Part:
         self._reports = ShardCollector()
         self.shards = self.records = 0
         (found,) = PartState.load_all(job, [part])
-        done = None if found is None else found.table
+        done = found.table
         self.finished = resume and done is not None
         if done is not None and not (resume or overwrite):
             raise JobChangedError(
@@ -361,10 +360,9 @@ class Part:
                 cure="keep it with resume=True and commit it, or write it again with "
                 "overwrite=True",
             )
-        if found is None or not resume:
-            begun = PartState()
-            if found is not None:
-                begun = PartState(attempt=found.attempt + 1, version=found.version)
+        if not (found.version and resume):
+            attempt = found.attempt + 1 if found.version else 0
+            begun = PartState(attempt=attempt, version=found.version)
             # Earlier writers' files stay until the commit: one of them may be
             # committing at this moment.
             self._state = begun.store(job, part)
@@ -428,10 +426,10 @@ class Part:
         """
         self._check_not_over()
         (found,) = PartState.load_all(self._job, [self._part])
-        if found is None or found.attempt != self._state.attempt:
+        if not found.version or found.attempt != self._state.attempt:
             raise JobChangedError(
                 f"another writer has taken over {self._name}"
-                if found
+                if found.version
                 else f"{self._name} is committed, or was given up",
                 where=self._job.write.where,
                 cure="give each part to one writer at a time",
@@ -557,13 +555,13 @@ def commit_job(job: PartsJob, *, keep_replaced: bool) -> Manifest:
     """Commits all parts of a job; raises as `commit_parts` does."""
     output, name, key = job.write.output, job.write.name, job.write.key
     states = PartState.load_all(job, range(job.parts))
-    table = _joined(job, [None if one is None else one.table for one in states])
-    versions = [one and one.version for one in states]
+    table = _joined(job, [one.table for one in states])
+    versions = [one.version for one in states]
 
     def check_current() -> None:
         job.write.check_current()
         now = PartState.load_all(job, range(job.parts))
-        if [one and one.version for one in now] != versions:
+        if [one.version for one in now] != versions:
             raise JobChangedError(
                 "a writer writes a finished part again",
                 where=job.write.where,

@@ -107,7 +107,7 @@ def _unfinished(
         if job is None:
             return None
         states = PartState.load_all(job, range(job.parts))
-        finished = sum(one is not None and one.table is not None for one in states)
+        finished = sum(one.table is not None for one in states)
         work, total = "parts", job.parts
     elif "columns" in document:
         about = document["columns"]
