@@ -77,6 +77,7 @@ class Storage(Protocol):
 
     def list(self, directory: str) -> list[FileInfo]:
         """Lists the files directly in a directory, sorted; empty if it is missing."""
+        return sorted(self.scan(directory))
 
     def scan(
         self,

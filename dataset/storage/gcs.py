@@ -25,6 +25,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.storage.base import (
     Content,
     FileInfo,
+    Storage,
     changed_error,
 )
 from gristmill.dataset.storage.directory_lock import scratch_directory
@@ -99,7 +100,7 @@ def storage_with(
     )
 
 
-class GcsStorage:
+class GcsStorage(Storage):
     """Objects in buckets, through the client library google-cloud-storage.
 
     Reads check the length of every answer against the server's data about the object,
@@ -173,9 +174,6 @@ class GcsStorage:
             )
         found = plain.result()
         return listed if found is None else [found]
-
-    def list(self, directory: str) -> list[FileInfo]:
-        return sorted(self.scan(directory))
 
     def scan(
         self,

@@ -25,6 +25,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.storage.base import (
     Content,
     FileInfo,
+    Storage,
     changed_error,
     explained,
 )
@@ -276,7 +277,7 @@ def _sync_directory(directory: str) -> None:
         os.close(descriptor)
 
 
-class LocalStorage:
+class LocalStorage(Storage):
     """Local files, mounts included."""
 
     remote = False
@@ -290,9 +291,6 @@ class LocalStorage:
                 if not stat.S_ISDIR(status.st_mode):
                     found.append(_info_of(path, status))
         return found
-
-    def list(self, directory: str) -> list[FileInfo]:
-        return sorted(self.scan(directory))
 
     def scan(
         self,
