@@ -91,6 +91,17 @@ def test_splits_by_names(folder, data, case):
     commands.run(f"{line} --overwrite")
 
 
+def test_a_dataset_that_cannot_be_read_is_replaced_on_request(folder, data):
+    for file in C4:
+        (folder / file).write_bytes(data)
+    commands.run(f"index {folder}")
+    made = open_manifest(folder)
+    (folder / "dataset.json").write_text("{")
+    assert "again with --overwrite" in commands.refused(f"index {folder}", code=3)
+    commands.run(f"index {folder} --overwrite")
+    assert open_manifest(folder).content_digest == made.content_digest
+
+
 def test_splits_of_a_tfds_directory_with_names_of_its_own(folder, data):
     for name in ("00000.train", "00001.train", "00000.test"):
         (folder / name).write_bytes(data)

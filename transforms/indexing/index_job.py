@@ -31,7 +31,7 @@ from gristmill.dataset.formats.file_formats import (
     parse_file_name,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import NO_DATASET, Manifest, read_manifest
+from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_files import stored_footer
 from gristmill.dataset.metadata.shard_index import encode_index
 from gristmill.dataset.metadata.shard_report import INDEXED_JOB, ShardReport
@@ -158,7 +158,8 @@ def plan_index(
                 cure="add the missing files, or give --split to take the files as "
                 "they are",
             )
-    manifest = read_manifest(directory) or NO_DATASET
+    write = Write(output=directory, name=name, split=split or "")
+    manifest = Output.read(write, replaces=overwrite).manifest
     splits = {*split_of.values()}
     there = sorted(splits & manifest.splits.keys())
     if there and not overwrite:
@@ -399,18 +400,18 @@ class IndexJob:
             raise ValueError("no file was indexed")
         task: IndexTask = next(iter(indexed.notes["task"].values()))
         dataset, name = task.dataset, task.name
-        before = read_manifest(dataset) or NO_DATASET
         kept: dict[str, Split] = {}
         made: dict[Write, Split] = {}
         for split in sorted(indexed.rows):
             options = {o for s, o in indexed.notes["writer_options"] if s == split}
-            old = before.splits.get(split)
+            write = Write(output=dataset, name=name, split=split)
+            output = Output.read(write, replaces=self.overwrite)
+            old = output.there
             table, encoding = indexed.rows[split].table(), " | ".join(sorted(options))
             if old is not None and _is_made_of(old, table, encoding, self.files):
                 kept[layout.write_key(split, old.write)] = old
                 continue
             text = json.dumps([table.shards_digest, encoding, list(self.files)])
-            output = Output(Write(output=dataset, name=name, split=split), before)
             content = hashlib.sha256(text.encode()).hexdigest()
             write = output.next_write(content, replaces=True, plain=False)
             made[write] = write_table(
