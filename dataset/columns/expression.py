@@ -7,6 +7,7 @@ in Python: numbers of any types are compared with all their digits.
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -49,6 +50,7 @@ class Expression:
 
     def __init__(self, text: str, columns: Mapping[str, ColumnType]):
         self.text, self._columns = text, columns
+        self._constants = functools.cache(self._constants_of)  # There can be many.
         try:
             self._tree = ast.parse(text.strip(), mode="eval").body
             names = {n.id for n in ast.walk(self._tree) if isinstance(n, ast.Name)}
@@ -118,6 +120,9 @@ class Expression:
             return value
         raise self._refused("has a part that is not allowed", node)
 
+    def _constants_of(self, *nodes: ast.expr) -> frozenset[Any]:
+        return frozenset(map(self._constant, nodes))
+
     def _term(self, node: ast.expr, values: Values) -> tuple[Any, bool]:
         """Returns a side of a comparison, and whether it is text."""
         if isinstance(node, ast.Name):
@@ -157,12 +162,11 @@ class Expression:
             shown = f"in {ast.unparse(left)}"
             raise self._refused("has a part that is not allowed", shown)
         own, text = self._term(left, values)
-        wanted = [self._constant(each) for each in right.elts]
+        wanted = self._constants(*right.elts)
         if any(isinstance(each, str) != text for each in wanted):
             raise self._refused("compares a text with a number", left)
         if text:
-            known = frozenset(wanted)
-            return np.array([value in known for value in own], np.bool_)
+            return np.array([value in wanted for value in own], np.bool_)
         found: Bools = np.zeros(len(own), np.bool_)
         for each in wanted:
             found |= compared(operator.eq, own, each)
