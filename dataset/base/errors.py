@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Literal, Self
 
 # How the message of an error calls its attributes.
@@ -245,6 +246,23 @@ class FormatVersionError(GristmillError, ValueError):
 
 class InvalidDatasetError(GristmillError, ValueError):
     """The description of a dataset is contradictory, or must not be trusted."""
+
+
+@contextlib.contextmanager
+def parsed(what: str, where: str, cure: str) -> Iterator[None]:
+    """Turns the errors of a parser, which may be given anything, into one.
+
+    Raises:
+        InvalidDatasetError: It could not parse what it was given.
+        FormatVersionError: It knows another version.
+    """
+    try:
+        yield
+    except FormatVersionError:
+        raise
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
+        got = e.summary if isinstance(e, GristmillError) else repr(e)
+        raise InvalidDatasetError(what, where, got=got, cure=cure) from e
 
 
 class ReplacedError(InvalidDatasetError):

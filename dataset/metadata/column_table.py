@@ -16,7 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.columns import check_columns, columns_of
-from gristmill.dataset.base.errors import InputError, InvalidDatasetError, some_of
+from gristmill.dataset.base.errors import (
+    InputError,
+    InvalidDatasetError,
+    parsed,
+    some_of,
+)
 from gristmill.dataset.columns.column_file import ColumnType, Values, decode_column
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_table import (
@@ -106,15 +111,10 @@ def column_entries(edition: Split, where: str) -> dict[str, ColumnEntry]:
     """
     found = {}
     for name, fields in edition.columns.items():
-        try:
+        with parsed(
+            f"dataset.json has a bad description of the column {name}", where, _CURE
+        ):
             found[name] = ColumnEntry.parse(fields)
-        except (TypeError, KeyError, ValueError, AttributeError) as e:
-            raise InvalidDatasetError(
-                f"dataset.json has a bad description of the column {name}",
-                where=where,
-                got=str(e),
-                cure=_CURE,
-            ) from e
     return found
 
 

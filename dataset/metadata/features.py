@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
-from gristmill.dataset.base.errors import InvalidDatasetError
+from gristmill.dataset.base.errors import parsed
 
 Kind = Literal["bytes", "float", "int64"]
 
@@ -221,13 +221,10 @@ def described_features(
     Raises:
         InvalidDatasetError: It cannot be parsed.
     """
-    try:
+    with parsed(
+        "dataset.json describes the features of a split in a way that is not known",
+        where,
+        "install the version of gristmill that wrote it, or describe the features to "
+        "loader.ExampleDecoder yourself",
+    ):
         return None if fields is None else parse_features(fields)
-    except ValueError as e:
-        raise InvalidDatasetError(
-            "dataset.json describes the features of a split in a way that is not known",
-            where=where,
-            got=str(e),
-            cure="install the version of gristmill that wrote it, or describe the "
-            "features to loader.ExampleDecoder yourself",
-        ) from e

@@ -30,6 +30,7 @@ from gristmill.dataset.base.errors import (
     InvalidDatasetError,
     StorageError,
     SystemLimitError,
+    parsed,
 )
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata.shard_report import ShardReport
@@ -219,15 +220,8 @@ def decode_places(data: bytes | memoryview, records: int, *, path: str) -> Place
 
     Raises InvalidDatasetError if they are damaged.
     """
-    try:
+    with parsed("shard index has damaged places of records", path, _CURE):
         return Places.decode(data, records)
-    except ValueError as error:
-        raise InvalidDatasetError(
-            "shard index has damaged places of records",
-            where=path,
-            got=error,
-            cure=_CURE,
-        ) from error
 
 
 def index_of_footer(footer: Footer, *, path: str, file_bytes: int) -> ShardIndex:

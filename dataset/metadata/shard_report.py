@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import InvalidDatasetError
+from gristmill.dataset.base.errors import parsed
 from gristmill.dataset.packed.counts import PackedCounts
 
 INDEXED_JOB = "indexed"  # In place of a job's fingerprint, for indexed files.
@@ -119,7 +119,11 @@ class ShardReport:
         Raises:
             InvalidDatasetError: It is not a report.
         """
-        try:
+        with parsed(
+            "report in the shard index cannot be read",
+            where,
+            "delete this index and run the conversion again",
+        ):
             fields: dict[str, Any] = json.loads(data)
             return cls(
                 **fields
@@ -132,10 +136,3 @@ class ShardReport:
                     else None,
                 }
             )
-        except (ValueError, TypeError, KeyError, RecursionError) as e:
-            raise InvalidDatasetError(
-                "report in the shard index cannot be read",
-                where=where,
-                got=repr(e),
-                cure="delete this index and run the conversion again",
-            ) from e

@@ -31,7 +31,7 @@ from gristmill.dataset.base.columns import (
     save_arrays,
 )
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import DataLossError, InvalidDatasetError
+from gristmill.dataset.base.errors import DataLossError, InvalidDatasetError, parsed
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.packed.counts import (
@@ -180,12 +180,9 @@ class FileTable:
             FormatVersionError: Its version is unknown.
         """
         columns = load_arrays(data, where=where, version=VERSION)
-        try:
+        with parsed(f"{cls._noun} is damaged", where, cls._cure):
             paths = Texts.parse(columns.pop("path_blob"), columns.pop("path_ends"))
             cls._check(columns, len(paths))
-        except (KeyError, ValueError) as e:
-            what = f"{cls._noun} is damaged"
-            raise InvalidDatasetError(what, where, got=e, cure=cls._cure) from e
         return cls(paths=paths, columns=columns)
 
     @classmethod

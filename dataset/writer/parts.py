@@ -38,6 +38,7 @@ from gristmill.dataset.base.errors import (
     InvalidDatasetError,
     JobChangedError,
     StorageChangedError,
+    parsed,
     some_of,
 )
 from gristmill.dataset.base.places import Places
@@ -167,7 +168,11 @@ def described_jobs(output: Output) -> Iterator[PartsJob]:
         found = storage_for(path).load(path)
         if found is None:
             continue  # It was committed just now.
-        try:
+        with parsed(
+            "the description of unfinished parts cannot be read",
+            path,
+            "delete this file, then begin again",
+        ):
             document = json.loads(found.data)
             if "parts" not in document:
                 continue  # It is that of another command.
@@ -184,13 +189,6 @@ def described_jobs(output: Output) -> Iterator[PartsJob]:
                 replaces=document["replaces"],
             )
             job = PartsJob(write=begun, **fields)
-        except (KeyError, TypeError, ValueError) as e:
-            raise InvalidDatasetError(
-                "the description of unfinished parts cannot be read",
-                where=path,
-                got=repr(e),
-                cure="delete this file, then begin again",
-            ) from e
         yield job
 
 
@@ -293,18 +291,15 @@ class PartState:
             if content is None:
                 states.append(cls())
                 continue
-            try:
+            with parsed(
+                "the file of an unfinished part cannot be read",
+                path,
+                "delete the unfinished parts with gristmill clean --unfinished, then "
+                "write them again",
+            ):
                 arrays = load_arrays(content.data, where=path, version=_VERSION)
                 attempt, data = int(arrays["attempt"]), arrays["table"].tobytes()
                 table = ShardTable.decode(data, where=path) if data else None
-            except (InvalidDatasetError, KeyError, TypeError) as e:
-                raise InvalidDatasetError(
-                    "the file of an unfinished part cannot be read",
-                    where=path,
-                    got=str(e),
-                    cure="delete the unfinished parts with gristmill clean "
-                    "--unfinished, then write them again",
-                ) from e
             states.append(cls(attempt=attempt, table=table, version=content.version))
         return states
 

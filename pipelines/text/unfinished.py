@@ -9,7 +9,7 @@ import dataclasses
 import json
 from typing import Any
 
-from gristmill.dataset.base.errors import InvalidDatasetError
+from gristmill.dataset.base.errors import parsed
 from gristmill.dataset.commit.garbage import SplitFiles
 from gristmill.dataset.commit.listings import walk
 from gristmill.dataset.commit.write import Output, Write
@@ -67,16 +67,13 @@ def read_unfinished(dataset: str, manifest: Manifest | None) -> list[Unfinished]
         content = storage_for(dataset).load(one.info.path)
         if content is None:
             continue  # Just finished, or given up.
-        try:
+        with parsed(
+            "the description of what is being written cannot be read",
+            one.info.path,
+            "delete it with gristmill clean --unfinished, then begin again",
+        ):
             document = json.loads(content.data.decode("utf-8", "surrogateescape"))
             work = _unfinished(dataset, manifest, listed, one.path, document)
-        except (AttributeError, KeyError, TypeError, ValueError) as e:
-            raise InvalidDatasetError(
-                "the description of what is being written cannot be read",
-                where=one.info.path,
-                got=repr(e),
-                cure="delete it with gristmill clean --unfinished, then begin again",
-            ) from e
         if work is not None:
             found.append(work)
     return sorted(found, key=lambda one: one.split)

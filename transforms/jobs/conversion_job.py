@@ -22,9 +22,9 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import load_arrays, save_arrays
 from gristmill.dataset.base.errors import (
     InputError,
-    InvalidDatasetError,
     JobChangedError,
     OnCorrupt,
+    parsed,
 )
 from gristmill.dataset.commit.editions import newest_edition
 from gristmill.dataset.commit.write import Write, option_differences
@@ -286,7 +286,11 @@ class PreparedJob:
         if found is None or listed is None:
             return None
         arrays = load_arrays(listed.data, where=inputs, version=_VERSION)
-        try:
+        with parsed(
+            "description of the conversion cannot be read",
+            path,
+            "delete it with gristmill clean --unfinished, then convert again",
+        ):
             document = json.loads(found.data.decode("utf-8", "surrogateescape"))
             fields = document["job"] | {"output": output}
             fields["inputs"] = tuple(fields["inputs"])
@@ -314,13 +318,6 @@ class PreparedJob:
                 changed=frozenset(arrays["changed"].tolist()),
             )
             content = document["content"]
-        except (KeyError, TypeError, ValueError) as e:
-            raise InvalidDatasetError(
-                "description of the conversion cannot be read",
-                where=path,
-                got=repr(e),
-                cure="delete it with gristmill clean --unfinished, then convert again",
-            ) from e
         # Otherwise the list is an old one, about to be replaced.
         return described if described.content == content else None
 
