@@ -123,9 +123,9 @@ class Contest:
         return found
 
     def program(self, name, *arguments):
-        """Returns the command of a program of the contest's module."""
-        start = [sys.executable, "-m", f"benchmarks.{self.name}", "--program", name]
-        return [*start, *arguments]
+        """Returns the command of a program: a function of the contest's module."""
+        module = f"benchmarks.{self.name}"
+        return [sys.executable, "-m", module, "--program", name, *arguments]
 
     def run(self, command, variables=None, **options):
         """Runs a command, with nothing left to be written; see `run_measured`."""
@@ -173,6 +173,18 @@ def expect(found, expected, what):
     """Raises RuntimeError unless a contestant has done its work."""
     if found != expected:
         raise RuntimeError(f"{what}: got {found}, expected {expected}")
+
+
+def split_in(output):
+    """Returns the fields of the only split of a dataset."""
+    fields = json.loads((output / "dataset.json").read_text())
+    (split,) = fields["splits"].values()
+    return split
+
+
+def bytes_below(folder):
+    """Returns the bytes of all files of a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def take_turns(contestants, rounds):
@@ -227,23 +239,20 @@ def _parse(contest, argv):
         description=_described(contest)["about"],
     )
     options = {"rounds": (5, 1, "how often each runs"), **contest.options}
-    for name, (full, _, about) in options.items():
-        kind, shown = str, ""
-        if full is not None:
-            kind, shown = type(full), f" ({full})"
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, type=kind, help=about + shown)
+    for name, (full, quick, about) in options.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=type(full or ""),
+            default=quick if "--quick" in argv else full,
+            help=f"{about} ({full})" if full else about,
+        )
     parser.add_argument("--quick", action="store_true", help="only show that it runs")
     parser.add_argument(
-        *("--contestants", "-c"), nargs="+", choices=sorted(contest.contestants)
+        "--contestants", "-c", nargs="+", choices=sorted(contest.contestants)
     )
     parser.add_argument("--cases", nargs="+", help="only these")
     parser.add_argument("--json", type=pathlib.Path, help="where the runs are kept")
-    args = parser.parse_args(argv)
-    for name, (full, quick, _) in options.items():
-        if getattr(args, name) is None:
-            setattr(args, name, quick if args.quick else full)
-    return args
+    return parser.parse_args(argv)
 
 
 def _takes_part(args, key, contestant):
@@ -292,12 +301,12 @@ def hold(contest):
     }
 
 
-def main(contest, *programs, argv=None):
+def main(contest, argv=None):
     """Holds a contest, or runs one of its programs; 1 where gristmill itself failed."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["--program"]:
-        named = {program.__name__: program for program in programs}
-        measured = named[argv[1]](*argv[2:])
+        program = getattr(sys.modules[contest.__module__], argv[1])
+        measured = program(*argv[2:])
         print(json.dumps(measured), flush=True)
         # What libraries still read ahead, in threads and processes, is not awaited.
         kill_below()

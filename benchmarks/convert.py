@@ -9,6 +9,7 @@ from benchmarks.contest import (
     Contest,
     Contestant,
     Peer,
+    bytes_below,
     expect,
     gristmill,
     main,
@@ -56,8 +57,12 @@ class Convert(Contest):
         "files": (8, 2, "of each input"),
     }
     packages = (
-        *("apache-beam", "array-record", "tensorflow", "tensorflow-datasets"),
-        *("zstandard", "numpy"),
+        "apache-beam",
+        "array-record",
+        "tensorflow",
+        "tensorflow-datasets",
+        "zstandard",
+        "numpy",
     )
     peers = (
         Peer(
@@ -105,10 +110,14 @@ class Convert(Contest):
             return self.program(key, pattern, f"{output}/c4", len(paths))
         if key == "tfds":
             # The command `tfds` does not start where mlcroissant is not installed.
-            module = "tensorflow_datasets.scripts.convert_format"
-            folders = (f"--dataset_version_dir={self._input}", f"--out_dir={output}")
-            how = ("--out_file_format=array_record",)
-            return [sys.executable, "-m", module, *folders, *how]
+            return [
+                sys.executable,
+                "-m",
+                "tensorflow_datasets.scripts.convert_format",
+                f"--dataset_version_dir={self._input}",
+                f"--out_dir={output}",
+                "--out_file_format=array_record",
+            ]
         return self.program("bare", workers if name == "bare" else 1, output, *paths)
 
     def measure(self, case, key):
@@ -116,9 +125,8 @@ class Convert(Contest):
         output = self.fresh()
         run = self.run(self._command(key, output))
         expect(count_records(output), sum(self._counts), "records")
-        files = [path for path in output.rglob("*record*") if path.is_file()]
-        written = sum(path.stat().st_size for path in files)
-        return {**run, "work": self._bytes / 1e6, "size": written / self._bytes}
+        size = bytes_below(output) / self._bytes
+        return {**run, "work": self._bytes / 1e6, "size": size}
 
 
 def _convert_file(job):
@@ -158,4 +166,4 @@ def array_record_beam(pattern, prefix, num_shards):
 
 
 if __name__ == "__main__":
-    sys.exit(main(Convert, bare, array_record_beam))
+    sys.exit(main(Convert))

@@ -155,4 +155,4 @@ def feed(key, work, seconds):
 
 
 if __name__ == "__main__":
-    sys.exit(main(Feed, feed))
+    sys.exit(main(Feed))

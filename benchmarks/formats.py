@@ -159,10 +159,16 @@ def google_text(checkout, pattern):
     sys.path.insert(0, checkout)
     import main as template
 
-    where = [f"--input_path={pattern}", f"--output_destination=gs://{_BUCKET}/out/"]
-    how = ["--input_format=text", "--runner=FnApiRunner"]
-    template.run([*where, *how], save_main_session=False)
+    template.run(
+        [
+            f"--input_path={pattern}",
+            "--input_format=text",
+            f"--output_destination=gs://{_BUCKET}/out/",
+            "--runner=FnApiRunner",
+        ],
+        save_main_session=False,
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main(Formats, jsonl_loop, parquet_loop, google_text))
+    sys.exit(main(Formats))

@@ -158,4 +158,4 @@ def read(key, url, local, batch):
 
 
 if __name__ == "__main__":
-    sys.exit(main(Gcs, read))
+    sys.exit(main(Gcs))

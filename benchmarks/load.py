@@ -31,7 +31,6 @@ _CASES = {
     for group in (1, 16)
 }
 _FIRST = next(iter(_CASES))
-_READ = "`dataset.read` beside `read(indices)`; text, random order"
 
 
 class Load(Contest):
@@ -84,7 +83,7 @@ class Load(Contest):
         Peer(
             "`ArrayRecordReader`",
             "array-record",
-            _READ,
+            "`dataset.read` beside `read(indices)`; text, random order",
             "gristmill_read",
             "array_record",
             _FIRST,
@@ -118,7 +117,7 @@ class Load(Contest):
     def measure(self, case, key):
         """Reads for a while, in a process of its own."""
         run = self.run(self.program("read", key, *self._how))
-        if (checksum := run.pop("checksum")) is not None:
+        if checksum := run.pop("checksum", None):
             self._checksum = self._checksum or checksum
             expect(checksum, self._checksum, "checksum")
         return run
@@ -159,8 +158,10 @@ def _array_record(shards):
     from array_record.python.array_record_module import ArrayRecordReader
 
     # The options that array_record's own data source reads with.
-    options = {"options": "readahead_buffer_size:0"}
-    options["file_reader_buffer_size"] = 32768
+    options = {
+        "options": "readahead_buffer_size:0",
+        "file_reader_buffer_size": 32768,
+    }
     readers = [ArrayRecordReader(path, **options) for path in shards.paths]
     ends = np.cumsum([reader.num_records() for reader in readers])
     begins = [0, *ends[:-1].tolist()]
@@ -269,27 +270,22 @@ def read(key, directory, tfrecords, batch, seconds):
     import google_crc32c
 
     shards = Shards(directory, tfrecords, int(batch))
-    by_number = key in _BY_NUMBER
-    if by_number:
-        records, pick = _BY_NUMBER[key](shards)
-        batches, ahead = _batches(records, shards.batch), 0
-
-        def step():
-            return len(pick(next(batches)))
-
-    else:
+    if key in _FEEDS:
         step, ahead = _FEEDS[key](shards)
+    else:
+        records, pick = _BY_NUMBER[key](shards)
+        batches = _batches(records, shards.batch)
+        step, ahead = (lambda: len(pick(next(batches)))), 0
     run = steadily(
         lambda: step() / 1000,
         warm=(ahead + 4 * shards.batch) / 1000,
         seconds=float(seconds),
     )
-    checksum = None
-    if by_number:
-        numbers = np.random.default_rng(1).integers(0, records, _CHECKED_RECORDS)
-        checksum = google_crc32c.value(b"".join(pick(numbers)))
-    return {**run, "checksum": checksum}
+    if key in _FEEDS:
+        return run
+    numbers = np.random.default_rng(1).integers(0, records, _CHECKED_RECORDS)
+    return {**run, "checksum": google_crc32c.value(b"".join(pick(numbers)))}
 
 
 if __name__ == "__main__":
-    sys.exit(main(Load, read))
+    sys.exit(main(Load))

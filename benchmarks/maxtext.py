@@ -14,6 +14,7 @@ from benchmarks.contest import (
 )
 from benchmarks.cost import steadily
 from benchmarks.pack import LENGTH, write_rows, write_texts
+from tests.with_maxtext.environment import ROOT, in_namespace, install
 
 _ROWS = 48
 _PACKAGES = ("maxtext", "jax", "grain", "numpy", "tokenizers")
@@ -72,13 +73,11 @@ class MaxText(Contest):
 
     def cases(self):
         """Writes documents, and packed rows of them."""
-        from tests.with_maxtext import environment
-
         self._environment = None
         if self.args.venv is None:
             return
         venv = pathlib.Path(self.args.venv)
-        self._python = environment.install(venv, self.args.python)
+        self._python = install(venv, self.args.python)
         code = "import maxtext, os; print(os.path.dirname(maxtext.__file__))"
         self._package = said_by(self._python, "-c", code).split()[-1]
         inputs = self.work / "in"
@@ -95,13 +94,11 @@ class MaxText(Contest):
 
     def measure(self, case, key):
         """Feeds for a while, in MaxText's environment."""
-        from tests.with_maxtext import environment
-
         program = self.program(
-            *("feed", key, self.work, _CASES[case], self._package, self.args.seconds)
+            "feed", key, self.work, _CASES[case], self._package, self.args.seconds
         )
-        command = environment.in_namespace([self._python, *program[1:]])
-        run = self.run(command, directory=environment.ROOT)
+        command = in_namespace([self._python, *program[1:]])
+        run = self.run(command, directory=ROOT)
         self._environment = run.pop("environment")
         return run
 
@@ -121,16 +118,24 @@ def feed(key, work, workers, package, seconds):
     flags.FLAGS(["benchmark"])  # Grain reads some, in pipelines with workers.
     config = pyconfig.initialize(
         [
-            *("benchmark", f"{package}/configs/base.yml", "run_name=benchmark"),
-            *("hardware=cpu", "skip_jax_distributed_system=true", "dataset_type=grain"),
-            *(f"base_output_directory={work}", f"jax_cache_dir={work}/compiled"),
-            *("grain_file_type=arrayrecord", "train_data_columns=['text']"),
+            "benchmark",
+            f"{package}/configs/base.yml",
+            "run_name=benchmark",
+            "hardware=cpu",
+            "skip_jax_distributed_system=true",
+            f"base_output_directory={work}",
+            f"jax_cache_dir={work}/compiled",
+            "dataset_type=grain",
+            "grain_file_type=arrayrecord",
+            "train_data_columns=['text']",
             f"grain_train_files={work}/{_FILES[key]}",
             f"grain_worker_count={workers}",
             f"max_target_length={LENGTH}",
             f"per_device_batch_size={_ROWS}",
             f"tokenizer_path={package}/assets/tokenizers/qwen3-tokenizer",
-            *("tokenizer_type=huggingface", "vocab_size=200000", "num_epoch=100000"),
+            "tokenizer_type=huggingface",
+            "vocab_size=200000",
+            "num_epoch=100000",
         ]
     )
     mesh = maxtext_utils.get_mesh_from_config(config)
@@ -150,4 +155,4 @@ def feed(key, work, workers, package, seconds):
 
 
 if __name__ == "__main__":
-    sys.exit(main(MaxText, feed))
+    sys.exit(main(MaxText))

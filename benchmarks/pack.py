@@ -18,6 +18,7 @@ from benchmarks.contest import (
     main,
     make,
     said_by,
+    split_in,
 )
 from benchmarks.frames import read_frames
 
@@ -134,16 +135,26 @@ class Pack(Contest):
         if name == "bare":
             return self.program("bare", way, self._tokenizer, *sorted(inputs.iterdir()))
         if key == "datatrove":
-            start = [self.args.datatrove, "-m", "benchmarks.peers", "pack_datatrove"]
-            return [*start, self._tokenizer, self.work / "lines", output]
+            return [
+                self.args.datatrove,
+                "-m",
+                "benchmarks.peers",
+                "pack_datatrove",
+                self._tokenizer,
+                self.work / "lines",
+                output,
+            ]
         if name == "megatron":
             how = ["--use-gigatoken"] if way else ["--workers=2"]
             program = "preprocess_data_fast.py" if way else "preprocess_data.py"
             return [
-                *(self.args.megatron, f"{self.args.megatron_checkout}/tools/{program}"),
-                *(f"--input={self.work}/all.jsonl", f"--output-prefix={output / 'c4'}"),
-                *("--tokenizer-type=HuggingFaceTokenizer", *how),
+                self.args.megatron,
+                f"{self.args.megatron_checkout}/tools/{program}",
+                f"--input={self.work}/all.jsonl",
+                f"--output-prefix={output}/c4",
                 f"--tokenizer-model={self.work}",
+                "--tokenizer-type=HuggingFaceTokenizer",
+                *how,
             ]
         how = [f"--tokenizer={self._tokenizer}", f"--length={LENGTH}", "--quiet"]
         if way in ("chat", "text"):
@@ -173,9 +184,7 @@ class Pack(Contest):
 def _tokens_in(output):
     """Returns the tokens of a dataset, or of files of two bytes a token."""
     if (output / "dataset.json").exists():
-        fields = json.loads((output / "dataset.json").read_text())
-        (split,) = fields["splits"].values()
-        return int(split["packed"]["tokens"])
+        return split_in(output)["packed"]["tokens"]
     files = [*output.rglob("*.ds"), *output.rglob("*_document.bin")]
     return sum(path.stat().st_size for path in files) // 2
 
@@ -219,8 +228,10 @@ def _write_conversations(work, size_bytes):
         messages = []
         for _ in range(chance.randint(1, 4)):
             question, answer = next(texts).decode()[:200], next(texts).decode()
-            messages.append({"role": "user", "content": question})
-            messages.append({"role": "assistant", "content": answer})
+            messages += [
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": answer},
+            ]
         rendered = "".join(
             f"<|im_start|>{each['role']}\n{each['content']}<|im_end|>\n"
             for each in messages
@@ -290,4 +301,4 @@ def bare(fast, tokenizer, *inputs):
 
 
 if __name__ == "__main__":
-    sys.exit(main(Pack, bare))
+    sys.exit(main(Pack))

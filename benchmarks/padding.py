@@ -1,11 +1,10 @@
 """Padding and cuts of rows: `gristmill pack` beside Grain."""
 
-import json
 import sys
 
 import numpy as np
 
-from benchmarks.contest import Contest, Contestant, gristmill, main
+from benchmarks.contest import Contest, Contestant, gristmill, main, split_in
 
 _LENGTH = 2048
 _VOCABULARY = 32_768
@@ -60,8 +59,7 @@ class Padding(Contest):
         how = (f"--vocabulary-size={_VOCABULARY}", f"--length={_LENGTH}")
         how += ("--column=tokens", f"--pack={method}", "--num-shards=1")
         run = self.run(gristmill("pack", self.work / "in", output, *how))
-        fields = json.loads((output / "dataset.json").read_text())
-        (split,) = fields["splits"].values()
+        split = split_in(output)
         packed = split["packed"]
         found = _found(
             split["records"], packed["tokens"], packed["pieces"], packed["documents"]
@@ -105,4 +103,4 @@ def grain_packer(packer, case, documents):
 
 
 if __name__ == "__main__":
-    sys.exit(main(Padding, grain_packer))
+    sys.exit(main(Padding))

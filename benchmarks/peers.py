@@ -90,11 +90,6 @@ def mds_read(directory, seconds):
     return timed(lambda: sum(iter(step, 0)))
 
 
-PROGRAMS = {
-    "pack_datatrove": pack_datatrove,
-    "mds_write": mds_write,
-    "mds_read": mds_read,
-}
-
 if __name__ == "__main__":
-    print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:]) or {}), flush=True)
+    program = globals()[sys.argv[1]]
+    print(json.dumps(program(*sys.argv[2:]) or {}), flush=True)

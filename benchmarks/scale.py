@@ -26,11 +26,10 @@ import numpy as np
 from benchmarks import report
 from benchmarks.contest import describe_environment, say
 from gristmill import loader
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset import WriterOptions, encode_frame
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.findings import Finding
-from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import (
     INDEXED_JOB,
@@ -82,7 +81,7 @@ class Steps:
     """
 
     def __init__(self):
-        self.found = {"element_bytes": 0, "gathered_bytes": 0}
+        self.found = collections.Counter(element_bytes=0)
         self._coder = beam.coders.registry.get_coder(object)
 
     def timed(self, name, work, *arguments):
@@ -90,7 +89,7 @@ class Steps:
         begin = time.process_time()
         result = work(*arguments)
         seconds = time.process_time() - begin
-        self.found[f"{name}_seconds"] = self.found.get(f"{name}_seconds", 0) + seconds
+        self.found[f"{name}_seconds"] += seconds
         return result
 
     def sent(self, element, key="element_bytes"):
@@ -267,9 +266,9 @@ def measure_read(steps, folder, shards):
     looks = steps.timed("list", lambda: list(list_looks(inputs, how)))
     steps.sent(looks[0], "gathered_bytes")
     gathered = steps.gathered(map(look_at_part, looks))
-    begin = time.process_time()
-    parts = sum(1 for _ in list_looked(gathered, inputs, how))
-    steps.found["plan_seconds"] = time.process_time() - begin
+    parts = steps.timed(
+        "plan", lambda: sum(1 for _ in list_looked(gathered, inputs, how))
+    )
     del steps.found["gather_seconds"]
     _expect(parts, shards)
 

@@ -8,9 +8,11 @@ from benchmarks.contest import (
     Contest,
     Contestant,
     Peer,
+    bytes_below,
     expect,
     main,
     open_feed,
+    split_in,
 )
 from benchmarks.cost import steadily, timed
 from benchmarks.frames import read_frames
@@ -102,10 +104,9 @@ class Streaming(Contest):
             records = sum(shard["samples"] for shard in shards)
         else:
             run = self.run(self.program("write", key, output, *inputs))
-            records = json.loads((output / "dataset.json").read_text())["records"]
+            records = split_in(output)["records"]
         expect(records, self._records, "records")
-        stored = sum(f.stat().st_size for f in output.rglob("*") if f.is_file())
-        stored /= self._bytes
+        stored = bytes_below(output) / self._bytes
         return {**run, "work": records / 1000, "stored": stored}
 
     def _read(self, key):
@@ -145,4 +146,4 @@ def feed(path, seconds):
 
 
 if __name__ == "__main__":
-    sys.exit(main(Streaming, write, feed))
+    sys.exit(main(Streaming))

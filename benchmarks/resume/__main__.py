@@ -41,9 +41,9 @@ def try_loader(loader, python, work, *size):
     # LitData deletes the folder `data` beside temporary files.
     home = pathlib.Path(work, "home")
     home.mkdir()
-    command = [str(python), "-m", "benchmarks.resume.trial", loader, work]
+    module = "benchmarks.resume.trial"
     done = subprocess.run(
-        [*command, *map(str, size)],
+        [python, "-m", module, loader, work, *map(str, size)],
         cwd=_ROOT,
         env={**os.environ, **VARIABLES, **_OWN, "HOME": str(home), "TMPDIR": str(home)},
         stdout=subprocess.PIPE,

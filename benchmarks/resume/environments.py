@@ -29,5 +29,4 @@ def python_of(loader, folder, *, quick):
     """
     if loader in _HERE or (quick and loader in QUICK):
         return sys.executable
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return install(folder / loader, version, *_OWN[loader])
+    return install(folder / loader, sys.executable, *_OWN[loader])

@@ -6,14 +6,10 @@ import pathlib
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from benchmarks.resume.protocol import tokens_of
-
-_Writer = Callable[[pathlib.Path, Sequence[bytes]], None]
 
 
 def _array_record(path, records):
@@ -34,14 +30,12 @@ def _tfrecord(path, records):
 
 
 def _tar(path, records):
-    """Writes what `webdataset.TarWriter` does, but for times, four times as fast."""
-    with open(path, "wb") as file:
+    """Writes what `webdataset.TarWriter` does, but for times, and faster."""
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for place, record in enumerate(records):
             info = tarfile.TarInfo(f"{path.stem}-{place:06}.bin")
             info.size = len(record)
-            file.write(info.tobuf(tarfile.USTAR_FORMAT))
-            file.write(record + bytes(-len(record) % tarfile.BLOCKSIZE))
-        file.write(bytes(2 * tarfile.BLOCKSIZE))
+            tar.addfile(info, io.BytesIO(record))
 
 
 def _parquet(path, records):
@@ -153,7 +147,7 @@ class GrainLoader:
 class TorchLoader:
     """What loaders of PyTorch's kind share; `_loader` is one, and `_job` the job."""
 
-    _data: Any = None
+    _data = None
 
     def restore(self, states):
         """Goes to the state of this host."""

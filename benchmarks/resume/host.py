@@ -6,6 +6,7 @@ once.
 
 import contextlib
 import functools
+import itertools
 import logging
 import os
 import pickle
@@ -19,8 +20,6 @@ import warnings
 
 import numpy as np
 
-from benchmarks.resume.protocol import NotOfferedError
-
 _READ_ON_STEPS = 20
 
 
@@ -31,17 +30,16 @@ class Came:
         steps: The numbers in each batch.
         states: The states that were kept.
         error: What the first host said that failed; None if all ended well.
-        offered: Whether the loader has what the case needs.
         said: Warnings up to the first batch.
     """
 
     def __init__(self, error=None):
-        self.error, self.offered = error, True
+        self.error = error
         self.steps, self.states, self.said = [], [], []
 
 
 class _Kept(logging.Handler):
-    """Keeps what is logged as a warning."""
+    """Keeps what is logged as a warning, and what `warnings` shows."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -55,15 +53,15 @@ def _load(adapter, job, path, *, states=(), save_at=None, stop=None, kill=False)
     """Loads as a host, and leaves what came in a file; see `load`."""
     came, kept = Came(), _Kept()
     logging.getLogger().addHandler(kept)
+    warnings.simplefilter("always")
+    warnings.showwarning = lambda message, *_: kept.said.append(str(message))
     came.said, loader = kept.said, None
     try:
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            loader = adapter.Loader(job)
-            if states:
-                loader.restore(states)
-            came.steps.append(np.ravel(loader.next()))
-        came.said = [*kept.said, *(str(each.message) for each in warned)]
+        loader = adapter.Loader(job)
+        if states:
+            loader.restore(states)
+        came.steps.append(np.ravel(loader.next()))
+        kept.said = []  # What is said later does not count.
         while stop is None or len(came.steps) < stop:
             if len(came.steps) == save_at:
                 came.states.append(loader.state())
@@ -73,8 +71,6 @@ def _load(adapter, job, path, *, states=(), save_at=None, stop=None, kill=False)
             came.steps.append(np.ravel(loader.next()))
     except StopIteration:
         pass
-    except NotOfferedError as error:
-        came.offered, came.error = False, str(error)
     except Exception as error:  # What a user would see is the result.
         lines = [line for line in str(error).splitlines() if line.strip()]
         said = f"{type(error).__name__}: {' '.join(lines[:3])}"
@@ -157,12 +153,10 @@ def load(adapter, jobs, folder, timeout_seconds, *, kill=False, **plan):
     each = [_left(path) for path in paths]
     errors = [came.error for came in each if came.error] + [late]
     came = Came(errors[0] and _placeless(errors[0]))
-    came.offered = all(host.offered for host in each)
     came.said = [_placeless(line) for line in each[0].said]
     came.states = [state for host in each for state in host.states]
-    for step in range(max(len(host.steps) for host in each)):
-        rows = [host.steps[step] for host in each if step < len(host.steps)]
-        came.steps.append(np.hstack(rows).astype(int))
+    steps = itertools.zip_longest(*(host.steps for host in each), fillvalue=())
+    came.steps = [np.hstack(rows).astype(int) for rows in steps]
     return came
 
 

@@ -8,6 +8,7 @@ An adapter is a module of `benchmarks.resume.loaders`:
     def write(folder, shards)      # writes a dataset in the loader's format
     def append(folder, shards)     # adds records, if not as `write` does
     def write_packed(folder, shards)  # optional: a dataset of another kind, for packing
+    NOT_OFFERED = {"packing": "why"}  # optional: cases that need what it does not have
     class Loader:                  # one host's part
         def __init__(self, job)    # makes it
         def restore(self, states)  # goes to a state, before the first batch
@@ -26,10 +27,6 @@ import numpy as np
 
 SEED = 7
 PACKED_TOKENS = 128
-
-
-class NotOfferedError(Exception):
-    """The loader does not have what the case needs; the message says what it says."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -35,8 +35,8 @@ def write_all(adapter, folder, shard_records, append):
         shard_records: Records of a shard.
         append: Add records to `plain` instead.
     """
-    own = getattr(adapter, "write", None)
-    write = own or functools.partial(write_files, suffix=adapter.FORMAT)
+    write = getattr(adapter, "write", None)
+    write = write or functools.partial(write_files, suffix=adapter.FORMAT)
     if append:
         added = shards_of(SHARDS * shard_records, ADDED_SHARDS, shard_records)
         getattr(adapter, "append", write)(folder / "plain", added)

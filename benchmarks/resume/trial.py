@@ -38,7 +38,7 @@ _BATCH = 40
 _MEAN_TOKENS = 32
 # A resumed run that is not compared is read for so many steps.
 _FEW_STEPS = 5
-_ABOUT_STATES = re.compile("state|resum|checkpoint|restor|edition|buffer|elastic", re.I)
+_ABOUT_STATES = re.compile("state|resum|checkpoint|restor|edition|elastic", re.I)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,9 +142,9 @@ class Trial:
 
     def result(self, name, before, after):
         """Returns the result of a case."""
+        if reason := getattr(self.adapter, "NOT_OFFERED", {}).get(name):
+            return {"outcome": "not offered", "error": reason}
         stop, whole = self.uninterrupted(before)
-        if not whole.offered:
-            return {"outcome": "not offered", "error": whole.error}
         saved = whole
         if name == "killed" and not whole.error:
             saved = self._load(before, save_at=stop, kill=True)
@@ -190,17 +190,15 @@ def compare(whole, resumed, records):
 
 def _places(steps):
     """Returns how often each record came in each step."""
-    found = collections.Counter()
-    for step, numbers in enumerate(steps):
-        found.update((number, step) for number in numbers.tolist())
-    return found
+    return collections.Counter(
+        (number, step)
+        for step, numbers in enumerate(steps)
+        for number in numbers.tolist()
+    )
 
 
 def _totals(places):
-    found = collections.Counter()
-    for (number, _), count in places.items():
-        found[number] += count
-    return found
+    return collections.Counter(number for number, _ in places.elements())
 
 
 def main(loader, folder, shard_records, workers, more, timeout):

@@ -4,17 +4,16 @@ import grain
 
 from benchmarks.resume.formats import GrainLoader
 from benchmarks.resume.loaders import grain_map
-from benchmarks.resume.protocol import NotOfferedError, number_of
+from benchmarks.resume.protocol import number_of
 
 TITLE = "Grain `ElasticIterator`"
 PACKAGES = ("grain", "array_record")
 FORMAT = "array_record"
+NOT_OFFERED = {"packing": "disallows transformations without a fixed ratio"}
 
 
 class Loader(GrainLoader):
     def __init__(self, job):
-        if job.packing:
-            raise NotOfferedError("disallows transformations without a fixed ratio")
         host = grain.sharding.ShardOptions(job.host, job.hosts)
         workers = None
         if job.workers:

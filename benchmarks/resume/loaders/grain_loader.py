@@ -1,28 +1,22 @@
 """Grain's `DataLoader`: Grain's guide "DataLoader"."""
 
-import sys
-
 import grain
-from absl import flags
 
-from benchmarks.resume.formats import paths
-from benchmarks.resume.protocol import SEED, NotOfferedError, numbers_of
+from benchmarks.resume.loaders import grain_map
+from benchmarks.resume.protocol import SEED, numbers_of
 
 TITLE = "Grain `DataLoader`"
 PACKAGES = ("grain", "array_record")
 FORMAT = "array_record"
+NOT_OFFERED = {
+    "mixture": "one data source; mixing is in the Dataset API",
+    "packing": "deprecated in favour of FirstFitPackIterDataset",
+}
 
 
 class Loader:
     def __init__(self, job):
-        if len(job.folders) > 1:
-            raise NotOfferedError("one data source; mixing is in the Dataset API")
-        if job.packing:
-            raise NotOfferedError("deprecated in favour of FirstFitPackIterDataset")
-        if not flags.FLAGS.is_parsed():
-            flags.FLAGS(sys.argv[:1])
-        files = paths(job.folders[0], "array_record")
-        source = grain.sources.ArrayRecordDataSource(files)
+        source = grain_map.source(job.folders[0])
         sampler = grain.samplers.IndexSampler(
             num_records=len(source),
             shard_options=grain.sharding.ShardOptions(job.host, job.hosts),

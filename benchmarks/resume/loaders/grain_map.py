@@ -17,12 +17,12 @@ FORMAT = "array_record"
 def source(folder):
     if not flags.FLAGS.is_parsed():
         flags.FLAGS(sys.argv[:1])  # Worker processes of this source need it.
-    records = grain.sources.ArrayRecordDataSource(paths(folder, "array_record"))
-    return grain.MapDataset.source(records)
+    return grain.sources.ArrayRecordDataSource(paths(folder, FORMAT))
 
 
 def shuffled(job):
-    parts = [source(folder).shuffle(SEED) for folder in job.folders]
+    records = [grain.MapDataset.source(source(folder)) for folder in job.folders]
+    parts = [each.shuffle(SEED) for each in records]
     return parts[0] if len(parts) == 1 else grain.MapDataset.mix(parts, job.weights)
 
 

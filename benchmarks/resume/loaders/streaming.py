@@ -7,10 +7,11 @@ from streaming import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
 from streaming.base.util import merge_index
 
 from benchmarks.resume.formats import TorchLoader
-from benchmarks.resume.protocol import SEED, NotOfferedError, number_of
+from benchmarks.resume.protocol import SEED, number_of
 
 TITLE = "MosaicML Streaming"
 PACKAGES = ("mosaicml-streaming", "torch")
+NOT_OFFERED = {"packing": "Streaming has no packing"}
 _COLUMNS = {"record": "bytes"}
 
 
@@ -35,8 +36,6 @@ def _collate(samples):
 
 class Loader(TorchLoader):
     def __init__(self, job):
-        if job.packing:
-            raise NotOfferedError("Streaming has no packing")
         streams = [Stream(local=folder) for folder in job.folders]
         how = {"shuffle": True, "shuffle_seed": SEED, "batch_size": job.rows}
         data = StreamingDataset(streams=streams, **how)

@@ -7,18 +7,17 @@ import tempfile
 import tensorflow as tf
 
 from benchmarks.resume.formats import paths
-from benchmarks.resume.protocol import SEED, NotOfferedError, numbers_of
+from benchmarks.resume.protocol import SEED, numbers_of
 
 TITLE = "tf.data"
 PACKAGES = ("tensorflow",)
-_BUFFER_RECORDS = 10_000
 FORMAT = "tfrecord"
+NOT_OFFERED = {"packing": "tf.data has no packing"}
+_BUFFER_RECORDS = 10_000
 
 
 class Loader:
     def __init__(self, job):
-        if job.packing:
-            raise NotOfferedError("tf.data has no packing")
         parts = [self._part(folder, job) for folder in job.folders]
         data = parts[0]
         if len(parts) > 1:

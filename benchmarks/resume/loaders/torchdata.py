@@ -6,11 +6,12 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 from benchmarks.resume.formats import TorchLoader, paths
-from benchmarks.resume.protocol import SEED, NotOfferedError
+from benchmarks.resume.protocol import SEED
 
 TITLE = "torchdata `StatefulDataLoader`"
 PACKAGES = ("torchdata", "torch")
 FORMAT = "npz"
+NOT_OFFERED = dict.fromkeys(("mixture", "packing"), "it has no mixtures and no packing")
 
 
 class Records(torch.utils.data.Dataset):
@@ -28,8 +29,6 @@ class Records(torch.utils.data.Dataset):
 
 class Loader(TorchLoader):
     def __init__(self, job):
-        if job.packing or len(job.folders) > 1:
-            raise NotOfferedError("it has no mixtures and no packing")
         data = Records(job.folders[0])
         host = {"num_replicas": job.hosts, "rank": job.host}
         sampler = StatefulDistributedSampler(data, shuffle=True, seed=SEED, **host)

@@ -6,17 +6,16 @@ https://github.com/webdataset/webdataset/issues/234, also 177 and 271.
 import webdataset as wds
 
 from benchmarks.resume.formats import paths
-from benchmarks.resume.protocol import NotOfferedError, numbers_of
+from benchmarks.resume.protocol import numbers_of
 
 TITLE = "WebDataset"
 PACKAGES = ("webdataset",)
 FORMAT = "tar"
+NOT_OFFERED = {"packing": "WebDataset has no packing"}
 
 
 class Loader:
     def __init__(self, job):
-        if job.packing:
-            raise NotOfferedError("WebDataset has no packing")
         how = {"resampled": True, "nodesplitter": wds.split_by_node}
         parts = [wds.WebDataset(paths(each, "tar"), **how) for each in job.folders]
         data = parts[0] if len(parts) == 1 else wds.RandomMix(parts, job.weights)
