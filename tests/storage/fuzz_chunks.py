@@ -11,7 +11,6 @@ import os
 import random
 import struct
 import sys
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -31,47 +30,47 @@ from gristmill.dataset.arrayrecord.file_writer import ChunkEncoder
 from tests.storage.chunks import BLOCK_BYTES, chunk, hashed
 from tests.support.records import text_records
 
+LEVELS = ("zstd:1", "zstd:19", "uncompressed")
+# The most records of a chunk, and the most bytes of each.
+SIZES = ((1, 0), (1, 40), (2, 9), (5, 300), (16, 2000), (300, 3))
+
 
 def bases(chance):
     """Returns records, and the chunk that holds them: of every kind and size."""
-
     found = []
-    for count, size in ((1, 0), (1, 40), (2, 9), (5, 300), (16, 2000), (300, 3)):
-        text = b" ".join(text_records(40, seed=count))
-        records = [
-            (text * 9)[at : at + chance.randint(0, size)]
-            for at in (chance.randrange(len(text)) for _ in range(count))
-        ]
+    for count, size in SIZES:
+        text = b" ".join(text_records(40, seed=count)) * 9
+        places = (chance.randrange(len(text) // 9) for _ in range(count))
+        records = [text[at : at + chance.randint(0, size)] for at in places]
         found += [(records, chunk(records, compression=c)) for c in "\0zb"]
-        lengths = np.array([*map(len, records)])
-        for level in ("zstd:1", "zstd:19", "uncompressed"):
-            options = WriterOptions(group_size=count, compression=level)
-            data = ChunkEncoder(options).encode(records, lengths).data
-            found.append((records, bytes(data)))
-    long = [chance.randbytes(60_000) for _ in range(5)]
-    options = WriterOptions(group_size=5)
-    lengths = np.array([*map(len, long)])
-    found.append((long, bytes(ChunkEncoder(options).encode(long, lengths).data)))
-    return found
+        found += [encoded(records, level) for level in LEVELS]
+    return [*found, encoded([chance.randbytes(60_000) for _ in range(5)], "zstd:3")]
+
+
+def encoded(records, level):
+    """Returns records, and the chunk that our writer makes of them."""
+    options = WriterOptions(group_size=len(records), compression=level)
+    lengths = np.array([*map(len, records)])
+    return records, bytes(ChunkEncoder(options).encode(records, lengths).data)
 
 
 def damaged(data, chance):
     """Returns a chunk with some damage, hashes usually right for it."""
-
     bad = bytearray(data)
     for _ in range(chance.choice((0, 0, 1, 1, 3))):
         # Mostly where sizes are: in the header, and in the first bytes of parts.
         at = min(chance.choice((chance.randrange(90), len(bad))), len(bad) - 1)
         at = chance.randrange(at + 1) if chance.random() < 0.5 else at
-        kind = chance.randrange(4)
-        if kind == 0:
-            bad[at] ^= 1 << chance.randrange(8)
-        elif kind == 1:
-            bad[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
-        elif kind == 2:
-            del bad[at : at + chance.randint(1, 9)]
-        else:
-            bad[at:at] = chance.choice((b"\xff" * 9, b"\x80\x01", chance.randbytes(3)))
+        flipped, other = bad[at] ^ 1 << chance.randrange(8), chance.randrange(256)
+        size, new = chance.choice(
+            [
+                (1, bytes([flipped])),
+                (1, bytes([chance.choice((0, 1, 0x7F, 0x80, 0xFF, other))])),
+                (chance.randint(1, 9), b""),
+                (0, chance.choice((b"\xff" * 9, b"\x80\x01", chance.randbytes(3)))),
+            ]
+        )
+        bad[at : at + size] = new
         bad.extend(bytes(max(0, 42 - len(bad))))
     if chance.random() < 0.8:
         size = len(bad) - 40 if chance.random() < 0.8 else chance.randrange(len(bad))
@@ -122,7 +121,6 @@ def check(chance, whole):
     part, compiled.part = compiled.part, None
     bare = logical(bad, begin) if how != "buffer" else bad
     table["begin"], table["end"] = 0, len(bare)
-    expected: Any
     try:
         if compared and how != "buffer":
             check_blocks(bad, begin)
