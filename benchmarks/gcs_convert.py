@@ -53,11 +53,9 @@ class GcsConvert(Contest):
             source, output = self.work / "in", self.fresh()
         self._server.control(set={"latency_seconds": latency_ms / 1e3}, clear=True)
         inputs = f"{source}/*.tfrecord*"
-        how = ("--name=c4", "--workers=1", "--match-shards")
-        run = self.run(
-            gristmill("convert", inputs, output, *how),
-            {"STORAGE_EMULATOR_HOST": self._server.url},
-        )
+        options = ("--name=c4", "--workers=1", "--match-shards")
+        command = gristmill("convert", inputs, output, *options)
+        run = self.run(command, {"STORAGE_EMULATOR_HOST": self._server.url})
         counted = self._server.control(set={"latency_seconds": 0}, clear=True)
         requests = sum(counted["requests"].values()) / self.args.files
         return {**run, "work": self.args.bytes / 1e6, "requests": requests or None}

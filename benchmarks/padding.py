@@ -56,9 +56,17 @@ class Padding(Contest):
             command = self.program("grain_packer", name, case, self.args.documents)
             return self.run(command) | done
         output = self.fresh()
-        how = (f"--vocabulary-size={_VOCABULARY}", f"--length={_LENGTH}")
-        how += ("--column=tokens", f"--pack={method}", "--num-shards=1")
-        run = self.run(gristmill("pack", self.work / "in", output, *how))
+        command = gristmill(
+            "pack",
+            self.work / "in",
+            output,
+            "--column=tokens",
+            f"--vocabulary-size={_VOCABULARY}",
+            f"--length={_LENGTH}",
+            f"--pack={method}",
+            "--num-shards=1",
+        )
+        run = self.run(command)
         split = split_in(output)
         packed = split["packed"]
         found = _found(

@@ -21,18 +21,18 @@ import tempfile
 import time
 
 from benchmarks.contest import VARIABLES, describe_environment
+from benchmarks.report import ROOT
 from benchmarks.resume import report
 from benchmarks.resume.environments import LOADERS, QUICK, python_of
 from benchmarks.resume.records import SHARDS
 
-_ROOT = pathlib.Path(__file__).parents[2]
 # Records of a shard, worker processes before and after a stop, and the seconds after
 # which a run has failed.
 _FULL, _QUICK = (12_500, 2, 4, 900), (100, 1, 2, 120)
 # The worker processes of other loaders take most of the time to start.
 _QUICK_PEERS = (100, 0, 0, 120)
-_ENVIRONMENTS = _ROOT / "build" / "resume"
-_OWN = {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"}
+_ENVIRONMENTS = ROOT / "build" / "resume"
+_OWN = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 def try_loader(loader, python, work, *size):
@@ -44,7 +44,7 @@ def try_loader(loader, python, work, *size):
     module = "benchmarks.resume.trial"
     done = subprocess.run(
         [python, "-m", module, loader, work, *map(str, size)],
-        cwd=_ROOT,
+        cwd=ROOT,
         env={**os.environ, **VARIABLES, **_OWN, "HOME": str(home), "TMPDIR": str(home)},
         stdout=subprocess.PIPE,
         check=True,
