@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 
 from gristmill import dataset, loader
-from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset import InputError, open_manifest
 from gristmill.pipelines.columns.attach import attach_tables
 from gristmill.pipelines.columns.row_store import JoinBy
 from tests.commands.conftest import json_of, refused, run

@@ -16,9 +16,8 @@ import sys
 import click
 import pytest
 
+from gristmill.dataset import RecordsDigest, open_manifest
 from gristmill.dataset.base.columns import Done
-from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.pipelines.commands.command import errors_reported
 from gristmill.pipelines.commands.main import COMMANDS, find_command, main
 from gristmill.pipelines.commands.messages import coloured

@@ -11,8 +11,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill import pipelines
-from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset import InputError, open_manifest
 from gristmill.pipelines.anywhere import verify
 from tests.support.conversion import contents, read_output
 from tests.support.pipelines import IN_MEMORY

@@ -5,9 +5,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from gristmill.dataset import ColumnWriter
-from gristmill.dataset.metadata.features import FeatureSpec, encode_features
-from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.dataset import ColumnWriter, FeatureSpec, open_manifest, read_table
+from gristmill.dataset.metadata.features import encode_features
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
 from gristmill.transforms.removal.cut_shard import cut_shard

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset import open_manifest
 from gristmill.pipelines.advice.make_plan import SampleSize, make_plan
 from gristmill.pipelines.options.job_options import ConvertOptions
 from gristmill.pipelines.text.printer import text_of

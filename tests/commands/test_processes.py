@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from gristmill.dataset.base.errors import InputError, WorkerDiedError
+from gristmill.dataset import InputError, WorkerDiedError
 from gristmill.dataset.base.system import daemon_call
 from gristmill.pipelines.local.pool import call_apart, map_unordered
 from tests.support.records import text_records, write_tfrecords

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill import dataset, loader
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset import open_manifest
 from tests.commands.conftest import json_of, run
 from tests.conversion.tars import tar_of
 from tests.support.records import frames_of

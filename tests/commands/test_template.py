@@ -10,7 +10,7 @@ import pytest
 from google.cloud.dataflow_v1beta3.types import TemplateMetadata
 from google.protobuf import json_format
 
-from gristmill.dataset.base.errors import GristmillError
+from gristmill.dataset import GristmillError
 from gristmill.pipelines.commands.template import (
     TEMPLATES,
     command_line,

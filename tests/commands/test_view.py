@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.formats.tfrecord_frames import encode_frame
+from gristmill.dataset import encode_frame
 from gristmill.pipelines.view.write_html import (
     LIMIT_BYTES,
     Subject,

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from gristmill.dataset.base.errors import StorageError
+from gristmill.dataset import StorageError
 from gristmill.dataset.storage.gcs import GcsStorage
 
 DATA = random.Random(5).randbytes(500_000)

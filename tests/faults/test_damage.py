@@ -10,16 +10,16 @@ import zlib
 import google_crc32c
 import pytest
 
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     CorruptInputError,
     DataLossError,
     InputError,
     NotADatasetError,
+    open_manifest,
 )
 from gristmill.dataset.formats.tfrecord_frames import mask
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.transforms import RecordOptions
 from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
-from gristmill.transforms.sources.formats import RecordOptions
 from tests.support.conversion import (
     convert,
     job_of,

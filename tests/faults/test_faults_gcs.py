@@ -9,8 +9,7 @@ import zlib
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import GristmillError
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset import GristmillError, open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert
 from tests.servers.gcs_server import Fault

@@ -9,21 +9,22 @@ import shutil
 import pytest
 
 from gristmill import dataset
-from gristmill.dataset.arrayrecord import shard_writer
-from gristmill.dataset.arrayrecord.file_writer import with_versions
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.errors import (
+from gristmill.dataset import (
     FormatVersionError,
     GristmillError,
     InputError,
     JobChangedError,
     StorageChangedError,
+    WriterOptions,
 )
+from gristmill.dataset.arrayrecord import shard_writer
+from gristmill.dataset.arrayrecord.file_writer import with_versions
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.anywhere import index, verify
 from gristmill.pipelines.options.job_options import IndexOptions
+from gristmill.transforms import PackOptions, PlanOptions, ShardNames
 from gristmill.transforms.conversion import take_output as take_output_module
 from gristmill.transforms.conversion.begin import begin_job, list_inputs, plan_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
@@ -33,12 +34,7 @@ from gristmill.transforms.conversion.make_shards import (
     shard_tasks,
 )
 from gristmill.transforms.conversion.take_output import take_output
-from gristmill.transforms.jobs.conversion_job import (
-    ShardNames,
-    load_prepared,
-)
-from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.planning.shard_plan import PlanOptions
+from gristmill.transforms.jobs.conversion_job import load_prepared
 from tests.support.conversion import (
     contents,
     convert,

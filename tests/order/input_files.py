@@ -6,7 +6,7 @@ import json
 import random
 import tarfile
 
-from gristmill.dataset.formats.tfrecord_frames import encode_frame
+from gristmill.dataset import encode_frame
 from tests.support.records import write_array_records
 
 Row = dict[str, str]

@@ -9,15 +9,13 @@ from unittest import mock
 
 import numpy as np
 
+from gristmill.dataset import WriterOptions, open_manifest
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.formats.streams import RecordBatch
-from gristmill.dataset.metadata.manifest import open_manifest
 from gristmill.dataset.metadata.shard_files import ShardPlace
+from gristmill.transforms import PackOptions, RecordOptions
 from gristmill.transforms.conversion import shard_records as converting
-from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import ShardPlan
-from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.tokens import row_packer
 from gristmill.transforms.tokens.best_fit import Packing
 from gristmill.transforms.tokens.row_packer import RowPacker

@@ -7,8 +7,8 @@ import random
 
 import numpy as np
 
-from gristmill.dataset.formats.tfrecord_frames import encode_frame
-from gristmill.transforms.jobs.pack_options import PackOptions
+from gristmill.dataset import encode_frame
+from gristmill.transforms import PackOptions
 from tests.support.records import frames_of
 
 STRIDE = 1 << 10

@@ -18,7 +18,7 @@ import pytest
 
 from gristmill import dataset as writing
 from gristmill import loader
-from gristmill.dataset.base.errors import InputError
+from gristmill.dataset import InputError
 from gristmill.loader.accounting.account import NAN, UNKNOWN, account
 from gristmill.loader.feed.state import batches_of_state, state_of
 from gristmill.loader.provenance.trace import locate_record

@@ -15,13 +15,10 @@ from unittest import mock
 import apache_beam as beam
 import pytest
 
-from gristmill.dataset import Writer
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.errors import GristmillError
+from gristmill.dataset import GristmillError, Writer, WriterOptions
 from gristmill.pipelines.anywhere import verify
-from gristmill.transforms import WriteArrayRecords
+from gristmill.transforms import ConvertFiles, WriteArrayRecords
 from gristmill.transforms.beam import run_job, same_code
-from gristmill.transforms.beam.job_transforms import ConvertFiles
 from gristmill.transforms.conversion.make_shards import (
     ShardResult,
     ShardTask,

@@ -14,22 +14,14 @@ from hypothesis import strategies as st
 from scipy.special import chdtrc
 
 from gristmill import loader
-from gristmill.dataset.base.errors import (
-    FormatVersionError,
-    InputError,
-    OutOfRangeError,
-)
+from gristmill.dataset import FormatVersionError, InputError, OutOfRangeError
+from gristmill.loader import BlockShuffle
 from gristmill.loader.base.indices import POSITION_LIMIT
 from gristmill.loader.data.dataset import Content, GoneDataset
 from gristmill.loader.order.mixture import Mixture, exact_weights
 from gristmill.loader.order.permutation import Permutation
 from gristmill.loader.order.schedule import DatasetOrder, Phase, Schedule, Sighting
-from gristmill.loader.order.shuffle import (
-    BlockShuffle,
-    GlobalShuffle,
-    NoShuffle,
-    shuffle_from_state,
-)
+from gristmill.loader.order.shuffle import GlobalShuffle, NoShuffle, shuffle_from_state
 from tests.conformance import plain_order
 from tests.order.schedules import bounds_of, schedule_of
 

@@ -18,11 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill import loader
-from gristmill.dataset import Writer
-from gristmill.dataset.base.errors import InputError, InvalidDatasetError
+from gristmill.dataset import InputError, InvalidDatasetError, Writer
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.pipelines.text.places import located
-from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms import RecordOptions
 from tests.order.input_files import WRITERS
 from tests.order.packed_datasets import (
     MAPPED,

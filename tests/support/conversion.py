@@ -4,9 +4,8 @@ import json
 import pathlib
 import random
 
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.formats.tfrecord_frames import encode_frame
-from gristmill.dataset.metadata.manifest import open_manifest, read_table
+from gristmill.dataset import WriterOptions, encode_frame, open_manifest, read_table
+from gristmill.transforms import ConversionJob, PlanOptions
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import (
     MakeShards,
@@ -16,8 +15,6 @@ from gristmill.transforms.conversion.make_shards import (
     make_shards,
     shard_tasks,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.records import frames_of, read_array_records
 
 

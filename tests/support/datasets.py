@@ -3,8 +3,7 @@
 import dataclasses
 import pathlib
 
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.metadata.manifest import open_manifest
+from gristmill.dataset import WriterOptions, open_manifest
 from tests.support import conversion
 from tests.support.records import frames_of
 

@@ -3,9 +3,8 @@
 import random
 from collections.abc import Sequence
 
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.example import encode_example
-from gristmill.transforms.jobs.pack_options import PackOptions
+from gristmill.dataset import WriterOptions, encode_example
+from gristmill.transforms import PackOptions
 from tests.support import conversion
 from tests.support.records import frames_of
 

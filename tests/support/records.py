@@ -9,9 +9,9 @@ import zlib
 import numpy as np
 from hypothesis import strategies as st
 
+from gristmill.dataset import encode_frame
 from gristmill.dataset.arrayrecord import footer as arrayrecord
 from gristmill.dataset.arrayrecord.footer import walk_chunks
-from gristmill.dataset.formats.tfrecord_frames import encode_frame
 from tests.support.tensorflow_process import with_tensorflow
 
 # What any code for records must stand: empty, one byte, binary, text, what crosses a

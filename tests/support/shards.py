@@ -2,9 +2,8 @@
 
 import numpy as np
 
+from gristmill.dataset import RecordsDigest, ShardReport, SourceSpan
 from gristmill.dataset.arrayrecord.footer import Footer
-from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardCollector
 
 

@@ -10,11 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill import loader
-from gristmill.dataset.base.errors import (
-    InputError,
-    OutOfRangeError,
-    StateMismatchError,
-)
+from gristmill.dataset import InputError, OutOfRangeError, StateMismatchError
 from tests.support.datasets import convert
 from tests.support.records import text_records
 from tests.support.started import started

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import CorruptShardError, InputError
+from gristmill.dataset import CorruptShardError, InputError
 from tests.support.datasets import convert
 from tests.support.open_files import open_files
 from tests.support.records import text_records, write_array_records
