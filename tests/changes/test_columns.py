@@ -22,6 +22,7 @@ from gristmill.dataset.metadata.column_table import (
     ColumnTable,
     column_entries,
     read_column_table,
+    write_column_table,
 )
 from gristmill.pipelines.anywhere import verify
 from tests.changes.changes import run
@@ -130,10 +131,13 @@ def test_verify_names_what_is_wrong(output):
 
 def test_a_table_names_files_of_its_own_directory_only(output):
     (part,) = open_manifest(output).splits["train"].parts
-    table = read_column_table(output, column_entries(part, output)["score"])
-    outside = ColumnTable(paths=["../a", "b"], columns=table.columns)
+    entry = column_entries(part, output)["score"]
+    columns = read_column_table(output, entry).columns
+    outside = ColumnTable(paths=["../a", "b"], columns=columns)
+    about = entry.table, entry.kind, outside
+    written = write_column_table(output, *about, source=entry.source)
     with pytest.raises(InvalidDatasetError, match="outside of its own directory"):
-        ColumnTable.decode(outside.encode(), where="t").check_paths(where="t")
+        read_column_table(output, written)
 
 
 def test_appended_records_have_no_values(tmp_path, output):
