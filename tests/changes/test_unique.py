@@ -6,7 +6,8 @@ import random
 import pytest
 
 from gristmill import loader
-from gristmill.dataset import Writer, encode_example
+from gristmill.dataset import StorageChangedError, Writer, encode_example
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.example import decode_example
 from gristmill.pipelines.local.pool import run_job
 from gristmill.transforms.beam.run_job import RunJob
@@ -69,6 +70,25 @@ def check_random(folder, seed):
 @pytest.mark.parametrize("seed", range(12))
 def test_the_column_is_that_of_a_dict(tmp_path, seed):
     check_random(tmp_path, seed)
+
+
+def test_workers_may_gather_apart_and_records_may_come_meanwhile(tmp_path):
+    records = records_of(random.Random(1), 60)
+    dataset = write(tmp_path / "data", records)
+    job = DuplicatesJob(dataset)
+    begun = job.begin()
+    results = [*begun.known, *map(job.step, begun.tasks)]
+    more = write(tmp_path / "more", records[:5])
+    gathered, *apart = (Gathered.of([one]) for one in results)
+    for part in apart:
+        gathered.extend(part)
+    run(f"append {dataset} {more}")
+    with pytest.raises(StorageChangedError, match="run this command again"):
+        job.commit(gathered)
+    assert len(apart) > 2
+    assert [one.rows for one in apart] == [
+        Gathered.of([one]).rows for one in results[1:]
+    ]
 
 
 @pytest.mark.soak

@@ -15,6 +15,7 @@ import pytest
 from gristmill import loader
 from gristmill.dataset import (
     DataLossError,
+    FormatVersionError,
     GristmillError,
     InputError,
     InvalidDatasetError,
@@ -28,6 +29,7 @@ from gristmill.dataset import (
     read_table,
 )
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
+from gristmill.dataset.base.columns import load_arrays, save_arrays
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.editions import with_write
 from gristmill.dataset.commit.write import Write
@@ -308,6 +310,15 @@ def test_sources_that_it_does_not_know(data):
     told = pytest.raises(InputError, match="was given no sources")
     with Writer(data, split="test") as writer, told:
         writer.write(b"1", source=("a.jsonl", 0))
+
+
+def test_a_part_of_another_version(data):
+    write_parts(data, 0)
+    (part,) = data.glob("index/*.part-*.npz")
+    arrays = load_arrays(part.read_bytes(), where="part", version=1)
+    part.write_bytes(save_arrays(2, arrays))
+    with pytest.raises(FormatVersionError):
+        write_parts(data, 0, resume=True)
 
 
 def test_a_description_that_is_damaged(data):
