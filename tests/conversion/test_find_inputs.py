@@ -33,7 +33,7 @@ from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_formats import look_at
 from gristmill.transforms.sources.shards.source_split import list_shards
 from tests.commands import conftest as commands
-from tests.conversion.format_files import put, put_in
+from tests.conversion.format_files import listed, put, put_in
 from tests.conversion.other_formats import MAKERS, MORE, arrow_stream
 from tests.support.conversion import contents, convert, dataset_of, job_of
 from tests.support.records import (
@@ -301,8 +301,7 @@ def test_each_format_is_read_or_named_with_what_to_do(tmp_path, name, make):
     if name.rpartition("compressed ")[2] not in READ:
         assert name in refused(path)
         return
-    spec = find_inputs([str(path)]).spec
-    assert name.endswith(FORMATS[spec.format].found_as)
+    assert name.endswith(FORMATS[listed(path).spec.format].found_as)
 
 
 def name_of(data):
@@ -348,15 +347,13 @@ def test_damaged_tfrecords_are_of_no_other_format(records, bit, compression):
     assert found is None or found.endswith("TFRecord")
 
 
-LINES, TEXT, TABLE = (MAKERS[name] for name in ("JSON lines", "text", "CSV"))
-PARQUET = MAKERS["Parquet"]
-DAMAGED = [DATA[1:], bytes(4096), DATA[:5], gzip.compress(DATA, mtime=0)[:20]]
-
-
+LINES, TEXT, TABLE, PARQUET = (
+    MAKERS[name]() for name in ("JSON lines", "text", "CSV", "Parquet")
+)
 # Files together, and what the error says of them.
 MIXED = {
     "many of other formats": (
-        {f"{n}.parquet": PARQUET() for n in range(5)} | {"a.csv": TABLE(), "b": DATA},
+        {f"{n}.parquet": PARQUET for n in range(5)} | {"a.csv": TABLE, "b": DATA},
         [
             "6 of 7 input files are not TFRecord files",
             "/2.parquet and 2 more",
@@ -365,7 +362,7 @@ MIXED = {
         ],
     ),
     "a stray file among lines": (
-        {f"{n}.jsonl": LINES() for n in range(3)} | {"README": TEXT()},
+        {f"{n}.jsonl": LINES for n in range(3)} | {"README": TEXT},
         [
             "not a JSON lines file, but text\n",
             "/README",
@@ -381,12 +378,12 @@ MIXED = {
         }.items()
     },
     **{
-        f"text beside damaged TFRecords, {make.__name__} {number}": (
-            {f"{n}.txt": make() for n in range(3)} | {"in": damaged},
+        f"{name} beside damaged TFRecords, {number}": (
+            {f"{n}.txt": MAKERS[name]() for n in range(3)} | {"in": damaged},
             ["3 of 4 input files are not TFRecord files", "`input_format`"],
         )
-        for make in (TEXT, TABLE, LINES)
-        for number, damaged in enumerate(DAMAGED[:3])
+        for name in ("text", "CSV", "JSON lines")
+        for number, damaged in enumerate((DATA[1:], bytes(4096), DATA[:5]))
     },
 }
 
@@ -404,7 +401,7 @@ def test_files_of_several_formats(tmp_path, name):
 
 def test_array_records_among_others(tmp_path):
     write_array_records(tmp_path / "in", [b"one"])
-    assert find_inputs([str(tmp_path / "in")]).spec.format == "arrayrecord"
+    assert listed(tmp_path / "in").spec.format == "arrayrecord"
     # What describes them is not one of them.
     put(tmp_path, {"dataset.json": MAKERS["JSON"]()})
     assert "give their directory alone" in refused(tmp_path / "*")
@@ -414,12 +411,11 @@ def test_array_records_among_others(tmp_path):
 
 
 def test_what_a_file_looks_like_and_what_is_asked_for(tmp_path):
-    put(tmp_path, {"a": b"", "b": LINES(), "c": b'name\n"a text,\nof two lines"\n'})
+    put(tmp_path, {"a": b"", "b": LINES, "c": b'name\n"a text,\nof two lines"\n'})
     lines = find_inputs([f"{tmp_path}/[ab]"], allow_empty_files=True)
     assert lines.spec.format == "jsonl"  # Empty files say nothing of others.
-    assert find_inputs([f"{tmp_path}/c"]).spec.format == "text"
-    asked = RecordOptions(input_format="csv")
-    assert find_inputs([f"{tmp_path}/c"], options=asked).spec.format == "csv"
+    assert listed(tmp_path / "c").spec.format == "text"
+    assert listed(tmp_path / "c", input_format="csv").spec.format == "csv"
 
 
 @pytest.mark.parametrize(

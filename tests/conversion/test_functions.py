@@ -9,6 +9,7 @@ from gristmill.dataset import (
     RecordsDigest,
     UserFunctionError,
 )
+from tests.conversion.format_files import put
 from tests.support.conversion import convert, job_of, read_output
 from tests.support.records import checksums, frames_of
 from tests.support.shell import gristmill, records_of
@@ -78,12 +79,14 @@ def place(tmp_path, monkeypatch):
     """The current directory, with inputs and modules of the user's."""
     name = f"mine_{tmp_path.name}"  # Processes keep what they have imported.
     seen = str(tmp_path / "seen")
-    (tmp_path / f"{name}.py").write_text(MODULE.replace("{seen!r}", repr(seen)))
-    (tmp_path / "starts.py").write_text(f"{LEAVES}def same(record): return record\n")
-    (tmp_path / "broken.py").write_text("def f(:\n")
-    (tmp_path / "raising.py").write_text("raise RuntimeError('at import')\n")
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a").write_bytes(frames_of(RECORDS))
+    files = {
+        f"{name}.py": MODULE.replace("{seen!r}", repr(seen)),
+        "starts.py": f"{LEAVES}def same(record): return record\n",
+        "broken.py": "def f(:\n",
+        "raising.py": "raise RuntimeError('at import')\n",
+        "in/a": frames_of(RECORDS),
+    }
+    put(tmp_path, files)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
@@ -168,8 +171,7 @@ def test_its_errors_have_record_and_line(place, function, parts):
 
 @pytest.mark.parametrize("first", [3, 23])
 def test_the_first_ten_records_of_the_first_file_are_tried(place, first):
-    (place / "in" / "a").write_bytes(frames_of(RECORDS[:first]))
-    (place / "in" / "b").write_bytes(frames_of(RECORDS))
+    put(place / "in", {"a": frames_of(RECORDS[:first]), "b": frames_of(RECORDS)})
     made(place, "seen")
     records = RECORDS[:first] + RECORDS
     assert read_output(place / "out") == records

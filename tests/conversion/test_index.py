@@ -10,6 +10,7 @@ import pytest
 from gristmill.dataset import open_manifest
 from gristmill.transforms import IndexArrayRecords
 from tests.commands import conftest as commands
+from tests.conversion.format_files import put
 from tests.conversion.other_formats import MAKERS
 from tests.support.conversion import contents
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
@@ -77,8 +78,7 @@ beams    |        |                         | error: got: *a \(1 file\), b \(1 f
 def test_splits_by_names(folder, data, case):
     files, pattern, options, expected = map(str.strip, case.split("|"))
     line = f"index {folder}{pattern} {options} --workers 1"
-    for name in FILES[files]:
-        (folder / name).write_bytes(data)
+    put(folder, dict.fromkeys(FILES[files], data))
     if expected.startswith("error: "):
         assert re.search(expected.removeprefix("error: "), commands.refused(line))
         assert not (folder / "dataset.json").exists()
@@ -103,24 +103,21 @@ def test_a_dataset_that_cannot_be_read_is_replaced_on_request(folder, data):
 
 
 def test_splits_of_a_tfds_directory_with_names_of_its_own(folder, data):
-    for name in ("00000.train", "00001.train", "00000.test"):
-        (folder / name).write_bytes(data)
+    put(folder, dict.fromkeys(("00000.train", "00001.train", "00000.test"), data))
     template = {"filepathTemplate": "{SHARD_INDEX}.{SPLIT}"}
     splits = [
         {"name": "train", "shardLengths": ["1", "1"], **template},
         {"name": "test", "shardLengths": ["1"], **template},
     ]
     info = {"name": "c4", "fileFormat": "array_record", "splits": splits}
-    (folder / "dataset_info.json").write_text(json.dumps(info))
-    (folder / "features.json").write_text("{}")
-    (folder / "label.labels.txt").write_text("cat\ndog\n")
+    put(folder, {"dataset_info.json": json.dumps(info), "features.json": "{}"})
+    put(folder, {"label.labels.txt": "cat\ndog\n"})
     commands.run(f"index {folder} --workers 1")
     assert shards_of(folder) == "c4/test 1, c4/train 2"
 
 
 def test_a_format_that_cannot_be_converted(folder, data):
-    (folder / "a.array_record").write_bytes(data)
-    (folder / "b").write_bytes(MAKERS["Avro"]())
+    put(folder, {"a.array_record": data, "b": MAKERS["Avro"]()})
     said = commands.refused(f"index {folder}")
     assert "not an ArrayRecord file, but Avro" in said
     assert f"{folder}/b\n" in said
@@ -129,8 +126,7 @@ def test_a_format_that_cannot_be_converted(folder, data):
 
 def test_a_file_of_another_format_among_thousands(folder, data):
     """Not all are looked at beforehand: it is refused when it is read."""
-    (folder / "0000").write_bytes(data)
-    (folder / "0001").write_bytes(frames_of(text_records(50)))
+    put(folder, {"0000": data, "0001": frames_of(text_records(50))})
     for number in range(2, 2100):
         os.link(folder / "0000", folder / f"{number:04}")
     said = commands.refused(f"index {folder}/* --workers 1")
@@ -140,8 +136,7 @@ def test_a_file_of_another_format_among_thousands(folder, data):
 
 @pytest.mark.parametrize("options", [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED])
 def test_same_bytes_on_beam(folder, data, monkeypatch, options):
-    for name in C4:
-        (folder / name).write_bytes(data)
+    put(folder, dict.fromkeys(C4, data))
     shutil.copytree(folder, folder.parent / "there" / "dir")
     monkeypatch.chdir(folder.parent)  # dataset.json holds the pattern as it was given.
     (manifest,) = run(IndexArrayRecords(files=("dir/*",)), argv=options)

@@ -39,7 +39,7 @@ from gristmill.transforms.beam.read_ranges import (
 )
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.source import first_records
-from tests.conversion.format_files import listed, put_in
+from tests.conversion.format_files import listed, put, put_in
 from tests.order.input_files import WRITERS, rows_of
 from tests.servers.buckets import overlapping
 from tests.support.conversion import dataset_of, varied_records
@@ -118,15 +118,12 @@ def test_files_of_all_kinds_in_several_parts(tmp_path, argv, read):
 @pytest.mark.slow
 def test_datasets_and_directories_have_splits(tmp_path):
     every = {split: varied_records(90, seed=len(split)) for split in ("train", "test")}
-    made = tmp_path / "tfds"
-    made.mkdir()
+    splits = [{"name": name, "shardLengths": ["90"]} for name in every]
+    info = json.dumps({"name": "d", "splits": splits})
+    made = put(tmp_path / "tfds", {"dataset_info.json": info, "features.json": "{}"})
     for split, records in every.items():
         dataset = dataset_of(tmp_path, records, split=split)
         write_tfrecords(made / f"d-{split}.tfrecord-00000-of-00001", records)
-    splits = [{"name": name, "shardLengths": ["90"]} for name in every]
-    info = json.dumps({"name": "d", "splits": splits})
-    (made / "dataset_info.json").write_text(info)
-    (made / "features.json").write_text("{}")
     for folder in (dataset, made):
         found = run(ReadRecords(folder, range_bytes=10_000))
         assert sorted(found) == sorted(every["train"] + every["test"])
@@ -138,8 +135,7 @@ def test_datasets_and_directories_have_splits(tmp_path):
 
 
 def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog):
-    for name in ("train-0", "test-0"):
-        (tmp_path / name).write_bytes(frames_of([name.encode()]))
+    put(tmp_path, {n: frames_of([n.encode()]) for n in ("train-0", "test-0")})
     with pytest.raises(Exception, match="several splits"):
         run(ReadTFRecords(f"{tmp_path}/*"))
     found = run(ReadTFRecords((f"{tmp_path}/train*", f"{tmp_path}/test*")))
@@ -148,15 +144,13 @@ def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog):
 
 
 def test_empty_files(tmp_path):
-    (tmp_path / "a").write_bytes(frames_of([b"one"]))
-    (tmp_path / "b").write_bytes(b"")
+    put(tmp_path, {"a": frames_of([b"one"]), "b": b""})
     assert run(ReadRecords(f"{tmp_path}/*", allow_empty_files=True)) == [b"one"]
 
 
 @pytest.mark.parametrize("make", [ReadRecords, ReadTFRecords])
 def test_requests_for_each_file_are_few(tmp_path, monkeypatch, make):
-    for number in range(30):
-        (tmp_path / str(number)).write_bytes(frames_of([b"one"]))
+    put(tmp_path, {f"{number}": frames_of([b"one"]) for number in range(30)})
     made = collections.Counter()
     for name in ("list", "load", "match", "open", "read", "scan", "stat"):
         seen = functools.partial(lambda name, *_, **__: made.update([name]), name)
@@ -170,9 +164,9 @@ def test_requests_for_each_file_are_few(tmp_path, monkeypatch, make):
 @pytest.mark.slow
 def test_another_language_names_it(tmp_path):
     """What Java's `PythonExternalTransform` sends is expanded, and runs."""
-    (tmp_path / "a").write_bytes(frames_of([b"one", b"two"]))
+    path = put_in(tmp_path, frames_of([b"one", b"two"]))
     kind = FullyQualifiedNamedTransform
-    asked = kind("gristmill.transforms.ReadRecords", (str(tmp_path / "a"),), {})
+    asked = kind("gristmill.transforms.ReadRecords", (str(path),), {})
     _, payload = asked.to_runner_api_parameter(None)
     with kind.with_filter("gristmill.transforms.*"):
         read = kind.from_runner_api_parameter(None, payload, None)
@@ -201,8 +195,8 @@ class TestElementsThatNameTheInputs:
     @pytest.fixture
     def inputs(self, tmp_path):
         """A TFRecord file, a compressed one, and an ArrayRecord file."""
-        (tmp_path / "a").write_bytes(frames_of(FILES["a"]))
-        (tmp_path / "b").write_bytes(gzip.compress(frames_of(FILES["b"])))
+        a, b = (frames_of(FILES[name]) for name in "ab")
+        put(tmp_path, {"a": a, "b": gzip.compress(b)})
         write_array_records(tmp_path / "c", FILES["c"])
         return tmp_path
 
@@ -288,7 +282,7 @@ def test_a_file_that_changes_meanwhile(tmp_path):
 def test_a_range_that_ends_elsewhere(tmp_path):
     """As one would whose cut is within a record."""
     put_in(tmp_path, frames_of(text_records(30)))
-    part = part_of(str(tmp_path / "in"))
+    part = part_of(f"{tmp_path}/in")
     first, *_ = cut_walks(list(walk_part(part, 1000)), 1000)
     assert list(read_range(first, with_source=False))
     for end in (first.end_bytes - 1, first.end_bytes + 1):

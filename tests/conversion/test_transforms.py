@@ -50,6 +50,7 @@ from gristmill.transforms.beam.run_job import RunJob
 from gristmill.transforms.columns.attach_job import ComputeJob
 from gristmill.transforms.columns.duplicates import DuplicatesJob
 from gristmill.transforms.removal.removal_job import RemovalJob
+from tests.conversion.format_files import put
 from tests.support.conversion import dataset_of
 from tests.support.pipelines import run
 from tests.support.records import frames_of
@@ -280,10 +281,8 @@ def test_a_value_that_makes_no_sense_is_refused_at_once(make, given, said):
 )
 def test_an_error_of_a_run_names_parameters(tmp_path, said, make):
     dataset_of(tmp_path, [b"a"] * 3)
-    for name in ("c-train.tfrecord", "c-test.tfrecord"):
-        (tmp_path / name).write_bytes(frames_of([b"a", b"b"]))
-    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
-    (tmp_path / "empty").write_bytes(b"")
+    frames = dict.fromkeys(("c-train.tfrecord", "c-test.tfrecord"), frames_of([b"a"]))
+    put(tmp_path, {**frames, "a.csv": "a,b\n1,2\n", "empty": b""})
     with pytest.raises(GristmillError) as raised:
         run(make(tmp_path))
     assert_names(raised.value, said)
