@@ -196,16 +196,10 @@ def _dataset(
                 cure="name each split once; to see records more often, make a mixture "
                 "with weights, or more epochs",
             )
-    known = [
-        (part.shards.name, one.packed) for part in parts if (one := part.committed)
-    ]
-    rows = [name for name, packed in known if packed is not None]
-    others = [name for name, packed in known if packed is None]
-    if rows and others and not again:
-        _log.warning(
-            "packed rows are joined with other records: %s has rows, %s has none",
-            *map(some_of, (rows, others)),
-        )
+    kinds = {one.packed is None: part for part in parts if (one := part.committed)}
+    if len(kinds) > 1 and not again:
+        text = "packed rows are joined with other records: %r has rows, %r has none"
+        _log.warning(text, kinds[False], kinds[True])
     return Dataset(Stored(parts, how, functools.partial(_dataset, places, how)))
 
 

@@ -338,27 +338,21 @@ def check_decode(decode: Any, datasets: Sequence[Dataset]) -> None:
 def _check_rows(decode: PackedRows, known: Sequence[tuple[Part, Split]]) -> None:
     """Raises InputError if datasets that are described hold no rows for a decoder."""
     tokenizers = {decode.tokenizer: "the decoder"} if decode.tokenizer else {}
+    has_rows = any(split.packed is not None for _, split in known)
     for part, split in known:
         if split.packed is not None:
             _check_stored(decode, part, split.packed)
             if digest := str(split.packed.get("tokenizer", "")):
                 tokenizers.setdefault(digest, repr(part))
-        elif any(other.packed is not None for _, other in known):
+        elif has_rows or _is_other(decode, split):
             raise InputError(
-                "the dataset does not hold packed rows, and others beside it do",
+                "the dataset does not hold packed rows"
+                + ", and others beside it do" * has_rows,
                 where=repr(part),
                 expected="a dataset that `gristmill pack` made",
-                cure="pack it, or leave it out of the mixture or of what is joined",
-            )
-        elif _is_other(decode, split):
-            raise InputError(
-                "the dataset does not hold packed rows",
-                where=repr(part),
-                expected="a dataset that `gristmill pack` made",
-                got="records as a conversion read them",
-                cure="pack it, or decode its records with a TokenDecoder or an "
-                "ExampleDecoder; for packed rows that came from elsewhere, give a "
-                "function that calls the PackedRows",
+                cure="pack it, or leave it out; or decode its records with a "
+                "TokenDecoder or an ExampleDecoder; for packed rows that came from "
+                "elsewhere, give a function that calls the PackedRows",
             )
     if len(tokenizers) > 1:
         # Not an error: one vocabulary can be in files of several kinds.
