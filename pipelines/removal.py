@@ -105,6 +105,7 @@ def asked_records(
         raise InputError(
             f"{plural(len(missing), 'line')} {verb} nothing that is in the split",
             where=file,
+            expected=f"a value of {column} in each line" if column else None,
             got=some_of(missing, 20),
             cure=cure,
         )

@@ -100,7 +100,8 @@ class Expression:
     def _column(self, name: str) -> ColumnType:
         kind = self._columns.get(name)
         if kind is None:
-            known = "a column, such as `gristmill attach` adds: there is none yet"
+            known = "a column, such as `gristmill attach` adds, with --map of what "
+            known += "records hold: there is none yet"
             if self._columns:
                 known = f"one of {some_of(self._columns, 20)}"
             raise self._refused(f"names no column {name!r}", name, known)

@@ -322,12 +322,9 @@ def _tell_repeats(phase: Phase) -> None:
     rows = phase.dealing.counts(phase.batch_size)
     for order, own in zip(phase.orders, rows, strict=True):
         if own > order.num_records and order.epochs != 1:
-            _log.warning(
-                "each global batch repeats records: %s of its %s rows are from %s, "
-                "which has %s records",
-                *(f"{own:,}", f"{phase.batch_size:,}", order.name or "the dataset"),
-                f"{order.num_records:,}",
-            )
+            text = f"{own:,} of its {phase.batch_size:,} rows are from "
+            text += f"{order.name or 'the dataset'}, which has {order.num_records:,}"
+            _log.warning("each global batch repeats records: %s records", text)
 
 
 def order_text(batches: Batches) -> str:

@@ -273,22 +273,24 @@ def _place(document: str, datasets: Sequence[Dataset]) -> tuple[str, int]:
     """Returns the file and the place there that `--document` names."""
     from gristmill.pipelines.text.places import FilePlace, check_lines, listed_sources
 
-    place = FilePlace.parse(document)
-    number = None
+    place, number = FilePlace.parse(document), None
     if place is not None:
-        number = place.in_files(listed_sources(datasets, place.path))
-        if number is None:
-            check_lines([place], datasets)
-    if place is None or number is None:
-        raise InputError(
-            "--document names no place of a file",
-            expected="FILE@PLACE, with a byte offset, the number of a row or record, "
-            "or line:N, a line of a file of lines, counted from 1",
-            got=document,
-            cure="give the file as it was given to the conversion, @, and a place as "
-            "trace shows it",
-        )
-    return place.path, number
+        files = [*listed_sources(datasets, place.path)]
+        # For a file that is not listed, any place leads to the error that says so.
+        number = place.in_files(files) if files else 0
+        if number is not None:
+            return place.path, number
+        check_lines([place], datasets)
+    raise InputError(
+        "--document names no place of a file"
+        if place is None
+        else "the file has no such line",
+        expected="FILE@PLACE, with a byte offset, the number of a row or record, or "
+        "line:N, a line of a file of lines, counted from 1",
+        got=document,
+        cure="give the file as it was given to the conversion, @, and a place as trace "
+        "shows it",
+    )
 
 
 def _next_row(found: Sequence[Sighting]) -> None:

@@ -86,7 +86,7 @@ convert unfinished out
 pack nowhere out --select 'score > 1' --tokenizer data/tokenizer.json --length 64
   2: no input file | nowhere | check the path
 head nowhere --tokenizer data/tokenizer.json
-  2: no input file | nowhere | check the path
+  2: no input file | nowhere | nothing there | check the path
 convert zero.jsonl out
   2: zero.jsonl | 0 bytes | --on-corrupt
 convert broken.jsonl out
@@ -110,7 +110,7 @@ attach lines nowhere.parquet --key id
 attach lines table.csv --key id
   2: table.csv | Parquet | gristmill convert
 pack lines.jsonl out --tokenizer nowhere.json
-  2: nowhere.json | check the path
+  2: nowhere.json | no such file | check the path
 demo lines.jsonl
   1: lines.jsonl | Not a directory
 demo gs://x/y
@@ -173,7 +173,9 @@ remove lines --records numbers.txt
 remove lines --records notes.txt
   2: hello | FILE@PLACE | --column
 remove lines --where 'nope > 1'
-  2: nope | gristmill attach
+  2: nope | gristmill attach | --map
+remove lines --records notes.txt --column id
+  2: notes.txt | a value of id in each line | hello
 rollback lines 9
   2: edition 9 | edition 1 | gristmill inspect
 inspect lines --split dev

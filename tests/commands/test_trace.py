@@ -341,9 +341,14 @@ def test_what_was_made_of_a_place(tmp_path, compress, is_packed):
             rows += len(found)
         at += len(line) + 1
     assert rows > 10
-    for wrong in ("1", "line:0", "line:10000"):
-        said = refused(f"{of}@{wrong}")
-        assert re.search("no document begins there|names no place of a file", said)
+    for wrong, what in (
+        ("1", "no document begins there"),
+        ("line:0", "the file has no such line"),
+        ("line:10000", "the file has no such line"),
+        ("x", "names no place of a file"),
+    ):
+        assert what in refused(f"{of}@{wrong}")
+    assert "no rows were made of such a file" in refused(f"{of}.other@line:3")
 
 
 def test_where_a_document_is_seen():

@@ -218,9 +218,17 @@ def test_types_are_those_of_all_files(tmp_path):
     ]
     asked = ("*", "n:int[]", "new:string")
     assert read(folder / "0", columns=asked)[0] == {"a": [1.0]}
-    put(folder, {"0": ["[1]", "[2]"]})
-    with pytest.raises(InputError, match="no JSON object"):
-        read(folder / "0")
+    for line, got in (
+        ("[1]", "a list"),
+        ('{"a": NaN}', "NaN"),
+        ('{"a": 1, "a": 2}', "more than once"),
+        ('{"a"', "no JSON from character 5 of it on"),
+    ):
+        put(folder, {"0": [line, "[2]"]})
+        with pytest.raises(InputError, match="no JSON object") as error:
+            listed(folder / "0", input_format="jsonl")
+        assert error.value.where == f"{folder}/0, line 1"
+        assert got in error.value.got
 
 
 @pytest.mark.parametrize(

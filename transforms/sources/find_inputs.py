@@ -101,7 +101,7 @@ def match_inputs(pattern: str) -> list[FileInfo]:
 
 
 def _no_match(pattern: str) -> InputError:
-    got, cure = None, "a directory stands for the files directly in it"
+    got, cure = "nothing there", "a directory stands for the files directly in it"
     if os.path.isdir(pattern):
         names = sorted(os.listdir(pattern))
         odd = [n for n in names if not os.path.isdir(os.path.join(pattern, n))]

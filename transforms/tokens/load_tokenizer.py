@@ -59,6 +59,7 @@ def read_content(path: str) -> bytes:
             "there is no such tokenizer",
             where=path,
             expected=_EXPECTED,
+            got="no such file, nor one named tokenizer.json in a directory",
             cure="check the path; nothing is downloaded by name",
         )
     if found.size_bytes > _MOST_BYTES:

@@ -324,6 +324,19 @@ class JsonSource(TableSource):
         return options.spec(LineSchema(fields).to_text())
 
 
+def _values(
+    samples: Iterable[Sample], number: type[str] | None = None
+) -> Iterator[tuple[str, Any]]:
+    """Yields the value of each line of samples, or its error, with its place."""
+    for path, lines, item in samples:
+        for at, line in enumerate(lines, 1):
+            try:
+                found = parsed_line(line, number)
+            except (ValueError, RecursionError) as error:
+                found = error
+            yield f"{path}, {item} {at:,}", found
+
+
 def _objects(
     samples: Iterable[Sample], number: type[str] | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -331,14 +344,7 @@ def _objects(
 
     A line that is not an object is left to the conversion, which names it.
     """
-    for path, lines, item in samples:
-        for at, line in enumerate(lines, 1):
-            try:
-                found = parsed_line(line, number)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(found, dict):
-                yield f"{path}, {item} {at:,}", found
+    return (one for one in _values(samples, number) if isinstance(one[1], dict))
 
 
 def _common_types(
@@ -369,10 +375,13 @@ def _common_types(
                     got = "one that is nested too deeply"
                     raise _no_type(name, got, where) from None
     if not types and not any(True for _ in _objects(samples)):
+        where, value = next(_values(samples), (None, ValueError("no line")))
+        got = f"JSON of another kind, a {type(value).__name__}"
         raise InputError(
             "no JSON object is in the first lines of the input files",
-            where=some_of(sample.path for sample in samples),
+            where=where,
             expected="a JSON object in each line",
+            got=_fault(value).got if isinstance(value, Exception) else got,
             cure="check the files, or their format with --input-format",
         )
     nested_types = {n: kind for n, kind in types.items() if pa.types.is_nested(kind)}
