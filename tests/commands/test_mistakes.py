@@ -181,7 +181,7 @@ rollback lines 9
 inspect lines --split dev
   2: dev | train | --split
 head one.csv
-  2: one.csv | named as a table | --input-format csv
+  2: one.csv | named as a table | number of commas | --input-format csv
 head lines --offset 99
   2: 99 | below 20 | --offset
 head lines --edition 7

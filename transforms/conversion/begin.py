@@ -362,6 +362,7 @@ def check_no_tables(files: InputFiles, pack: PackOptions | None) -> None:
                 if pack is None
                 else f"a table with the column {pack.column!r}, or lines that are "
                 "documents",
+                got="lines that do not have the same number of commas or of tabs",
                 cure=f"give --input-format {known}, or {lines} to take its lines",
             )
 

@@ -375,7 +375,7 @@ def _common_types(
                     got = "one that is nested too deeply"
                     raise _no_type(name, got, where) from None
     if not types and not any(True for _ in _objects(samples)):
-        where, value = next(_values(samples), (None, ValueError("no line")))
+        where, value = next(_values(samples), ("all", ValueError("no line")))
         got = f"JSON of another kind, a {type(value).__name__}"
         raise InputError(
             "no JSON object is in the first lines of the input files",
