@@ -39,6 +39,7 @@ from gristmill.transforms.sources.lines.line_schema import (
 )
 from gristmill.transforms.sources.lines.line_source import (
     NEWLINE,
+    REPAIR,
     RETURN,
     SPACE,
     TAB,
@@ -210,7 +211,9 @@ def _fault(error: Exception) -> RowError:
     got = str(error)
     if isinstance(error, json.JSONDecodeError):
         got = f"no JSON from character {error.pos + 1:,} of it on: {error.msg}"
-    return RowError("line is not valid JSON", expected="one JSON object", got=got)
+    return RowError(
+        "line is not valid JSON", expected="one JSON object", got=got, cure=REPAIR
+    )
 
 
 def _object_lines(lines: Lines) -> Positions:

@@ -31,6 +31,7 @@ Positions = npt.NDArray[np.int64]
 
 NEWLINE, RETURN, SPACE, TAB = b"\n\r \t"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+REPAIR = "repair the file"
 
 
 class Lines(NamedTuple):
@@ -182,6 +183,7 @@ def check_text(lines: Lines) -> None:
             "text has zero bytes",
             expected="UTF-8 without zero bytes",
             got=f"{lines.line(zero).count(0):,} of them in this line",
+            cure=REPAIR,
             row=zero,
         )
     if error is not None:
@@ -287,7 +289,8 @@ class LineReader(StreamReader):
             what = f"line of a {self._parser.format_name} file is impossibly long"
             expected = f"a line of at most {_LONGEST_BYTES:,} bytes"
             got = "more bytes without its end"
-            raise self._bad(RowError(what, expected=expected, got=got), None)
+            error = RowError(what, expected=expected, got=got, cure=REPAIR)
+            raise self._bad(error, None)
         if known is not None:
             starts = Lines(data, ends).starts
             ends = ends[: int(starts.searchsorted(known - self.offset))]
@@ -317,7 +320,7 @@ class LineReader(StreamReader):
             bad.what,
             expected=bad.expected or "a value that a record can hold",
             got=bad.got or "another",
-            cure=f"{bad.cure or 'repair the file'}{OR_SKIP}",
+            cure=f"{bad.cure}{OR_SKIP}",
             end=None if length is None else self.offset + length,
         )
         error.line = self._line_number() if self.item == "line" else None
