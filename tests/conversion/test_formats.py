@@ -157,14 +157,16 @@ def test_any_cuts_give_the_same(folder, drawn, cuts, one_pass, chance):
 PLANS = [("num_shards", 7), ("match_shards", None)]
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["cut", "whole files"])
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan[0])
 @pytest.mark.parametrize("name", NAMES)
-def test_damage_is_named_or_left_out_and_listed(tmp_path, name, plan):
+def test_damage_is_named_or_left_out_and_listed(tmp_path, name, plan, whole):
     first, last = (records_of(name, rows_of(name, seed)) for seed in (0, 2))
     data, kept, bad = damaged_file(name, 1)
     files = {"0": file_of(name, 0), "1": data, "2": file_of(name, 2)}
     path = put(tmp_path / "in", files) / "1"
-    options = {"plan": plan, "records": RecordOptions(input_format=name)}
+    records = RecordOptions(input_format=name, whole_files=whole)
+    options = {"plan": plan, "records": records}
     with pytest.raises(GristmillError) as caught:
         convert(job_of(tmp_path / "in", tmp_path / "fails", **options))
     assert f"{path}, {bad[0].place}" in str(caught.value)

@@ -373,10 +373,9 @@ class ParquetRange(RangeReader[ParquetFile]):
             return None
 
     def _table_records(self, table: ParquetFile) -> Iterator[RecordBatch]:
-        source, places = self._source, table.places
-        first = places.rows_before(source.begin_bytes)
-        end_bytes = self._file.size_bytes if source.end_bytes < 0 else source.end_bytes
-        last = max(first, min(places.rows_before(end_bytes), places.rows))
+        places = table.places
+        first = places.rows_before(self._source.begin_bytes)
+        last = max(first, min(places.rows_before(self._end_bytes), places.rows))
         self._start, self._stop = first, last
         columns = self._format.columns(table.schema, self.path)
         for group in places.groups_from(first):

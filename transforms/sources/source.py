@@ -248,6 +248,12 @@ class RangeReader(abc.ABC, Generic[Opened]):
             whole=self._whole,
         )
 
+    @property
+    def _end_bytes(self) -> int:
+        """The planned end; that of the file where this is read from its start to it."""
+        end = self._source.end_bytes
+        return self._file.size_bytes if end < 0 else end
+
     def open_ahead(self) -> int:
         """Begins to fetch the range if the storage is remote.
 
@@ -266,9 +272,7 @@ class RangeReader(abc.ABC, Generic[Opened]):
 
     def _waiting_bytes(self) -> int:
         """Returns the maximum number of bytes that wait once the range is open."""
-        source = self._source
-        end = self._file.size_bytes if source.end_bytes < 0 else source.end_bytes
-        return min(end - source.begin_bytes, BLOCK_BYTES)
+        return min(self._end_bytes - self._source.begin_bytes, BLOCK_BYTES)
 
     def taken(self, batch: RecordBatch) -> RecordBatch:
         """Returns the selected records of a batch, and counts the others."""

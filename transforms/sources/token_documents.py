@@ -96,8 +96,7 @@ class TokenRange(RangeReader[tuple[Layout, int]]):
 
     def _open(self) -> tuple[Layout, int]:
         """Returns the documents that begin in the range, and how many are empty."""
-        begin, end = self._source.begin_bytes, self._source.end_bytes
-        end = self._file.size_bytes if end < 0 else end
+        begin, end = self._source.begin_bytes, self._end_bytes
         places, decode = self._format.layout(self._file, begin, end)
         # A document without tokens has no bytes, and so no place.
         filled = np.diff(places) > 0

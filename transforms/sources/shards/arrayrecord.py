@@ -66,16 +66,15 @@ class ShardRangeReader(RangeReader[tuple[OpenShard, BinaryIO | None]]):
 
     def _open(self) -> tuple[OpenShard, BinaryIO | None]:
         """Opens the shard, and the file where the chunks begin, if there are any."""
-        source = self._source
         rebuild = self._skipped is not None
         opened = open_shard(self._file, self._dataset_chars, rebuild=rebuild)
         self._opened = opened
         offsets = opened.footer.chunk_offsets
-        first = opened.chunks_before(source.begin_bytes)
+        first = opened.chunks_before(self._source.begin_bytes)
         # Chunks that were cut off are lost with the last range.
         last = len(offsets) - 1
-        if source.end_bytes < self._file.size_bytes:
-            last = opened.chunks_before(source.end_bytes)
+        if self._end_bytes < self._file.size_bytes:
+            last = opened.chunks_before(self._end_bytes)
         self._chunks = first, last
         self._start, self._stop = opened.first_records[[first, last]].tolist()
         if self._start == self._stop:
@@ -99,7 +98,7 @@ class ShardRangeReader(RangeReader[tuple[OpenShard, BinaryIO | None]]):
             if self._skipped is None:
                 raise
             # Without a readable footer, the range is lost.
-            begin, end = self._source.begin_bytes, self._source.end_bytes
+            begin, end = self._source.begin_bytes, self._end_bytes
             self._whole = end == self._file.size_bytes
             if begin < end:
                 self._leave_out(error, "footer", region=(begin, end))
