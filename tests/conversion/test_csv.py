@@ -23,6 +23,7 @@ from tests.conversion.format_files import (
     read_rows,
 )
 from tests.support.examples import parsed
+from tests.support.told import told
 
 MARK = b"\xef\xbb\xbf"
 LINE = st.text(st.characters(exclude_characters="\n\0", codec="utf-8"), max_size=12)
@@ -103,10 +104,8 @@ def test_a_bad_row_is_named(tmp_path, case, before):
     row, what, got = map(str.strip, case.split("|"))
     row = codecs.escape_decode(row)[0]
     after = b"" if what == "never closed" else b"3,c,4\n" * 3
-    with pytest.raises(CorruptRecordError, match=what) as error:
+    with told(CorruptRecordError, f"/1, line {2 * before + 2}, byte", got, match=what):
         read(tmp_path, b'1,"a\n""b""",2.5\n' * before + row + after)
-    assert f"/1, line {2 * before + 2}, byte" in error.value.where
-    assert got in error.value.got
 
 
 PIECES = [b'"', b",", b"\n", b"\r", b"x", b"", b"\xff", b"\0", b'""', b'",']
@@ -158,12 +157,11 @@ def test_types_are_those_of_all_files(tmp_path):
 @pytest.mark.parametrize("other", [b"b,a\n1,2\n", b"a\n1\n", b"a,b,c\n1,2,3\n"])
 def test_files_of_another_header(tmp_path, other):
     put(tmp_path, {"0": b"a,b\n1,2\n", "1": other})
-    with pytest.raises(InputError, match="header of an input file") as error:
+    with told(InputError, "header of an input file", where=f"{tmp_path}/1"):
         listed(f"{tmp_path}/*", **ASKED)
-    assert error.value.where == f"{tmp_path}/1"
     # Found when it is read, where it is not part of the sample.
     first, second = (listed(tmp_path / name, **ASKED) for name in "01")
-    with pytest.raises(InputError, match="header of an input file"):
+    with told(InputError, "header of an input file"):
         [*first_records(dataclasses.replace(second, spec=first.spec))]
 
 
@@ -171,7 +169,7 @@ def test_files_of_another_header(tmp_path, other):
     "data", [b"a,a\n1,2\n", b",unnamed_0\n1,2\n", b"\xff,b\n1,2\n", b'"a"x,b\n1,2\n']
 )
 def test_files_without_a_header(tmp_path, data):
-    with pytest.raises(InputError, match="does not name its columns"):
+    with told(InputError, "does not name its columns"):
         listed(put_in(tmp_path, data), **ASKED)
 
 
@@ -180,9 +178,12 @@ def test_files_without_a_header(tmp_path, data):
 def test_what_is_behind_a_quote_that_is_never_closed_is_no_row(tmp_path, end, compress):
     good = b"n,t\n" + b"".join(b"%d,x\n" % number for number in range(39))
     path = put_in(tmp_path, compress(good + end))
-    with pytest.raises(CorruptRecordError, match="never closed") as error:
+    with told(
+        CorruptRecordError,
+        "never closed",
+        where=f"{path}, line 41, byte offset {len(good)}",
+    ):
         read_cut(listed(path, **ASKED))
-    assert error.value.where == f"{path}, line 41, byte offset {len(good)}"
     found = read_cut(listed(path, **ASKED), [20, 30], keep=True)
     assert found.regions == [(len(good), len(good + end))]
     assert [parsed(record)["n"] for record in found.records] == [[n] for n in range(39)]

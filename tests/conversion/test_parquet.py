@@ -16,6 +16,7 @@ from tests.conversion.format_files import features_of, listed, put, read_cut, re
 from tests.support.conversion import convert, job_of, read_output, skipped_in
 from tests.support.examples import parsed
 from tests.support.records import flip
+from tests.support.told import told
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -57,9 +58,8 @@ def test_a_damaged_page_costs_the_rest_of_its_row_group(tmp_path):
     path = write(tmp_path / "a", table, row_group_size=6000, use_dictionary=False)
     chunk = pq.read_metadata(path).row_group(1).column(0)
     flip(path, chunk.data_page_offset + chunk.total_compressed_size * 9 // 10)
-    with pytest.raises(CorruptRecordError, match="row group 1") as caught:
+    with told(CorruptRecordError, "row group 1", where=f"{path}, row 10,096"):
         read_cut(listed(path))
-    assert caught.value.where == f"{path}, row 10,096"
     size = path.stat().st_size
     for cuts in ([], [size * at // 9 for at in range(9)]):
         found = read_cut(listed(path), cuts, keep=True)
@@ -70,9 +70,10 @@ def test_a_damaged_page_costs_the_rest_of_its_row_group(tmp_path):
 def test_a_row_that_cannot_become_a_record(tmp_path):
     texts = pa.array([b"a", b"\xff", b"c", b"\xff"]).view(pa.string())
     files = listed(write(tmp_path / "a", pa.table({"t": texts})), record="column:t")
-    with pytest.raises(CorruptRecordError, match="not UTF-8") as caught:
+    with told(
+        CorruptRecordError, "not UTF-8", where=f"{tmp_path}/a, row group 0, row 1"
+    ):
         read_cut(files)
-    assert caught.value.where == f"{tmp_path}/a, row group 0, row 1"
     found = read_cut(files, keep=True)
     assert (found.records, found.regions) == ([b"a", b"c"], [(1, 2), (3, 4)])
 
@@ -104,9 +105,8 @@ def test_a_file_with_other_columns_is_refused_by_its_reader(tmp_path, table, got
     """Of millions of files not all are looked into before."""
     put(tmp_path, {"a": REQUIRED, "b": table})
     first, later = (listed(tmp_path / name) for name in "ab")
-    with pytest.raises(InputError, match="column n is not the same") as caught:
+    with told(InputError, "column n is not the same", where=f"{tmp_path}/b", got=got):
         read_cut(dataclasses.replace(later, spec=first.spec))
-    assert (caught.value.where, caught.value.got) == (f"{tmp_path}/b", got)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from tests.support.records import (
     text_records,
     write_with_tensorflow,
 )
+from tests.support.told import told
 
 RECORDS = [b"", b"a", b"hello, world", bytes(range(20))]
 DATA = frames_of(RECORDS)
@@ -85,9 +86,12 @@ def test_every_flipped_bit_is_found_and_costs_one_record(path, position):
     in_header = position < BEGINS[hit] + 12
     for bit in range(8):
         path.write_bytes(flipped(DATA, position, 1 << bit))
-        with pytest.raises(CorruptFrameError, match=r"(?s)expected:.*got:") as caught:
+        with told(
+            CorruptFrameError,
+            match=r"(?s)expected:.*got:",
+            where=f"{path}, byte offset {BEGINS[hit]}",
+        ):
             read(path, keep=False)
-        assert caught.value.where == f"{path}, byte offset {BEGINS[hit]}"
         found = read(path)
         assert found.records == RECORDS[:hit] + RECORDS[hit + 1 :]
         assert found.regions == [(BEGINS[hit], ENDS[hit])]

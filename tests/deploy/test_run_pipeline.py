@@ -88,7 +88,7 @@ def test_an_error_keeps_its_fields(runner, tmp_path):
 
 def test_other_errors_stay_as_they_are(tmp_path):
     step = Elements(error=KeyError(1))
-    with pytest.raises(RuntimeError, match="KeyError: 1"):
+    with told(RuntimeError, "KeyError: 1"):
         run_pipeline(step, IN_MEMORY, result_path=f"{tmp_path}/result")
 
 

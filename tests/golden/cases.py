@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 # The modules of this folder that hold cases. The results of each module are one file.
-GROUPS = ("conversions", "changes", "rows", "orders", "feeds")
+GROUPS = ("conversions", "changes", "rows", "orders")
 
 
 class Case(NamedTuple):

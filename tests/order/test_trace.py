@@ -35,6 +35,7 @@ from tests.servers.buckets import upload
 from tests.servers.gcs_server import GcsServer
 from tests.support.conversion import convert, job_of, skipped_in
 from tests.support.records import frames_of, write_array_records
+from tests.support.told import told
 
 LENGTH = 32
 TEXTS = documents(160, seed=1)
@@ -280,21 +281,24 @@ def test_what_is_no_document_names_the_nearest(packed):
         if number_of(text) % 3 and len(tokens_of(text))
     ]
     path = f"{packed}/in/0/x.tfrecord"
-    for place, told in (
+    for place, nearest in (
         (kept[5] + 1, f"{kept[5]:,} and {kept[6]:,}"),
         (kept[6] - 1, f"{kept[5]:,} and {kept[6]:,}"),
         (0, f"{kept[0]:,}"),  # The function dropped it.
     ):
-        with pytest.raises(InputError, match="no document begins there") as caught:
+        with told(
+            InputError,
+            "no document begins there",
+            expected=f"the nearest begin at {nearest}",
+        ):
             batches.find_document(path, place)
-        assert caught.value.expected == f"the nearest begin at {told}"
-    with pytest.raises(InputError, match="no document begins there"):
+    with told(InputError, "no document begins there"):
         batches.find_document(path, 10**9)
     with pytest.raises(InputError, match="no rows were made of such a file") as caught:
         batches.find_document("/elsewhere/x.tfrecord", 0)
     files = ", ".join(f"{packed}/in/{number}/x.tfrecord" for number in range(3))
     assert caught.value.expected == files
-    with pytest.raises(InputError, match="a single dataset has no name"):
+    with told(InputError, "a single dataset has no name"):
         batches.find_document(path, kept[0], "other")
 
 
@@ -315,8 +319,8 @@ def test_a_row_of_parquet_has_its_row_group(tmp_path):
     convert(job_of(make(tmp_path), tmp_path / "out", **options))
     batches = in_order(tmp_path / "out")
     for number in (0, 14, 15, 159):
-        told = located(batches.locate(*divmod(number, 4)), batches.datasets)
-        group = told["source_row_group"], told["source_row_in_group"]
+        shown = located(batches.locate(*divmod(number, 4)), batches.datasets)
+        group = shown["source_row_group"], shown["source_row_in_group"]
         assert group == divmod(number, 15)
 
 
@@ -353,9 +357,8 @@ def test_what_is_stored_of_sources_is_not_used_if_it_is_not_the_one(
         shutil.copy(other, found)
     batches = in_order(tmp_path / "a")
     if kind == "segments":
-        with pytest.raises(InvalidDatasetError, match="segment index") as caught:
+        with told(InvalidDatasetError, "segment index", str(found)):
             batches.locate(0, 0)
-        assert str(found) in str(caught.value.where)
         return
     place = batches.locate(0, 0)
     assert place.source_path is None
