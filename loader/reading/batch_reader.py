@@ -51,12 +51,18 @@ from gristmill.loader.reading.read_plan import (
     fetch_chunks,
     make_plan,
 )
-from gristmill.loader.reading.shard_file import READ_LIMITS, ReadLimits
-from gristmill.loader.reading.shard_list import OpenShards, ShardList
+from gristmill.loader.reading.shard_list import USED_SHARDS, OpenShards, ShardList
 from gristmill.loader.remote.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from gristmill.loader.remote.range_fetcher import RangeFetcher
+
+PART_BYTES = 4 << 20
+"""A batch is decoded in parts of this size, as it is in the files: memory follows the
+records that are wanted, and not the batch's size."""
+
+THREAD_BYTES = 1 << 20
+"""Least bytes for a thread to decode: with less it gains nothing."""
 
 # How often to fetch a chunk that arrives damaged, before the shard counts as damaged.
 _DAMAGED_TRIES = 3
@@ -78,7 +84,6 @@ class BatchReader:
             None does so if the index has checksums, and compares the hashes of chunks
             if it has none; `never` compares nothing.
         read_options: How to read plain files in object storage.
-        limits: How much to read, decode and keep open at a time.
     """
 
     def __init__(
@@ -87,7 +92,6 @@ class BatchReader:
         *,
         verify: Verify | None = None,
         read_options: ReadOptions | None = None,
-        limits: ReadLimits = READ_LIMITS,
     ):
         if verify not in (None, "always", "never"):
             raise InputError(
@@ -98,14 +102,14 @@ class BatchReader:
             )
         _keep_freed_memory()
         self.shards = shards
-        self._limits, self._verify, self._options = limits, verify, read_options
+        self._verify, self._options = verify, read_options
         self._lock = threading.Lock()
         self._threads: tuple[tuple[int, int], ThreadPoolExecutor] | None = None
 
     @functools.cached_property
     def open_shards(self) -> OpenShards:
         """The shards that are open."""
-        return OpenShards(self.shards, self._limits)
+        return OpenShards(self.shards)
 
     @functools.cached_property
     def _fetcher(self) -> RangeFetcher:
@@ -153,7 +157,7 @@ class BatchReader:
         shards, numbers = self.shards.find(records[order])
         bounds = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(records)]
         which = shards[bounds[:-1]].tolist() if len(records) else []
-        most = min(self.open_shards.most, self._limits.used_shards)
+        most = min(self.open_shards.most, USED_SHARDS)
         for first in range(0, len(which), most):
             used = which[first : first + most]
             opened = self.open_shards.get_many(used)
@@ -242,13 +246,13 @@ class BatchReader:
 
     def _read_plan(self, plan: ReadPlan, out: list[bytes], threads: int) -> None:
         size_bytes = plan.size_bytes
-        threads = min(threads, size_bytes // self._limits.thread_bytes)
+        threads = min(threads, size_bytes // THREAD_BYTES)
         if threads < 2:
-            for part in plan.parts(self._limits.part_bytes):
+            for part in plan.parts(PART_BYTES):
                 _decode(part, None, out)
             return
         fair_bytes = -(-size_bytes // (threads * _PARTS_OF_THREAD))
-        parts = enumerate(plan.parts(min(fair_bytes, self._limits.part_bytes)))
+        parts = enumerate(plan.parts(min(fair_bytes, PART_BYTES)))
         errors: dict[int, Exception] = {}
 
         def work() -> None:

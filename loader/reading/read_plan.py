@@ -189,10 +189,11 @@ def _bad_index(shard: ShardFile, number: int, name: str) -> InvalidDatasetError:
 
 # At most a 25th, 4 percent, is read beyond the requested bytes.
 _GAP_SHARE = 25
-# Larger gaps than this are never joined.
-_MOST_GAP_BYTES = 64 << 10
-# Two halves of a larger range arrive sooner than the whole.
-_MOST_RANGE_BYTES = 8 << 20
+MOST_GAP_BYTES = 64 << 10
+"""Larger gaps are never joined."""
+
+MOST_RANGE_BYTES = 8 << 20
+"""Larger ranges are cut between pieces, as two halves arrive sooner than the whole."""
 
 
 class RangePlan(NamedTuple):
@@ -204,49 +205,38 @@ class RangePlan(NamedTuple):
     end_bytes: IntArray
 
 
-def plan_ranges(
-    files: IntArray,
-    begins: IntArray,
-    ends: IntArray,
-    *,
-    most_gap_bytes: int = _MOST_GAP_BYTES,
-    most_range_bytes: int = _MOST_RANGE_BYTES,
-) -> RangePlan:
+def plan_ranges(files: IntArray, begins: IntArray, ends: IntArray) -> RangePlan:
     """Joins the half-open byte ranges of pieces that are neighbours.
 
     Args:
         files: int64 [n], the file of each piece; ascending.
         begins: int64 [n], start of each; ascending within a file.
         ends: int64 [n], one past its last byte; no two pieces overlap.
-        most_gap_bytes: Larger gaps are not joined.
-        most_range_bytes: Larger ranges are cut between pieces, which stay whole.
     """
     if not len(files):
         nothing = np.empty(0, np.int64)
         return RangePlan(nothing, nothing, nothing, nothing)
     gaps = begins[1:] - ends[:-1]
-    joinable = (files[1:] == files[:-1]) & (gaps <= most_gap_bytes)
+    joinable = (files[1:] == files[:-1]) & (gaps <= MOST_GAP_BYTES)
     order = np.argsort(np.where(joinable, gaps, np.iinfo(np.int64).max), kind="stable")
     spent = np.cumsum(np.where(joinable, gaps, 0)[order])
     joined = np.zeros(len(gaps), bool)
     joined[order] = spent <= int((ends - begins).sum()) // _GAP_SHARE
     joined &= joinable
     firsts = np.flatnonzero(np.concatenate([[True], ~joined]))
-    if int((ends - begins).sum()) > most_range_bytes:
-        firsts = _cut(firsts, begins, ends, most_range_bytes)
+    if int((ends - begins).sum()) > MOST_RANGE_BYTES:
+        firsts = _cut(firsts, begins, ends)
     lasts = np.append(firsts[1:], len(files))
     return RangePlan(firsts, lasts, begins[firsts], ends[lasts - 1])
 
 
-def _cut(
-    firsts: IntArray, begins: IntArray, ends: IntArray, most_range_bytes: int
-) -> IntArray:
+def _cut(firsts: IntArray, begins: IntArray, ends: IntArray) -> IntArray:
     """Cuts ranges that are too large between pieces."""
     cut: list[int] = []
     for first, last in zip(firsts, np.append(firsts[1:], len(begins)), strict=True):
         while first < last:
             cut.append(int(first))
-            limit = begins[first] + most_range_bytes
+            limit = begins[first] + MOST_RANGE_BYTES
             fits = int(np.searchsorted(ends[first:last], limit, side="right"))
             first += max(fits, 1)
     return np.array(cut, np.int64)

@@ -1,4 +1,4 @@
-"""The shards that are open: their bytes and indexes, and the limits of reading.
+"""The shards that are open: their bytes and indexes.
 
 The index of a shard is a file, or is made of its footer.
 """
@@ -28,28 +28,6 @@ from gristmill.dataset.metadata.shard_index import (
 from gristmill.dataset.storage.local import OpenFile
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.reading.host_cache import FooterCache
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReadLimits:
-    """Sizes that affect how records are read.
-
-    Attributes:
-        part_bytes: A batch is decoded in parts of this size, as it is in the files:
-            memory follows the records that are wanted, and not the batch's size.
-        open_shards: Maximum shards that are kept open. Linux allows a process 65,530
-            maps, and a shard's index takes one.
-        used_shards: Maximum shards that a reader uses at a time besides those.
-        thread_bytes: Least bytes for a thread to decode: with less it gains nothing.
-    """
-
-    part_bytes: int = 4 << 20
-    open_shards: int = 24_000
-    used_shards: int = 4_000
-    thread_bytes: int = 1 << 20
-
-
-READ_LIMITS = ReadLimits()
 
 
 @dataclasses.dataclass(frozen=True)

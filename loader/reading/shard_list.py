@@ -26,16 +26,16 @@ from gristmill.dataset.base.system import allowed_files
 from gristmill.dataset.metadata.shard_files import ShardFacts, check_index, check_shard
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.host_cache import FooterCache
-from gristmill.loader.reading.shard_file import (
-    READ_LIMITS,
-    ReadLimits,
-    ShardFile,
-    open_shard,
-)
+from gristmill.loader.reading.shard_file import ShardFile, open_shard
 
 if TYPE_CHECKING:
     from gristmill.loader.reading.remote_shards import RemoteShards
 
+
+# Linux allows a process 65,530 maps, and a shard's index takes one.
+_OPEN_SHARDS = 24_000
+USED_SHARDS = 4_000
+"""Maximum shards that a reader uses at a time besides those that stay open."""
 
 # File descriptors that are left to the rest of the process.
 _SPARE_FILES = 256
@@ -214,8 +214,8 @@ class ShardList:
 class OpenShards:
     """The shards of a list that are open, within limits. Safe to share by threads."""
 
-    def __init__(self, shards: ShardList, limits: ReadLimits):
-        self._shards, self._limits = shards, limits
+    def __init__(self, shards: ShardList):
+        self._shards = shards
         self._open: dict[int, ShardFile] = {}
         self._lock = threading.Lock()
 
@@ -225,7 +225,7 @@ class OpenShards:
     @functools.cached_property
     def most(self) -> int:
         """Maximum shards that are kept open."""
-        return most_open(len(self._shards), self._limits)
+        return most_open(len(self._shards))
 
     def get(self, shard: int) -> ShardFile:
         """Returns a shard, opened."""
@@ -271,14 +271,14 @@ class OpenShards:
             self._open.clear()
 
 
-def most_open(shards: int, limits: ReadLimits) -> int:
+def most_open(shards: int) -> int:
     """Returns the number of shards to keep open, after raising the process's limit.
 
     A shard keeps a descriptor, and the map of its index another. Opening and closing
     files at every batch would cost more than decoding them.
     """
-    kept = min(shards, limits.open_shards)
-    used = min(shards - kept, limits.used_shards)
+    kept = min(shards, _OPEN_SHARDS)
+    used = min(shards - kept, USED_SHARDS)
     allowed = allowed_files(2 * (kept + used) + _SPARE_FILES)
     room = (allowed - min(_SPARE_FILES, allowed // 2)) // 2
     # If that is not enough for all, a reader uses as many as are kept.
@@ -298,7 +298,7 @@ def count_files(
         int64 [files], the records of each; int64 [files], its bytes; and those that
         stay open, by number.
     """
-    most, opened = most_open(len(paths), READ_LIMITS), {}
+    most, opened = most_open(len(paths)), {}
 
     def count(number: int) -> tuple[int, int]:
         file = open_shard(paths[number], footers=footers)

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from gristmill.dataset.storage.gcs_connection import GcsConnection
     from gristmill.loader.remote.http_route import Route
 
+SAME_TOKEN_SECONDS = 5.0
+"""How long headers are used before their token is checked."""
+
 _LONGEST_WAIT_SECONDS = 60.0  # The system takes no more than some days.
 _MOST_ERROR_BYTES = 1 << 20
 _BEARER = re.compile(r"(?im)^authorization: (.*?)\r?$")
@@ -108,14 +111,10 @@ class ObjectReads:
 
     Args:
         timeout_seconds: Time limit of each step to a connection.
-        same_token_seconds: How long headers are used before their token is checked.
     """
 
-    def __init__(
-        self, *, timeout_seconds: float, same_token_seconds: float = 5.0
-    ) -> None:
+    def __init__(self, *, timeout_seconds: float) -> None:
         self._timeout_seconds = timeout_seconds
-        self._same_token_seconds = same_token_seconds
         self._lock = threading.Lock()
         self._idle: collections.deque[HttpConnection] = collections.deque()
         weakref.finalize(self, _close, self._idle)
@@ -176,7 +175,7 @@ class ObjectReads:
         with self._lock:
             # Another read may have replaced the refused token.
             renews = bool(refused) and refused == self._token
-            fresh = time.monotonic() - self._token_at < self._same_token_seconds
+            fresh = time.monotonic() - self._token_at < SAME_TOKEN_SECONDS
             if renews or not fresh:
                 match = _BEARER.search(refused) if renews else None
                 headers = _connection().authorization(refused=match[1] if match else "")

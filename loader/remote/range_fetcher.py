@@ -380,7 +380,6 @@ class RangeFetcher:
 
     Args:
         options: Options of reading; by default, those of `ReadOptions`.
-        reads: The connections to use; by default, new ones.
 
     Attributes:
         options: Options of reading.
@@ -390,12 +389,10 @@ class RangeFetcher:
         hedging: When a late request gets a second one.
     """
 
-    def __init__(
-        self, options: ReadOptions | None = None, reads: ObjectReads | None = None
-    ):
+    def __init__(self, options: ReadOptions | None = None):
         self.options = options or ReadOptions()
         self.counts = ReadCounts()
-        self.reads = reads or ObjectReads(timeout_seconds=self.options.timeout_seconds)
+        self.reads = ObjectReads(timeout_seconds=self.options.timeout_seconds)
         self._process = os.getpid()
         self.limit = RequestLimit(self.options.in_flight)
         self.hedging = HedgePolicy(self.options.hedge_factor)

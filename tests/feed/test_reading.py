@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import signal
 import threading
+from unittest import mock
 
 import google_crc32c
 import numpy as np
@@ -17,9 +18,7 @@ from hypothesis import strategies as st
 from gristmill import loader
 from gristmill.dataset import CorruptShardError, GristmillError, TransposedChunkError
 from gristmill.dataset.metadata.shard_index import map_index
-from gristmill.loader.reading.batch_reader import BatchReader
-from gristmill.loader.reading.read_plan import plan_ranges
-from gristmill.loader.reading.shard_file import ReadLimits
+from gristmill.loader.reading import batch_reader, read_plan
 from tests.support.datasets import convert
 from tests.support.records import (
     AWKWARD_RECORDS,
@@ -95,9 +94,10 @@ def test_a_transposed_file_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("part_bytes", [1_000, 1 << 20])
-def test_threads_read_what_one_does(copy, part_bytes):
-    limits = ReadLimits(part_bytes=part_bytes, thread_bytes=1_000)
-    reader = BatchReader(loader.open(copy).stored.shards, limits=limits)
+def test_threads_read_what_one_does(copy, part_bytes, monkeypatch):
+    monkeypatch.setattr(batch_reader, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(batch_reader, "THREAD_BYTES", 1_000)
+    reader = loader.open(copy).stored.reader
     order = np.random.default_rng(4).integers(0, len(RECORDS), 200)
     for threads in (1, 2, 7):
         assert reader.read(order, threads=threads) == [RECORDS[i] for i in order]
@@ -304,8 +304,9 @@ PIECES = st.tuples(st.booleans(), st.integers(0, 50), st.integers(1, 200))
 def test_requested_ranges_hold_every_piece_and_little_else(pieces, most_range):
     is_new, gaps, sizes = map(np.array, zip(*pieces, strict=True))
     files, ends = np.cumsum(is_new), 64 + np.cumsum(gaps + sizes)
-    limits = {"most_gap_bytes": 40, "most_range_bytes": most_range}
-    plan = plan_ranges(files, ends - sizes, ends, **limits)
+    limits = {"MOST_GAP_BYTES": 40, "MOST_RANGE_BYTES": most_range}
+    with mock.patch.multiple(read_plan, **limits):
+        plan = read_plan.plan_ranges(files, ends - sizes, ends)
     assert [0, *plan.ends] == [*plan.firsts, len(pieces)]
     begins, stops = plan.begin_bytes, plan.end_bytes
     assert (stops - begins).sum() <= sizes.sum() * 1.04

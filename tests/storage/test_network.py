@@ -15,8 +15,9 @@ from gristmill.dataset.storage import gcs
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader import ReadOptions
+from gristmill.loader.remote import object_reads
 from gristmill.loader.remote.http_route import Route
-from gristmill.loader.remote.object_reads import ByteRange, ObjectReads
+from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from tests.storage.google_network import GoogleNetwork, listening, request_on
 from tests.storage.test_range_requests import DATA, FIRST, OPTIONS, fetch
@@ -52,16 +53,16 @@ def test_ranges_are_read_through_a_proxy_with_tls_and_tokens(
     assert network.valid == {"token-2", "token-3"}
 
 
-def test_a_token_near_its_end_is_asked_for_anew(network):
+def test_a_token_near_its_end_is_asked_for_anew(network, monkeypatch):
+    monkeypatch.setattr(object_reads, "SAME_TOKEN_SECONDS", 0)
     network.lifetime_seconds = 200  # A few minutes before the end are too near.
-    reads = ObjectReads(timeout_seconds=60, same_token_seconds=0)
-    fetcher = fetch(RANGES[:1], RangeFetcher(OPTIONS, reads))
+    fetcher = fetch(RANGES[:1], RangeFetcher(OPTIONS))
     network.lifetime_seconds = 3600
     fetch(RANGES[:2], fetcher)
     assert network.tokens == ["token-1", "token-2"]
     # Without a server of tokens, one that is valid is used.
     network.lifetime_seconds = 200
-    reads.token(refused=reads.token())
+    fetcher.reads.token(refused=fetcher.reads.token())
     network.stop_tokens()
     fetch(RANGES[:1], fetcher)
 
