@@ -31,7 +31,12 @@ from gristmill.loader.order.shuffle import (
     parse_shuffle,
 )
 from gristmill.loader.packed.packed_rows import check_decode
-from gristmill.loader.provenance import trace
+from gristmill.loader.provenance.trace import (
+    FoundDocument,
+    Location,
+    find_document,
+    locate,
+)
 
 if TYPE_CHECKING:
     import grain
@@ -47,8 +52,57 @@ class GlobalBatches(Batches):
     They are `Batches` that can be fed to hosts and traced to their sources.
     """
 
-    locate = trace.locate
-    find_document = trace.find_document
+    def locate(self, step: int, row: int, token: int | None = None) -> Location:
+        """Returns the origin of a row of a step's global batch.
+
+        This is the record, its shard and, if the dataset stores it, the source file and
+        the place in it; see `Location`. For a packed row, it is the source of every
+        piece.
+
+        Args:
+            step: Number of the step.
+            row: Row of the global batch.
+            token: Only the piece of a packed row that has this token; none for padding.
+
+        Raises:
+            OutOfRangeError: There is no such step.
+            InputError: There is no such row or token.
+        """
+        return locate(self, step, row, token)
+
+    def find_document(
+        self,
+        path: str,
+        place: int,
+        dataset: str | None = None,
+        *,
+        first_epoch: int = 0,
+        stop_epoch: int | None = None,
+    ) -> list[FoundDocument]:
+        """Returns the documents that were made from a record of a source file.
+
+        Each comes with its packed rows, and the steps and rows of global batches where
+        they are seen.
+
+        Args:
+            path: The file, as it was given to `gristmill pack`.
+            place: The place of the record: a byte offset, or the number of a row or
+                record, as `locate` gives it.
+            dataset: Name of a dataset of a mixture; by default all are searched.
+            first_epoch: First epoch of a dataset to look in for its rows.
+            stop_epoch: First epoch not to look in. None for all, if there is an end.
+
+        Returns:
+            Several documents if a function made them from the record, or if several
+            datasets or editions have the file.
+
+        Raises:
+            InputError: There is no such file, no document begins there (the nearest are
+                named), or the rows are not packed.
+        """
+        return find_document(
+            self, path, place, dataset, first_epoch=first_epoch, stop_epoch=stop_epoch
+        )
 
     def feed(
         self,

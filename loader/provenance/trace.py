@@ -178,23 +178,10 @@ class FoundDocument:
 
 
 def locate(batches: Batches, step: int, row: int, token: int | None = None) -> Location:
-    """Returns the origin of a row of a step's global batch.
-
-    This is the record, its shard and, if the dataset stores it, the source file and the
-    place in it; see `Location`. For a packed row, it is the source of every piece.
+    """Returns the origin of a row of a step's global batch; see `GlobalBatches.locate`.
 
     It reads the shard's index; for a packed row also the segment index and the row. Of
     source files it reads only tars, if they are there, for the name of the sample.
-
-    Args:
-        batches: The global batches.
-        step: Number of the step.
-        row: Row of the global batch.
-        token: Only the piece of a packed row that has this token; none for padding.
-
-    Raises:
-        OutOfRangeError: There is no such step.
-        InputError: There is no such row or token.
     """
     rows = len(batches.schedule.positions(step))
     row = checked_count(row, what="row", least=0, most=rows - 1)
@@ -284,26 +271,8 @@ def find_document(
 ) -> list[FoundDocument]:
     """Returns the documents that were made from a record of a source file.
 
-    Each comes with its packed rows, and the steps and rows of global batches where they
-    are seen. It reads the segment index of each shard that has one of them, the shard's
-    index, and one row for a document that is not cut.
-
-    Args:
-        batches: The global batches.
-        path: The file, as it was given to `gristmill pack`.
-        place: The place of the record: a byte offset, or the number of a row or record,
-            as `locate` gives it.
-        dataset: Name of a dataset of a mixture; by default all are searched.
-        first_epoch: First epoch of a dataset to look in for its rows.
-        stop_epoch: First epoch not to look in. None for all, if there is an end.
-
-    Returns:
-        Several documents if a function made them from the record, or if several
-        datasets or editions have the file.
-
-    Raises:
-        InputError: There is no such file, no document begins there (the nearest are
-            named), or the rows are not packed.
+    See `GlobalBatches.find_document`. It reads the segment index of each shard that has
+    one of them, the shard's index, and one row for a document that is not cut.
     """
     numbers = [*range(len(batches.datasets))]
     if dataset is not None:
