@@ -12,6 +12,7 @@ from gristmill.dataset.base.lazy_names import packages_named
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.batches import (
     Batches,
+    BatchPlan,
     NamedPhase,
     by_lengths,
     check_dataset,
@@ -268,4 +269,4 @@ def global_batches(
         num_records=1, seed=seed, shuffle=parse_shuffle(shuffle), epochs=epochs
     )
     phase = NamedPhase(0, named, mixture, batch_size)
-    return GlobalBatches(phases=(phase,), like=like, drop_remainder=drop_remainder)
+    return GlobalBatches(BatchPlan((phase,), like, drop_remainder))

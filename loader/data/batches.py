@@ -45,23 +45,29 @@ class NamedPhase(NamedTuple):
         return by_lengths(datasets) if by_length else self.mixture
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Batches:
-    """The batches of a dataset, or of a mixture, in an order.
-
-    It holds no position: `indices`, `read` and `find` are functions of their arguments.
-    It pickles as the paths of its datasets and the order.
+class BatchPlan(NamedTuple):
+    """The facts from which all batches follow.
 
     Attributes:
-        phases: By rising steps, the first from step 0. It is internal.
-        like: An order with the seed, the shuffle and the epochs of all datasets. It is
-            internal.
+        phases: Their phases, by rising steps, the first from step 0.
+        like: An order with the seed, the shuffle and the epochs of all datasets.
         drop_remainder: Whether to leave out a partial last batch.
     """
 
     phases: tuple[NamedPhase, ...]
     like: DatasetOrder
     drop_remainder: bool = True
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Batches:
+    """The batches of a dataset, or of a mixture, in an order.
+
+    It holds no position: `indices`, `read` and `find` are functions of their arguments.
+    It pickles as the paths of its datasets and the order.
+    """
+
+    _plan: BatchPlan
 
     def __post_init__(self) -> None:
         if self.steps == 0:
@@ -76,7 +82,7 @@ class Batches:
     @functools.cached_property
     def _numbered(self) -> list[tuple[str, Dataset]]:
         """The datasets of all phases with their names, by their numbers."""
-        found = [pair for phase in self.phases for pair in phase.datasets.items()]
+        found = [pair for phase in self._plan.phases for pair in phase.datasets.items()]
         return [*{(name, id(one)): (name, one) for name, one in found}.values()]
 
     @functools.cached_property
@@ -87,7 +93,7 @@ class Batches:
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """The name of each dataset of a mixture; empty for a single dataset."""
-        mixed = self.phases[0].mixture is not None
+        mixed = self._plan.phases[0].mixture is not None
         return tuple(name for name, _ in self._numbered) if mixed else ()
 
     @functools.cached_property
@@ -95,10 +101,10 @@ class Batches:
         """Which records are in which step and row. It is internal."""
         pairs = enumerate(self._numbered)
         numbers = {(name, id(one)): number for number, (name, one) in pairs}
-        schedule = Schedule(phases=(), drop_remainder=self.drop_remainder)
-        for step, datasets, mixture, batch_size in self.phases:
+        schedule = Schedule(phases=(), drop_remainder=self._plan.drop_remainder)
+        for step, datasets, mixture, batch_size in self._plan.phases:
             orders = [
-                dataclasses.replace(self.like, num_records=len(one), name=name)
+                dataclasses.replace(self._plan.like, num_records=len(one), name=name)
                 for name, one in datasets.items()
             ]
             phase = Phase(
@@ -149,7 +155,7 @@ class Batches:
             OutOfRangeError: There is no such step.
         """
         batch = self.schedule.batch(step)
-        return batch.records if self.phases[0].mixture is None else batch
+        return batch.records if self._plan.phases[0].mixture is None else batch
 
     def read(self, step: int, rows: RowsBySize = ALL_ROWS) -> list[bytes]:
         """Returns the records of rows of a step's global batch.
@@ -244,7 +250,7 @@ class Batches:
                 before the step, or a mixture has other datasets or weights.
         """
         step = checked_count(step, what="step", least=0)
-        part = [one for one in self.phases if one.step < max(step, 1)][-1]
+        part = [one for one in self._plan.phases if one.step < max(step, 1)][-1]
         given = self._named(datasets)
         named = part.datasets | given
         if at == "epoch":
@@ -271,8 +277,8 @@ class Batches:
             mixture=self._mixture(part, named, weights),
             batch_size=part.batch_size if batch_size is None else batch_size,
         )
-        kept = (one for one in self.phases if one.step < step)
-        return dataclasses.replace(self, phases=(*kept, part))
+        kept = (one for one in self._plan.phases if one.step < step)
+        return with_phases(self, (*kept, part))
 
     def _named(
         self, datasets: Dataset | Mapping[str, Dataset] | None
@@ -310,6 +316,16 @@ class Batches:
 
 
 AnyBatches = TypeVar("AnyBatches", bound=Batches)
+
+
+def plan_of(batches: Batches) -> BatchPlan:
+    """Returns the facts from which all batches follow."""
+    return batches._plan
+
+
+def with_phases(batches: AnyBatches, phases: tuple[NamedPhase, ...]) -> AnyBatches:
+    """Returns batches of other phases, otherwise like these."""
+    return dataclasses.replace(batches, _plan=batches._plan._replace(phases=phases))
 
 
 def named_datasets(datasets: Dataset | Mapping[str, Dataset]) -> dict[str, Dataset]:

@@ -8,7 +8,6 @@ A digest covers all but the step, which alone may be changed.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import logging
@@ -24,8 +23,11 @@ from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.batches import (
     AnyBatches,
     Batches,
+    BatchPlan,
     NamedPhase,
     named_datasets,
+    plan_of,
+    with_phases,
 )
 from gristmill.loader.data.dataset import Content, Dataset, GoneDataset
 from gristmill.loader.order.mixture import Mixture
@@ -54,14 +56,14 @@ _GRAINS = frozenset(
 
 def state_of(batches: Batches, step: int) -> dict[str, Any]:
     """Returns the state of feeds that yield `step` next, as JSON values."""
-    order = batches.like
+    phases, order, drop_remainder = plan_of(batches)
     known = {
         "version": STATE_VERSION,
         "seed": order.seed,
         "shuffle": order.shuffle.to_state(),
         "epochs": order.epochs,
-        "drop_remainder": bool(batches.drop_remainder),
-        "phases": [_phase_state(part) for part in batches.phases],
+        "drop_remainder": bool(drop_remainder),
+        "phases": [_phase_state(part) for part in phases],
     }
     return {"step": step, **known, "digest": _digest(known)}
 
@@ -176,7 +178,7 @@ def resumed(batches: AnyBatches, state: Mapping[str, Any]) -> tuple[AnyBatches, 
             is gone; the error names the differences.
         InputError: It is not a state, or is not as it was written.
     """
-    saved, parts = _saved(state), batches.phases
+    saved, parts = _saved(state), plan_of(batches).phases
     step, running = saved.step, saved.phases[saved.running]
     number = sum(part.step <= step for part in parts) - 1
     own = state_of(batches, step)
@@ -194,7 +196,7 @@ def resumed(batches: AnyBatches, state: Mapping[str, Any]) -> tuple[AnyBatches, 
     rest = [matched.get(part.step, part) for part in parts[number:]]
     _check_later(parts[number + 1 :], matched, saved, replaced=begins)
     earlier = [_past(phase, parts) for phase in past]
-    changed = dataclasses.replace(batches, phases=(*earlier, *rest))
+    changed = with_phases(batches, (*earlier, *rest))
     most = changed.schedule.step_limit
     checked_count(step, what="step of the state", least=0, most=most)
     return batches if changed == batches else changed, step
@@ -350,8 +352,7 @@ def batches_of_state(
         if isinstance(dataset, GoneDataset) and not _is_gone(named[name], content):
             own = parts[-1]._replace(datasets={**parts[-1].datasets, **named})
             raise _mismatch(own, saved._replace(step=parts[-1].step), [])
-    drop_remainder = saved.value["drop_remainder"]
-    return Batches(phases=tuple(parts), like=like, drop_remainder=drop_remainder)
+    return Batches(BatchPlan(tuple(parts), like, saved.value["drop_remainder"]))
 
 
 def continued_batches(
@@ -368,7 +369,7 @@ def continued_batches(
         state: What `feed.get_state` returned.
         step: The first step of `batches`, which no host has begun.
     """
-    part, saved = batches.phases[0], _saved(state)
+    part, saved = plan_of(batches).phases[0], _saved(state)
     found = [_past(phase, [part]) for phase in saved.phases]
     last = found[-1]
     if _has_gone(last):
@@ -392,7 +393,7 @@ def continued_batches(
         found.append(NamedPhase(step, last.datasets, mixture, part.batch_size))
     elif len(found) == 1:
         return batches
-    return dataclasses.replace(batches, phases=tuple(found))
+    return with_phases(batches, tuple(found))
 
 
 def refuse_grains(state: object, of: str) -> None:
