@@ -76,7 +76,7 @@ def test_an_input_is_not_replaced(tmp_path, out, a, name, link):
         given = tmp_path / "link"
         given.symlink_to(place)
     before = contents(out)
-    with pytest.raises(InputError, match="an input would be replaced"):
+    with told(InputError, "an input would be replaced"):
         begin_job(job_of(str(given), out, names=BESIDE), overwrite=True)
     assert contents(out) == before
     assert place.is_symlink() == (link == "there")
@@ -136,7 +136,7 @@ def test_indexed_shards_are_not_overwritten(out, a):
 def test_indexed_shards_of_another_split_stay(out, a):
     indexed(out, split="mine")
     before = contents(out)
-    with pytest.raises(InputError, match="there already"):
+    with told(InputError, "there already"):
         changes.convert(str(out), a, shards=1)
     assert contents(out) == before
     changes.convert(str(out), a, overwrite=True)
@@ -167,7 +167,7 @@ def test_indexed_files_stay_whatever_becomes_of_their_records(tmp_path, a):
     assert before.items() <= after.items()
     assert not any(f"record-{split.parts[0].write}-00000" in path for path in after)
     changes.convert(output, a, split="other")
-    with pytest.raises(InputError, match="did not write"):
+    with told(InputError, "did not write"):
         changes.convert(output, a, overwrite=True)
     clean(output, unfinished=True)
     assert before.items() <= contents(folder).items()
@@ -230,7 +230,7 @@ class TestOneFileOfTwoSplits:
     def test_index(self, out):
         indexed(out)
         before = contents(out)
-        with pytest.raises(InputError, match="belongs to another split"):
+        with told(InputError, "belongs to another split"):
             indexed(out, split="mine")
         assert contents(out) == before
         indexed(out, split="train", overwrite=True)

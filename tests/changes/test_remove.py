@@ -37,6 +37,7 @@ from tests.support.records import (
     read_array_records,
     text_records,
 )
+from tests.support.told import told
 
 OLD, NEW = text_records(60), text_records(25, seed=1)
 FIRST = "d-train.array_record-00000-of-00004"
@@ -139,7 +140,7 @@ def test_other_readers_read_the_files_that_inspect_names(inputs):
 
 def test_numbers_that_there_are_not(here):
     for number in (-1, 60):
-        with pytest.raises(InputError, match="no such record"):
+        with told(InputError, "no such record"):
             remove(here, [0, number])
     assert records_of(here) == OLD
 
@@ -158,7 +159,7 @@ def test_the_same_numbers_are_removed_once_from_an_edition(here):
     result = remove(here, [4, 3])
     assert (result.records, result.editions) == (0, ())
     assert files_of(here) == before
-    with pytest.raises(StateMismatchError, match="not the newest"):
+    with told(StateMismatchError, "not the newest"):
         remove(here, [3, 4], edition=1)
     append(here, "new")
     assert remove(here, [3, 4]).records == 0
@@ -171,7 +172,7 @@ def test_no_command_brings_them_back_in_silence(here):
     append(here, "new")
     remove(here, [3, 61])
     for again in (lambda: convert(here, "old", shards=4), lambda: append(here, "new")):
-        with pytest.raises(JobChangedError, match="records were removed"):
+        with told(JobChangedError, "records were removed"):
             again()
     assert_whole(here, without(OLD + NEW, 3, 61))
     said = run(f"convert old {here} --name=d --overwrite")
@@ -220,7 +221,7 @@ def test_of_two_removals_the_later_one_is_told(made):
     leave(made, [3, 59], shards=1)
     remove(made, [5])
     # The numbers are those of other records now.
-    with pytest.raises(StateMismatchError, match="since this removal was begun"):
+    with told(StateMismatchError, "since this removal was begun"):
         remove(made, [59, 3])
     clean(made, unfinished=True)
     assert_whole(made, without(OLD, 5))
@@ -229,7 +230,7 @@ def test_of_two_removals_the_later_one_is_told(made):
 def test_it_is_told_of_what_replaced_the_split_before_its_tables_were_read(made):
     removal = begin_removal(made, [3, 59])
     convert(made, "new", overwrite=True)
-    with pytest.raises(StorageChangedError, match="changed the split"):
+    with told(StorageChangedError, "changed the split"):
         list(removal.tasks())
     assert records_of(made) == NEW
 

@@ -169,7 +169,7 @@ def test_a_verification_that_is_overtaken(there, b, quick, monkeypatch):
     """It has read `dataset.json`, and looks at the files afterwards."""
     other = functools.partial(convert, there, b, overwrite=True)
     at_storage(monkeypatch, "read", ".shards.npz", other, after=True)
-    with pytest.raises(InvalidDatasetError, match="changed while it was verified"):
+    with told(InvalidDatasetError, "changed while it was verified"):
         verify(there, quick=quick, workers=1)
     assert verify(there, quick=quick, workers=1).findings == ()
 
@@ -184,7 +184,7 @@ def test_a_lost_dataset_json_gives_up_what_was_at_work(there, b, c):
         storage_for(place).write(place, b"{", replaces=before.version)
         convert(there, b, overwrite=True)
 
-    with pytest.raises(JobChangedError, match="given up"):
+    with told(JobChangedError, "given up"):
         append(there, c, meanwhile=lose)
     assert found_by_verify(there)[0] == []
     clean(there)
@@ -194,7 +194,7 @@ def test_a_lost_dataset_json_gives_up_what_was_at_work(there, b, c):
 def test_a_disk_that_fills_up(tmp_path, a, b):
     output = str(tmp_path / "out")
     convert(output, a)
-    with files_of_at_most(10_000), pytest.raises(StorageError, match="too large"):
+    with files_of_at_most(10_000), told(StorageError, "too large"):
         convert(output, b, overwrite=True)
     assert records_of(output) == A
     convert(output, b, overwrite=True)

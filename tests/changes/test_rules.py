@@ -50,6 +50,7 @@ from tests.changes.changes import (
 )
 from tests.support.conversion import job_of
 from tests.support.editions import files_of
+from tests.support.told import told
 from tests.support.watched import at_storage
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -174,7 +175,7 @@ class TestRule3:
             old.__exit__(None, None, None)
 
         with writer_of(output) as new:
-            with pytest.raises(JobChangedError, match="has taken over"):
+            with told(JobChangedError, "has taken over"):
                 go_on()
             new.write(B[0])
         assert_whole(output, B[:1])
@@ -409,7 +410,7 @@ class TestRule9:
     """`clean` gives up in `dataset.json` before it deletes."""
 
     def test_a_job_that_was_given_up_fails_at_its_commit(self, there, b):
-        with pytest.raises(JobChangedError, match="given up"):
+        with told(JobChangedError, "given up"):
             append(there, b, meanwhile=functools.partial(give_up_only, there))
         assert files_with(there, B)
         assert records_of(there) == A
@@ -458,11 +459,11 @@ class TestRule10:
         assert manifest is not None
         assert (manifest.splits, manifest.spent) == ({}, ids)
         assert {*files_of(output)} == {"dataset.json"}
-        with pytest.raises(NotADatasetError, match="names no split"):
+        with told(NotADatasetError, "names no split"):
             loader.open(output, "train", verify="never", cache_dir="")
 
     def test_the_job_that_still_runs_fails(self, output, a):
-        with pytest.raises(JobChangedError, match="given up"):
+        with told(JobChangedError, "given up"):
             convert(output, a, meanwhile=functools.partial(give_up_only, output))
         convert(output, a)
         assert records_of(output) == A
@@ -491,7 +492,7 @@ class TestRule11:
 
     def test_work_that_begins_before_the_commit(self, there, a):
         other = functools.partial(begun, there, a, shards=3, overwrite=True)
-        with pytest.raises(JobChangedError, match="unfinished"):
+        with told(JobChangedError, "unfinished"):
             remove(there, [2], erase=True, meanwhile=other)
         assert records_of(there) == A
 

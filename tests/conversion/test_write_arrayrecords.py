@@ -52,6 +52,7 @@ from tests.support.pipelines import (
     run,
 )
 from tests.support.records import checksums, read_array_records, text_records
+from tests.support.told import told
 
 RECORDS = [*text_records(700), b"", b"", bytes(range(256)), bytes(100_000)]
 
@@ -172,7 +173,7 @@ def test_writer_options_name_and_split(out):
     assert map_index(str(out / path)).group_size == 8
     assert sorted(read_output(out, "test")) == sorted(RECORDS)
     assert_whole(out)
-    with pytest.raises(Exception, match="dataset of another name"):
+    with told(Exception, "dataset of another name"):
         write(out, [b"d"], name="other", split="last", num_shards=1)
 
 
@@ -182,7 +183,7 @@ def test_writer_options_name_and_split(out):
 def test_unbounded_input(out):
     endless = beam.Pipeline() | beam.Create([b"a"])
     endless.is_bounded = False
-    with pytest.raises(InputError, match="without end"):
+    with told(InputError, "without end"):
         endless | WriteArrayRecords(out)
 
 
@@ -212,7 +213,7 @@ def test_other_records_without_overwrite(out):
         assert again == first._replace(committed_before=True)
     with pytest.raises(Exception, match=r"(?s)704 records.*there are 703"):
         write(out, RECORDS[:-1], num_shards=3)
-    with pytest.raises(Exception, match="num_shards was 3, is 2"):
+    with told(Exception, "num_shards was 3, is 2"):
         write(out, num_shards=2)
     assert contents(out) == kept
     assert write(out, RECORDS[:-1], num_shards=2, overwrite=True).records == 703
@@ -292,14 +293,14 @@ def test_records_that_change_when_repeated_are_noticed(out):
     for records in (group[:-1], [*group[:-1], group[-1] + b"!"]):
         with pytest.raises(DataLossError, match=r"(?s)counted before.*Reshuffle"):
             write_one(plan, 0, records)
-    with pytest.raises(DataLossError, match="without its task"):
+    with told(DataLossError, "without its task"):
         write_one(plan, 0, group, tasks=0)
     made = Gathered.of([write_one(plan, 1, other)])
     with pytest.raises(DataLossError, match=r"(?s)not all records.*00000-of-00002"):
         commit_write(made)
     # Nor is a shard without records left out.
     plan = plan_of(out, [], 2)
-    with pytest.raises(DataLossError, match="expected: 2 shards"):
+    with told(DataLossError, "expected: 2 shards"):
         commit_write(Gathered.of([write_one(plan, 1, [])]))
     assert not (out / "dataset.json").exists()
     assert not list(out.rglob("*.tmp"))

@@ -44,6 +44,7 @@ from tests.support.conversion import (
     read_output,
 )
 from tests.support.records import frames_of
+from tests.support.told import told
 from tests.support.watched import at_storage
 
 SHARDS = 6
@@ -220,7 +221,7 @@ class TestChanged:
         # The first one goes on, and what commits later is told.
         convert(job)
         assert before.items() <= states(job).items()
-        with pytest.raises(JobChangedError, match="made with other options or inputs"):
+        with told(JobChangedError, "made with other options or inputs"):
             begin_job(other)
         clean(job.output, unfinished=True)
         assert_whole(job.output)
@@ -260,13 +261,13 @@ class TestChanged:
         assert load_prepared(first.write).job.max_corrupt == 7
         results = [make_shard(task) for task in shard_tasks(first)]
         convert(dataclasses.replace(job, writer=WriterOptions(group_size=3)))
-        with pytest.raises(StorageChangedError, match="has changed the split while"):
+        with told(StorageChangedError, "has changed the split while"):
             commit_shards([job], results)
         clean(job.output, unfinished=True)
-        with pytest.raises(JobChangedError, match="another command has made the split"):
+        with told(JobChangedError, "another command has made the split"):
             load_prepared(first.write)
         shutil.rmtree(job.output)
-        with pytest.raises(JobChangedError, match="got:      no such split"):
+        with told(JobChangedError, "got:      no such split"):
             make_shard(next(shard_tasks(first)))
 
     @pytest.mark.parametrize("same", [True, False])
@@ -294,7 +295,7 @@ class TestCommitted:
         file_of(job, "job").unlink()
         assert begin_job(job).committed is not None
         other = dataclasses.replace(job, writer=WriterOptions(group_size=4))
-        with pytest.raises(JobChangedError, match="from another source"):
+        with told(JobChangedError, "from another source"):
             convert(other)
         convert(other, overwrite=True)
         assert read_output(job.output) == RECORDS
@@ -305,7 +306,7 @@ class TestCommitted:
         lost.unlink()
         files = tuple(map(str, shards))
         index(IndexOptions(files=files, split="train", overwrite=True), workers=1)
-        with pytest.raises(JobChangedError, match="from another source"):
+        with told(JobChangedError, "from another source"):
             convert(job)
 
 
@@ -389,5 +390,5 @@ class TestRows:
         (tmp_path / "raw" / "index").mkdir(parents=True)
         shutil.copy(inputs / "0", tmp_path / "raw" / "index" / "a.segments")
         pattern = f"{tmp_path}/*/index/*.segments"
-        with pytest.raises(InputError, match="the output lies among the inputs"):
+        with told(InputError, "the output lies among the inputs"):
             convert(dataclasses.replace(job, inputs=(pattern,), pack=ROWS))

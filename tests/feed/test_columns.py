@@ -22,6 +22,7 @@ from tests.servers.buckets import upload
 from tests.support.columns import NUMBER, attach, attach_numbers, example, examples
 from tests.support.editions import add_edition
 from tests.support.removals import remove_from
+from tests.support.told import told
 
 HOST = {"host": (0, 1)}
 RECORDS = 9_000
@@ -79,9 +80,9 @@ def test_editions_and_joined_datasets(tmp_path):
     assert selected[:] == [both[n] for n in (5, 6, 7, 8, 9, 13, 14)]
     numbers = {"id": [f"doc{n}" for n in range(5)], "score": [*range(5)]}
     attach(other, second, numbers, overwrite=True)
-    with pytest.raises(InputError, match="joined datasets have the column 'score'"):
+    with told(InputError, "joined datasets have the column 'score'"):
         loader.open([output, other]).column("score")
-    with pytest.raises(InputError, match="has no column 'nothing'"):
+    with told(InputError, "has no column 'nothing'"):
         both.column("nothing")
 
 
@@ -103,7 +104,7 @@ def test_removed_records_leave_their_values(tmp_path):
     # What has the erased values is gone, and what has others is still read.
     assert len([*pathlib.Path(output, "columns").iterdir()]) == 2 * 3
     assert before[14] == 14 / 15
-    with pytest.raises(ReplacedError, match="open the dataset again"):
+    with told(ReplacedError, "open the dataset again"):
         before[1]
 
 
@@ -262,7 +263,7 @@ def test_a_selection_is_a_dataset(output):
         assert other.facts == found.facts
     assert f"{len(numbers):,} of {RECORDS:,} records" in repr(found)
     assert sum(found.shard(n).records for n in range(3)) == len(numbers)
-    with pytest.raises(InputError, match="neither by an expression nor by booleans"):
+    with told(InputError, "neither by an expression nor by booleans"):
         whole.select(mask[1:])
 
 
@@ -289,7 +290,7 @@ def test_states_and_phases_bind_the_selection(output):
         with pytest.raises(StateMismatchError):
             batches_of(other).feed(**HOST).set_state(state_of(chosen))
         # A number means other records in the first phase.
-        with pytest.raises(InputError, match="other numbers in an earlier phase"):
+        with told(InputError, "other numbers in an earlier phase"):
             batches_of(other).then(chosen, step=5).find(7)
 
 
@@ -381,6 +382,6 @@ def test_what_has_no_columns_is_said(tmp_path, output):
     for decode in (len, lambda records: {"score": 1}):
         with (
             batches.feed(columns=["score"], decode=decode, **HOST) as feed,
-            pytest.raises(InputError, match="dict that columns can be added to"),
+            told(InputError, "dict that columns can be added to"),
         ):
             next(feed)

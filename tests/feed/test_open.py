@@ -125,7 +125,7 @@ def test_it_is_indexed_as_a_list(converted, index):
     try:
         expected = records[index if isinstance(index, slice) else np.array(index, int)]
     except (IndexError, OverflowError):
-        with pytest.raises(OutOfRangeError, match="out of range"):
+        with told(OutOfRangeError, "out of range"):
             dataset[index]
         return
     assert dataset[index] == (expected if type(expected) is bytes else [*expected])
@@ -137,7 +137,7 @@ def test_a_split_is_named_where_there_are_several(converted, second):
     for given, message in ((None, "week2"), ("test", r"got: .*test")):
         with pytest.raises(InputError, match=message):
             loader.open(converted, given)
-    with pytest.raises(InputError, match="no splits"):
+    with told(InputError, "no splits"):
         loader.open(second + "/*.array_record-*", "train")
 
 
@@ -211,7 +211,7 @@ def test_tfds_directories_and_plain_files(tfds, tmp_path):
     copy = shutil.copytree(tfds, tmp_path / "copy")
     path = copy / "dataset_info.json"
     path.write_text(path.read_text().replace('"25"', '"26"'))
-    with pytest.raises(GristmillError, match=r"26 records"):
+    with told(GristmillError, "26 records"):
         loader.open(copy)[40]
 
 
@@ -220,7 +220,7 @@ def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog, open
     for split in ("train", "validation"):
         path = tmp_path / f"d-{split}.array_record-00000-of-00001"
         write_array_records(path, [split.encode()])
-    with pytest.raises(InputError, match="several splits"):
+    with told(InputError, "several splits"):
         open_it(f"{tmp_path}/d-*")
     assert not caplog.records
     both = open_it([f"{tmp_path}/d-train*", path])
@@ -254,7 +254,7 @@ def test_paths_that_leave_the_dataset_are_refused(tmp_path, path):
     columns = read_table(place, split).columns
     paths = [path, "d-train.array_record-00001-of-00002"]
     store(place, ShardTable(paths=paths, columns=columns), **split.source)
-    with pytest.raises(InvalidDatasetError, match="outside"):
+    with told(InvalidDatasetError, "outside"):
         loader.open(place)
 
 
@@ -293,7 +293,7 @@ def test_a_worker_refuses_a_dataset_that_was_replaced(second, tmp_path, joined):
     other = convert(tmp_path / "b", FILES[:3])
     shutil.rmtree(place)
     shutil.copytree(other, place)
-    with pytest.raises(InvalidDatasetError, match="replaced"):
+    with told(InvalidDatasetError, "replaced"):
         pickle.loads(pickled)
 
 

@@ -178,17 +178,17 @@ def test_other_records_are_refused_and_named(web, tmp_path):
 def test_what_is_no_state_of_this_version_or_was_cut_is_named(web):
     feed = feed_of(loader.global_batches(web, **OPTIONS))
     good = feed.get_state()
-    with pytest.raises(FormatVersionError, match="expected: 1\n  got:      2"):
+    with told(FormatVersionError, "expected: 1\n  got:      2"):
         feed.set_state(good | {"version": 2})
     for nothing in ({}, {"step": 3}, None, [1]):
-        with pytest.raises(InputError, match="not the state of a feed"):
+        with told(InputError, "not the state of a feed"):
             feed.set_state(nothing)
     for change in ({"seed": 6}, {"phases": good["phases"][:0]}, {"digest": None}):
         message = r"(?s)is not as it was written.*restore the checkpoint"
         with pytest.raises(InputError, match=message):
             feed.set_state(good | change)
     for step in ("7", 99, -1, None, 0.5):
-        with pytest.raises(InputError, match="step of the state is"):
+        with told(InputError, "step of the state is"):
             feed.set_state(good | {"step": step})
 
 
@@ -235,7 +235,7 @@ def test_a_run_of_removed_records_goes_on_in_a_new_epoch(tmp_path):
     assert then.indices(2).tolist() == plain.indices(2).tolist()
     assert then.read(5) == batches.read(5)
     for gone in (lambda: then.read(2), lambda: locate(then, 2, 0)):
-        with pytest.raises(InputError, match="not there any more"):
+        with told(InputError, "not there any more"):
             gone()
     lost, *left = account(then, 6)
     assert (lost.note, lost.counts.documents) == (GONE, 48)
@@ -317,7 +317,7 @@ def test_a_number_that_means_other_records_needs_its_edition(tmp_path):
     remove(tmp_path, [3])
     first, last = loader.open(path, edition=1), loader.open(path)
     batches = loader.global_batches(first, **OPTIONS).then(last, step=4)
-    with pytest.raises(InputError, match="other numbers in an earlier phase"):
+    with told(InputError, "other numbers in an earlier phase"):
         batches.find(10)
     seen = 0
     for edition, dataset in ((1, first), (last.facts.edition, last)):

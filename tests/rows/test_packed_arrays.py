@@ -136,7 +136,7 @@ def test_a_dataset_says_how_its_rows_are_stored(tmp_path):
     manifest = json.loads(place.read_text())
     manifest["splits"]["train"]["packed"]["format"] = 3
     place.write_text(json.dumps(manifest))
-    with pytest.raises(FormatVersionError, match="packed rows"):
+    with told(FormatVersionError, "packed rows"):
         of(loader.open(data.path))
 
 
@@ -184,7 +184,7 @@ def test_decoders_of_other_records_are_refused(decode, opened, places, caplog):
         with told(InputError, "packed rows", places[wrong], hint):
             feed_of(datasets, decode)
         if decode is ROWS:
-            with pytest.raises(InputError, match="does not hold packed rows"):
+            with told(InputError, "does not hold packed rows"):
                 loader.PackedRows.of(datasets)
 
 
@@ -244,7 +244,7 @@ def test_what_was_not_opened_is_refused(opened, take):
     for taken, cure in (("web", "open it first"), ([opened["web"]] * 2, "by name")):
         with pytest.raises(InputError, match=f"not a dataset(.|\n)*to do:.*{cure}"):
             take(taken)
-    with pytest.raises(InputError, match="give one dataset"):
+    with told(InputError, "give one dataset"):
         loader.ExampleDecoder.of({"web": opened["web"]})
 
 

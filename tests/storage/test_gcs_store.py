@@ -19,6 +19,7 @@ from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from tests.support.conversion import job_of
 from tests.support.records import frames_of, text_records
+from tests.support.told import told
 
 DATA = random.Random(1).randbytes(300_000)
 K256 = 256 << 10
@@ -75,19 +76,19 @@ def test_conflicts_of_uploads(server, storage):
     storage.write("gs://bucket/ours", b"ours", replaces="")
     for data in (b"ours", LARGE):
         server.fail("gone", "chunk")
-        with pytest.raises(StorageChangedError, match="changed while"):
+        with told(StorageChangedError, "changed while"):
             storage.write("gs://bucket/theirs", data, replaces="")
     assert server.objects.buckets["bucket"]["theirs"].data == b"theirs"
     server.fail("412", "start")
     with pytest.raises(StorageChangedError, match=r"(?s)refusal \(412\).*none at a s"):
         storage.write("gs://bucket/none", LARGE, replaces="")
     server.fail("404", "start", message="The specified bucket does not exist.")
-    with pytest.raises(StorageError, match="bucket does not exist"):
+    with told(StorageError, "bucket does not exist"):
         storage.write(C, LARGE)
     server.objects.put("bucket", "c", DATA[::-1])
     about = json.dumps(server.objects.resource("bucket", "c"))
     server.fail("other", "insert", answer=(200, "application/json", about))
-    with pytest.raises(StorageError, match="does not hold what was written"):
+    with told(StorageError, "does not hold what was written"):
         storage.write(A, DATA)
 
 
@@ -121,7 +122,7 @@ def test_a_missing_client_library_is_named(monkeypatch):
     for name in ("gcs", "gcs_connection"):
         monkeypatch.delitem(sys.modules, f"gristmill.dataset.storage.{name}")
     monkeypatch.setitem(sys.modules, "google.cloud.storage.retry", None)
-    with pytest.raises(StorageError, match=r"pip install '\.\[gcs\]'"):
+    with told(StorageError, "pip install '.[gcs]'"):
         storage_for(A)
 
 
@@ -143,7 +144,7 @@ def test_addresses(monkeypatch, url, texts):
     for text in texts:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", text)
         if url == "":
-            with pytest.raises(InputError, match="STORAGE_EMULATOR_HOST is not an add"):
+            with told(InputError, "STORAGE_EMULATOR_HOST is not an add"):
                 storage_for("gs://bucket")
         else:
             assert emulator_url() == url

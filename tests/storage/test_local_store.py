@@ -94,7 +94,7 @@ def test_what_cannot_be_listed_read_or_written():
             os.seteuid(65_534)
             stack.callback(os.seteuid, 0)
         (folder / "a").write_bytes(b"a")
-        with pytest.raises(StorageError, match="a part of it is a file"):
+        with told(StorageError, "a part of it is a file"):
             STORAGE.list(str(folder / "a"))
         (folder / "circle").symlink_to("circle")
         for name, message in (("n" * 300, "255 bytes"), ("circle", "lead in a circle")):
@@ -102,9 +102,9 @@ def test_what_cannot_be_listed_read_or_written():
                 STORAGE.stat(str(folder / name))
         (folder / "a").chmod(0)
         for method in (STORAGE.open, STORAGE.read):
-            with pytest.raises(StorageError, match="Is a directory"):
+            with told(StorageError, "Is a directory"):
                 method(str(folder))
-            with pytest.raises(StorageError, match="check the permissions"):
+            with told(StorageError, "check the permissions"):
                 method(str(folder / "a"))
         (folder / "inner").mkdir(0o555)
         for name in ("inner/a", "inner/new/a"):
@@ -164,7 +164,7 @@ def test_a_file_that_is_larger_than_memory(path):
     path.touch()
     os.truncate(path, 1 << 42)  # It takes no space.
     for method in (STORAGE.read, STORAGE.load):
-        with pytest.raises(StorageError, match="larger than any that describes data"):
+        with told(StorageError, "larger than any that describes data"):
             method(str(path))
     # A part can be read: no more memory is taken than there is data.
     assert STORAGE.read(str(path), (1 << 42) - 3, 1 << 62) == bytes(3)
@@ -220,7 +220,7 @@ def test_what_is_no_regular_file_is_refused(path, kind):
         ):
             call(str(path))
     assert [name for name in os.listdir(path.parent) if "tmp" in name] == []
-    with pytest.raises(StorageError, match="not a regular file"):
+    with told(StorageError, "not a regular file"):
         STORAGE.match(f"{path.parent}/*")
     (path.parent / "b").touch()
     (listed,) = STORAGE.list(str(path.parent))
@@ -442,7 +442,7 @@ def test_a_file_system_without_locks_and_one_that_fails(path, monkeypatch):
         STORAGE.write(str(path), b"one", replaces="")
     assert path.read_bytes() == b"one"
     failing(monkeypatch, fcntl, "flock", file_error(errno.EIO))
-    with pytest.raises(StorageError, match="Input/output error"):
+    with told(StorageError, "Input/output error"):
         STORAGE.write(str(path), b"two", replaces="")
 
 

@@ -13,6 +13,7 @@ from gristmill.dataset import CorruptShardError, InputError
 from tests.support.datasets import convert
 from tests.support.open_files import open_files
 from tests.support.records import text_records, write_array_records
+from tests.support.told import told
 
 FILES = (text_records(40, seed=1), [], text_records(25, seed=2))
 RECORDS = [record for file in FILES for record in file]
@@ -66,10 +67,10 @@ def test_every_form_of_paths_reads_as_with_grain(paths, form):
 def test_a_range_opens_no_file_before_it_is_read_and_ends_in_it(paths):
     source = loader.ArrayRecordDataSource("/nowhere/x.array_record[2:5]")
     assert len(source) == 3
-    with pytest.raises(OSError, match="nowhere"):
+    with told(OSError, "nowhere"):
         source[0]
     source = loader.ArrayRecordDataSource(f"{paths[0]}[30:41]")
-    with pytest.raises(CorruptShardError, match="41 records"):
+    with told(CorruptShardError, "41 records"):
         source[0]
 
 
@@ -77,15 +78,15 @@ def test_a_range_opens_no_file_before_it_is_read_and_ends_in_it(paths):
 def test_keys_out_of_range(paths, key):
     source = loader.ArrayRecordDataSource(paths)
     for error in (IndexError, ValueError):
-        with pytest.raises(error, match="out of range"):
+        with told(error, "out of range"):
             source[key]
-    with pytest.raises(IndexError, match="out of range"):
+    with told(IndexError, "out of range"):
         source.__getitems__([0, key])
 
 
 @pytest.mark.parametrize("given", [[], 3, None, [["a"]], b"bytes"])
 def test_what_is_no_path(given):
-    with pytest.raises(InputError, match="paths of a data source"):
+    with told(InputError, "paths of a data source"):
         loader.ArrayRecordDataSource(given)
 
 
@@ -97,7 +98,7 @@ def test_converted_files_are_checked(tmp_path):
     found[0].write_bytes(data)
     source = loader.ArrayRecordDataSource(found)
     assert source[6] == RECORDS[6]
-    with pytest.raises(CorruptShardError, match="record 7 of the shard"):
+    with told(CorruptShardError, "record 7 of the shard"):
         source[7]
     assert loader.ArrayRecordDataSource(found, verify="never")[7] != RECORDS[7]
 
