@@ -1,6 +1,5 @@
 """Settings that all tests share, and what their marks do."""
 
-import collections
 import faulthandler
 import functools
 import gc
@@ -17,9 +16,7 @@ from tests import beam_memory, shares
 from tests.servers.gcs_server import GcsServer
 from tests.support import memory, shared
 
-# A test that takes longer is listed after the run, unless it is marked slow.
-QUICK_SECONDS = 3
-# One that takes longer fails.
+# A test that is not marked slow and takes longer fails.
 QUICK_TIMEOUT_SECONDS = 120
 SOAK_TIMEOUT_SECONDS = 3600
 # Hypothesis tries so many times fewer examples as it does in a soak.
@@ -260,34 +257,9 @@ def pytest_runtest_teardown(item, nextitem):
         memory.give_back()
 
 
-@pytest.fixture(scope="module")
-def no_cloud():
-    """No option may need the network to be judged: here is a storage with buckets."""
-    with (
-        GcsServer("a", "b", "other_bucket") as server,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        yield
-
-
 # Around all else, so that no timeout counts the time that a test waits here.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item):
     """Lets nothing else run while a test that is marked `alone` does."""
     with shared.running(alone=item.get_closest_marker("alone") is not None):
         return (yield)
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Lists the tests that should be marked slow."""
-    seconds = collections.defaultdict(float)
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if isinstance(report, pytest.TestReport) and "slow" not in report.keywords:
-                seconds[report.nodeid] += report.duration
-    late = {name: s for name, s in seconds.items() if s > QUICK_SECONDS}
-    if late:
-        terminalreporter.section(f"over {QUICK_SECONDS} s and not marked slow")
-        for name in sorted(late, key=late.__getitem__, reverse=True):
-            terminalreporter.line(f"{late[name]:6.1f} s  {name}")

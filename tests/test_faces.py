@@ -1,7 +1,7 @@
 """What users import: the faces, and what documents use of them."""
 
 import ast
-import dataclasses
+import collections
 import importlib
 import inspect
 import pathlib
@@ -127,14 +127,8 @@ def test_every_error_is_public():
 # --- What documents, examples and benchmarks use.
 
 
-@dataclasses.dataclass(frozen=True)
-class Code:
-    """A piece of Python: where it begins, and its source."""
-
-    place: str
-    source: str
-
-
+# A piece of Python: where it begins, and its source.
+Code = collections.namedtuple("Code", "place source")
 _HEREDOC = re.compile(r"cat > \S+\.py <<'(\w+)'\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
 _DOTTED = re.compile(r"gristmill(?:\.\w+)+")
 

@@ -10,8 +10,8 @@ import io
 import json
 import subprocess
 import time
+from collections import namedtuple
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -31,12 +31,8 @@ FILES, RECORDS = 3, 200
 _POLL_SECONDS = 0.05
 
 
-class Done(NamedTuple):
-    """What a command did."""
-
-    code: int
-    stdout: str
-    stderr: str
+# What a command did.
+Done = namedtuple("Done", "code stdout stderr")
 
 
 class Cloud:

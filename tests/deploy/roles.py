@@ -62,8 +62,8 @@ BUCKETS = {
 
 
 # Rows of the tables of roles and of permissions.
-Grant = namedtuple("Grant", ["account", "role", "resource"])
-Asked = namedtuple("Asked", ["permission", "resource", "role", "without"])
+Grant = namedtuple("Grant", "account role resource")
+Asked = namedtuple("Asked", "permission resource role without")
 
 
 def _rows(heading):

@@ -9,7 +9,7 @@ an empty directory in a fresh interpreter, with this environment's commands on t
 for a part of a file of the repository, which has tests of its own.
 """
 
-import dataclasses
+import collections
 import os
 import pathlib
 import re
@@ -42,18 +42,9 @@ QUIET = {
 _SKIP = re.compile(r"<!-- (no-run: (from (?P<source>\S+)|\S.*)|ci: \w+) -->\s*$")
 
 
-@dataclasses.dataclass(frozen=True)
-class Block:
-    """A fenced block: its language, first line number (from 1) and text.
-
-    `source` is the file that it is a part of, if the document says so.
-    """
-
-    language: str
-    line: int
-    text: str
-    skipped: bool
-    source: str | None
+# A fenced block: its language, first line number (from 1) and text. `source` is the
+# file that it is a part of, if the document says so.
+Block = collections.namedtuple("Block", "language line text skipped source")
 
 
 def blocks_of(markdown):

@@ -5,8 +5,6 @@ runs in a process that is forked for it from one that has imported what most com
 need.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib
@@ -19,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import NamedTuple
+from collections import namedtuple
 
 _STEPS = ("link", "mkdir", "rename", "replace", "rmdir", "unlink")
 _IMPORTED = (
@@ -32,11 +30,8 @@ _IMPORTED = (
 )
 
 
-class Ended(NamedTuple):
-    """How a command ended: its exit status, -9 if it was killed, and what it said."""
-
-    status: int
-    error: str
+# How a command ended: its exit status, -9 if it was killed, and what it said.
+Ended = namedtuple("Ended", "status error")
 
 
 class Killer:

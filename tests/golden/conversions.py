@@ -90,23 +90,13 @@ def jsonl(count=40, **options):
     return inputs.jsonl(inputs.rows(count, **options))
 
 
-def zipped(suffix, make):
-    return files(**{f"a__{suffix}": lambda: inputs.stored_gzip(make())})
-
-
-def records():
-    return inputs.tfrecord(inputs.records(150))
-
-
 # What is converted once: files, options, and records of which the places are kept.
 TEXT, CSV = "--input-format text", "--input-format csv"
 MARK = codecs.BOM_UTF8
 THREE = tfrecords(30, 80, 11)
 ONCE = {
-    "tfrecord_one_shard": (tfrecords(60), "--num-shards 1", "0 3 31 59"),
     "tfrecord_seven_shards": (THREE, "--num-shards 7", "0 29 30 75 110 120"),
     "tfrecord_by_size": (tfrecords(50, 1, 90), "--shard-size 2KiB", "50 51 140"),
-    "tfrecord_gzip_cut": (zipped("gz", records), "--num-shards 5", "0 60 149"),
     "tfrecord_frames_in_records": (
         *(frames_in_records, "--num-shards 33 --whole-files", "0 20 39"),
     ),
@@ -114,10 +104,6 @@ ONCE = {
     "jsonl_examples": (
         each("jsonl", lambda n: jsonl(seed=n)),
         *("--num-shards 7", "0 39 40 79"),
-    ),
-    "jsonl_gzip_cut": (
-        zipped("jsonl__gz", lambda: jsonl(150)),
-        *("--num-shards 5", "0 60 149"),
     ),
     "csv_examples": (
         each("csv", lambda n: table(seed=n)),

@@ -1,7 +1,6 @@
 """Input files of cases, the same bytes with any version of any library.
 
-Where shards are planned from the sizes of files, a case takes only files whose sizes no
-compressor decides: plain ones, or `stored_gzip`.
+Shards are planned from the sizes of files, which no compressor may decide.
 """
 
 import csv
@@ -9,9 +8,7 @@ import io
 import json
 import pathlib
 import random
-import struct
 import tarfile
-import zlib
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +16,6 @@ import pyarrow.parquet as pq
 from gristmill.dataset import encode_frame
 
 _WORDS = ("ash", "birch", "cedar", "elm", "hazel", "larch", "maple", "oak", "willow")
-_BLOCK_BYTES = 1000
 
 
 def texts(count, *, seed=0, words=30):
@@ -102,18 +98,6 @@ def parquet(path, items, *, group_rows=1 << 20):
     plain = {"compression": "none", "use_dictionary": False}
     table = pa.Table.from_pylist(list(items))
     pq.write_table(table, path, row_group_size=group_rows, **plain)
-
-
-def stored_gzip(data):
-    """Returns gzip of blocks that are stored as they are."""
-    pieces = [data[at : at + _BLOCK_BYTES] for at in range(0, len(data), _BLOCK_BYTES)]
-    blocks = [
-        struct.pack("<BHH", number == len(pieces) - 1, len(piece), len(piece) ^ 0xFFFF)
-        + piece
-        for number, piece in enumerate(pieces)
-    ]
-    end = struct.pack("<II", zlib.crc32(data), len(data))
-    return b"\x1f\x8b\x08" + bytes(6) + b"\xff" + b"".join(blocks) + end
 
 
 def write(folder, **files):

@@ -6,9 +6,6 @@ import json
 import pathlib
 import random
 
-import numpy as np
-import tokenizers
-
 from gristmill import loader
 from tests.golden.cases import case
 from tests.golden.facts import command, digest, digest_of_array, play
@@ -187,7 +184,7 @@ def chat_tokenizer():
 
 
 def pack_chat(name, talks, options="", template="chatml"):
-    """Packs conversations, and returns arrays and the texts that are trained on."""
+    """Packs conversations, and returns the facts of the rows."""
     write_lines(f"{name}.jsonl", talks)
     pathlib.Path("chat.json").write_bytes(chat_tokenizer())
     length = () if "--length" in options else ("--length", 256)
@@ -197,16 +194,7 @@ def pack_chat(name, talks, options="", template="chatml"):
         *("--tokenizer", "chat.json", "--date", "2025-01-31", "--max-rejected", 100),
         *(*length, *options.split()),
     )
-    data = loader.open(f"{name}-rows")
-    arrays = loader.PackedRows.of(data, names=ARRAYS)(list(data))
-    reader = tokenizers.Tokenizer.from_str(chat_tokenizer().decode())
-    found = []
-    for ids, trained in zip(arrays["inputs"], arrays["trained inputs"], strict=True):
-        edges = np.flatnonzero(np.diff(np.pad(trained, 1)))
-        for begin, end in edges.reshape(-1, 2).tolist():
-            text = reader.decode(ids[begin:end].tolist(), skip_special_tokens=False)
-            found.append(text if len(text) < 60 else f"{text[:25]}...{text[-25:]}")
-    return {"texts": found, **facts(data.path)}
+    return facts(f"{name}-rows")
 
 
 def messages(*talks):

@@ -4,15 +4,12 @@ Runs are random: mixtures, editions that are appended and removed, selections, w
 and batch sizes that change. The truth is taken of editions that are kept.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import functools
 import json
 import math
 import random
-from typing import Any, NamedTuple
 
 import pytest
 
@@ -100,13 +97,10 @@ def opened(path, edition, selected):
     return dataset.select(SELECT) if selected else dataset
 
 
-class Unit(NamedTuple):
-    """A document, or a piece of one."""
-
-    source: str | None
-    document: Any  # None for a piece that does not begin one.
-    piece: Any = None
-    tokens: int | None = None
+# A document, or a piece of one: the document is None if the piece does not begin it.
+Unit = collections.namedtuple(
+    "Unit", "source document piece tokens", defaults=[None, None]
+)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 import time
-from typing import NamedTuple
+from collections import namedtuple
 from urllib.parse import quote
 
 import google_crc32c
@@ -24,18 +24,10 @@ MOST_MD5_BYTES = 1 << 20
 _GENERATIONS = itertools.count(1_700_000_000_000_000)
 
 
-class StoredObject(NamedTuple):
-    data: bytes
-    generation: int
-    checksums: dict[str, str]
-    content_encoding: str
-    updated: float
-
-
-class Reply(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes = b""
+StoredObject = namedtuple(
+    "StoredObject", "data generation checksums content_encoding updated"
+)
+Reply = namedtuple("Reply", "status headers body", defaults=[b""])
 
 
 class RefusalError(Exception):

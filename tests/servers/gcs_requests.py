@@ -3,8 +3,7 @@
 import json
 import re
 import urllib.parse
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 from tests.servers.gcs_objects import error_reply
 
@@ -24,27 +23,11 @@ _NEEDS = {
 }
 
 
-class Request(NamedTuple):
-    """A request, read as a whole.
-
-    Attributes:
-        operation: `list`, `stat`, `media`, `insert`, `start`, `chunk`, `delete`,
-            `bucket`, `permissions`, or `unknown`.
-        bucket: The bucket.
-        name: The object, "" for none.
-        query: Parameters.
-        about: What else it says: metadata of an object.
-        data: Content of an object.
-        headers: By lower-case name.
-    """
-
-    operation: str
-    bucket: str
-    name: str
-    query: dict[str, str]
-    about: dict[str, Any]
-    data: bytes
-    headers: Mapping[str, str]
+# A request, read as a whole. Its operation is `list`, `stat`, `media`, `insert`,
+# `start`, `chunk`, `delete`, `bucket`, `permissions`, or `unknown`; the name is that of
+# an object, "" for none. `query` has its parameters, `about` what else it says: metadata
+# of an object, `data` the content of one. Headers are by lower-case name.
+Request = namedtuple("Request", "operation bucket name query about data headers")
 
 
 def parse(

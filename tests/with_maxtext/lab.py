@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -55,18 +55,9 @@ log_period=1
 dump_jaxpr=False"""
 
 
-class Trained(NamedTuple):
-    """What a training run left.
-
-    Attributes:
-        batches: Global batches of training, in the order in which they were given.
-        evaluated: Those of evaluation.
-        losses: By step.
-    """
-
-    batches: list
-    evaluated: list
-    losses: dict
+# What a training run left: global batches of training, in the order in which they were
+# given, those of evaluation, and losses by step.
+Trained = namedtuple("Trained", "batches evaluated losses")
 
 
 @dataclasses.dataclass(frozen=True)
