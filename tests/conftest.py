@@ -81,11 +81,7 @@ def _own_modules(tmp_path_factory):
 
 
 @pytest.fixture(params=["local", pytest.param("gs", marks=pytest.mark.slow)])
-def output(
-    request,
-    tmp_path,
-    monkeypatch,
-):
+def output(request, tmp_path, monkeypatch):
     """Where a dataset can be made: a directory, or a place in a bucket."""
     if request.param == "local":
         yield str(tmp_path / "out")

@@ -12,8 +12,7 @@ import pytest
 
 from gristmill.dataset.base import errors
 from tests.documents.test_docs import blocks_of
-
-ROOT = pathlib.Path(__file__).parents[1]
+from tests.support.distributions import ROOT
 
 FACES = (
     "gristmill.dataset",
@@ -40,7 +39,7 @@ def public_names(face):
 def face_source(face):
     path = importlib.import_module(face).__file__
     assert path is not None
-    return ast.parse(pathlib.Path(path).read_text(encoding="utf-8"))
+    return ast.parse(pathlib.Path(path).read_text("utf-8"))
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -77,7 +76,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error(face):
 def defined_in(module, name):
     path = importlib.import_module(module).__file__
     assert path is not None
-    body = ast.parse(pathlib.Path(path).read_text(encoding="utf-8")).body
+    body = ast.parse(pathlib.Path(path).read_text("utf-8")).body
     return any(
         name == getattr(node, "name", None)
         or (isinstance(node, ast.Assign) and name == ast.unparse(node.targets[0]))
@@ -135,7 +134,7 @@ _DOTTED = re.compile(r"gristmill(?:\.\w+)+")
 
 def code_of_document(path):
     """Yields the Python of a document: blocks, scripts in bash blocks, added lines."""
-    for block in blocks_of(path.read_text(encoding="utf-8")):
+    for block in blocks_of(path.read_text("utf-8")):
         place = f"{path.relative_to(ROOT)}:{block.line}"
         if block.language == "python":
             yield Code(place, block.text)
@@ -229,7 +228,7 @@ def test_documents_use_the_faces_only(document):
     assert wrong_names([*code_of_document(document)]) == []
     if document.name == "architecture.md":
         return  # It describes the modules behind the faces.
-    text = document.read_text(encoding="utf-8")
+    text = document.read_text("utf-8")
     text = text.replace("gristmill.feed.", "")  # Names of metrics.
     # In traces of JAX; a label of images; what the site shows of click.
     directive = ".. click:: gristmill.pipelines.commands.main"
@@ -245,7 +244,7 @@ def test_documents_use_the_faces_only(document):
 )
 def test_examples_and_benchmarks_use_the_faces_only(path):
     place = path.relative_to(ROOT).as_posix()
-    found = wrong_names([Code(place, path.read_text(encoding="utf-8"))])
+    found = wrong_names([Code(place, path.read_text("utf-8"))])
     if place in MEASURE_ONE_PART:
         assert found, f"{place} needs no exception"
     else:

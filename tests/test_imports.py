@@ -22,9 +22,7 @@ import pytest
 
 from gristmill.dataset.base.errors import MissingPackageError
 from gristmill.transforms.conversion.commit_shards import MakeShards
-from tests.support.distributions import setup_arguments
-
-ROOT = pathlib.Path(__file__).parents[1]
+from tests.support.distributions import ROOT, setup_arguments
 
 MOST_MODULES = 20  # In a folder.
 
@@ -69,7 +67,7 @@ def package_imports(package):
     """Yields (place, absolute module) of every import in a package of ours."""
     for path in sorted((ROOT / package).rglob("*.py")):
         inside = [package, *path.relative_to(ROOT / package).parts[:-1]]
-        source = path.read_text(encoding="utf-8")
+        source = path.read_text("utf-8")
         for line, module in imports_of(source, ".".join(["gristmill", *inside])):
             yield f"{path.relative_to(ROOT)}:{line}", module
 
@@ -204,9 +202,7 @@ def core_distributions():
 
 
 @pytest.mark.slow
-def test_conversion_and_verification_run_without_optional_packages(
-    tmp_path,
-):
+def test_conversion_and_verification_run_without_optional_packages(tmp_path):
     core = core_distributions()
     missing = [
         name
@@ -311,12 +307,7 @@ SLOW = {"tensorflow", "tensorflow_datasets", "matplotlib"}
         ),
     ],
 )
-def test_nothing_heavy_is_imported(
-    code,
-    absent,
-    tmp_path,
-    monkeypatch,
-):
+def test_nothing_heavy_is_imported(code, absent, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [
         {"n": None, "f": [0.5], "s": "a", "b": True},

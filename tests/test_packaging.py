@@ -83,7 +83,7 @@ def test_every_package_is_typed_and_mapped():
 def test_every_folder_of_modules_is_a_package_with_a_sentence():
     sources = [name for name in sources_of(ROOT) if name.endswith(".py")]
     for folder in {(ROOT / name).parent for name in sources}:
-        code = (folder / "__init__.py").read_text(encoding="utf-8")
+        code = (folder / "__init__.py").read_text("utf-8")
         assert ast.get_docstring(ast.parse(code)), folder
 
 
@@ -93,7 +93,7 @@ def test_requirements_pin_what_setup_requires():
     wanted = [*arguments["install_requires"], *extras["beam"], *extras["gcs"]]
     wanted += extras["gigatoken"]
     ranges = {canonicalize_name(Requirement(r).name): Requirement(r) for r in wanted}
-    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "requirements.txt").read_text("utf-8").splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
     # The image's own: Beam imports it where a job asks for profiles.
     pins = [pin for pin in pins if pin.name != "google-cloud-profiler"]

@@ -77,7 +77,7 @@ def test_setup_names_every_python_from_the_oldest():
     numbers = [int(version.partition(".")[2]) for version in VERSIONS]
     assert VERSIONS[0] == oldest
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "README.md").read_text("utf-8")
     assert f"Python {VERSIONS[0]} to {VERSIONS[-1]}" in text
 
 

@@ -30,10 +30,7 @@ from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
 from gristmill.transforms.removal.cut_shard import cut_shard
-from gristmill.transforms.removal.removal_job import (
-    begin_removal,
-    commit_removal,
-)
+from gristmill.transforms.removal.removal_job import begin_removal, commit_removal
 from gristmill.transforms.writing.write_group import (
     assign_record,
     encode_task,
@@ -236,13 +233,7 @@ def write(output, records, *, parts=0, **options):
         commit_parts(output, name=NAME, **kept)
 
 
-def begun_group(
-    output,
-    records,
-    *,
-    overwrite=False,
-    keep=False,
-):
+def begun_group(output, records, *, overwrite=False, keep=False):
     """Begins what `WriteArrayRecords` does; returns what ends it."""
     job = WriteJob(
         output=output,

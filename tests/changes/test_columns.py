@@ -13,10 +13,7 @@ from gristmill.dataset import (
     InvalidDatasetError,
     open_manifest,
 )
-from gristmill.dataset.columns.column_file import (
-    NUMBERS,
-    ColumnType,
-)
+from gristmill.dataset.columns.column_file import NUMBERS, ColumnType
 from gristmill.dataset.commit.garbage import SplitFiles
 from gristmill.dataset.metadata.column_table import (
     ColumnTable,

@@ -192,12 +192,7 @@ class History(RuleBasedStateMachine):
     # What happens.
 
     def do(
-        self,
-        command,
-        *outcomes,
-        kill,
-        may_refuse=False,
-        repeated=lambda model: None,
+        self, command, *outcomes, kill, may_refuse=False, repeated=lambda model: None
     ):
         """Runs a command, which may be killed and run again.
 

@@ -17,10 +17,7 @@ from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.transforms import ShardNames
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
-from gristmill.transforms.conversion.make_shards import (
-    make_shard,
-    shard_tasks,
-)
+from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
 from tests.changes import changes
 from tests.changes.changes import (
     NAME,

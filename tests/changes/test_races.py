@@ -31,11 +31,7 @@ ROUNDS = [
 
 
 @pytest.fixture(params=["disk", "bucket"])
-def place(
-    request,
-    tmp_path,
-    monkeypatch,
-):
+def place(request, tmp_path, monkeypatch):
     if request.param == "disk":
         yield str(tmp_path / "out")
         return

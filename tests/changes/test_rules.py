@@ -49,11 +49,11 @@ from tests.changes.changes import (
     write_inputs,
 )
 from tests.support.conversion import job_of
+from tests.support.distributions import ROOT
 from tests.support.editions import files_of
 from tests.support.told import told
 from tests.support.watched import at_storage
 
-ROOT = pathlib.Path(__file__).parents[2]
 TOLD = (InputError, JobChangedError, StorageChangedError)
 
 
@@ -331,7 +331,7 @@ COMMANDS = {
 
 def standing():
     """Returns what each command stands on, as the page about the format says."""
-    page = (ROOT / "docs/reference/format.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/format.md").read_text("utf-8")
     table = page.split("### Commands at once")[1].split("\n\n")[2]
     head, _, *rows = [
         [cell.strip(" `") for cell in line.strip("|").split("|")]
@@ -537,12 +537,7 @@ BEGUN = {
     "remove": lambda output, inputs: begun_removal(output, [1, 3], 1),
     "group": lambda output, inputs: begun_group(output, B, overwrite=True),
 }
-RESULTS = {
-    "convert": B,
-    "append": [*A, *B],
-    "remove": [A[0], A[2], *A[4:]],
-    "group": B,
-}
+RESULTS = {"convert": B, "append": [*A, *B], "remove": [A[0], A[2], *A[4:]], "group": B}
 
 
 class TestRule12:

@@ -1,7 +1,6 @@
 """A launcher's arguments, as a command line."""
 
 import os
-import pathlib
 import re
 import subprocess
 import sys
@@ -18,8 +17,8 @@ from gristmill.pipelines.commands.template import (
     parameters_of,
     pipeline_of,
 )
+from tests.support.distributions import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 # A launcher's arguments, and the command line that they become.
 LINES = """\
 --input=gs://a/1,gs://a/2 --output=gs://b/c --num_shards=8 --runner=DataflowRunner \
@@ -108,7 +107,7 @@ def test_what_the_launcher_starts_does_not_stay_root(user, expected):
 def test_metadata_is_what_the_service_reads(template):
     path = ROOT / "deploy" / "templates" / f"{template}.json"
     again = "run python -m gristmill.pipelines.commands.template"
-    assert metadata_files(ROOT)[path] == path.read_text(encoding="utf-8"), again
+    assert metadata_files(ROOT)[path] == path.read_text("utf-8"), again
     parsed = json_format.Parse(path.read_text(), TemplateMetadata.pb()())
     options = parameters_of(template)
     assert [parameter.name for parameter in parsed.parameters] == list(options)

@@ -13,12 +13,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset import encode_frame
-from gristmill.pipelines.view.write_html import (
-    LIMIT_BYTES,
-    Subject,
-    page,
-    write_html,
-)
+from gristmill.pipelines.view.write_html import LIMIT_BYTES, Subject, page, write_html
 from tests.commands.browser import LAPTOP, PHONE, Watched, chromium
 from tests.commands.conftest import run
 from tests.order.packed_datasets import (

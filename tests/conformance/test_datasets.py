@@ -16,7 +16,7 @@ from examples import reader
 from tests.conformance import make
 
 EXPECTED = {
-    path.stem: json.loads(path.read_text(encoding="utf-8"))
+    path.stem: json.loads(path.read_text("utf-8"))
     for path in sorted(make.DATASETS.glob("*.json"))
 }
 WHOLE = [name for name, each in EXPECTED.items() if "splits" in each]
@@ -74,7 +74,7 @@ def test_another_reader_refuses_what_is_damaged(unpacked):
 
 
 def test_the_reader_is_short_and_needs_numpy_and_codecs_alone():
-    code = pathlib.Path(reader.__file__).read_text(encoding="utf-8")
+    code = pathlib.Path(reader.__file__).read_text("utf-8")
     assert len(code.splitlines()) <= 200
     nodes = [*ast.walk(ast.parse(code))]
     imports = [node for node in nodes if isinstance(node, ast.Import)]

@@ -19,7 +19,7 @@ SHUFFLES = {"none": NoShuffle, "global": GlobalShuffle, "block": BlockShuffle}
 def table():
     """Returns the configurations with their rows, as they always were."""
     path = pathlib.Path(__file__).with_name("order.json")
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = json.loads(path.read_text("utf-8"))
     data = json.dumps(found["configurations"], separators=(",", ":"), sort_keys=True)
     # Neither the file nor the code may change: runs would not resume where they were.
     assert hashlib.sha256(data.encode()).hexdigest() == found["sha256"] == DIGEST

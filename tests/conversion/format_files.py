@@ -27,11 +27,7 @@ from gristmill.transforms.conversion.shard_records import ShardSource
 from gristmill.transforms.planning.shard_plan import ShardPlan
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import FORMATS
-from gristmill.transforms.sources.source import (
-    SkippedRegions,
-    first_records,
-    source_of,
-)
+from gristmill.transforms.sources.source import SkippedRegions, first_records, source_of
 from tests.order import input_files
 from tests.order.input_files import WRITERS
 from tests.support.examples import parsed, tf_example
@@ -215,13 +211,7 @@ def read_rows(*paths, **options):
     return [parsed(one.record) for one in first_records(listed(*paths, **options))]
 
 
-def read_cut(
-    files,
-    cuts=(),
-    *,
-    keep=False,
-    kept=None,
-):
+def read_cut(files, cuts=(), *, keep=False, kept=None):
     """Reads the ranges between cuts as the shards of a conversion.
 
     Args:

@@ -13,12 +13,7 @@ FORMATS = {
 }
 
 
-def tar_of(
-    members,
-    *,
-    format="ustar",
-    mtime=0,
-):
+def tar_of(members, *, format="ustar", mtime=0):
     """Returns a tar of members, each with its content."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=FORMATS[format]) as tar:

@@ -221,10 +221,7 @@ class TestOnBeam:
         # The name of a file is any bytes.
         path = (tmp_path / "in").rename(tmp_path / "in\udcff")
         job = job_of(path, tmp_path / "new")
-        assert lineage(ended(ConvertFiles(jobs=(job,)))) == [
-            {r"/in\udcff"},
-            {"/new"},
-        ]
+        assert lineage(ended(ConvertFiles(jobs=(job,)))) == [{r"/in\udcff"}, {"/new"}]
         indexed = ended(IndexArrayRecords(files=old / "*"))
         assert lineage(indexed) == [{"/old"}, {"/old"}]
         assert counters(indexed) == {

@@ -20,13 +20,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.transforms import ConvertFiles
 from gristmill.transforms.beam.job_transforms import MakePlanned
-from tests.support.conversion import (
-    contents,
-    convert,
-    job_of,
-    varied_records,
-    work_of,
-)
+from tests.support.conversion import contents, convert, job_of, varied_records, work_of
 from tests.support.records import write_tfrecords
 from tests.support.waiting import until
 

@@ -51,11 +51,7 @@ INPUTS = {
             "dev": ["dev-*.parquet"],
         },
     ),
-    "one folder": (
-        ["en/train/0000.parquet"],
-        None,
-        {"train": ["en/train/*.parquet"]},
-    ),
+    "one folder": (["en/train/0000.parquet"], None, {"train": ["en/train/*.parquet"]}),
     "a readme with splits": (
         ["data/a.parquet", "data/b.parquet"],
         config("default", "data_files: [{split: held_out, path: data/b*.parquet}]"),
@@ -98,8 +94,7 @@ def test_the_inputs_of_a_repository(tmp_path, name):
 
 def test_several_configurations_are_refused_with_commands(tmp_path):
     readme = config("en", "data_files: en/*.parquet").replace(
-        "---\n# T",
-        "- config_name: de\n  data_files: {test: 'd e/*.parquet'}\n---\n",
+        "---\n# T", "- config_name: de\n  data_files: {test: 'd e/*.parquet'}\n---\n"
     )
     found = repository(tmp_path, "en/a.parquet", "d e/b.parquet", readme=readme)
     with pytest.raises(InputError, match="several configurations") as caught:

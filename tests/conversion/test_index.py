@@ -14,11 +14,7 @@ from tests.conversion.format_files import put
 from tests.conversion.other_formats import MAKERS
 from tests.support.conversion import contents
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
-from tests.support.records import (
-    array_record_bytes,
-    frames_of,
-    text_records,
-)
+from tests.support.records import array_record_bytes, frames_of, text_records
 
 
 def shards_of(dataset):

@@ -9,17 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset import (
-    CorruptRecordError,
-    GristmillError,
-    InputError,
-    RowError,
-)
+from gristmill.dataset import CorruptRecordError, GristmillError, InputError, RowError
 from gristmill.transforms.sources.lines.json_source import JsonLines
-from gristmill.transforms.sources.lines.line_source import (
-    Lines,
-    newline_ends,
-)
+from gristmill.transforms.sources.lines.line_source import Lines, newline_ends
 from gristmill.transforms.sources.source import source_of
 from tests.conversion.format_files import (
     features_of,

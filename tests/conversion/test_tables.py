@@ -17,10 +17,7 @@ from gristmill.transforms.tables.example_rows import (
     encode_rows,
     one_column,
 )
-from gristmill.transforms.tables.table_features import (
-    features_of,
-    rows_without_nulls,
-)
+from gristmill.transforms.tables.table_features import features_of, rows_without_nulls
 from tests.support import examples
 from tests.support.told import told
 

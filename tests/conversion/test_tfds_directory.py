@@ -7,12 +7,7 @@ import shutil
 import pytest
 
 from gristmill import loader
-from gristmill.dataset import (
-    GristmillError,
-    InputError,
-    Writer,
-    open_manifest,
-)
+from gristmill.dataset import GristmillError, InputError, Writer, open_manifest
 from gristmill.transforms.directories.tfds_directory import (
     read_tfds_directory,
     tfds_jobs,

@@ -245,9 +245,7 @@ def test_another_file_beside_the_tokens_makes_another_job(writer, beside):
     run("verify out")
 
 
-def test_a_file_beside_the_tokens_that_changes_while_they_are_packed(
-    monkeypatch,
-):
+def test_a_file_beside_the_tokens_that_changes_while_they_are_packed(monkeypatch):
     given = olmo()
     change = functools.partial(changed, "in.csv.gz")
     at_storage(monkeypatch, "read", "in.csv.gz", change, skip=3)

@@ -132,10 +132,7 @@ GRAPHS = {
     "read all": ([beam.Create(["in"]), ReadAllRecords()], None),
     "write": ([beam.Create([b""]), WriteArrayRecords("out", num_shards=3)], None),
     # It needs the number of shards, as a side input: one number.
-    "by size": (
-        [beam.Create([b""]), WriteArrayRecords("out", shard_bytes=9)],
-        None,
-    ),
+    "by size": ([beam.Create([b""]), WriteArrayRecords("out", shard_bytes=9)], None),
 }
 
 

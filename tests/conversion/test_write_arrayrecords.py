@@ -225,13 +225,7 @@ def test_other_records_without_overwrite(out):
 # What workers do, one call after the other.
 
 
-def plan_of(
-    output,
-    records,
-    groups,
-    shard_bytes=None,
-    **writer,
-):
+def plan_of(output, records, groups, shard_bytes=None, **writer):
     job = WriteJob(
         output=str(output),
         name="data",

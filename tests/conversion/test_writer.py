@@ -48,14 +48,7 @@ class StoppedError(Exception):
     pass
 
 
-def write(
-    output,
-    records=RECORDS,
-    *,
-    stop=None,
-    position=None,
-    **options,
-):
+def write(output, records=RECORDS, *, stop=None, position=None, **options):
     """Writes records from `position` on, and fails before the one at `stop`."""
     options = {"records_per_shard": 30, **options}
     with contextlib.suppress(StoppedError), Writer(output, **options) as writer:

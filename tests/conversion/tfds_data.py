@@ -67,8 +67,7 @@ def read_in_order(directory, split):
     import tensorflow_datasets as tfds
 
     examples = tfds.builder_from_directory(directory).as_dataset(
-        split=split,
-        read_config=tfds.ReadConfig(interleave_cycle_length=1),
+        split=split, read_config=tfds.ReadConfig(interleave_cycle_length=1)
     )
     return [plain(example) for example in tfds.as_numpy(examples)]
 

@@ -13,9 +13,9 @@ import subprocess
 import sys
 
 from tests.support import shared
+from tests.support.distributions import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
-DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text("utf-8")
 PLACE = "/opt/gristmill"
 # What the commands know of this environment: where packages come from.
 _VARIABLES = ("PIP_", "SSL_", "UV_")

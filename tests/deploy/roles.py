@@ -1,9 +1,10 @@
 """What deploy/iam.md says of roles and permissions, and what Google's roles contain."""
 
-import pathlib
 from collections import namedtuple
 
-DOCUMENT = pathlib.Path(__file__).parents[2] / "deploy" / "iam.md"
+from tests.support.distributions import ROOT
+
+DOCUMENT = ROOT / "deploy" / "iam.md"
 
 _VIEW = {"storage.objects.get", "storage.objects.list"}
 _USE = _VIEW | {"storage.objects.create", "storage.objects.delete"}
@@ -24,10 +25,7 @@ CONTENTS = {
     "roles/iam.serviceAccountUser": {"iam.serviceAccounts.actAs"},
     "roles/logging.logWriter": set(),
     "roles/serviceusage.serviceUsageConsumer": set(),
-    "roles/storage.legacyBucketReader": {
-        "storage.buckets.get",
-        "storage.objects.list",
-    },
+    "roles/storage.legacyBucketReader": {"storage.buckets.get", "storage.objects.list"},
     "roles/storage.objectUser": _USE,
     "roles/storage.objectViewer": _VIEW,
 }
@@ -68,7 +66,7 @@ Asked = namedtuple("Asked", "permission resource role without")
 
 def _rows(heading):
     """Returns the cells of the table whose first heading this is."""
-    lines = iter(DOCUMENT.read_text(encoding="utf-8").splitlines())
+    lines = iter(DOCUMENT.read_text("utf-8").splitlines())
     for line in lines:
         if line.startswith(f"| {heading} |"):
             next(lines)

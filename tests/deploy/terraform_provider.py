@@ -9,13 +9,13 @@ the provider's version 6.50 have them (cdktf-cdktf-provider-google 16.12).
 import concurrent.futures
 import json
 import os
-import pathlib
 
 import grpc
 import msgpack
 from google.protobuf import descriptor_pb2, json_format, message_factory
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.support.distributions import ROOT
+
 SCHEMA = ROOT / "tests" / "deploy" / "google_provider.json"
 # Both from here: the second has the first's resources, and more.
 _NAMES = (
@@ -25,7 +25,7 @@ _NAMES = (
 
 # The protocol, as far as it is used.
 _PLUGIN = json_format.Parse(
-    (SCHEMA.parent / "terraform_plugin.json").read_text(encoding="utf-8"),
+    (SCHEMA.parent / "terraform_plugin.json").read_text("utf-8"),
     descriptor_pb2.FileDescriptorProto(),
 )
 M = message_factory.GetMessages([_PLUGIN])
@@ -85,7 +85,7 @@ class TerraformProvider:
     """
 
     def __init__(self):
-        self._schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+        self._schema = json.loads(SCHEMA.read_text("utf-8"))
         pool = concurrent.futures.ThreadPoolExecutor(max_workers=4)
         self._server = grpc.server(pool)
         handlers = {

@@ -19,11 +19,7 @@ LIMIT_SECONDS = 60
 CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts")
 IMAGE = "--sdk_container_image=us-docker.pkg.dev/my-project/gristmill/convert:1"
 VIEW = {"storage.objects.get", "storage.objects.list"}
-USE = VIEW | {
-    "storage.buckets.get",
-    "storage.objects.create",
-    "storage.objects.delete",
-}
+USE = VIEW | {"storage.buckets.get", "storage.objects.create", "storage.objects.delete"}
 
 
 def committed(cloud):

@@ -236,9 +236,9 @@ def test_launch_takes_any_path_and_all_options(services):
 
 
 def test_alerts_are_as_monitoring_takes_them():
-    text = (DEPLOY / "alerts.json").read_text(encoding="utf-8")
+    text = (DEPLOY / "alerts.json").read_text("utf-8")
     policy = json_format.Parse(text, AlertPolicy.pb()())
-    runbook = (DEPLOY / "runbook.md").read_text(encoding="utf-8")
+    runbook = (DEPLOY / "runbook.md").read_text("utf-8")
     assert len(policy.conditions) >= 4
     for condition in policy.conditions:
         assert f"\n## {condition.display_name}\n" in runbook

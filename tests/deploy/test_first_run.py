@@ -7,7 +7,6 @@ what follows it, `inspect`, `verify` and the table, is the real thing.
 
 import itertools
 import json
-import pathlib
 import shlex
 import subprocess
 import sys
@@ -16,8 +15,9 @@ import pytest
 
 from tests.deploy.cloud import FILES, RECORDS, running
 from tests.deploy.tools import run, stand_in
+from tests.support.distributions import ROOT
 
-SCRIPT = pathlib.Path(__file__).parents[2] / "deploy" / "first_run.sh"
+SCRIPT = ROOT / "deploy" / "first_run.sh"
 NAMES = [f"gs://raw/texts/part-{number}.tfrecord" for number in range(FILES)]
 GCLOUD = f"""#!/bin/bash
 [[ "$1 $2 $3" == "storage ls gs://raw/"* ]] || exit 9
@@ -95,7 +95,7 @@ def test_a_dry_run_checks_and_submits_nothing(cloud, tmp_path):
     found = json.loads(done.stdout)
     assert (found["state"], found["job_id"]) == ("dry run", None)
     assert found["checked"]
-    text = (SCRIPT.parents[1] / "docs/reference/tested.md").read_text(encoding="utf-8")
+    text = (SCRIPT.parents[1] / "docs/reference/tested.md").read_text("utf-8")
     block = text[text.index("export PROJECT=my-project") :].partition("```")[0]
     export, dry, real = block.strip().splitlines()
     assert real == dry.replace("--dry-run ", "")

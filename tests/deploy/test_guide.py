@@ -51,7 +51,7 @@ exec {real} "$@"
 
 
 def blocks(document, folder=DEPLOY):
-    text = (folder / document).read_text(encoding="utf-8")
+    text = (folder / document).read_text("utf-8")
     return [block.text for block in blocks_of(text) if block.language == "bash"]
 
 

@@ -55,7 +55,7 @@ def test_versions_are_the_same_everywhere():
     assert str(pin.specifier) == f"=={beam}"
     least = next(s.version for s in wanted.specifier if s.operator == ">=")
     assert Version(beam).release[:2] == Version(least).release[:2]
-    guide = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    guide = (DEPLOY / "README.md").read_text("utf-8")
     assert beam in guide
     assert arguments()["LAUNCHER_IMAGE"] in guide
     assert f"3.11 to {NEWEST_PYTHON}" in DOCKERFILE
@@ -83,7 +83,7 @@ def test_nothing_is_installed_at_start():
 
 def test_lock_is_of_the_requirements():
     """What the guide to contributing says to run after a change was run."""
-    text = LOCK.read_text(encoding="utf-8")
+    text = LOCK.read_text("utf-8")
     assert "uv pip compile requirements.txt --universal" in text
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     wanted = [Requirement(line) for line in lines if line and line[0] != "#"]

@@ -1,12 +1,13 @@
 """A run on Kubernetes: manifests and alerts fit each other and a feed."""
 
 import importlib
-import pathlib
 
 import pytest
 import yaml
 
-FOLDER = pathlib.Path(__file__).parents[2] / "deploy" / "kubernetes"
+from tests.support.distributions import ROOT
+
+FOLDER = ROOT / "deploy" / "kubernetes"
 # Imported by the test: it takes seconds, in each process that looks for tests.
 MODELS = {
     "ConfigMap": "kubernetes.core.v1",
@@ -19,7 +20,7 @@ MODELS = {
 
 def documents(name):
     """Returns the objects of a manifest, by kind."""
-    loaded = list(yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8")))
+    loaded = list(yaml.safe_load_all((FOLDER / name).read_text("utf-8")))
     found = {each["kind"]: each for each in loaded}
     assert len(found) == len(loaded)
     return found

@@ -232,11 +232,11 @@ PLACES = {
 @pytest.mark.parametrize("by_template", [False, True])
 def test_options_of_the_guide_reach_the_request(cloud, by_template):
     """A launcher passes them as options of Beam, the scripts say the same."""
-    text = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "deploy" / "README.md").read_text("utf-8")
     table = text[text.index("## Keys, networks") :].partition("\n\n- ")[0]
     rows = re.findall(r"^\| ([^|]+) \| `(--[^`]+)` \| `([^`]+)` \|$", table, re.M)
     assert len(rows) == len(PLACES)
-    script = (ROOT / "deploy" / "launch.sh").read_text(encoding="utf-8")
+    script = (ROOT / "deploy" / "launch.sh").read_text("utf-8")
     flags = {"KMS_KEY": "dataflow_kms_key=", "SUBNETWORK": "subnetwork="}
     for what, beams, variable in rows:
         assert any(what.startswith(place) for place in PLACES)

@@ -120,7 +120,7 @@ def test_plan_makes_what_the_guide_makes_by_hand(plan):
     assert images["docker_config"] == [{"immutable_tags": True}]
     assert (images["repository_id"], images["format"]) == ("gristmill", "DOCKER")
     services = {v["service"] for v in plan["google_project_service"].values()}
-    guide = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
+    guide = (ROOT / "deploy" / "README.md").read_text("utf-8")
     once = guide[guide.index("## Set up a project") : guide.index("## Convert")]
     assert set(re.findall(r"\w+\.googleapis\.com", once)) <= services
     lines = plan["outputs"]["environment"]["value"].splitlines()

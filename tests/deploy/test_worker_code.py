@@ -18,12 +18,7 @@ from gristmill.transforms.beam import same_code
 from tests.deploy import roles
 from tests.deploy.cloud import job_of, run_staged, running
 from tests.deploy.tools import run
-from tests.support.distributions import (
-    ROOT,
-    checked,
-    setup_arguments,
-    site,
-)
+from tests.support.distributions import ROOT, checked, setup_arguments, site
 
 SETUP = setup_arguments()
 FOLDERS = SETUP["package_dir"].values()
@@ -110,7 +105,7 @@ def image(folder, *, ours):
 
     It links to the packages of this one: what pip installs there goes beside them.
     """
-    lock = (ROOT / "deploy" / "requirements.lock").read_text(encoding="utf-8")
+    lock = (ROOT / "deploy" / "requirements.lock").read_text("utf-8")
     held = folder / "held"
     held.mkdir(parents=True)
     for name in {*re.findall(r"^([\w.-]+)==", lock, re.MULTILINE), "pip", "setuptools"}:
@@ -162,10 +157,7 @@ MYMAP = "mymap-1.tar.gz"
 # {requirements} are a module's; and what is staged for pip.
 ROWS = {
     "image": ((OURS,), set()),
-    "image, setup file": (
-        (OURS, *MAP, "--setup_file={setup}"),
-        {"workflow.tar.gz"},
-    ),
+    "image, setup file": ((OURS, *MAP, "--setup_file={setup}"), {"workflow.tar.gz"}),
     "image, requirements file": (
         (OURS, *MAP, "--requirements_file={requirements}", "--requirements_cache=skip"),
         {"requirements.txt", MYMAP},

@@ -1,14 +1,13 @@
 """Commands that tests run: linters, scripts of the repository, clients of a cloud."""
 
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.support.distributions import ROOT
 
 
 def tool(name):

@@ -20,7 +20,8 @@ import textwrap
 import pytest
 from markdown_it import MarkdownIt
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.support.distributions import ROOT
+
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TIMEOUT_SECONDS = 240
 
@@ -89,7 +90,7 @@ def script_of(blocks):
 
 def run(document, folder):
     script = folder / f"{document.stem}.py"
-    script.write_text(script_of(blocks_of(document.read_text(encoding="utf-8"))))
+    script.write_text(script_of(blocks_of(document.read_text("utf-8"))))
     work = folder / "work"
     work.mkdir()
     commands = pathlib.Path(sys.executable).parent
@@ -127,10 +128,10 @@ def test_document_runs(document, tmp_path):
     "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
 )
 def test_blocks_are_of_known_languages_and_as_in_their_sources(document):
-    for block in blocks_of(document.read_text(encoding="utf-8")):
+    for block in blocks_of(document.read_text("utf-8")):
         assert block.language in RUNNABLE | QUIET, f"line {block.line}"
         if block.source is not None:
-            source = (ROOT / block.source).read_text(encoding="utf-8")
+            source = (ROOT / block.source).read_text("utf-8")
             found = [block.text, textwrap.indent(block.text, "    ")]
             assert any(text in source for text in found), f"line {block.line}"
 

@@ -4,12 +4,12 @@ A heading names its module, so it is a noun phrase. A docstring names the value 
 returned. Turns that only a translation has do not come back.
 """
 
-import pathlib
 import re
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.support.distributions import ROOT
+
 ALL = (
     "dataset",
     "loader",
@@ -75,7 +75,7 @@ def test_documents_and_helps_are_in_plain_english():
     bad = [
         f"{path.relative_to(ROOT)}: {fault}"
         for path in TEXTS
-        for fault in turns_in(path.read_text(encoding="utf-8"), TURNS_OF_TEXTS)
+        for fault in turns_in(path.read_text("utf-8"), TURNS_OF_TEXTS)
     ]
     assert not bad, "\n".join(bad)
 
@@ -84,7 +84,7 @@ def test_documents_and_helps_are_in_plain_english():
 def test_sources_are_in_plain_english(package):
     bad = []
     for path in sorted((ROOT / package).rglob("*.py")):
-        text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT)
+        text, name = path.read_text("utf-8"), path.relative_to(ROOT)
         if HEADING.match(text):
             bad.append(f"{name}: the heading asks, name the module's subject")
         bad += [f"{name}: {fault}" for fault in turns_in(text, TURNS)]

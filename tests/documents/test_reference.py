@@ -1,13 +1,12 @@
 """Pages of docs/reference list all options, metrics and variables."""
 
 import ast
-import pathlib
 import re
 
 from gristmill.pipelines.commands.main import COMMANDS
 from gristmill.transforms.beam import run_job
+from tests.support.distributions import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
 PACKAGES = ("dataset", "loader", "package", "pipelines", "transforms")
 # Types of parameters, and options of all commands, which cli.md lists, are none.
@@ -16,7 +15,7 @@ _LIKE_A_VARIABLE = re.compile(rf"(?!{_NONE})(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|TMP
 
 
 def page(name):
-    return (FOLDER / name).read_text(encoding="utf-8")
+    return (FOLDER / name).read_text("utf-8")
 
 
 def test_every_command_has_a_row():
@@ -53,7 +52,7 @@ def test_every_variable_of_the_environment_is_listed():
         name
         for package in PACKAGES
         for path in sorted((ROOT / package).rglob("*.py"))
-        for name in variables_in(path.read_text(encoding="utf-8"))
+        for name in variables_in(path.read_text("utf-8"))
     }
     listed = re.findall(r"^\| `(\w+)` \|", page("environment.md"), re.MULTILINE)
     # Libraries read these.

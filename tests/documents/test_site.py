@@ -36,7 +36,7 @@ def test_files_that_pages_name_exist():
     named = {
         (page.relative_to(ROOT).as_posix(), path)
         for page in pages
-        for path in _NAMED_FILE.findall(page.read_text(encoding="utf-8"))
+        for path in _NAMED_FILE.findall(page.read_text("utf-8"))
         if (ROOT / path.partition("/")[0]).is_dir() and "NAME" not in path
     }
     assert len(named) > 30
@@ -46,11 +46,11 @@ def test_files_that_pages_name_exist():
 def test_tests_that_pages_name_exist():
     """Each clause of the order has some."""
     modules = (ROOT / "tests").rglob("*.py")
-    sources = "".join(path.read_text(encoding="utf-8") for path in modules)
+    sources = "".join(path.read_text("utf-8") for path in modules)
     named = {
         name
         for page in PAGES
-        for name in re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))
+        for name in re.findall(r"`(test_\w+)`", page.read_text("utf-8"))
     }
     assert len(named) > 15
     assert named <= {*re.findall(r"def (test_\w+)", sources)}
@@ -60,7 +60,7 @@ def navigation(page=HOME):
     """Returns the pages that can be reached by the lists of index pages."""
     found = [page]
     if page == HOME or page.name == "index.md":
-        for _, target in entries_of(page.read_text(encoding="utf-8")):
+        for _, target in entries_of(page.read_text("utf-8")):
             found += navigation((page.parent / target).resolve())
     return found
 
@@ -85,7 +85,7 @@ PARTS_OF_PAGES = {
 
 
 def parts_of(page):
-    text = page.read_text(encoding="utf-8")
+    text = page.read_text("utf-8")
     return {
         name: {*map(html.unescape, re.findall(pattern, text))}
         for name, pattern in PARTS_OF_PAGES.items()
@@ -135,11 +135,11 @@ def test_site_is_built_without_a_warning(capfd):
                 wrong.append(f"{path}: {link}")
     assert wrong == []
     for name in [*site.rglob("*.css"), *site.rglob("*.html")]:
-        text = name.read_text(encoding="utf-8")
+        text = name.read_text("utf-8")
         assert not re.search(r"url\(\W?https?:|@import\W+https?:", text), name
 
     # The menu of versions knows the version, and finds the list of all of them.
-    options = (site / "README.html").read_text(encoding="utf-8")
+    options = (site / "README.html").read_text("utf-8")
     assert f"theme_switcher_version_match = '{version}'" in options
     assert "theme_switcher_json_url = '../switcher.json'" in options
 
@@ -152,7 +152,7 @@ def test_site_is_built_without_a_warning(capfd):
             own = getattr(value, "__name__", name)  # Of an alias.
             names = {f"{each}.{one}" for each in FACES for one in (name, own)}
             assert names & shown, f"{face}.{name}"
-    api = (site / "docs/train/loader.html").read_text(encoding="utf-8")
+    api = (site / "docs/train/loader.html").read_text("utf-8")
     assert 'href="../reference/api/loader.html#gristmill.loader.global_batches"' in api
 
     # What is linked is ours: `tf.data.Dataset` is another.
@@ -163,7 +163,7 @@ def test_site_is_built_without_a_warning(capfd):
     packages = re.compile(r"(gristmill\.)?((loader|order|dataset|transforms)\.)*")
     linked = 0
     for path in pages:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text("utf-8")
         text = text.replace('</span><wbr><span class="pre">', "")  # Names may break.
         for anchor, name in pattern.findall(text):
             linked += 1
@@ -172,15 +172,15 @@ def test_site_is_built_without_a_warning(capfd):
     assert linked > 100
 
     # Every command has its options.
-    commands = (site / "docs/reference/cli.html").read_text(encoding="utf-8")
+    commands = (site / "docs/reference/cli.html").read_text("utf-8")
     for command in COMMANDS:
         assert f'id="gristmill-{command}"' in commands
 
     # Language models get each page as text.
-    listed = (site / "llms.txt").read_text(encoding="utf-8")
-    whole = (site / "llms-full.txt").read_text(encoding="utf-8")
+    listed = (site / "llms.txt").read_text("utf-8")
+    whole = (site / "llms-full.txt").read_text("utf-8")
     for page in PAGES:
         name = page.relative_to(ROOT).as_posix()
         assert f"](_sources/{name}.txt)" in listed
         assert (site / "_sources" / f"{name}.txt").is_file()
-        assert page.read_text(encoding="utf-8").splitlines()[0] in whole
+        assert page.read_text("utf-8").splitlines()[0] in whole

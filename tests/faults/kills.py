@@ -58,14 +58,7 @@ class Killer:
         self._process.kill()
         self._process.communicate()
 
-    def run(
-        self,
-        argv,
-        *,
-        kill_at=0,
-        after=False,
-        cwd=None,
-    ):
+    def run(self, argv, *, kill_at=0, after=False, cwd=None):
         """Runs a command.
 
         Args:

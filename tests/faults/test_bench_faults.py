@@ -151,7 +151,7 @@ WITHOUT_BODY = {
     *(("nothing", "delete"), ("no content", "delete")),
 }
 CASES = [
-    *(case for case in itertools.product(FAULTS, CALLS) if case not in WITHOUT_BODY),
+    *(case for case in itertools.product(FAULTS, CALLS) if case not in WITHOUT_BODY)
 ]
 
 

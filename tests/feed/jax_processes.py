@@ -2,14 +2,14 @@
 
 import contextlib
 import os
-import pathlib
 import signal
 import socket
 import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.support.distributions import ROOT
+
 TIMEOUT_SECONDS = 240
 
 

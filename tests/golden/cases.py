@@ -50,4 +50,4 @@ def all_cases():
 def kept(group):
     """Returns the kept results of a group by name."""
     file = RESULTS / f"{group}.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return json.loads(file.read_text("utf-8")) if file.exists() else {}

@@ -3,9 +3,7 @@
 import pathlib
 
 from gristmill import loader
-from gristmill.dataset import (
-    encode_example,
-)
+from gristmill.dataset import encode_example
 from tests.golden import facts, inputs
 from tests.golden.cases import case
 from tests.golden.facts import play, verified

@@ -9,10 +9,7 @@ import random
 from gristmill import loader
 from tests.golden.cases import case
 from tests.golden.facts import command, digest, digest_of_array, play
-from tests.rows.tokenizer_files import (
-    END,
-    tokenizer_json,
-)
+from tests.rows.tokenizer_files import END, tokenizer_json
 
 TEMPLATES = pathlib.Path(__file__).parents[1] / "rows/templates"
 WORDS = (

@@ -26,15 +26,7 @@ from gristmill.transforms.conversion.make_shards import (
     shard_tasks,
 )
 from tests.order.input_files import WRITERS, rows_of
-from tests.order.ledger import (
-    FAULTS,
-    FILE_FAULTS,
-    FILES,
-    LISTS,
-    OF_PACKING,
-    PACK,
-    Case,
-)
+from tests.order.ledger import FAULTS, FILE_FAULTS, FILES, LISTS, OF_PACKING, PACK, Case
 from tests.support import conversion
 from tests.support.conversion import prepared_of, read_output
 from tests.support.records import text_records
@@ -188,8 +180,7 @@ def results_of(prepared):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    each_with(["lose", "double", "exchange", "other number"]),
+    ("name", "kind"), each_with(["lose", "double", "exchange", "other number"])
 )
 def test_no_fault_in_reports_passes(tmp_path, name, kind):
     case = Case(tmp_path, name, 1)

@@ -23,10 +23,7 @@ from gristmill.transforms.conversion.begin import list_inputs
 from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
 from gristmill.transforms.tokens.document_column import OneFeature
 from gristmill.transforms.tokens.documents import ComparedEncoder, DocumentReader
-from gristmill.transforms.tokens.load_tokenizer import (
-    find_tokenizer,
-    load_tokenizer,
-)
+from gristmill.transforms.tokens.load_tokenizer import find_tokenizer, load_tokenizer
 from tests.rows.tokenizer_files import TEXTS, tokenizer_json
 from tests.support.conversion import job_of
 from tests.support.examples import FLOATS, INT64S, UNUSUAL

@@ -9,13 +9,7 @@ import tokenizers
 
 from gristmill.dataset import InputError
 from gristmill.dataset.packed.message_spans import ROLES
-from tests.rows.conversations import (
-    WORDS,
-    chat_options,
-    read,
-    seen_spans,
-    write_bpe,
-)
+from tests.rows.conversations import WORDS, chat_options, read, seen_spans, write_bpe
 from tests.rows.packed_rows import tokens_of
 
 CHATML = (
@@ -261,12 +255,7 @@ def says(text, role="assistant", trained=True, message=1):
 
 
 SPANS = {
-    "no end of turn": (
-        CHATML,
-        SAID,
-        {"train_end_of_turn": "no"},
-        [says("the answer")],
-    ),
+    "no end of turn": (CHATML, SAID, {"train_end_of_turn": "no"}, [says("the answer")]),
     "tagged": (TAGGED, SAID, {}, [ASKS, says(" the answer\n<|eot|>\n")]),
     "a pad that is the end": (
         PADDED,

@@ -15,12 +15,7 @@ from gristmill.pipelines.anywhere import verify
 from gristmill.pipelines.text.printer import json_text, text_of
 from gristmill.transforms import VerifyDataset
 from tests.rows.packed_rows import batch_of, rows_of
-from tests.rows.packed_shards import (
-    CHAT,
-    commit_packed,
-    conversations,
-    packed_shard,
-)
+from tests.rows.packed_shards import CHAT, commit_packed, conversations, packed_shard
 from tests.support.pipelines import run
 
 SHARD = layout.shard_name("d", "train", 1, 2)

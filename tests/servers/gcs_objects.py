@@ -249,14 +249,7 @@ class Objects:
                 raise RefusalError(404, "No such upload")
             return Reply(308, {})
 
-    def chunk(
-        self,
-        key,
-        data,
-        content_range,
-        *,
-        keep_bytes=sys.maxsize,
-    ):
+    def chunk(self, key, data, content_range, *, keep_bytes=sys.maxsize):
         """Takes a piece of an upload, or all but its end."""
         upload = self.uploads.get(key)
         if upload is None:

@@ -24,19 +24,13 @@ _NEEDS = {
 
 
 # A request, read as a whole. Its operation is `list`, `stat`, `media`, `insert`,
-# `start`, `chunk`, `delete`, `bucket`, `permissions`, or `unknown`; the name is that of
-# an object, "" for none. `query` has its parameters, `about` what else it says: metadata
-# of an object, `data` the content of one. Headers are by lower-case name.
+# `start`, `chunk`, `delete`, `bucket`, `permissions`, or `unknown`; the name is that
+# of an object, "" for none. `query` has its parameters, `about` what else it says:
+# metadata of an object, `data` the content of one. Headers are by lower-case name.
 Request = namedtuple("Request", "operation bucket name query about data headers")
 
 
-def parse(
-    command,
-    target,
-    headers,
-    data,
-    objects,
-):
+def parse(command, target, headers, data, objects):
     """Finds out what a request asks for.
 
     Args:

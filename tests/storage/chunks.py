@@ -97,13 +97,7 @@ def footer_metadata(chunks, records, options=b"group_size:1"):
     return message([(1, message([(1, 1), (2, chunks), (3, records), (4, options)]))])
 
 
-def array_record_file(
-    chunks,
-    footer,
-    *,
-    postscript=None,
-    footer_chunk=None,
-):
+def array_record_file(chunks, footer, *, postscript=None, footer_chunk=None):
     """Returns a file of two blocks: chunks, and a footer of these records."""
     data = bytes(FIRST_CHUNK) + b"".join(chunks)
     footer_at = len(data)

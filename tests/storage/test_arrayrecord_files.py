@@ -26,11 +26,7 @@ from gristmill.dataset import (
 )
 from gristmill.dataset.arrayrecord import compiled
 from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes, hash_spans
-from gristmill.dataset.arrayrecord.chunks import (
-    BLOCK_BYTES,
-    EncodedChunks,
-    chunk_table,
-)
+from gristmill.dataset.arrayrecord.chunks import BLOCK_BYTES, EncodedChunks, chunk_table
 from gristmill.dataset.arrayrecord.compression import compressor, decompress_frame
 from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from tests.storage.chunks import (
@@ -296,10 +292,7 @@ def test_fields_that_contradict_each_other(compression, lie, says):
     some = encoded([good, good, bytes(bad), good])
     error = TransposedChunkError if lie == {"kind": "t"} else CorruptShardError
     for method in (some.decode, some.checksum):
-        with (
-            limited_memory(1 << 29),
-            told(error, "shard, chunk 2", says),
-        ):
+        with limited_memory(1 << 29), told(error, "shard, chunk 2", says):
             method()
 
 

@@ -76,7 +76,7 @@ def test_every_error_that_is_made_says_what_to_do():
     without, made = [], 0
     for package in ("dataset", "loader", "pipelines", "transforms"):
         for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 if not isinstance(node, ast.Call):
                     continue
                 if getattr(node.func, "attr", getattr(node.func, "id", "")) in names:

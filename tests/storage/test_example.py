@@ -17,14 +17,7 @@ from gristmill.dataset import InputError, encode_example
 from gristmill.dataset.base.example import canonical_example, decode_example
 from gristmill.dataset.metadata.tfds import parse_tfds_features
 from gristmill.loader import ExampleDecoder
-from tests.support.examples import (
-    BYTES,
-    FLOATS,
-    INT64S,
-    UNUSUAL,
-    parsed,
-    tf_example,
-)
+from tests.support.examples import BYTES, FLOATS, INT64S, UNUSUAL, parsed, tf_example
 from tests.support.tensorflow_process import with_tensorflow
 from tests.support.told import told
 

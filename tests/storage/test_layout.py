@@ -75,11 +75,7 @@ def test_nothing_else_is_written(tmp_path):
             "c4 C4 c4-en a_b v1.2 a+b 1 _x",
             "-c4 c4- c4--en .c4 a/b ä .. a*b a[b] $HOME",
         ),
-        (
-            layout.check_split,
-            "train test_2 T en-train",
-            "- a.b train- a/b train[:10%]",
-        ),
+        (layout.check_split, "train test_2 T en-train", "- a.b train- a/b train[:10%]"),
         (
             lambda key: layout.write_key(*layout.parse_write_key(key)),
             f"train train.{WRITE}",

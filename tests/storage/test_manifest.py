@@ -318,9 +318,7 @@ TFDS_INFO = {
 
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
-def test_a_changed_description_of_tfds_is_an_error_of_ours_or_can_be_used(
-    data,
-):
+def test_a_changed_description_of_tfds_is_an_error_of_ours_or_can_be_used(data):
     text = json.dumps(data.draw(changes(TFDS_INFO))).encode()
     error = functools.partial(InvalidDatasetError, cure="none")
     with contextlib.suppress(GristmillError):

@@ -37,9 +37,7 @@ def network(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_ranges_are_read_through_a_proxy_with_tls_and_tokens(
-    network,
-):
+def test_ranges_are_read_through_a_proxy_with_tls_and_tokens(network):
     fetcher = fetch([*RANGES, ByteRange(PATH)])
     # google-auth asks iamcredentials.googleapis.com as well, in a thread of its own.
     assert "CONNECT storage.googleapis.com:443" in network.tunnels

@@ -128,10 +128,7 @@ _HEADERS = (
     ("Content-Length", ("0", "5", "2000", "1999", "2001", "-1", "x", "9" * 17, "5, 6")),
     ("Transfer-Encoding", ("chunked", "gzip", "identity", "chunked, chunked")),
     ("Content-Encoding", ("gzip", "br", "x")),
-    (
-        "Content-Range",
-        (f"bytes 1000-2999/{SIZE}", "bytes 0-1/2", "bytes */9", "x", ""),
-    ),
+    ("Content-Range", (f"bytes 1000-2999/{SIZE}", "bytes 0-1/2", "bytes */9", "x", "")),
     ("X-Goog-Generation", ("1", "", "x")),
     ("Retry-After", ("0", "-1", "x", "1e9", "Wed, 21 Oct 2015 07:28:00 GMT", "")),
     ("Content-Type", ("text/html", "application/json", "\xff\xfe")),

@@ -183,10 +183,7 @@ def test_columns_that_do_not_add_up(changes, says):
 def test_arrays_that_decompress_to_far_more_than_is_stored():
     out = io.BytesIO()
     np.savez_compressed(out, version=1, zeros=np.zeros(1 << 28, np.uint8))
-    with (
-        limited_memory(1 << 27),
-        told(InvalidDatasetError, "decompress to 268,"),
-    ):
+    with limited_memory(1 << 27), told(InvalidDatasetError, "decompress to 268,"):
         load_arrays(out.getvalue(), where="x", version=1)
 
 

@@ -23,12 +23,7 @@ from gristmill.dataset.arrayrecord.shard_writer import (
     StoredShard,
     read_shard,
 )
-from tests.storage.chunks import (
-    array_record_file,
-    chunk,
-    footer_entry,
-    footer_metadata,
-)
+from tests.storage.chunks import array_record_file, chunk, footer_entry, footer_metadata
 from tests.support.open_files import files_of_at_most
 from tests.support.records import (
     AWKWARD_RECORDS,
@@ -47,12 +42,7 @@ UNCOMPRESSED = WriterOptions(group_size=4, compression="uncompressed")
 LOST = (DataLossError, StorageError)
 
 
-def make(
-    path,
-    given,
-    options,
-    spoil=None,
-):
+def make(path, given, options, spoil=None):
     """Writes or copies a shard, whose file may be spoilt before it is read back."""
     with (
         ShardWriter(str(path), options=options) as writer,
@@ -136,8 +126,7 @@ def test_other_versions_than_the_jobs_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "claims",
-    [[(2, 3), (2, 1)], [(2, 4), (1, 1)], [(3, 3), (1, 1)], [(1, 3), (1, 3)]],
+    "claims", [[(2, 3), (2, 1)], [(2, 4), (1, 1)], [(3, 3), (1, 1)], [(1, 3), (1, 3)]]
 )
 def test_a_footer_that_lists_other_chunks(tmp_path, claims):
     """The footer claims so many records and bytes of each chunk."""

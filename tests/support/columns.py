@@ -42,13 +42,7 @@ def json_lines(folder, rows):
     return str(path)
 
 
-def attach(
-    output,
-    folder,
-    values,
-    by=ID,
-    **options,
-):
+def attach(output, folder, values, by=ID, **options):
     """Attaches the columns of a table to a dataset, in this process."""
     table = parquet(folder, values)
     return attach_tables(output, [table], by, workers=1, **options)

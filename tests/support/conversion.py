@@ -7,25 +7,12 @@ import random
 from gristmill.dataset import WriterOptions, encode_frame, open_manifest, read_table
 from gristmill.transforms import ConversionJob, PlanOptions
 from gristmill.transforms.conversion.begin import begin_job
-from gristmill.transforms.conversion.commit_shards import (
-    MakeShards,
-    commit_shards,
-)
-from gristmill.transforms.conversion.make_shards import (
-    make_shards,
-    shard_tasks,
-)
+from gristmill.transforms.conversion.commit_shards import MakeShards, commit_shards
+from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
 from tests.support.records import frames_of, read_array_records
 
 
-def job_of(
-    inputs,
-    output,
-    *,
-    shards=1,
-    plan=None,
-    **options,
-):
+def job_of(inputs, output, *, shards=1, plan=None, **options):
     """Returns a job; `inputs` is a pattern, patterns, or a directory of files."""
     if isinstance(inputs, pathlib.Path):
         inputs = f"{inputs}/*" if inputs.is_dir() else str(inputs)
@@ -124,13 +111,7 @@ def nested_records(chance, *, depth=1):
     return payload
 
 
-def dataset_of(
-    folder,
-    records,
-    *,
-    split="train",
-    **writer,
-):
+def dataset_of(folder, records, *, split="train", **writer):
     """Makes a dataset of three shards in a folder, and returns its directory."""
     source = folder / f"{split}.tfrecord"
     source.write_bytes(frames_of(records))

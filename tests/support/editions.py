@@ -7,13 +7,7 @@ from tests.support.conversion import convert, job_of
 from tests.support.records import frames_of
 
 
-def add_edition(
-    folder,
-    output,
-    edition,
-    records,
-    shards=2,
-):
+def add_edition(folder, output, edition, records, shards=2):
     """Converts records as the next edition of a dataset `d`."""
     inputs = folder / f"input-{edition}"
     inputs.mkdir(exist_ok=True)

@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 Values = Sequence[bytes] | Sequence[float] | Sequence[int]
 
 INT64S = st.one_of(
-    st.integers(-3, 300),
-    st.integers(0, 60_000),
-    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.integers(-3, 300), st.integers(0, 60_000), st.integers(-(1 << 63), (1 << 63) - 1)
 )
 FLOATS = st.floats(width=32, allow_nan=False)
 BYTES = st.binary(max_size=20)

@@ -3,10 +3,7 @@
 from gristmill import loader
 from gristmill.dataset.base.columns import Gathered
 from gristmill.transforms.removal.cut_shard import cut_shard
-from gristmill.transforms.removal.removal_job import (
-    begin_removal,
-    commit_removal,
-)
+from gristmill.transforms.removal.removal_job import begin_removal, commit_removal
 
 
 def remove(folder, numbers, *, erase=False):

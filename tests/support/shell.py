@@ -11,12 +11,7 @@ from tests.support.records import read_array_records
 
 def gristmill(*arguments, cwd, **options):
     return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "gristmill",
-            *map(str, arguments),
-        ],
+        [sys.executable, "-m", "gristmill", *map(str, arguments)],
         cwd=cwd,
         capture_output=True,
         text=True,

@@ -7,14 +7,7 @@ from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.local import LocalStorage
 
 
-def watched(
-    monkeypatch,
-    target,
-    name,
-    look,
-    *,
-    after=False,
-):
+def watched(monkeypatch, target, name, look, *, after=False):
     """Calls `look` with the arguments of each call of a function.
 
     Args:
@@ -47,14 +40,7 @@ def failing(monkeypatch, target, name, error):
     watched(monkeypatch, target, name, fail)
 
 
-def meanwhile(
-    monkeypatch,
-    target,
-    name,
-    other,
-    *,
-    after=False,
-):
+def meanwhile(monkeypatch, target, name, other, *, after=False):
     """Calls `other` when a function is called for the first time.
 
     Args:
@@ -73,16 +59,7 @@ def meanwhile(
     watched(monkeypatch, target, name, once, after=after)
 
 
-def at_storage(
-    monkeypatch,
-    operation,
-    name,
-    other,
-    *,
-    after=False,
-    skip=0,
-    times=1,
-):
+def at_storage(monkeypatch, operation, name, other, *, after=False, skip=0, times=1):
     """Calls `other` when a storage's operation meets a file of some name.
 
     Nothing real comes just between two operations: a crash, another command, a fault.

@@ -85,10 +85,7 @@ def own_checkpoint(lab):
 @run("SFT: train once")
 def sft(lab):
     done = lab.train(
-        "sft",
-        trainer=NATIVE_SFT,
-        grain_train_files=lab.path("chat"),
-        **CHAT,
+        "sft", trainer=NATIVE_SFT, grain_train_files=lab.path("chat"), **CHAT
     )
     check_falls(done.losses)
 
@@ -147,12 +144,7 @@ def same_order(lab):
 
     plain = {"packing": False, "add_bos": False, "add_eos": False}
     found = lab.iterate(
-        "order",
-        {
-            "rows": plain,
-            "two": {**plain, "grain_worker_count": 2},
-        },
-        batches=8,
+        "order", {"rows": plain, "two": {**plain, "grain_worker_count": 2}}, batches=8
     )
     batches = loader.global_batches(
         loader.open(lab.path("one"), split="train"), batch_size=4, seed=0

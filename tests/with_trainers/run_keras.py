@@ -32,11 +32,7 @@ class Stops(keras.callbacks.Callback):
 
 def data_of(index=0, count=1):
     return KerasBatches(
-        batches,
-        steps_per_epoch=5,
-        decode=decode,
-        host=(index, count),
-        prefetch=1,
+        batches, steps_per_epoch=5, decode=decode, host=(index, count), prefetch=1
     )
 
 

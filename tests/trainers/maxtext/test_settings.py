@@ -31,7 +31,7 @@ def written_out(name):
 
 
 def test_the_page_has_each_setting_that_was_recorded_and_what_is_refused():
-    text = PAGE.read_text(encoding="utf-8")
+    text = PAGE.read_text("utf-8")
     page = {}
     for line in text.split("\n## Settings\n")[1].split("\n## ")[0].splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
