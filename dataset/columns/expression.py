@@ -100,8 +100,9 @@ class Expression:
     def _column(self, name: str) -> ColumnType:
         kind = self._columns.get(name)
         if kind is None:
-            known = "a column, such as `gristmill attach` adds, with --map of what "
-            known += "records hold: there is none yet"
+            known = "a column of all editions, such as `gristmill attach` adds, with "
+            known += "--map of what records hold: there is none; after an append, "
+            known += "attach it again"
             if self._columns:
                 known = f"one of {some_of(self._columns, 20)}"
             raise self._refused(f"names no column {name!r}", name, known)

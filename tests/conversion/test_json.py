@@ -279,6 +279,20 @@ def test_nested_values_that_no_feature_holds_are_kept_as_json(tmp_path, values):
 
 
 @pytest.mark.parametrize(
+    "columns", ["id,m.a:string", "id,m.a", "m.a:int", "id,late.a:int"]
+)
+def test_a_field_of_an_object_is_not_taken_without_it(tmp_path, columns):
+    path = put_in(tmp_path, ['{"id": 1, "m": {"a": 2, "b": 3}}'])
+    given = tuple(columns.split(","))
+    with pytest.raises(InputError, match="a field of an object") as caught:
+        read(path, columns=given)
+    if "m.a" in columns:
+        assert "--columns m,m.a:string" in caught.value.cure
+        taken = read(path, columns=("m", "m.a:string"))
+        assert taken == [{"m.a": [b"2"], "m.b": [3]}]
+
+
+@pytest.mark.parametrize(
     ("lines", "words"),
     [
         (['{"a":' * 700 + "1" + "}" * 700], "'a' have no common type"),

@@ -295,7 +295,7 @@ class TestCommitted:
         file_of(job, "job").unlink()
         assert begin_job(job).committed is not None
         other = dataclasses.replace(job, writer=WriterOptions(group_size=4))
-        with told(JobChangedError, "from another source"):
+        with told(JobChangedError, "would not make it"):
             convert(other)
         convert(other, overwrite=True)
         assert read_output(job.output) == RECORDS
@@ -306,7 +306,7 @@ class TestCommitted:
         lost.unlink()
         files = tuple(map(str, shards))
         index(IndexOptions(files=files, split="train", overwrite=True), workers=1)
-        with told(JobChangedError, "from another source"):
+        with told(JobChangedError, "would not make it"):
             convert(job)
 
 

@@ -232,8 +232,8 @@ def _is_left_of_it(prepared: PreparedJob, part: Split) -> bool:
 
 def _not_own(prepared: PreparedJob, part: Split) -> JobChangedError:
     """Returns the error for a split that was not made by this job."""
-    what = "the output holds this split already, from another source"
-    got = None
+    what = "the output holds this split already, and this command would not make it"
+    got: str | None = f"edition {part.edition:,}, of other options or inputs"
     cure = "choose another --split or output"
     if _is_left_of_it(prepared, part):
         what = "records were removed from the split since it was converted"

@@ -139,6 +139,16 @@ class Wanted(NamedTuple):
         """
         names = self.names or ()
         absent = [name for name in names if name not in found]
+        for name in absent:
+            column = name.partition(".")[0]
+            is_field = name in self.types or column in found
+            if column not in (*names, name) and is_field:
+                raise InputError(
+                    "a field of an object is not taken without the object",
+                    expected="names of columns, and types of fields of these",
+                    got=name,
+                    cure=f"take the object too, as in --columns {column},{name}:string",
+                )
         missing = [name for name in absent if name not in self.types]
         if len(absent) == len(names):
             missing = absent  # Types would not help: all records would be empty.
