@@ -15,7 +15,6 @@ import contextlib
 import datetime
 import functools
 import importlib.metadata
-import pathlib
 import sys
 import tempfile
 import time
@@ -71,36 +70,6 @@ def meshes():
     }
 
 
-def measured(feed, steps):
-    """Returns how fast a feed gave so many steps to the devices."""
-    jax.block_until_ready(next(feed))
-    before, started = feed.stats, time.perf_counter()
-    for _ in range(steps):
-        batch = next(feed)
-    jax.block_until_ready(batch)
-    seconds, stats = time.perf_counter() - started, feed.stats - before
-    return {
-        "fed": f"{steps / seconds:,.1f} batches/s, {stats.records / seconds:,.0f} "
-        f"records/s, {stats.record_bytes / seconds / 1e6:,.1f} MB/s on this host",
-        "waiting": f"{stats.wait_seconds / seconds:.0%} of the time",
-    }
-
-
-def traced(feed, folder):
-    """Returns the names of the feed's spans in a trace of JAX's profiler."""
-    with jax.profiler.trace(folder):
-        for _ in range(3):
-            jax.block_until_ready(next(feed))
-    names = {
-        event.name
-        for path in pathlib.Path(folder).rglob("*.xplane.pb")
-        for plane in jax.profiler.ProfileData.from_file(str(path)).planes
-        for line in plane.lines
-        for event in line.events
-    }
-    return ", ".join(sorted(name for name in names if name.startswith("gristmill")))
-
-
 def run(args, work):
     """Does all of it; returns the rows of the table, and the steps that differ."""
     data = args.data or f"{work}/data"
@@ -137,8 +106,6 @@ def run(args, work):
             manager.save(args.steps, args=ocp.args.Composite(feed=state))
             manager.wait_until_finished()
         rows["checkpoint"] = f"{time.perf_counter() - started:.2f} s"
-        rows |= measured(feed, args.steps)
-        rows["spans in a trace"] = traced(feed, f"{work}/trace")
     for other, mesh in on.items():
         with ocp.CheckpointManager(saved) as manager, feed_on(mesh) as feed:
             how = ocp.args.Composite(feed=ocp.args.JsonRestore())

@@ -1,7 +1,5 @@
 """Races of commands on one dataset: killed at any step, and read all the time."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """A model of a dataset: commands in any order, killed anywhere, against lists."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

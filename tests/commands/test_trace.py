@@ -85,9 +85,6 @@ WAYS = {
     "b --shuffle block --block-records 2 --window-blocks 3": (
         lambda: ordered(opened("b"), shuffle=BLOCKS)
     ),
-    "b --epochs 2 --keep-remainder": (
-        lambda: ordered(opened("b"), epochs=2, drop_remainder=False)
-    ),
     "b=b --seed 5": lambda: ordered({"b": opened("b")}, seed=5),
     "a --split test,train": lambda: ordered(opened("a", split=["test", "train"])),
     JOINED: lambda: ordered(

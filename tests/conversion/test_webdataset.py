@@ -258,9 +258,8 @@ def test_features_are_the_members_of_all_files(tmp_path):
 )
 def test_tars_without_a_sample_that_can_be_read(tmp_path, members, error, words):
     (tmp_path / "in.tar").write_bytes(tar_of(members))
-    with pytest.raises(error) as caught:
+    with told(error, *words):
         listed(tmp_path / "in.tar")
-    assert all(word in str(caught.value) for word in words)
 
 
 def test_a_member_that_was_not_looked_at(tmp_path):

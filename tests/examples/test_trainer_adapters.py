@@ -7,8 +7,6 @@ tests/with_maxtext Tunix's trainer. Behind torchtitan's dataset are the parts of
 that its packing and its `GrainDataLoader` consist of.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import importlib

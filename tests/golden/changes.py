@@ -2,7 +2,6 @@
 
 import pathlib
 
-from gristmill import loader
 from gristmill.dataset import encode_example
 from tests.golden import facts, inputs
 from tests.golden.cases import case
@@ -137,23 +136,6 @@ def scripted(name):
 
 for _name in SCRIPTS:
     case(lambda name=_name: scripted(name), _name)
-
-
-@case
-def remove_from_groups():
-    """Whole groups, parts of groups, and a whole shard; then append, and go back."""
-    begin(a=(90, 0, 30))
-    play(f"{MADE} --group-size 8")
-    first, second, *_ = map(len, facts.shards_of(loader.open("out")))
-    gone = [3, *range(8, 16), *range(first, first + second), 89]
-    pathlib.Path("gone").write_text("".join(f"{each}\n" for each in gone))
-    return play("""
-        remove out --records gone
-        -> removed: verified out 0 3 7 8 40
-        append out b.tfrecord
-        -> appended: verified out 50
-        rollback out 1
-        -> back: records out""")
 
 
 @case

@@ -118,10 +118,6 @@ ONCE = {
         files(a__csv=lambda: MARK + table(20).replace(b"\n", b"\r\n")),
         *(f"{CSV} --num-shards 1 --record line", "0 8 19"),
     ),
-    "csv_cut": (
-        files(a__csv=lambda: inputs.table(inputs.rows(60))),
-        *("--num-shards 4", "0 31 59"),
-    ),
     "tsv_examples": (
         files(a__tsv=lambda: table(50, delimiter="\t")),
         *("--input-format tsv --num-shards 1", "0 4 49"),
@@ -131,14 +127,9 @@ ONCE = {
         parquet((50, 20), (30, 1 << 20)),
         *("--match-shards", "0 21 49 50 79"),
     ),
-    "parquet_cut": (parquet((60, 20)), "--num-shards 5", "0 31 59"),
     "webdataset_examples": (
         each("tar", lambda n: inputs.samples(20, seed=n)),
         *("--match-shards", "0 19 20 39"),
-    ),
-    "webdataset_cut": (
-        files(a__tar=lambda: inputs.samples(40)),
-        *("--num-shards 3", "0 20 39"),
     ),
     "beam_tfrecord": (
         *(THREE, "--num-shards 7 --runner FnApiRunner", "0 29 30 75 110 120"),

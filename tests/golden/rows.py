@@ -1,7 +1,6 @@
 """Rows of tokens: documents and conversations."""
 
 import functools
-import itertools
 import json
 import pathlib
 import random
@@ -44,19 +43,8 @@ def write_texts(file, count, seed):
     write_lines(file, ({"n": 1, "text": text} for text in texts))
 
 
-def shown(values, limit=24):
-    """Returns the first values of a row as a short text."""
-    return " ".join(map(str, values[:limit].tolist()))
-
-
-def runs(row):
-    """Returns the numbers of a row, each with how often it follows itself."""
-    groups = ((value, len([*same])) for value, same in itertools.groupby(row.tolist()))
-    return " ".join(f"{value}x{count}" for value, count in groups)
-
-
 def facts(path, **options):
-    """Returns the arrays of all rows: digests, and the beginnings of two."""
+    """Returns what all rows have together, and digests of their arrays."""
     data = loader.open(path)
     arrays = loader.PackedRows.of(data, names=ARRAYS, **options)(list(data))
     digests = {name: digest_of_array(array) for name, array in arrays.items()}
@@ -66,8 +54,6 @@ def facts(path, **options):
         "tokens": int((arrays["segments"] > 0).sum()),
         "pieces": int(arrays["segments"].max(axis=1).sum()),
         "trained": int(arrays["trained targets"].sum()),
-        "ids": [shown(row) for row in arrays["inputs"][:2]],
-        "segments": [runs(row) for row in arrays["segments"][:2]],
         "digests": {name: digests.pop(name) for name in plain},
         "trained digest": digest(digests[name].encode() for name in sorted(digests)),
     }

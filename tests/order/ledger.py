@@ -172,15 +172,7 @@ def truncate(path, chance):
     os.truncate(path, chance.randrange(path.stat().st_size))
 
 
-def zero(path, chance):
-    data = path.read_bytes()
-    begin = chance.randrange(len(data))
-    end = min(begin + 200, len(data))
-    changed = data[:begin] + bytes(end - begin) + data[end:]
-    path.write_bytes(changed if changed != data else changed[:-1] + b"\1")
-
-
-FILE_FAULTS = {"flip": flip, "truncate": truncate, "zero": zero}
+FILE_FAULTS = {"flip": flip, "truncate": truncate}
 
 
 def at_publishing(case, fault):

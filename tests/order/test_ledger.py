@@ -17,7 +17,7 @@ import pytest
 
 from gristmill.dataset import GristmillError, Writer, WriterOptions
 from gristmill.pipelines.anywhere import verify
-from gristmill.transforms import ConvertFiles, WriteArrayRecords
+from gristmill.transforms import ConvertFiles
 from gristmill.transforms.beam import run_job, same_code
 from gristmill.transforms.conversion.make_shards import (
     ShardResult,
@@ -87,12 +87,6 @@ def on_beam(case, output, **_):
         pipeline | ConvertFiles(jobs=(case.job(output),))
 
 
-def write_on_beam(case, output, **_):
-    with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        written = WriteArrayRecords(f"{case.folder}/{output}", num_shards=3)
-        pipeline | beam.Create(RECORDS) | written
-
-
 def write(case, output, records=RECORDS, **options):
     options = {"name": "data", "writer": WriterOptions(group_size=4)} | options
     path = f"{case.folder}/{output}"
@@ -159,13 +153,6 @@ def test_no_fault_in_an_append_passes(tmp_path, name, fault):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_fault_on_beam_passes(tmp_path, fault):
     check(Case(tmp_path, "tfrecord", 5), fault, on_beam, finishes=False)
-
-
-@pytest.mark.slow
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("fault", WRITING)
-def test_no_fault_in_a_write_on_beam_passes(tmp_path, fault):
-    check(Case(tmp_path, "tfrecord", 7), fault, write_on_beam, finishes=False)
 
 
 @pytest.mark.parametrize("fault", WRITING)

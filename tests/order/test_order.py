@@ -1,7 +1,5 @@
 """Which record is in which row: by plain arithmetic, by a simulation, by statistics."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import math

@@ -1,7 +1,5 @@
 """How much memory a piece of code takes, and how a process takes less."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import pathlib

@@ -4,8 +4,6 @@ Tests before may have left some that end, or start others, at any time: what all
 process has says nothing about the block.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing.process
 import threading
