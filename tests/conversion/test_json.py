@@ -278,6 +278,12 @@ def test_nested_values_that_no_feature_holds_are_kept_as_json(tmp_path, values):
     assert read(path) == read(path, columns=("a:json",)) == wanted
 
 
+def test_a_column_that_no_sample_has_is_told(tmp_path, caplog):
+    path = put_in(tmp_path, ['{"id": 1}'])
+    assert read(path, columns=("id", "scroe:float")) == [{"id": [1]}]
+    assert "no line at the start of the files has scroe" in caplog.text
+
+
 @pytest.mark.parametrize(
     "columns", ["id,m.a:string", "id,m.a", "m.a:int", "id,late.a:int"]
 )

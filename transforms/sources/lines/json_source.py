@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -59,6 +60,7 @@ from gristmill.transforms.tables.table_features import (
     whole_number,
 )
 
+_log = logging.getLogger(__name__)
 _BLANK = np.zeros(256, np.bool_)
 _BLANK[[NEWLINE, RETURN, SPACE, TAB]] = True
 # pyarrow takes these for numbers. JSON does not.
@@ -315,6 +317,12 @@ class JsonSource(TableSource):
                 if found.get(one) == pa.null():
                     found[one] = pa.string()  # Any other would be refused.
             fields = _with_integers(wanted.of(found), samples)
+            if late := [name for name in fields.names if name not in found]:
+                _log.warning(
+                    "--columns: no line at the start of the files has %s; records "
+                    "have it only where a later line does",
+                    some_of(late),
+                )
         try:
             JsonLines(fields, record)
         except InputError as error:  # Its type is one that no record can hold.
