@@ -12,8 +12,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill import pipelines
 from gristmill.dataset import InputError, open_manifest
-from gristmill.pipelines.anywhere import verify
-from tests.support.conversion import contents, read_output
+from tests.support.conversion import assert_whole, contents, read_output
 from tests.support.pipelines import IN_MEMORY
 from tests.support.records import read_array_records, text_records, write_tfrecords
 
@@ -57,10 +56,6 @@ def outputs(folder):
         for path in sorted(pathlib.Path(folder).iterdir())
         if path.is_file() and path.name != "dataset.json"
     }
-
-
-def assert_whole(dataset):
-    assert not verify(dataset, workers=1).findings
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -25,7 +25,6 @@ from gristmill.dataset.arrayrecord.file_writer import with_versions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import map_index
-from gristmill.pipelines.anywhere import verify
 from gristmill.transforms import WriteArrayRecords
 from gristmill.transforms.writing.write_group import (
     RecordSpool,
@@ -40,7 +39,7 @@ from gristmill.transforms.writing.write_split import (
     content_hash,
     pack_count,
 )
-from tests.support.conversion import contents, read_output
+from tests.support.conversion import assert_whole, contents, read_output
 from tests.support.memory import limited_memory
 from tests.support.pipelines import (
     BUNDLE_BASED,
@@ -67,11 +66,6 @@ def shard_contents(output):
     """Reads the shards of a split one by one, with the official reader."""
     table = read_table(output, open_manifest(output).splits["train"])
     return [read_array_records(output / path) for path in table.paths]
-
-
-def assert_whole(output):
-    found = verify(str(output), workers=1)
-    assert (found.findings, found.leftovers) == ((), ())
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ from gristmill.transforms.conversion.make_shards import (
 from gristmill.transforms.conversion.take_output import take_output
 from gristmill.transforms.jobs.conversion_job import load_prepared
 from tests.support.conversion import (
+    assert_whole,
     contents,
     convert,
     finished_shard,
@@ -107,12 +108,6 @@ def half_done(job):
     for shard in (0, 2, 5):
         convert_shard(prepared, shard)
     return job
-
-
-def assert_whole(output):
-    """The output is a dataset, and nothing else is there."""
-    found = verify(output, workers=1)
-    assert (found.findings, found.leftovers) == ((), ())
 
 
 HOW = {

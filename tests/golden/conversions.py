@@ -1,6 +1,5 @@
 """Conversions of every format, locally and on Beam."""
 
-import codecs
 import functools
 
 from tests.golden import inputs
@@ -92,7 +91,6 @@ def jsonl(count=40, **options):
 
 # What is converted once: files, options, and records of which the places are kept.
 TEXT, CSV = "--input-format text", "--input-format csv"
-MARK = codecs.BOM_UTF8
 THREE = tfrecords(30, 80, 11)
 ONCE = {
     "tfrecord_seven_shards": (THREE, "--num-shards 7", "0 29 30 75 110 120"),
@@ -108,15 +106,6 @@ ONCE = {
     "csv_examples": (
         each("csv", lambda n: table(seed=n)),
         *(f"{CSV} --match-shards", "0 4 39 40 79"),
-    ),
-    # With a mark of the byte order, and other ends of lines.
-    "jsonl_lines": (
-        files(a__jsonl=lambda: MARK + jsonl(20).replace(b"\n", b"\r\n\n")[:-3]),
-        *("--num-shards 3 --record line", "0 8 19"),
-    ),
-    "csv_lines": (
-        files(a__csv=lambda: MARK + table(20).replace(b"\n", b"\r\n")),
-        *(f"{CSV} --num-shards 1 --record line", "0 8 19"),
     ),
     "tsv_examples": (
         files(a__tsv=lambda: table(50, delimiter="\t")),

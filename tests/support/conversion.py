@@ -5,6 +5,7 @@ import pathlib
 import random
 
 from gristmill.dataset import WriterOptions, encode_frame, open_manifest, read_table
+from gristmill.pipelines.anywhere import verify
 from gristmill.transforms import ConversionJob, PlanOptions
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import MakeShards, commit_shards
@@ -77,6 +78,12 @@ def contents(directory):
         for path in sorted(root.rglob("*"))
         if path.is_file()
     }
+
+
+def assert_whole(output):
+    """The output is a dataset, and nothing else is there."""
+    found = verify(str(output), workers=1)
+    assert (found.findings, found.leftovers) == ((), ())
 
 
 def skipped_in(output):
