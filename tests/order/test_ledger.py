@@ -175,7 +175,8 @@ def test_no_fault_in_reports_passes(tmp_path, name, kind):
     results = results_of(prepared_of(case.job("out")))
     at = case.chance.randrange(len(results))
     if kind == "other number":
-        report, other = results[at].report, (at + 1) % len(results)
+        report = results[at].report
+        other = (report.shard_index + 1) % len(results)
         report = dataclasses.replace(report, shard_index=other)
         results[at] = results[at]._replace(report=report)
     else:
