@@ -127,7 +127,11 @@ def is_refused(read, path):
         except GristmillError:
             refused = True
             continue
-        assert all(record == RECORDS[number] for number, record in found)
+        for number, record in found:
+            # Without checksums of records, a file does not tell a whole chunk that lies
+            # exactly where another one was; with those of its index, `verify` does.
+            whole = record in RECORDS and read in (by_loader, by_index)
+            assert record == RECORDS[number] or whole
         given.update(number for number, _ in found)
     assert refused or given == {*range(len(RECORDS))}
     return refused
