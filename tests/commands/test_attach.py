@@ -301,6 +301,21 @@ def test_columns_are_computed_from_records(tmp_path, ten, monkeypatch):
         assert re.search(f"(?s){said}", refused(f"{line}:{name}", code=1))
 
 
+def test_a_split_that_is_replaced_meanwhile_is_told(tmp_path, ten, monkeypatch):
+    (tmp_path / "new.txt").write_text("new\n")
+    command = f"convert {tmp_path}/new.txt {ten} --overwrite --workers 1 --name "
+    command += open_manifest(ten).name
+    (tmp_path / "replacing.py").write_text(
+        "from tests.commands.conftest import run\n\ndef column(record):\n"
+        f"    if record != b'new':\n        run({command!r})\n"
+        "    return {'x': 1}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    said = refused(f"attach {ten} --workers 1 --map replacing:column", code=1)
+    assert "changed the split while this one ran" in said
+    assert not loader.open(ten).columns
+
+
 def test_records_without_a_row_get_a_value(tmp_path, ten):
     keys = [f"doc{n}" for n in range(9)]
     table = parquet(tmp_path, {"key": keys, "x": [*range(9)]})

@@ -8,7 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.errors import InputError, UserFunctionError
+from gristmill.dataset.base.errors import (
+    CorruptShardError,
+    InputError,
+    InvalidDatasetError,
+    StorageError,
+    UserFunctionError,
+)
 from gristmill.dataset.columns.column_file import (
     ColumnType,
     check_column_name,
@@ -106,11 +112,22 @@ class WriteColumns:
 
 
 def batches_of(task: ShardTask) -> Iterator[RecordBatch]:
-    """Yields the records of a shard."""
+    """Yields the records of a shard.
+
+    Raises:
+        StorageChangedError: The split has other editions by now.
+        CorruptShardError: The shard is missing or damaged.
+        InvalidDatasetError: Its index is.
+    """
     path, size = layout.join(task.attachment.write.output, task.shard), task.file_bytes
     whole = SourceRange(file_index=0, begin_bytes=0, end_bytes=size)
     request = ReadRequest(InputFile(path, size), whole)
-    return ShardRangeReader(request, len(path) - len(task.shard)).good()
+    try:
+        yield from ShardRangeReader(request, len(path) - len(task.shard)).good()
+    except (CorruptShardError, InvalidDatasetError, StorageError):
+        # A command that replaced the split meanwhile would explain it.
+        AttachedSplit.of(task.attachment).check_editions(task.attachment)
+        raise
 
 
 _CURE = "fix the function, and run the same command again"
